@@ -1,0 +1,59 @@
+"""What every test gets: a Hypothesis profile, and the long tests left out unless asked for.
+
+- ``HYPOTHESIS_PROFILE=fast`` (the default): few examples, the same ones every time, so a red build is a red commit.
+- ``HYPOTHESIS_PROFILE=deep``: many examples, new ones every time; a failure prints the blob that repeats it.
+- ``pytest --long`` also runs the tests marked ``long``.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
+FAST_EXAMPLES = 50
+DEEP_EXAMPLES = 2_000
+LONG_TIMEOUT_S = 1_800
+
+# No deadline and no "too slow": the build machine is shared, and pytest's own time-out stays in force.
+_PATIENT = (HealthCheck.too_slow,)
+settings.register_profile(
+    "fast",
+    max_examples=FAST_EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=_PATIENT,
+)
+settings.register_profile(
+    "deep",
+    max_examples=DEEP_EXAMPLES,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=_PATIENT,
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--long``."""
+    parser.addoption("--long", action="store_true", help="also run the tests marked `long`")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the Hypothesis profile that the environment names."""
+    if PROFILE not in {"fast", "deep"}:
+        raise pytest.UsageError(f"HYPOTHESIS_PROFILE is {PROFILE!r}; it must be `fast` or `deep`")
+    settings.load_profile(PROFILE)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out long tests unless asked; give whatever may be slow on purpose a longer time-out."""
+    if not config.getoption("--long"):
+        long = [item for item in items if item.get_closest_marker("long")]
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        if long:
+            config.hook.pytest_deselected(items=long)
+    for item in items:
+        if (PROFILE == "deep" or item.get_closest_marker("long")) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
