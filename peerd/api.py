@@ -1,0 +1,421 @@
+"""The one module that a plugin author reads.
+
+A plugin is a subclass of `Plugin`. It reacts to events (a message, a timer, a change of neighbours, a finished
+transfer) in plain synchronous methods, and acts only through the `Host` that `Plugin.start` hands it. A handler runs
+to completion before anything else happens on the node, so no locks and no half-done state. ``docs/writing-a-plugin.md``
+walks through a whole one.
+
+The words are those of the common API for structured overlays (Dabek et al. 2003): ``route``, ``deliver``, ``forward``,
+root, leaf set, replica set.
+
+Rules: no asyncio, time, random, os, socket, threading; `Host.now` and `Host.rng` instead. `Host.send` never calls a
+handler before it returns. Long work goes through `Host.offload`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from peerd.errors import Bug
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from peerd.quantities import ConfigSection
+from peerd.telemetry.schema import Event
+
+
+class Priority(IntEnum):
+    """Which queued control frame goes first on a link."""
+
+    URGENT = 0
+    """Heartbeats, acks, membership: never behind anything else."""
+    NORMAL = 1
+    BACKGROUND = 2
+    """Periodic exchange that may wait, and is dropped first."""
+
+
+class Rng(Protocol):
+    """The part of ``random.Random`` that protocols use."""
+
+    def random(self) -> float: ...
+    def uniform(self, a: float, b: float) -> float: ...
+    def randrange(self, start: int, stop: int | None = None, /) -> int: ...
+    def getrandbits(self, k: int, /) -> int: ...
+    def choice(self, seq: Sequence[T], /) -> T: ...
+    def sample(self, population: Sequence[T], k: int) -> list[T]: ...
+    def shuffle(self, x: list[T], /) -> None: ...
+
+
+T = TypeVar("T")
+
+
+class Store(Protocol):
+    """Small durable key-value store of one plugin; each change is on disk before the method returns."""
+
+    def get(self, key: str) -> bytes | None: ...
+    def put(self, key: str, value: bytes) -> None:
+        """Raises `Unavailable` when the value or the number of keys is over its limit, or the disk refuses."""
+
+    def delete(self, key: str) -> None: ...
+    def keys(self) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric that a plugin declares: Prometheus naming, base units."""
+
+    name: str
+    kind: str
+    """"counter", "gauge" or "histogram"."""
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourChange:
+    """How the leaf set changed."""
+
+    added: tuple[PeerRef, ...]
+    removed: tuple[PeerRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeafSet:
+    """The numerically closest live nodes, nearest first on each side, without this node.
+
+    ``is_complete``: both sides are full and confirmed, or the ring is known to be smaller than the leaf set; a node
+    delivers keys only then. ``covers_ring``: every node of the ring is in it (the sides overlap or meet).
+    """
+
+    smaller: tuple[PeerRef, ...]
+    larger: tuple[PeerRef, ...]
+    is_complete: bool
+    covers_ring: bool
+
+    def members(self) -> tuple[PeerRef, ...]:
+        """Every distinct member, in id order."""
+        return tuple(sorted({peer.id: peer for peer in (*self.smaller, *self.larger)}.values(), key=lambda p: p.id))
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedHop:
+    """One hop of a traced lookup; ``rtt_s`` is the measured round trip from the hop before it."""
+
+    peer: PeerRef
+    rtt_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LookupResult:
+    """Who the root of a key is and how it was reached; ``root`` is ``None`` when nobody answered in time."""
+
+    key: NodeId
+    root: PeerRef | None
+    hops: tuple[RoutedHop, ...]
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A routed message on its way, as `Plugin.forward` sees it at each hop."""
+
+    key: NodeId
+    source: PeerRef
+    message: Message
+    next_hop: PeerRef
+    hops: int
+
+
+class Verdict(Enum):
+    """What `Plugin.forward` decides; to redirect, return a `PeerRef` instead."""
+
+    PASS = "pass"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class SizedBlob:
+    """Counts as ``len(payload) + padding_bytes`` on the wire but holds only ``payload``. Simulator only."""
+
+    payload: bytes
+    padding_bytes: int = 0
+
+
+Value = bytes | bytearray | memoryview | SizedBlob
+"""What the swap layer moves. Received values are ``bytes``-like (``memoryview``), or `SizedBlob` in the simulator."""
+
+
+def value_size_bytes(value: Value) -> int:
+    """What a value occupies on the wire."""
+    return len(value.payload) + value.padding_bytes if isinstance(value, SizedBlob) else len(value)
+
+
+@dataclass(frozen=True, slots=True)
+class SwapProgress:
+    """How far a swap is, bytes."""
+
+    sent_bytes: int
+    send_total_bytes: int
+    received_bytes: int
+    receive_total_bytes: int | None
+    """``None`` until the peer has said how much it sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwapCallbacks:
+    """How a swap reports. Exactly one of ``done`` and ``failed`` is called, once, and nothing after it."""
+
+    done: Callable[[Value], None]
+    """The peer's whole value, length and digest verified, and the peer has confirmed ours."""
+    failed: Callable[[str], None]
+    """A stable reason label ("refused:...", "stalled", "deadline", "peer_down", "digest", "cancelled", "busy", ...)."""
+    progress: Callable[[SwapProgress], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SwapRequest:
+    """A peer opened a swap with this node, for the plugin that the tag belongs to."""
+
+    peer: PeerRef
+    tag: bytes
+    size_bytes: int
+    is_fetch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptSwap:
+    """The answer that gives ``value`` for the peer's."""
+
+    value: Value
+    callbacks: SwapCallbacks
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseSwap:
+    """The answer that declines, with a stable reason label."""
+
+    reason: str
+
+
+class SwapHandle(Protocol):
+    """A swap under way."""
+
+    def cancel(self) -> None:
+        """Abort it; ``failed("cancelled")`` follows. Harmless when it has ended."""
+
+
+class Host(Protocol):
+    """A plugin's only way out. Every method is non-blocking and never re-enters the plugin before it returns."""
+
+    @property
+    def id(self) -> NodeId: ...
+
+    @property
+    def peer(self) -> PeerRef:
+        """This node, as others may reach it."""
+
+    @property
+    def rng(self) -> Rng:
+        """This plugin's own generator, forked per (seed, node, plugin)."""
+
+    @property
+    def boot_epoch(self) -> int:
+        """Strictly larger after every restart."""
+
+    @property
+    def store(self) -> Store: ...
+
+    def now(self) -> float:
+        """Seconds, monotonic; only differences mean anything."""
+
+    def wall_time(self) -> float:
+        """Seconds since the Unix epoch; for people, never for protocol decisions."""
+
+    # Messages
+
+    def send(self, peer: PeerRef, message: Message, priority: Priority = Priority.NORMAL) -> None:
+        """One hop, at most once. A message to this node itself is delivered later, like any other."""
+
+    def request(
+        self,
+        peer: PeerRef,
+        message: Message,
+        timeout_s: float,
+        on_reply: Callable[[Message, PeerRef], None],
+        on_timeout: Callable[[], None],
+        priority: Priority = Priority.NORMAL,
+    ) -> None:
+        """Send, and expect what the peer's handler returns. Exactly one callback is called, once.
+
+        ``on_timeout`` also means: the peer is down, or said it does not know the message.
+        """
+
+    def route(self, key: NodeId, message: Message) -> None:
+        """To the root of ``key``, at most once; there it arrives at `Plugin.deliver`."""
+
+    def multicast(self, keys: Iterable[NodeId], message: Message) -> None:
+        """To the roots of many keys, grouped by prefix: one copy a link at each hop (Li 2008, section 3)."""
+
+    def broadcast(self, message: Message) -> None:
+        """To every live node once, this one included; each takes it at `Plugin.deliver`."""
+
+    def lookup(self, key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:
+        """Find the root of a key, with the hops on the way."""
+
+    # Neighbourhood
+
+    def leaf_set(self) -> LeafSet: ...
+
+    def prefix_row(self, bits: int) -> tuple[PeerRef, ...]:
+        """Known nodes that share exactly ``bits`` leading bits with this one, from leaf set and routing table."""
+
+    def replica_set(self, key: NodeId, count: int) -> tuple[PeerRef, ...]:
+        """The ``count`` known nodes closest to ``key``, closest first, possibly this one."""
+
+    def estimated_ring_size(self) -> float:
+        """How many nodes there are, estimated from the density of the leaf set; exact when it covers the ring."""
+
+    # Bulk
+
+    def swap(
+        self, peer: PeerRef, tag: bytes, value: Value, callbacks: SwapCallbacks, deadline_s: float | None = None
+    ) -> SwapHandle:
+        """Exchange large values, both directions at once; the peer's `Plugin.swap_requested` decides."""
+
+    def fetch(self, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None) -> SwapHandle:
+        """One-way swap: get the peer's value, give none."""
+
+    # Work, time, state
+
+    def offload(
+        self,
+        function: Callable[..., T],
+        *arguments: Any,
+        done: Callable[[T], None],
+        failed: Callable[[BaseException], None],
+        cost_s: float = 0.0,
+    ) -> None:
+        """Run a pure function off the loop. In the simulator it costs ``cost_s`` of virtual time."""
+
+    def set_timer(self, name: str, delay_s: float, payload: Hashable = None) -> None:
+        """Arm the timer (``name``, ``payload``). Raises `Bug` when it is armed already or nothing handles it."""
+
+    def cancel_timer(self, name: str, payload: Hashable = None) -> None:
+        """Disarm it; harmless when it is not armed."""
+
+    # Telling
+
+    def emit(self, event: Event) -> int:
+        """Record a telemetry event; returns its id, unique on this node in this boot."""
+
+    def count(self, name: str, amount: float = 1.0, **labels: str) -> None:
+        """Add to a declared counter."""
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        """Set a declared gauge."""
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        """Add to a declared histogram."""
+
+
+class PluginConfig(ConfigSection):
+    """Base of a plugin's configuration: its ``[protocols.<name>]`` table. `peerd.quantities` has the field types."""
+
+
+_HANDLES = "_peerd_handles"
+_TIMERS = "_peerd_timers"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def handles(*message_types: type[Message]) -> Callable[[F], F]:
+    """Mark a method ``(self, message, source: PeerRef) -> Message | None`` as the handler of message types.
+
+    It gets messages sent, routed or broadcast to this node. What it returns answers a request; a one-way sender never
+    sees it.
+    """
+
+    def mark(function: F) -> F:
+        setattr(function, _HANDLES, message_types)
+        return function
+
+    return mark
+
+
+def on_timer(name: str) -> Callable[[F], F]:
+    """Mark a method ``(self, payload)`` as what runs when the timer ``name`` fires."""
+
+    def mark(function: F) -> F:
+        setattr(function, _TIMERS, name)
+        return function
+
+    return mark
+
+
+class Plugin:
+    """Base class of every protocol. Override what you need; each instance lives on one node.
+
+    After `start` you may use ``self.host``; in `stop` you may still send, but no timer will fire any more.
+    """
+
+    name: ClassVar[str]
+    """Lower-case; names the config table, the metrics and the logs."""
+    version: ClassVar[int] = 1
+    messages: ClassVar[tuple[type[Message], ...]] = ()
+    metrics: ClassVar[tuple[Metric, ...]] = ()
+    Config: ClassVar[type[PluginConfig]] = PluginConfig
+    is_exempt_from_rate_limit: ClassVar[bool] = False
+
+    host: Host
+    message_handlers: ClassVar[Mapping[type[Message], str]] = {}
+    timer_handlers: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        by_message: dict[type[Message], str] = {}
+        by_timer: dict[str, str] = {}
+        for owner in reversed(cls.__mro__):
+            for attribute, member in vars(owner).items():
+                for message_type in getattr(member, _HANDLES, ()):
+                    by_message[message_type] = attribute
+                if (timer := getattr(member, _TIMERS, None)) is not None:
+                    by_timer[timer] = attribute
+        undeclared = [kind.__name__ for kind in by_message if kind not in cls.messages]
+        if undeclared:
+            raise Bug(f"{cls.__name__} handles {', '.join(undeclared)} but does not list them in `messages`")
+        cls.message_handlers, cls.timer_handlers = by_message, by_timer
+
+    def __init__(self, config: PluginConfig | None = None) -> None:
+        self.config = config if config is not None else self.Config()
+
+    def start(self, host: Host) -> None:
+        """The node is up (not necessarily joined). Call ``super().start(host)`` first."""
+        self.host = host
+
+    def stop(self) -> None:
+        """The node is going down gracefully."""
+
+    def deliver(self, key: NodeId, message: Message, source: PeerRef) -> None:
+        """A routed or broadcast message arrived at its root; ``source`` is who started it.
+
+        The default hands it to the `@handles` method of its type.
+        """
+        attribute = self.message_handlers.get(type(message))
+        if attribute is not None:
+            getattr(self, attribute)(message, source)
+
+    def forward(self, envelope: Envelope) -> Verdict | PeerRef:
+        """A routed message of this plugin passes through: let it pass, stop it here, or name another next hop."""
+        return Verdict.PASS
+
+    def neighbours_changed(self, change: NeighbourChange) -> None:
+        """The leaf set changed."""
+
+    def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+        """A peer wants to swap. Decide now; the value must be ready."""
+        return RefuseSwap("not_supported")
+
+    def validate(self) -> None:
+        """Assert every invariant of this plugin's state; the simulator calls it in check mode."""

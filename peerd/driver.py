@@ -1,0 +1,136 @@
+"""What a Host must provide below: the driver.
+
+There are two drivers, the asyncio one (`peerd.daemon`) and the simulator (`peerd.sim`). `peerd.node.Node` turns a
+driver into the `peerd.api.Host` that the overlay, the swap layer and the plugins see, so that everything above this
+line is the same code in both. No method here may call back into the node before it has returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from peerd.api import Metric, Priority, Rng, Store
+from peerd.errors import PeerMisbehaved
+from peerd.messages import PeerRef
+from peerd.wire.frames import Frame
+
+
+class TimerHandle(Protocol):
+    """One armed timer."""
+
+    def cancel(self) -> None:
+        """Disarm it; harmless after it fired."""
+
+
+class Stream(Protocol):
+    """A bulk connection of its own to one peer, already authenticated and past the handshake."""
+
+    @property
+    def peer(self) -> PeerRef: ...
+
+    @property
+    def is_writable(self) -> bool:
+        """False above the high-water mark: stop writing until `StreamHandler.writable` is called."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Queue bytes. The caller must not change them until the stream has closed."""
+
+    def write_padding(self, size_bytes: int) -> None:
+        """Queue bytes without content. Simulator only: stands for a payload that nobody needs to hold."""
+
+    def close(self) -> None:
+        """Flush what was written, then close."""
+
+    def abort(self) -> None:
+        """Close at once and drop what was not sent."""
+
+
+class StreamHandler(Protocol):
+    """Who reads a stream. The driver fills buffers that the handler hands out, so bytes are copied once."""
+
+    def opened(self, stream: Stream) -> None: ...
+
+    def get_buffer(self, size_hint: int) -> memoryview:
+        """Where the next received bytes go; never empty."""
+
+    def buffer_updated(self, size_bytes: int) -> None:
+        """That many bytes were put into the last buffer. Raises `ProtocolError` to have the stream aborted."""
+
+    def padding_received(self, size_bytes: int) -> None:
+        """Simulator only: the peer wrote that much padding."""
+
+    def writable(self) -> None:
+        """The write queue fell below the low-water mark."""
+
+    def closed(self, reason: str | None) -> None:
+        """The stream ended; ``None`` is a clean end of stream. Called once, last; also when opening it failed."""
+
+
+class Driver(Protocol):
+    """Clock, randomness, links, timers, workers, storage and records of one node."""
+
+    @property
+    def carries_padding(self) -> bool:
+        """Whether streams take `Stream.write_padding`: only a simulated network does."""
+
+    def now(self) -> float:
+        """Seconds, monotonic."""
+
+    def wall_time(self) -> float:
+        """Seconds since the Unix epoch; for people and certificates only."""
+
+    def rng(self, purpose: str) -> Rng:
+        """A generator forked for (seed, node, purpose)."""
+
+    def send(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
+        """Queue a control frame; dials first where there is no link. What cannot be sent ends in `peer_down`."""
+
+    def dial(self, host: str, port: int, done: Callable[[PeerRef | None], None]) -> None:
+        """Connect to an address whose node is not known yet; ``done(None)`` when nobody of this cluster answers."""
+
+    def disconnect(self, peer: PeerRef, reason: str) -> None:
+        """Close the control link, if any."""
+
+    def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
+        """A peer broke the protocol: count it, score it, close its link."""
+
+    def open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
+        """Open a bulk connection; `StreamHandler.opened` or `StreamHandler.closed` tells the outcome."""
+
+    def allocate(self, size_bytes: int) -> memoryview:
+        """A writable buffer for a received value: memory, or above the spill threshold a mapped temporary file."""
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> TimerHandle:
+        """One-shot timer."""
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Run after the current handler has returned, before later events."""
+
+    def offload(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        done: Callable[[Any], None],
+        failed: Callable[[BaseException], None],
+        cost_s: float,
+    ) -> None:
+        """Run a pure function off the loop; ``cost_s`` is what the simulator charges for it."""
+
+    def store(self, plugin: str) -> Store:
+        """The small durable key-value store of one plugin."""
+
+    def record(self, record: dict[str, object]) -> None:
+        """Write one event record to the sinks; never blocks, drops are counted."""
+
+    def declare_metrics(self, metrics: tuple[Metric, ...]) -> None:
+        """Register metrics once, before they are used."""
+
+    def count(self, name: str, amount: float, labels: Mapping[str, str]) -> None: ...
+
+    def gauge(self, name: str, value: float, labels: Mapping[str, str]) -> None: ...
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None: ...
+
+    def handler_failed(self, plugin: str, error: Exception) -> None:
+        """An exception escaped a plugin's handler: the simulator raises it, the daemon logs and restarts the plugin."""

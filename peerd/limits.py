@@ -1,0 +1,67 @@
+"""Every limit has a name, and lives here unless an operator may move it (then it is a config field).
+
+Sizes are bytes, durations seconds. What the numbers rest on is in `docs/architecture.md`, "Limits".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# Frames (peerd.wire)
+FRAME_HEADER_BYTES: Final = 8
+PREAUTH_FRAME_BYTES_MAX: Final = 16 * KIB
+CONTROL_FRAME_BYTES_MAX: Final = 64 * KIB
+SWAP_CHUNK_BYTES_MAX: Final = 4 * MIB
+FRAME_IDLE_S: Final = 10.0
+"""From the first byte of a frame to its last one; a peer slower than this is cut off (slowloris)."""
+
+# msgpack: control frames hold small records; an array of 64 KiB of empty maps already costs 4.7 MiB
+ARRAY_LENGTH_MAX: Final = 4096
+MAP_LENGTH_MAX: Final = 256
+
+# Handshake
+HELLO_TIMEOUT_S: Final = 5.0
+TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
+TLS_SHUTDOWN_TIMEOUT_S: Final = 2.0
+NAME_LENGTH_MAX: Final = 64
+HOST_LENGTH_MAX: Final = 253
+DETAIL_LENGTH_MAX: Final = 512
+
+# Accepting and holding links (peerd.daemon)
+ACCEPTS_PER_SECOND: Final = 50.0
+ACCEPTS_BURST: Final = 100
+TRANSIENT_LINKS_MAX: Final = 64
+LINKS_MAX: Final = 512
+SEND_QUEUE_BYTES_MAX: Final = 4 * MIB
+WRITE_HIGH_WATER_BYTES: Final = 256 * KIB
+WRITE_DEADLINE_S: Final = 10.0
+PEER_MESSAGES_PER_SECOND: Final = 2000.0
+PEER_MESSAGES_BURST: Final = 8000
+
+# One node's bookkeeping (peerd.node)
+REQUESTS_OUTSTANDING_MAX: Final = 4096
+TIMERS_PER_PLUGIN_MAX: Final = 16384
+ROUTED_BODY_BYTES_MAX: Final = 48 * KIB
+"""A routed or broadcast message, encoded: it must fit a control frame together with its envelope."""
+DEDUPE_WINDOW: Final = 65536
+HOPS_MAX: Final = 64
+
+# Overlay
+LEAF_SET_SIZE: Final = 16
+KNOWN_PEERS_MAX: Final = 64
+
+# Swap
+SWAP_TAG_BYTES_MAX: Final = 64
+SWAP_SESSIONS_MAX: Final = 16
+SWAP_SPILL_BYTES: Final = 64 * MIB
+
+# Plugin store
+STORE_VALUE_BYTES_MAX: Final = 1 * MIB
+STORE_KEYS_MAX: Final = 10_000
+
+# Event log
+EVENT_QUEUE_RECORDS_MAX: Final = 10_000
+EVENT_TEXT_LENGTH_MAX: Final = 1024

@@ -1,0 +1,410 @@
+"""One node: overlay, swap layer and plugins on a driver.
+
+`Node` dispatches what comes in (frames, timers, streams) and is what the plugins' hosts act through. It is the same
+object in the daemon and in the simulator, and sans-IO like everything below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from peerd import limits
+from peerd.api import (
+    AcceptSwap,
+    Envelope,
+    NeighbourChange,
+    Plugin,
+    Priority,
+    RefuseSwap,
+    SwapRequest,
+    Verdict,
+)
+from peerd.driver import Driver, StreamHandler, TimerHandle
+from peerd.errors import Bug, PeerMisbehaved, ProtocolError
+from peerd.ids import NodeId, format_id
+from peerd.limits import FRAME_HEADER_BYTES
+from peerd.messages import Message, PeerRef, decode_body, message_type
+from peerd.node_host import PluginHost
+from peerd.overlay.config import OverlayConfig
+from peerd.overlay.overlay import Overlay
+from peerd.swap.config import SwapConfig
+from peerd.swap.layer import SwapLayer
+from peerd.telemetry.schema import (
+    SCHEMA_VERSION,
+    Event,
+    NodeReady,
+    NodeStarted,
+    NodeStopped,
+    PeerMisbehaviour,
+    TrafficSnapshot,
+)
+from peerd.wire.codec import Decoded, decode, encode, encode_reply, encode_request
+from peerd.wire.frames import Frame
+
+SENT, SENT_BYTES, RECEIVED, RECEIVED_BYTES = range(4)
+_CORRELATIONS: Final = 1 << 32
+
+
+class Traffic(dict[int, list[int]]):
+    """Messages and bytes by type id: columns `SENT`, `SENT_BYTES`, `RECEIVED`, `RECEIVED_BYTES`. On the hot path."""
+
+    def __missing__(self, type_id: int) -> list[int]:
+        counts = self[type_id] = [0, 0, 0, 0]
+        return counts
+
+
+@dataclass(slots=True)
+class PendingRequest:
+    """A request whose reply has not come yet."""
+
+    peer: PeerRef
+    plugin: str
+    on_reply: Callable[[Message, PeerRef], None]
+    on_timeout: Callable[[], None]
+    timer: TimerHandle
+    cause: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What a node is told at birth."""
+
+    peer: PeerRef
+    boot_epoch: int
+    overlay: OverlayConfig = field(default_factory=OverlayConfig)
+    swap: SwapConfig = field(default_factory=SwapConfig)
+    profile: str = "local"
+    version: str = "0"
+
+
+class Node:
+    """Dispatcher and composition root of one node.
+
+    The driver calls `start`, `frame_received`, `peer_down`, `stream_accepted` and `stop`; everything else is for the
+    plugins' hosts and for reading state.
+    """
+
+    def __init__(self, driver: Driver, settings: NodeSettings, plugins: Sequence[Plugin]) -> None:
+        self.driver = driver
+        self.settings = settings
+        self.peer = settings.peer
+        self.overlay = Overlay(settings.overlay)
+        self.swaps = SwapLayer(settings.swap, self)
+        self.plugins: dict[str, Plugin] = {}
+        self.hosts: dict[str, PluginHost] = {}
+        self.traffic = Traffic()
+        self.unknown_messages = 0
+        self.cause: int | None = None
+        self._handlers: dict[type[Message], tuple[str, Callable[[Any, PeerRef], Message | None]]] = {}
+        self._owners: dict[type[Message], str] = {}
+        self._pending: dict[int, PendingRequest] = {}
+        self._correlation = 0
+        self._event_id = 0
+        self._started_at = driver.now()
+        self._ready_once = False
+        self.is_stopped = False
+        for plugin in (self.overlay, *plugins):
+            self._adopt(plugin)
+
+    # Life
+
+    def start(self, bootstrap: Iterable[tuple[str, int]] = (), known: Iterable[PeerRef] = ()) -> None:
+        """Start every plugin and join the ring. With neither addresses nor known peers, found a ring."""
+        settings = self.settings
+        self.emit(NodeStarted(address=self.peer.address, version=settings.version, profile=settings.profile))
+        for name in self.plugins:
+            self._guard(name, self._start_plugin, name)
+        self.overlay.join(bootstrap, known)
+
+    def stop(self, reason: str) -> None:
+        """Leave the ring and stop every plugin; the driver then closes links after a short flush."""
+        if self.is_stopped:
+            return
+        for name, plugin in reversed(self.plugins.items()):
+            self._guard(name, plugin.stop)
+        self.overlay.leave()
+        self.swaps.stop()
+        self.is_stopped = True
+        for host in self.hosts.values():
+            host.cancel_timers()
+        for pending in self._pending.values():
+            pending.timer.cancel()
+        self._pending.clear()
+        self.snapshot_traffic()
+        self.emit(NodeStopped(reason=reason, uptime_s=self.driver.now() - self._started_at))
+
+    def restart_plugin(self, name: str) -> None:
+        """Replace a plugin that failed by a fresh instance (the overlay cannot be: it *is* the node)."""
+        if name == self.overlay.name:
+            raise Bug("the overlay cannot be restarted by itself")
+        self.disable_plugin(name)
+        failed = self.plugins[name]
+        self._adopt(type(failed)(failed.config))
+        self._start_plugin(name)
+
+    def disable_plugin(self, name: str) -> None:
+        """Take a plugin out of service: no timer, reply or message reaches it any more."""
+        self.hosts[name].cancel_timers()
+        self.swaps.disable_plugin(name)
+        for correlation in [key for key, pending in self._pending.items() if pending.plugin == name]:
+            self._pending.pop(correlation).timer.cancel()
+        self._handlers = {kind: entry for kind, entry in self._handlers.items() if entry[0] != name}
+        self._owners = {kind: owner for kind, owner in self._owners.items() if owner != name}
+
+    @property
+    def is_ready(self) -> bool:
+        """Joined, with a complete leaf set, and not stopping."""
+        return not self.is_stopped and self.overlay.is_ready
+
+    def validate(self) -> None:
+        """Assert the invariants of everything on this node."""
+        for plugin in self.plugins.values():
+            plugin.validate()
+        self.swaps.validate()
+        if len(self._pending) > limits.REQUESTS_OUTSTANDING_MAX:
+            raise Bug(f"{len(self._pending)} requests outstanding")
+
+    # From the driver
+
+    def frame_received(self, peer: PeerRef, frame: Frame) -> None:
+        """Decode, validate, count and dispatch one control frame. Never raises for what a peer sent."""
+        if self.is_stopped:
+            return
+        try:
+            decoded = decode(frame)
+        except ProtocolError as error:
+            self.driver.misbehaved(peer, error)
+            return
+        counts = self.traffic[frame.type_id]
+        counts[RECEIVED] += 1
+        counts[RECEIVED_BYTES] += FRAME_HEADER_BYTES + len(frame.body)
+        self.overlay.peer_heard(peer)
+        if decoded is None:
+            self.unknown_messages += 1
+        elif decoded.is_reply:
+            self._reply_received(peer, decoded)
+        else:
+            self._dispatch(decoded.message, peer, decoded.correlation)
+
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        """No link to this peer, and no way to get one: its outstanding requests end now."""
+        if self.is_stopped:
+            return
+        for correlation in [key for key, pending in self._pending.items() if pending.peer.id == peer.id]:
+            self._expire_request(correlation)
+        self._guard(self.overlay.name, self.overlay.peer_down, peer, reason)
+
+    def stream_accepted(self, peer: PeerRef) -> StreamHandler:
+        """A peer opened a bulk connection; the swap layer reads it."""
+        return self.swaps.accept(peer)
+
+    # For the plugins' hosts
+
+    def send(self, peer: PeerRef, message: Message, priority: Priority = Priority.NORMAL) -> None:
+        """One message, one hop."""
+        if peer.id == self.peer.id:
+            self.driver.call_soon(lambda: self._dispatch(message, peer, None))
+            return
+        frame = encode(message)
+        counts = self.traffic[frame.type_id]
+        counts[SENT] += 1
+        counts[SENT_BYTES] += FRAME_HEADER_BYTES + len(frame.body)
+        self.driver.send(peer, frame, priority)
+
+    def request(
+        self,
+        plugin: str,
+        peer: PeerRef,
+        message: Message,
+        timeout_s: float,
+        on_reply: Callable[[Message, PeerRef], None],
+        on_timeout: Callable[[], None],
+        priority: Priority,
+    ) -> None:
+        """Send and remember whom to tell about the reply."""
+        if peer.id == self.peer.id or len(self._pending) >= limits.REQUESTS_OUTSTANDING_MAX:
+            if peer.id == self.peer.id:
+                raise Bug(f"{plugin} sends a request to its own node")
+            self.driver.call_soon(lambda: self._guard(plugin, on_timeout))
+            return
+        self._correlation = correlation = (self._correlation + 1) % _CORRELATIONS
+        timer = self.driver.call_later(timeout_s, lambda: self._expire_request(correlation))
+        self._pending[correlation] = PendingRequest(peer, plugin, on_reply, on_timeout, timer, self.cause)
+        self._send_counted(peer, encode_request(message, correlation), priority)
+
+    def deliver(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None:
+        """A routed or broadcast message arrived here; its plugin gets it after the current handler."""
+
+        def run() -> None:
+            kind = message_type(type_id)
+            owner = self._owners.get(kind) if kind is not None else None
+            if kind is None or owner is None or self.is_stopped:
+                self.unknown_messages += 1
+                return
+            try:
+                message = decode_body(kind, body)
+            except ProtocolError as error:
+                self._refuse_routed(source, error)
+                return
+            self._guard(owner, self.plugins[owner].deliver, key, message, source)
+
+        self.driver.call_soon(run)
+
+    def forward(
+        self, key: NodeId, type_id: int, body: bytes, source: PeerRef, next_hop: PeerRef, hops: int
+    ) -> PeerRef | None:
+        """Ask the owning plugin about a message passing through. Plugins that do not care cost nothing."""
+        kind = message_type(type_id)
+        owner = self._owners.get(kind) if kind is not None else None
+        if kind is None or owner is None or type(self.plugins[owner]).forward is Plugin.forward:
+            return next_hop
+        try:
+            message = decode_body(kind, body)
+        except ProtocolError as error:
+            self._refuse_routed(source, error)
+            return None
+        envelope = Envelope(key, source, message, next_hop, hops)
+        verdict = self._guard(owner, self.plugins[owner].forward, envelope)
+        if isinstance(verdict, PeerRef):
+            return verdict
+        return None if verdict is Verdict.STOP else next_hop
+
+    def _refuse_routed(self, source: PeerRef, error: ProtocolError) -> None:
+        """Recorded, and nobody's link is cut: any hop may have damaged the body, or made up its source."""
+        self.emit(PeerMisbehaviour(peer=None, address=source.address, reason=error.reason, detail=f"routed: {error}"))
+
+    def neighbours_changed(self, change: NeighbourChange) -> None:
+        """Tell every plugin but the overlay, after the current handler."""
+
+        def run() -> None:
+            for name, plugin in list(self.plugins.items()):
+                if name != self.overlay.name and not self.is_stopped:
+                    self._guard(name, plugin.neighbours_changed, change)
+
+        self.driver.call_soon(run)
+
+    def ready_changed(self, is_ready: bool) -> None:
+        """First time ready: say how long it took."""
+        if is_ready and not self._ready_once:
+            self._ready_once = True
+            duration_s = self.driver.now() - self._started_at
+            self.emit(NodeReady(duration_s=duration_s, ring_size=self.overlay.estimated_ring_size()))
+
+    def swap_requested(self, plugin: str, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+        """Ask the plugin that a swap's tag names."""
+        if plugin not in self.plugins or self.is_stopped:
+            return RefuseSwap("no_such_plugin")
+        answer: AcceptSwap | RefuseSwap | None = self._guard(plugin, self.plugins[plugin].swap_requested, request)
+        return RefuseSwap("failed") if answer is None else answer
+
+    def run_as(self, plugin: str, callback: Callable[..., Any], *arguments: Any, cause: int | None = None) -> None:
+        """Call back into a plugin (timer, reply, finished swap or offload); ``cause`` is the event that led to it."""
+        if not self.is_stopped:
+            self._guard(plugin, callback, *arguments, cause=cause)
+
+    # Telling
+
+    def emit(self, event: Event) -> int:
+        """Number one event, stamp it and hand it to the sinks."""
+        self._event_id += 1
+        self.driver.record(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "ts": self.driver.wall_time(),
+                "mono_s": self.driver.now(),
+                "node": format_id(self.peer.id),
+                "boot": self.settings.boot_epoch,
+                "id": self._event_id,
+                "cause": self.cause,
+                "event": event.KIND,
+                **event.model_dump(),
+            }
+        )
+        self.cause = self._event_id
+        return self._event_id
+
+    def snapshot_traffic(self) -> None:
+        """Record what was sent and received so far, a line a message type."""
+        for type_id, counts in sorted(self.traffic.items()):
+            kind = message_type(type_id)
+            name = kind.__name__ if kind is not None else f"{type_id:#06x}"
+            self.emit(
+                TrafficSnapshot(
+                    message=name,
+                    sent=counts[SENT],
+                    received=counts[RECEIVED],
+                    sent_bytes=counts[SENT_BYTES],
+                    received_bytes=counts[RECEIVED_BYTES],
+                )
+            )
+
+    # Inside
+
+    def _adopt(self, plugin: Plugin) -> None:
+        name = plugin.name
+        self.plugins[name] = plugin
+        self.hosts[name] = PluginHost(self, plugin)
+        for kind in plugin.messages:
+            if self._owners.setdefault(kind, name) != name:
+                raise Bug(f"{kind.__name__} belongs to {self._owners[kind]}, not to {name}")
+        for kind, attribute in plugin.message_handlers.items():
+            self._handlers[kind] = (name, getattr(plugin, attribute))
+
+    def _start_plugin(self, name: str) -> None:
+        plugin = self.plugins[name]
+        self.driver.declare_metrics(plugin.metrics)
+        plugin.start(self.hosts[name])
+
+    def _dispatch(self, message: Message, source: PeerRef, correlation: int | None) -> None:
+        entry = self._handlers.get(type(message))
+        if entry is None or self.is_stopped:
+            self.unknown_messages += 1
+            return
+        plugin, handler = entry
+        self.cause = None
+        try:  # as `_guard` does, without its call: every message comes by here
+            answer = handler(message, source)
+        except PeerMisbehaved:
+            raise
+        except Exception as error:  # the boundary between plugins, see `_guard`
+            self.driver.handler_failed(plugin, error)
+            return
+        finally:
+            self.cause = None
+        if correlation is not None and isinstance(answer, Message):
+            self._send_counted(source, encode_reply(answer, correlation), Priority.URGENT)
+
+    def _guard(self, plugin: str, function: Callable[..., Any], *arguments: Any, cause: int | None = None) -> Any:
+        """Run plugin code; what it raises is the driver's to deal with, never the peer's fault."""
+        self.cause = cause
+        try:
+            return function(*arguments)
+        except PeerMisbehaved:
+            raise
+        except Exception as error:  # the boundary between plugins: the driver raises it or restarts the plugin
+            self.driver.handler_failed(plugin, error)
+            return None
+        finally:
+            self.cause = None
+
+    def _reply_received(self, peer: PeerRef, decoded: Decoded) -> None:
+        pending = self._pending.get(decoded.correlation or 0)
+        if pending is None or pending.peer.id != peer.id:
+            return  # late, after its time-out: the caller has been told
+        del self._pending[decoded.correlation or 0]
+        pending.timer.cancel()
+        self._guard(pending.plugin, pending.on_reply, decoded.message, peer, cause=pending.cause)
+
+    def _expire_request(self, correlation: int) -> None:
+        pending = self._pending.pop(correlation, None)
+        if pending is not None and not self.is_stopped:
+            pending.timer.cancel()
+            self._guard(pending.plugin, pending.on_timeout, cause=pending.cause)
+
+    def _send_counted(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
+        counts = self.traffic[frame.type_id]
+        counts[SENT] += 1
+        counts[SENT_BYTES] += FRAME_HEADER_BYTES + len(frame.body)
+        self.driver.send(peer, frame, priority)

@@ -1,0 +1,188 @@
+"""The `Host` of one plugin on one node: the plugin's name bound to the node's services."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from peerd import limits
+from peerd.api import (
+    LeafSet,
+    LookupResult,
+    NeighbourChange,
+    Plugin,
+    Priority,
+    Rng,
+    Store,
+    SwapCallbacks,
+    SwapHandle,
+    Value,
+)
+from peerd.driver import TimerHandle
+from peerd.errors import Bug
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+
+if TYPE_CHECKING:
+    from peerd.node import Node
+
+
+class PluginHost:
+    """Implements `peerd.api.Host`, and the overlay's extension of it, for one plugin."""
+
+    def __init__(self, node: Node, plugin: Plugin) -> None:
+        self._node = node
+        self._plugin = plugin
+        self._name = plugin.name
+        self._driver = node.driver
+        self._timers: dict[tuple[str, Hashable], TimerHandle] = {}
+        self._rng = node.driver.rng(plugin.name)
+        self._store: Store | None = None
+        self.now = node.driver.now
+        self.wall_time = node.driver.wall_time
+        self.send = node.send
+        self.emit = node.emit
+
+    @property
+    def id(self) -> NodeId:
+        return self._node.peer.id
+
+    @property
+    def peer(self) -> PeerRef:
+        return self._node.peer
+
+    @property
+    def rng(self) -> Rng:
+        return self._rng
+
+    @property
+    def boot_epoch(self) -> int:
+        return self._node.settings.boot_epoch
+
+    @property
+    def store(self) -> Store:
+        if self._store is None:
+            self._store = self._driver.store(self._name)
+        return self._store
+
+    def request(
+        self,
+        peer: PeerRef,
+        message: Message,
+        timeout_s: float,
+        on_reply: Callable[[Message, PeerRef], None],
+        on_timeout: Callable[[], None],
+        priority: Priority = Priority.NORMAL,
+    ) -> None:
+        self._node.request(self._name, peer, message, timeout_s, on_reply, on_timeout, priority)
+
+    def route(self, key: NodeId, message: Message) -> None:
+        self._node.overlay.route(key, message)
+
+    def multicast(self, keys: Iterable[NodeId], message: Message) -> None:
+        self._node.overlay.multicast(keys, message)
+
+    def broadcast(self, message: Message) -> None:
+        self._node.overlay.broadcast(message)
+
+    def lookup(self, key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:
+        def finished(result: LookupResult) -> None:
+            self._node.run_as(self._name, on_result, result)
+
+        self._node.overlay.lookup(key, finished, timeout_s)
+
+    def leaf_set(self) -> LeafSet:
+        return self._node.overlay.leaf_set()
+
+    def prefix_row(self, bits: int) -> tuple[PeerRef, ...]:
+        return self._node.overlay.prefix_row(bits)
+
+    def replica_set(self, key: NodeId, count: int) -> tuple[PeerRef, ...]:
+        return self._node.overlay.replica_set(key, count)
+
+    def estimated_ring_size(self) -> float:
+        return self._node.overlay.estimated_ring_size()
+
+    def swap(
+        self, peer: PeerRef, tag: bytes, value: Value, callbacks: SwapCallbacks, deadline_s: float | None = None
+    ) -> SwapHandle:
+        return self._node.swaps.swap(self._name, peer, tag, value, callbacks, deadline_s)
+
+    def fetch(self, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None) -> SwapHandle:
+        return self._node.swaps.fetch(self._name, peer, tag, callbacks, deadline_s)
+
+    def offload(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        done: Callable[[Any], None],
+        failed: Callable[[BaseException], None],
+        cost_s: float = 0.0,
+    ) -> None:
+        node, name, cause = self._node, self._name, self._node.cause
+        self._driver.offload(
+            function,
+            arguments,
+            lambda result: node.run_as(name, done, result, cause=cause),
+            lambda error: node.run_as(name, failed, error, cause=cause),
+            cost_s,
+        )
+
+    def set_timer(self, name: str, delay_s: float, payload: Hashable = None) -> None:
+        key = (name, payload)
+        attribute = self._plugin.timer_handlers.get(name)
+        if attribute is None:
+            raise Bug(f"{self._name} arms the timer {name!r}, which no @on_timer method handles")
+        if key in self._timers:
+            raise Bug(f"{self._name} arms the timer {name!r} ({payload!r}) twice")
+        if len(self._timers) >= limits.TIMERS_PER_PLUGIN_MAX:
+            raise Bug(f"{self._name} holds {len(self._timers)} timers")
+        method, cause = getattr(self._plugin, attribute), self._node.cause
+
+        def fire() -> None:
+            del self._timers[key]
+            self._node.run_as(self._name, method, payload, cause=cause)
+
+        self._timers[key] = self._driver.call_later(delay_s, fire)
+
+    def cancel_timer(self, name: str, payload: Hashable = None) -> None:
+        handle = self._timers.pop((name, payload), None)
+        if handle is not None:
+            handle.cancel()
+
+    def cancel_timers(self) -> None:
+        """Disarm everything; the node stops, or the plugin is replaced."""
+        for handle in self._timers.values():
+            handle.cancel()
+        self._timers.clear()
+
+    def count(self, name: str, amount: float = 1.0, **labels: str) -> None:
+        self._driver.count(name, amount, labels)
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        self._driver.gauge(name, value, labels)
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        self._driver.observe(name, value, labels)
+
+    # The overlay's extension (peerd.overlay.ports.OverlayHost)
+
+    def dial(self, host: str, port: int, done: Callable[[PeerRef | None], None]) -> None:
+        self._driver.dial(host, port, lambda peer: self._node.run_as(self._name, done, peer))
+
+    def disconnect(self, peer: PeerRef, reason: str) -> None:
+        self._driver.disconnect(peer, reason)
+
+    def forward_upcall(
+        self, key: NodeId, type_id: int, body: bytes, source: PeerRef, next_hop: PeerRef, hops: int
+    ) -> PeerRef | None:
+        return self._node.forward(key, type_id, body, source, next_hop, hops)
+
+    def deliver_upcall(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None:
+        self._node.deliver(key, type_id, body, source)
+
+    def neighbours_changed_upcall(self, change: NeighbourChange) -> None:
+        self._node.neighbours_changed(change)
+
+    def ready_changed_upcall(self, is_ready: bool) -> None:
+        self._node.ready_changed(is_ready)

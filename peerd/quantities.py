@@ -1,0 +1,146 @@
+"""Durations, sizes and the base of every configuration table.
+
+In a file a setting is written with its unit ("500ms", "30s", "64MiB"), and a bare number is refused. In Python a
+`Duration` is float seconds and a `Size` is int bytes, and code may give numbers. `peerd.config` and every plugin's
+configuration are built of these.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any, Final
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
+
+FROM_TEXT: Final = "from_text"
+"""Key of the validation context that says: these values were written by a person."""
+
+_DURATION_UNITS: Final = {"us": "1e-6", "ms": "1e-3", "s": "1", "m": "60", "h": "3600", "d": "86400"}
+_SIZE_UNITS: Final = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_QUANTITY: Final = r"([0-9]{1,20}(?:\.[0-9]{1,9})?) ?"
+_DURATION: Final = re.compile(_QUANTITY + f"({'|'.join(_DURATION_UNITS)})")
+_SIZE: Final = re.compile(_QUANTITY + f"({'|'.join(_SIZE_UNITS)})")
+
+
+def parse_duration(text: object) -> float:
+    """Seconds of "500ms", "30s", "1.5h". Raises ``ValueError``, also for bare numbers: 5 what?"""
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError('expected a duration with its unit, such as "500ms", "30s", "5m", "1h"')
+    return float(Decimal(match[1]) * Decimal(_DURATION_UNITS[match[2]]))
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest text that `parse_duration` reads back (to a microsecond)."""
+    micros = round(seconds * 1_000_000)
+    for unit, size in (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000)):
+        if micros and micros % size == 0:
+            return f"{micros // size}{unit}"
+    if micros % 1000 == 0:
+        return f"{micros // 1000}ms" if micros else "0s"
+    return f"{micros}us"
+
+
+def parse_size(text: object) -> int:
+    """Bytes of "64KiB", "128MiB", "512B". Raises ``ValueError``, also for bare numbers and for KB (1000 or 1024?)."""
+    match = _SIZE.fullmatch(text) if isinstance(text, str) else None
+    size = Decimal(match[1]) * _SIZE_UNITS[match[2]] if match else Decimal("0.5")
+    if size != size.to_integral_value():
+        raise ValueError('expected a size with its unit (B, KiB, MiB, GiB, TiB), such as "64KiB", "128MiB"')
+    return int(size)
+
+
+def format_size(size: int) -> str:
+    """The shortest text that `parse_size` reads back."""
+    unit = max(
+        (name for name, unit in _SIZE_UNITS.items() if size % unit == 0 and size),
+        key=_SIZE_UNITS.__getitem__,
+        default="B",
+    )
+    return f"{size // _SIZE_UNITS[unit]}{unit}"
+
+
+def _is_text(value: object, info: ValidationInfo) -> bool:
+    """In code a bare number has its unit in the field's documentation; in a file nobody sees it."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return not is_number or (isinstance(info.context, dict) and bool(info.context.get(FROM_TEXT)))
+
+
+def _duration(value: object, info: ValidationInfo) -> object:
+    return parse_duration(value) if _is_text(value, info) else value
+
+
+def _size(value: object, info: ValidationInfo) -> object:
+    return parse_size(value) if _is_text(value, info) else value
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(_duration),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": f"^{_DURATION.pattern}$"}),
+]
+"""Seconds in Python, "30s" in text."""
+Size = Annotated[
+    int,
+    BeforeValidator(_size),
+    PlainSerializer(format_size, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": f"^{_SIZE.pattern}$"}),
+]
+"""Bytes in Python, "64KiB" in text."""
+
+
+def between_durations(low: str, high: str) -> AfterValidator:
+    """A bound for a `Duration`, both ends included: ``Annotated[Duration, between_durations("10ms", "1h")]``."""
+    low_s, high_s = parse_duration(low), parse_duration(high)
+
+    def check(seconds: float) -> float:
+        if not low_s <= seconds <= high_s:
+            raise ValueError(f"expected a duration from {low} to {high}")
+        return seconds
+
+    return AfterValidator(check)
+
+
+def between_sizes(low: str, high: str) -> AfterValidator:
+    """A bound for a `Size`, both ends included."""
+    low_bytes, high_bytes = parse_size(low), parse_size(high)
+
+    def check(size: int) -> int:
+        if not low_bytes <= size <= high_bytes:
+            raise ValueError(f"expected a size from {low} to {high}")
+        return size
+
+    return AfterValidator(check)
+
+
+Interval = Annotated[Duration, between_durations("10ms", "1h")]
+Age = Annotated[Duration, between_durations("1s", "365d")]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class ConfigSection(BaseModel):
+    """Base of every table, a plugin's too: immutable, no unknown keys, defaults in the text that a file would hold."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+def setting(default: Any, description: str) -> Any:
+    """A field with its default in file notation ("30s") and its description: what, formula, which way to move it."""
+    return Field(default, description=description)
+
+
+def misfit(key: str, message: str) -> PydanticCustomError:
+    """What a validator raises about a setting that does not fit another; ``key`` is dotted, as in a file."""
+    return PydanticCustomError("peerd_key", "{message}", {"key": key, "message": message})

@@ -1,0 +1,91 @@
+"""Length-prefixed frames.
+
+Every frame starts with 8 bytes, big-endian::
+
+    0       1          3       4            8
+    +-------+----------+-------+------------+------------------+
+    | magic | type id  | flags | length u32 | body (length) ...
+    +-------+----------+-------+------------+------------------+
+
+``magic`` is 0x50 plus the framing version (1). With `FLAG_REQUEST` or `FLAG_REPLY` set, the body starts with a u32
+correlation number. A length over the cap is refused from the header alone, before anything is allocated for it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from peerd.errors import ProtocolError
+from peerd.limits import CONTROL_FRAME_BYTES_MAX, FRAME_HEADER_BYTES
+
+MAGIC: Final = 0x51
+FLAG_REQUEST: Final = 0x01
+FLAG_REPLY: Final = 0x02
+FLAGS_KNOWN: Final = FLAG_REQUEST | FLAG_REPLY
+
+HEADER: Final = struct.Struct(">BHBI")
+CORRELATION: Final = struct.Struct(">I")
+assert HEADER.size == FRAME_HEADER_BYTES
+
+
+class Frame(NamedTuple):
+    """One whole frame, not yet decoded."""
+
+    type_id: int
+    flags: int
+    body: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """What it occupies on the wire, header included."""
+        return FRAME_HEADER_BYTES + len(self.body)
+
+    def to_bytes(self) -> bytes:
+        """Header and body."""
+        return HEADER.pack(MAGIC, self.type_id, self.flags, len(self.body)) + self.body
+
+
+def parse_header(data: bytes | bytearray | memoryview, offset: int, cap: int) -> tuple[int, int, int]:
+    """(type id, flags, body length) of the header at ``offset``. Raises `ProtocolError` for a bad or oversized one."""
+    magic, type_id, flags, length = HEADER.unpack_from(data, offset)
+    if magic != MAGIC:
+        raise ProtocolError("bad_magic", f"first byte {magic:#04x}, expected {MAGIC:#04x}")
+    if length > cap:
+        raise ProtocolError("oversize", f"frame of {length} bytes, cap {cap}")
+    if flags & ~FLAGS_KNOWN or flags == FLAGS_KNOWN:
+        raise ProtocolError("bad_flags", f"flags {flags:#04x}")
+    return type_id, flags, length
+
+
+class FrameDecoder:
+    """Cuts a byte stream into frames, however the stream is chunked.
+
+    ``cap`` bounds a body and may be raised once the peer is known. After `feed` has raised, the decoder is dead: close
+    the connection.
+    """
+
+    def __init__(self, cap: int = CONTROL_FRAME_BYTES_MAX) -> None:
+        self.cap = cap
+        self._rest = b""
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether an incomplete frame is waiting for its tail (arm the idle timer)."""
+        return bool(self._rest)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that ``data`` completes, in order. Raises `ProtocolError`."""
+        if self._rest:
+            data = self._rest + data
+        frames: list[Frame] = []
+        offset, end = 0, len(data)
+        while end - offset >= FRAME_HEADER_BYTES:
+            type_id, flags, length = parse_header(data, offset, self.cap)
+            stop = offset + FRAME_HEADER_BYTES + length
+            if stop > end:
+                break
+            frames.append(Frame(type_id, flags, data[offset + FRAME_HEADER_BYTES : stop]))
+            offset = stop
+        self._rest = data[offset:] if offset else data
+        return frames
