@@ -1,0 +1,1 @@
+"""What peerd tells about itself: the event schema, sinks, logs and metrics."""

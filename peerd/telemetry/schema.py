@@ -1,0 +1,309 @@
+"""Every event that peerd records, typed and versioned.
+
+One event is one flat JSON object on a line: the common fields of `COMMON_FIELDS`, then the fields of its class. A field
+name means the same, with the same type, in every class that has it (a test holds this), so the union of all classes is
+one wide table, and the Spark job's ``StructType`` is generated from here. **Only append**: a new field is optional; an
+incompatible change raises `SCHEMA_VERSION`.
+
+Units are last in the names: ``_s`` seconds, ``_bytes``; ids are 32 hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+from peerd.errors import Bug
+from peerd.limits import EVENT_TEXT_LENGTH_MAX
+
+SCHEMA_VERSION: Final = 1
+
+Text = Annotated[str, StringConstraints(max_length=EVENT_TEXT_LENGTH_MAX)]
+
+COMMON_FIELDS: Final[dict[str, tuple[type, str]]] = {
+    "schema_version": (int, "version of this schema"),
+    "ts": (float, "wall clock, seconds since the Unix epoch (virtual in the simulator)"),
+    "mono_s": (float, "monotonic clock of the node, seconds"),
+    "node": (str, "id of the node that recorded the event"),
+    "boot": (int, "boot epoch of that node"),
+    "id": (int, "number of the event, unique within (node, boot); a gap is a lost record"),
+    "cause": (int, "id of the event of the same node that led to this one, or null"),
+    "event": (str, "kind, dotted and stable"),
+}
+
+_registry: dict[str, type[Event]] = {}
+
+
+class Event(BaseModel):
+    """Base of all events; a subclass names its ``KIND``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    KIND: ClassVar[str] = ""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
+        super().__pydantic_init_subclass__(**arguments)
+        if not cls.KIND or cls.KIND in _registry:
+            raise TypeError(f"{cls.__name__}: KIND {cls.KIND!r} is empty or taken")
+        _registry[cls.KIND] = cls
+
+
+def event_types() -> dict[str, type[Event]]:
+    """Every event class by kind, sorted."""
+    return dict(sorted(_registry.items()))
+
+
+def field_types(event_type: type[Event]) -> dict[str, tuple[type, bool]]:
+    """The fields of an event class in order: Python type and whether null is allowed."""
+    return {name: _plain(field.annotation) for name, field in event_type.model_fields.items()}
+
+
+def _plain(annotation: object) -> tuple[type, bool]:
+    """``Annotated[str, ...] | None`` -> ``(str, True)``."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        inner = [_plain(part)[0] for part in typing.get_args(annotation) if part is not types.NoneType]
+        if len(inner) != 1:
+            raise Bug(f"an event field has one type, or one and null: {annotation}")
+        return inner[0], True
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _plain(typing.get_args(annotation)[0])
+    if not isinstance(annotation, type):
+        raise Bug(f"an event field has a plain type: {annotation}")
+    return annotation, False
+
+
+# The node
+
+
+class NodeStarted(Event):
+    """The daemon (or simulated node) is up, not yet joined."""
+
+    KIND = "node.started"
+    address: Text
+    version: Text
+    profile: Text
+
+
+class NodeReady(Event):
+    """The leaf set is complete: from here on the node delivers keys."""
+
+    KIND = "node.ready"
+    duration_s: float
+    ring_size: float
+
+
+class NodeStopped(Event):
+    """The node is going down."""
+
+    KIND = "node.stopped"
+    reason: Text
+    uptime_s: float
+
+
+class TrafficSnapshot(Event):
+    """Control messages of one type since the node's start (cumulative)."""
+
+    KIND = "traffic.snapshot"
+    message: Text
+    sent: int
+    received: int
+    sent_bytes: int
+    received_bytes: int
+
+
+class ResourceSnapshot(Event):
+    """What the process uses now; absent in the simulator."""
+
+    KIND = "resource.snapshot"
+    rss_bytes: int
+    cpu_s: float
+    open_files: int
+    links: int
+    loop_lag_s: float
+
+
+class RecordsDropped(Event):
+    """The sink could not keep up since the last line."""
+
+    KIND = "sink.dropped"
+    records: int
+
+
+class PluginRestarted(Event):
+    """A handler raised; the plugin was started anew (or disabled after too many times)."""
+
+    KIND = "plugin.restarted"
+    plugin: Text
+    error: Text
+    disabled: bool
+
+
+# Links and overlay
+
+
+class LinkUp(Event):
+    """A control link passed its handshake."""
+
+    KIND = "link.up"
+    peer: str
+    address: Text
+    dialled: bool
+    protocol: int
+
+
+class LinkDown(Event):
+    """A control link ended."""
+
+    KIND = "link.down"
+    peer: str
+    reason: Text
+    duration_s: float
+
+
+class LinkRefused(Event):
+    """A connection that never became a link."""
+
+    KIND = "link.refused"
+    peer: str | None
+    address: Text
+    reason: Text
+    detail: Text
+
+
+class PeerMisbehaviour(Event):
+    """A peer broke the protocol and lost its connection."""
+
+    KIND = "peer.misbehaved"
+    peer: str | None
+    address: Text
+    reason: Text
+    detail: Text
+
+
+class PeerSuspected(Event):
+    """A neighbour was silent past its time-out."""
+
+    KIND = "overlay.peer_suspected"
+    peer: str
+    silence_s: float
+    evidence: Text
+
+
+class PeerFailed(Event):
+    """A neighbour was removed from the overlay's tables."""
+
+    KIND = "overlay.peer_failed"
+    peer: str
+    evidence: Text
+
+
+class LeafSetChanged(Event):
+    """Members entered or left the leaf set."""
+
+    KIND = "overlay.leaf_set_changed"
+    added: int
+    removed: int
+    members: int
+    complete: bool
+
+
+class LookupFinished(Event):
+    """A lookup started here ended."""
+
+    KIND = "overlay.lookup_finished"
+    key: str
+    root: str | None
+    hops: int
+    duration_s: float
+
+
+# Swaps
+
+
+class SwapFinished(Event):
+    """A swap ended here; ``tag`` is the plugin's name for it, in hexadecimal; ``outcome`` is done or a reason."""
+
+    KIND = "swap.finished"
+    peer: str
+    plugin: Text
+    tag: Text
+    outcome: Text
+    initiated: bool
+    sent_bytes: int
+    received_bytes: int
+    duration_s: float
+
+
+# Aggregation
+
+
+class RoundStarted(Event):
+    """This node learned of an aggregation round."""
+
+    KIND = "aggregation.round_started"
+    round: str
+    requester: str
+    query: Text
+
+
+class RoundExtracted(Event):
+    """This node's own data is ready."""
+
+    KIND = "aggregation.extracted"
+    round: str
+    files: int
+    records: int
+    rejected: int
+    value_bytes: int
+    duration_s: float
+
+
+class LevelFinished(Event):
+    """This node ended one prefix level; ``outcome`` is swapped, empty, timed_out or pruned."""
+
+    KIND = "aggregation.level_finished"
+    round: str
+    level: int
+    outcome: Text
+    peer: str | None
+    contributors: int
+    value_bytes: int
+    duration_s: float
+
+
+class RoundLeft(Event):
+    """This node's part in a round ended; ``outcome`` is result, pruned, stopped, refused or expired."""
+
+    KIND = "aggregation.round_left"
+    round: str
+    outcome: Text
+    contributors: int
+    duration_s: float
+
+
+class RoundFinished(Event):
+    """At the requester: the answer of a round."""
+
+    KIND = "aggregation.round_finished"
+    round: str
+    requester: str
+    query: Text
+    contributors: int
+    expected: float
+    missing: int
+    completeness: float
+    duration_s: float
+    value_bytes: int
+    outcome: Text
+
+
+class ProtocolNote(Event):
+    """An event of a plugin that is not part of peerd: ``data`` is a JSON text."""
+
+    KIND = "plugin.note"
+    plugin: Text
+    note: Text
+    data: Text
