@@ -1,0 +1,103 @@
+"""Parameters of the overlay: the table ``[overlay]``; docs/overlay.md has them all. Defaults suit a LAN."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from peerd.api import PluginConfig
+from peerd.quantities import Interval, format_duration, misfit, setting
+
+
+class OverlayConfig(PluginConfig):
+    """How patient and how talkative the overlay is."""
+
+    heartbeat_interval: Interval = setting(
+        "5s",
+        "Silence after which a node sends its left neighbour a heartbeat. "
+        "Costs 1/heartbeat_interval messages a second a node; lower finds crashes sooner.",
+    )
+    failure_timeout: Interval = setting(
+        "15s",
+        "Silence of the right neighbour after which it is suspected and probed; at least twice "
+        "heartbeat_interval. Raise it on hosts that pause (swapping, laptops); lower it for faster detection.",
+    )
+    probe_attempts: Annotated[int, Field(ge=1, le=8)] = setting(
+        3,
+        "Unanswered probes after which a peer is removed. Raise it on lossy links.",
+    )
+    probe_retry: Interval = setting(
+        "300ms",
+        "Pause before a probe is repeated; a refused connection fails at once, and this is what gives "
+        "a restarting peer a chance.",
+    )
+    ack_timeout_min: Interval = setting(
+        "500ms",
+        "Least time to wait for a hop's answer; the actual one is smoothed RTT + 4 x its deviation "
+        "(RFC 6298), within this and ack_timeout_max. Lower re-routes sooner, at the risk of false suspicion.",
+    )
+    ack_timeout_max: Interval = setting(
+        "3s",
+        "Most time to wait for a hop's answer. Raise it on satellite-like links.",
+    )
+    ack_timeout_initial: Interval = setting(
+        "1500ms",
+        "Time to wait for a peer whose RTT is not known yet; it includes dialling it.",
+    )
+    route_deadline: Interval = setting(
+        "10s",
+        "How long one hop tries to pass a routed message on before it drops (and counts) it. "
+        "Longer survives longer repairs, and holds messages longer.",
+    )
+    hold_retry: Interval = setting(
+        "250ms",
+        "Pause before a held message is tried again (its root is suspected, or still joining).",
+    )
+    join_retry_min: Interval = setting(
+        "500ms",
+        "First pause after a join round that reached nobody; it doubles up to join_retry_max, "
+        "each time scaled by a random factor in [0.5, 1.5).",
+    )
+    join_retry_max: Interval = setting(
+        "30s",
+        "Longest pause between join rounds. Lower rejoins sooner after a long outage.",
+    )
+    join_round: Interval = setting(
+        "15s",
+        "How long one join round may take before it is given up; more than dialling takes.",
+    )
+    settle: Interval = setting(
+        "500ms",
+        "After a change of the leaf set, the time to the exchange with both neighbours that checks it. "
+        "Lower converges faster when many nodes join at once, for more messages.",
+    )
+    exchange_interval: Interval = setting(
+        "10s",
+        "Between two periodic leaf-set exchanges, each with one member (+-20 % jitter). "
+        "Costs 2/exchange_interval messages a second a node.",
+    )
+    table_interval: Interval = setting(
+        "30s",
+        "Between two steps of routing-table maintenance, each one row request or one ping (+-20 % jitter).",
+    )
+    failed_memory: Interval = setting(
+        "60s",
+        "How long a failed peer stays ignored when others mention it; longer than its failure takes to "
+        "be found everywhere, about failure_timeout + 4 x ack_timeout_max. A message from the peer itself ends it.",
+    )
+    lookup_retry: Interval = setting(
+        "2s",
+        "Pause before an unanswered lookup is sent again, within its own time-out.",
+    )
+
+    @model_validator(mode="after")
+    def _check_order(self) -> OverlayConfig:
+        if self.failure_timeout < 2 * self.heartbeat_interval:
+            least = format_duration(2 * self.heartbeat_interval)
+            raise misfit("overlay.failure_timeout", f"expected at least 2 x overlay.heartbeat_interval = {least}")
+        if not self.ack_timeout_min <= self.ack_timeout_initial <= self.ack_timeout_max:
+            raise misfit("overlay.ack_timeout_initial", "expected a value from ack_timeout_min to ack_timeout_max")
+        if self.join_retry_min > self.join_retry_max:
+            raise misfit("overlay.join_retry_max", "expected at least overlay.join_retry_min")
+        return self

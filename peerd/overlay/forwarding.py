@@ -1,0 +1,185 @@
+"""Routed messages, hop by hop.
+
+Each hop acknowledges to the one before it; silence means suspicion and another way. One message may carry several keys
+(multicast): at each hop they are grouped by next hop, one copy a link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from peerd import limits
+from peerd.api import Priority
+from peerd.errors import Bug
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef, encode_body
+from peerd.overlay.dedupe import Window
+from peerd.overlay.membership import Membership
+from peerd.overlay.messages import KEYS_MAX, LookupProbe, Route, RouteAck, Trace, TraceHop
+from peerd.overlay.routing import Step, next_step
+from peerd.overlay.state import OverlayState
+
+HELD_MAX: Final = 1024
+ACCEPTED: Final = RouteAck(True)
+REFUSED: Final = RouteAck(False)
+
+
+@dataclass(slots=True)
+class Transit:
+    """A routed message at this node, until the next hop has taken it over."""
+
+    route: Route
+    deadline: float
+    excluded: set[NodeId] = field(default_factory=set)
+    """Hops that did not take it; membership tests only."""
+    is_upcalled: bool = False
+    """Its plugin has been asked about the keys of this transit."""
+
+
+def encoded(message: Message) -> bytes:
+    """The body that travels inside an envelope. Raises `Bug` when it is over `limits.ROUTED_BODY_BYTES_MAX`."""
+    body = encode_body(message)
+    if len(body) > limits.ROUTED_BODY_BYTES_MAX:
+        name, size = type(message).__name__, len(body)
+        raise Bug(f"a routed {name} of {size} bytes is over the cap of {limits.ROUTED_BODY_BYTES_MAX}")
+    return body
+
+
+class Forwarder:
+    """Originates, forwards, holds and delivers routed messages of one node."""
+
+    def __init__(
+        self,
+        state: OverlayState,
+        membership: Membership,
+        window: Window,
+        answer_lookup: Callable[[PeerRef, int, Trace], None],
+    ) -> None:
+        self.state = state
+        self._host = state.host
+        self._membership = membership
+        self._window = window
+        self._answer_lookup = answer_lookup
+        self._held: dict[int, Transit] = {}
+        self._holds = 0
+
+    @property
+    def held(self) -> int:
+        """How many messages wait for a next hop."""
+        return len(self._held)
+
+    def originate(self, keys: Iterable[NodeId], message: Message) -> None:
+        """Send a plugin's message towards the roots of ``keys``."""
+        body = encoded(message)
+        distinct = tuple(dict.fromkeys(keys))
+        for first in range(0, len(distinct), KEYS_MAX):
+            self._start(distinct[first : first + KEYS_MAX], message.TYPE_ID, body, self.state.next_sequence(), None)
+
+    def originate_lookup(self, key: NodeId, sequence: int) -> None:
+        """Send a traced probe; the root answers with `LookupReply`."""
+        self._start((key,), LookupProbe.TYPE_ID, encode_body(LookupProbe()), sequence, ())
+
+    def _start(self, keys: tuple[NodeId, ...], type_id: int, body: bytes, sequence: int, trace: Trace | None) -> None:
+        host = self._host
+        route = Route(keys, type_id, body, host.peer, host.boot_epoch, sequence, 0, trace)
+        self._advance(Transit(route, host.now() + self.state.config.route_deadline))
+
+    def received(self, route: Route) -> RouteAck:
+        """Take over a message from the hop before, or refuse it when not in the ring."""
+        state = self.state
+        if not state.is_ready or state.is_leaving:
+            return REFUSED
+        if route.hops >= limits.HOPS_MAX:
+            self._drop("hops", len(route.keys))
+            return ACCEPTED
+        self._advance(Transit(route, self._host.now() + state.config.route_deadline))
+        return ACCEPTED
+
+    def resume(self, number: int) -> None:
+        """The pause of a held message is over: every hop may be tried again."""
+        transit = self._held.pop(number)
+        transit.excluded.clear()
+        self._advance(transit)
+
+    # One node's work on a message
+
+    def _advance(self, transit: Transit) -> None:
+        state = self.state
+        if state.is_leaving or self._host.now() > transit.deadline:
+            self._drop("deadline", len(transit.route.keys))
+            return
+        excluded = transit.excluded.union(state.suspects) if state.suspects else transit.excluded
+        groups: dict[NodeId, tuple[PeerRef, list[NodeId]]] = {}
+        waiting: list[NodeId] = []
+        for key in transit.route.keys:
+            step, peer = next_step(key, state.leaves, state.table, excluded)
+            if step is Step.WAIT or not state.is_ready:
+                waiting.append(key)
+                continue
+            hop: PeerRef | None = self._host.peer if peer is None else peer
+            if not transit.is_upcalled and hop is not None:
+                hop = self._upcall(transit.route, key, hop)
+            if hop is None:
+                continue
+            if hop.id == state.own:
+                self._deliver(transit.route, key)
+            else:
+                groups.setdefault(hop.id, (hop, []))[1].append(key)
+        for hop, keys in groups.values():
+            self._send(hop, transit, tuple(keys))
+        if waiting:
+            self._hold(transit, tuple(waiting))
+
+    def _upcall(self, route: Route, key: NodeId, hop: PeerRef) -> PeerRef | None:
+        if route.type_id == LookupProbe.TYPE_ID:
+            return hop
+        return self._host.forward_upcall(key, route.type_id, route.body, route.source, hop, route.hops)
+
+    def _deliver(self, route: Route, key: NodeId) -> None:
+        if route.type_id == LookupProbe.TYPE_ID:
+            self._answer_lookup(route.source, route.sequence, route.trace or ())
+        elif self._window.is_new((route.source.id, route.epoch, route.sequence, key)):
+            self._host.deliver_upcall(key, route.type_id, route.body, route.source)
+
+    def _send(self, hop: PeerRef, transit: Transit, keys: tuple[NodeId, ...]) -> None:
+        state, route = self.state, transit.route
+        trace = route.trace
+        if trace is not None:
+            trace = (*trace, TraceHop(hop, state.proximity.rtt_s(hop.id)))[-limits.HOPS_MAX :]
+        sent_at = self._host.now()
+        part = Transit(
+            route if keys == route.keys else replace(route, keys=keys), transit.deadline, transit.excluded, True
+        )
+
+        def answered(reply: Message, source: PeerRef) -> None:
+            if isinstance(reply, RouteAck) and reply.accepted:
+                state.proximity.observe(source.id, self._host.now() - sent_at)
+            else:
+                self._reroute(part, hop)
+
+        def silent() -> None:
+            self._membership.suspect(hop, "ack")
+            self._reroute(part, hop)
+
+        message = Route(
+            keys, route.type_id, route.body, route.source, route.epoch, route.sequence, route.hops + 1, trace
+        )
+        self._host.request(hop, message, state.proximity.timeout_s(hop.id), answered, silent, Priority.NORMAL)
+
+    def _reroute(self, part: Transit, hop: PeerRef) -> None:
+        self._host.count("peerd_overlay_reroutes_total")
+        self._advance(Transit(part.route, part.deadline, {*part.excluded, hop.id}, part.is_upcalled))
+
+    def _hold(self, transit: Transit, keys: tuple[NodeId, ...]) -> None:
+        if len(self._held) >= HELD_MAX:
+            self._drop("held", len(keys))
+            return
+        self._holds += 1
+        route = transit.route if keys == transit.route.keys else replace(transit.route, keys=keys)
+        self._held[self._holds] = Transit(route, transit.deadline, set(), transit.is_upcalled)
+        self._host.set_timer("route_hold", self.state.config.hold_retry, self._holds)
+
+    def _drop(self, reason: str, keys: int) -> None:
+        self._host.count("peerd_overlay_routes_dropped_total", float(keys), reason=reason)

@@ -1,0 +1,261 @@
+"""The leaf set: the nearest live nodes on each side of this one on the ring. Pure state.
+
+Pastry (Rowstron and Druschel 2001, section 2.3) keeps l/2 on each side. What is added here is the *gap*. On a ring of
+at most l + 1 nodes every other node is a member, the sides overlap, and nothing is unknown: the set is gapless. On a
+larger one there is a stretch between the far ends of the two sides where unknown nodes live. A side that loses
+members there is *short*, and must not be filled up with nodes from the other side, or a node that lost its whole
+left side would take its right side for the whole ring.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Container, Iterator
+
+from peerd import limits
+from peerd.api import LeafSet
+from peerd.errors import Bug
+from peerd.ids import RING, NodeId, clockwise_distance, closeness
+from peerd.messages import PeerRef
+
+HALF = limits.LEAF_SET_SIZE // 2
+
+
+class Leaves:
+    """Members in clockwise order from ``own``, at most ``2 * half``.
+
+    ``_gap`` is ``None`` (gapless) or the number of members before the gap: those are the larger side, the rest is the
+    smaller side.
+    """
+
+    __slots__ = ("_by_id", "_distances", "_gap", "_peers", "_snapshot", "half", "own")
+
+    def __init__(self, own: NodeId, half: int = HALF) -> None:
+        self.own = own
+        self.half = half
+        self._distances: list[int] = []
+        self._peers: list[PeerRef] = []
+        self._by_id: dict[NodeId, PeerRef] = {}
+        self._gap: int | None = None
+        self._snapshot: LeafSet | None = None
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def __iter__(self) -> Iterator[PeerRef]:
+        """Members, clockwise."""
+        return iter(self._peers)
+
+    def __contains__(self, node_id: object) -> bool:
+        return node_id in self._by_id
+
+    def get(self, node_id: NodeId) -> PeerRef | None:
+        """The member of that id."""
+        return self._by_id.get(node_id)
+
+    def copy(self) -> Leaves:
+        """An independent copy, to try something out."""
+        other = Leaves(self.own, self.half)
+        other._distances, other._peers, other._gap = list(self._distances), list(self._peers), self._gap
+        other._by_id = dict(self._by_id)
+        return other
+
+    @property
+    def is_gapless(self) -> bool:
+        """Every node of the ring is a member."""
+        return self._gap is None
+
+    @property
+    def is_complete(self) -> bool:
+        """Gapless, or both sides full."""
+        return self._gap is None or (self._gap == self.half and len(self._peers) == 2 * self.half)
+
+    @property
+    def is_larger_short(self) -> bool:
+        """The larger side misses members."""
+        return self._gap is not None and self._gap < self.half
+
+    @property
+    def is_smaller_short(self) -> bool:
+        """The smaller side misses members."""
+        return self._gap is not None and len(self._peers) - self._gap < self.half
+
+    def larger(self) -> list[PeerRef]:
+        """The larger side, nearest first."""
+        return self._peers[: self.half if self._gap is None else self._gap]
+
+    def smaller(self) -> list[PeerRef]:
+        """The smaller side, nearest first."""
+        start = max(0, len(self._peers) - self.half) if self._gap is None else self._gap
+        return self._peers[start:][::-1]
+
+    def right_neighbour(self) -> PeerRef | None:
+        """The next node clockwise; ``None`` when unknown or alone."""
+        return self._peers[0] if self._peers and self._gap != 0 else None
+
+    def left_neighbour(self) -> PeerRef | None:
+        """The next node counter-clockwise; ``None`` when unknown or alone."""
+        return self._peers[-1] if self._peers and self._gap != len(self._peers) else None
+
+    def snapshot(self) -> LeafSet:
+        """The immutable view that plugins get; cached until the next change."""
+        if self._snapshot is None:
+            self._snapshot = LeafSet(tuple(self.smaller()), tuple(self.larger()), self.is_complete, self.is_gapless)
+        return self._snapshot
+
+    def would_accept(self, node_id: NodeId) -> bool:
+        """Whether `add` would make this unknown id a member."""
+        if node_id == self.own:
+            return False
+        distance = clockwise_distance(self.own, node_id)
+        index = bisect_left(self._distances, distance)
+        if index < len(self._distances) and self._distances[index] == distance:
+            return False
+        if self._gap is None:
+            return len(self._peers) < 2 * self.half or index != self.half
+        return index != self._gap or self.is_larger_short or self.is_smaller_short
+
+    def add(self, peer: PeerRef) -> tuple[bool, PeerRef | None]:
+        """(whether it is a new member, who had to go). A known member's address is refreshed."""
+        if peer.id == self.own:
+            return False, None
+        distance = clockwise_distance(self.own, peer.id)
+        index = bisect_left(self._distances, distance)
+        if index < len(self._distances) and self._distances[index] == distance:
+            if self._peers[index] != peer:
+                self._peers[index] = self._by_id[peer.id] = peer
+                self._snapshot = None
+            return False, None
+        if not self.would_accept(peer.id):
+            if self._gap is None:
+                self.open_gap()
+            return False, None
+        self._snapshot = None
+        to_larger = self._gap is not None and (
+            index < self._gap
+            or (index == self._gap and self.is_larger_short and (not self.is_smaller_short or distance <= RING // 2))
+        )
+        self._distances.insert(index, distance)
+        self._peers.insert(index, peer)
+        self._by_id[peer.id] = peer
+        if self._gap is None:
+            return True, self._trim_gapless()
+        self._gap += to_larger
+        return True, self._trim_sides()
+
+    def remove(self, node_id: NodeId) -> PeerRef | None:
+        """Drop a member; returns it, or ``None`` when it was none."""
+        index = self._index(node_id)
+        if index is None:
+            return None
+        self._snapshot = None
+        del self._distances[index]
+        del self._peers[index]
+        if self._gap is not None and index < self._gap:
+            self._gap -= 1
+        return self._by_id.pop(node_id)
+
+    def open_gap(self) -> None:
+        """Somebody exists who is no member: the ring is larger than the (full) leaf set."""
+        if self._gap is None and len(self._peers) == 2 * self.half:
+            self._gap = self.half
+            self._snapshot = None
+
+    def note_adjacent(self, node_id: NodeId, successor: NodeId) -> None:
+        """A member said that ``successor`` comes right after ``node_id``. When those are the ends, the gap is none."""
+        if self._gap is None or not self._peers:
+            return
+        before = self._peers[self._gap - 1].id if self._gap else self.own
+        after = self._peers[self._gap].id if self._gap < len(self._peers) else self.own
+        if (before, after) == (node_id, successor):
+            self._gap = None
+            self._snapshot = None
+
+    def covers(self, key: NodeId) -> bool:
+        """Whether the root of ``key`` is this node or a member, as far as members are right."""
+        if self._gap is None:
+            return True
+        distance = clockwise_distance(self.own, key)
+        last = self._distances[self._gap - 1] if self._gap else 0
+        first = self._distances[self._gap] if self._gap < len(self._distances) else RING
+        return distance <= last or distance >= first
+
+    def reaches_clockwise(self, node_id: NodeId) -> bool:
+        """Whether the next live node after ``node_id`` is this node or a member of the larger side."""
+        if self._gap is None:
+            return True
+        return self._gap > 0 and clockwise_distance(self.own, node_id) < self._distances[self._gap - 1]
+
+    def closest(self, key: NodeId) -> PeerRef | None:
+        """The member closest to ``key``; ``None`` when this node is closer. Only two can be: look at those."""
+        index = bisect_left(self._distances, clockwise_distance(self.own, key))
+        best: PeerRef | None = None
+        best_closeness = closeness(key, self.own)
+        for place in (index - 1, index):
+            if 0 <= place < len(self._peers):
+                peer = self._peers[place]
+                peer_closeness = closeness(key, peer.id)
+                if peer_closeness < best_closeness:
+                    best, best_closeness = peer, peer_closeness
+        return best
+
+    def closest_avoiding(self, key: NodeId, avoid: Container[NodeId]) -> PeerRef | None:
+        """Like `closest`, among the members not in ``avoid``."""
+        best: PeerRef | None = None
+        best_closeness = closeness(key, self.own)
+        for peer in self._peers:
+            if peer.id not in avoid and closeness(key, peer.id) < best_closeness:
+                best, best_closeness = peer, closeness(key, peer.id)
+        return best
+
+    def estimated_ring_size(self) -> float:
+        """Exact when gapless, else from the density of members round this node; 1 when nothing is known."""
+        count = len(self._peers)
+        if self._gap is None:
+            return float(count + 1)
+        if count == 0:
+            return 1.0
+        right = self._distances[self._gap - 1] if self._gap else 0
+        left = RING - self._distances[self._gap] if self._gap < count else 0
+        return max(float(count + 1), count * RING / (left + right))
+
+    def validate(self) -> None:
+        """Assert order, bounds, and that this node is no member of its own set."""
+        if sorted(set(self._distances)) != self._distances:
+            raise Bug("leaf set out of order or with duplicates")
+        if 0 in self._distances or [clockwise_distance(self.own, peer.id) for peer in self._peers] != self._distances:
+            raise Bug("leaf set distances are wrong")
+        if sorted(self._by_id.values(), key=lambda peer: clockwise_distance(self.own, peer.id)) != self._peers:
+            raise Bug("leaf set index is wrong")
+        sides = (len(self._peers),) if self._gap is None else (2 * self._gap, 2 * (len(self._peers) - self._gap))
+        if any(not 0 <= size <= 2 * self.half for size in sides):
+            raise Bug(f"leaf set of {len(self._peers)} members with its gap at {self._gap}")
+
+    def _index(self, node_id: NodeId) -> int | None:
+        distance = clockwise_distance(self.own, node_id)
+        index = bisect_left(self._distances, distance)
+        return index if index < len(self._distances) and self._distances[index] == distance else None
+
+    def _trim_gapless(self) -> PeerRef | None:
+        if len(self._peers) <= 2 * self.half:
+            return None
+        self._gap = self.half
+        return self._drop_middle()
+
+    def _trim_sides(self) -> PeerRef | None:
+        """A side over its size hands its far end to the other side when that is short, else drops it."""
+        gap, count = self._gap or 0, len(self._peers)
+        if gap > self.half:
+            self._gap = self.half
+            surplus = count - self.half > self.half
+        elif count - gap > self.half:
+            surplus = gap >= self.half
+            self._gap = gap if surplus else gap + 1
+        else:
+            return None
+        return self._drop_middle() if surplus else None
+
+    def _drop_middle(self) -> PeerRef:
+        """The far end of the smaller side, when the larger one is full."""
+        del self._distances[self.half]
+        return self._by_id.pop(self._peers.pop(self.half).id)

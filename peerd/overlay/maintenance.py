@@ -1,0 +1,178 @@
+"""What a node does at rest: heartbeats, leaf-set exchange, and care of the routing table.
+
+As in MSPastry (section 4.1) a node sends heartbeats to its left neighbour only, and watches its right neighbour only:
+who finds a crash tells the rest of the leaf set.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from peerd.api import Priority
+from peerd.ids import DIGITS, NodeId
+from peerd.messages import Message, PeerRef
+from peerd.overlay.membership import Membership
+from peerd.overlay.messages import ROW_MAX, Heartbeat, Ping, Pong, RowReply, RowRequest
+from peerd.overlay.state import OverlayState
+
+JITTER: Final = 0.2
+PINGS_MAX: Final = 8
+PING_QUEUE_MAX: Final = 128
+COMPARISONS_MAX: Final = 2
+"""Occupied slots for which one row reply may have a nearer candidate measured."""
+
+_HEARTBEAT: Final = Heartbeat()
+_PING: Final = Ping()
+
+
+class Maintenance:
+    """Periodic work of one node that has started to join."""
+
+    def __init__(self, state: OverlayState, membership: Membership) -> None:
+        self.state = state
+        self._host = state.host
+        self._membership = membership
+        self._ticks = 0
+        self._table_ticks = 0
+        self._left_contact: tuple[NodeId, float] | None = None
+        self._is_settling = False
+        self._pings: dict[NodeId, float] = {}
+        self._ping_queue: deque[PeerRef] = deque()
+
+    def start(self) -> None:
+        """Arm the periodic timers, each at a random phase."""
+        config, uniform = self.state.config, self._host.rng.uniform
+        self._host.set_timer("heartbeat", uniform(0.0, config.heartbeat_interval))
+        self._host.set_timer("exchange", uniform(0.0, config.exchange_interval))
+        self._host.set_timer("table", uniform(0.0, config.table_interval))
+
+    def _again(self, timer: str, interval_s: float) -> None:
+        self._host.set_timer(timer, interval_s * self._host.rng.uniform(1.0 - JITTER, 1.0 + JITTER))
+
+    # Leaf set
+
+    def heartbeat(self) -> None:
+        """Tell the left neighbour that this node lives; check that the right one does."""
+        state, now = self.state, self._host.now()
+        self._host.set_timer("heartbeat", state.config.heartbeat_interval)
+        left, right = state.leaves.left_neighbour(), state.leaves.right_neighbour()
+        if left is not None:
+            contact = self._left_contact
+            is_fresh = (
+                contact is not None and contact[0] == left.id and now - contact[1] < state.config.heartbeat_interval
+            )
+            if not is_fresh:
+                self._host.send(left, _HEARTBEAT, Priority.URGENT)
+        if right is not None and state.silence_s(right.id) > state.config.failure_timeout:
+            self._membership.suspect(right, "silent")
+
+    def exchange(self) -> None:
+        """Compare leaf sets with one member: the left neighbour every other time, else a random one."""
+        state = self.state
+        self._again("exchange", state.config.exchange_interval)
+        leaves = state.leaves
+        if not leaves.is_complete:
+            self._membership.repair()
+        if not leaves:
+            return
+        self._ticks += 1
+        left = leaves.left_neighbour()
+        if left is not None and self._ticks % 2:
+            self._left_contact = (left.id, self._host.now())
+            self._membership.exchange(left)
+        else:
+            self._membership.exchange(self._host.rng.choice(tuple(leaves)))
+
+    def leaf_set_changed(self) -> None:
+        """Check with both neighbours soon; several changes at once cause one check."""
+        if not self._is_settling and not self.state.is_leaving:
+            self._is_settling = True
+            settle_s = self.state.config.settle
+            self._host.set_timer("settle", settle_s * self._host.rng.uniform(1.0 - JITTER, 1.0 + JITTER))
+
+    def settle(self) -> None:
+        """The leaf set changed a moment ago."""
+        self._is_settling = False
+        self._membership.verify_neighbours()
+        if not self.state.leaves.is_complete:
+            self._membership.repair()
+
+    # Routing table
+
+    def table_step(self) -> None:
+        """By turns: ask an entry for its row, and ping the entry that was silent longest."""
+        state = self.state
+        self._again("table", state.config.table_interval)
+        if not len(state.table) or not state.is_ready:
+            return
+        self._table_ticks += 1
+        if self._table_ticks % 2:
+            row = self._host.rng.choice(state.table.rows())
+            self._ask_row(row, self._host.rng.choice(state.table.row(row)))
+        else:
+            self.ping(max(state.table, key=lambda peer: (state.silence_s(peer.id), peer.id)))
+
+    def _ask_row(self, row: int, peer: PeerRef) -> None:
+        self._host.request(
+            peer,
+            RowRequest(row),
+            self.state.proximity.timeout_s(peer.id),
+            self._row_answered,
+            lambda: self._membership.suspect(peer, "row_request"),
+            Priority.BACKGROUND,
+        )
+
+    def _row_answered(self, reply: Message, source: PeerRef) -> None:
+        if isinstance(reply, RowReply):
+            self.consider_entries(reply.peers)
+
+    def row_reply(self, request: RowRequest) -> RowReply:
+        """This node's row; none for a row number that does not exist."""
+        row = self.state.table.row(request.row) if request.row < DIGITS else ()
+        return RowReply((self._host.peer, *row)[:ROW_MAX])
+
+    def consider_entries(self, peers: Iterable[PeerRef]) -> None:
+        """Hearsay: ping those that would fill a slot, and a few that may be nearer than who holds it."""
+        state = self.state
+        comparisons = 0
+        for peer in peers:
+            if peer.id == state.own or state.is_failed(peer.id) or state.proximity.rtt_s(peer.id) is not None:
+                continue
+            incumbent = state.table.incumbent(peer.id)
+            if incumbent is not None and (incumbent.id == peer.id or comparisons >= COMPARISONS_MAX):
+                continue
+            comparisons += incumbent is not None
+            self.ping(peer)
+
+    def ping(self, peer: PeerRef) -> None:
+        """Measure a peer; it enters the table if it answers and is ready. Queued when many are under way."""
+        if peer.id in self._pings:
+            return
+        if len(self._pings) >= PINGS_MAX:
+            if len(self._ping_queue) < PING_QUEUE_MAX:
+                self._ping_queue.append(peer)
+            return
+        self._pings[peer.id] = self._host.now()
+        timeout_s = self.state.proximity.timeout_s(peer.id)
+        self._host.request(peer, _PING, timeout_s, self._ponged, lambda: self._ping_lost(peer), Priority.BACKGROUND)
+
+    def _ponged(self, reply: Message, source: PeerRef) -> None:
+        sent_at = self._pings.pop(source.id, None)
+        if isinstance(reply, Pong) and sent_at is not None:
+            self.state.proximity.observe(source.id, self._host.now() - sent_at)
+            if reply.is_ready:
+                self.state.admit_entry(source)
+        self._next_ping()
+
+    def _ping_lost(self, peer: PeerRef) -> None:
+        self._pings.pop(peer.id, None)
+        self._membership.suspect(peer, "ping")
+        self._next_ping()
+
+    def _next_ping(self) -> None:
+        while self._ping_queue and len(self._pings) < PINGS_MAX:
+            peer = self._ping_queue.popleft()
+            if not self.state.is_known(peer.id) and not self.state.is_failed(peer.id):
+                self.ping(peer)

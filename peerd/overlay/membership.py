@@ -1,0 +1,268 @@
+"""Who is in the leaf set: probing, failure, repair.
+
+After MSPastry (Castro, Costa and Rowstron 2004, section 3): nobody enters the leaf set without a direct exchange, a
+probe carries the sender's leaf set both ways, and probing goes on until it names nobody new. A suspected peer is
+probed before it is removed; who hears of a removal from others probes for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from peerd.api import Priority
+from peerd.ids import NodeId, format_id
+from peerd.messages import Message, PeerRef
+from peerd.overlay.messages import FailureNotice, LeafSetProbe, LeafSetReply, Leave
+from peerd.overlay.state import OverlayState
+from peerd.telemetry.schema import PeerFailed, PeerSuspected
+
+PROBES_MAX: Final = 128
+LEFT: Final = "left"
+"""Evidence that is the peer's own word."""
+REPRIEVES_MAX: Final = 4
+"""How often a peer that is heard, but does not answer a probe, is given another chance."""
+
+
+@dataclass(slots=True)
+class Probe:
+    """An exchange under way with one peer."""
+
+    peer: PeerRef
+    evidence: str
+    is_reported: bool
+    attempts: int = 0
+    reprieves: int = 0
+    sent_at: float = 0.0
+
+
+class Membership:
+    """Keeps the leaf set right. ``drained`` is called whenever no exchange is under way any more."""
+
+    def __init__(self, state: OverlayState, drained: Callable[[], None]) -> None:
+        self.state = state
+        self._host = state.host
+        self._drained = drained
+        self._probes: dict[NodeId, Probe] = {}
+        self._is_unsure = False
+
+    @property
+    def is_probing(self) -> bool:
+        """Whether an exchange is under way."""
+        return bool(self._probes)
+
+    # Learning of peers
+
+    def consider(self, peers: Iterable[PeerRef]) -> None:
+        """Hearsay: probe those that belong into the leaf set, nearest ones only."""
+        state = self.state
+        leaves = state.leaves
+        unknown: list[PeerRef] = []
+        for peer in peers:
+            if peer.id in leaves or peer.id == state.own or peer.id in self._probes or state.is_failed(peer.id):
+                continue
+            if leaves.would_accept(peer.id):
+                unknown.append(peer)
+            else:
+                leaves.open_gap()
+        if not unknown:
+            return
+        wanted = leaves.copy()
+        for peer in (*state.candidates.values(), *unknown):
+            wanted.add(peer)
+        for peer in unknown:
+            if peer.id in wanted and peer.id not in self._probes:
+                self.exchange(peer)
+
+    def exchange(self, peer: PeerRef, evidence: str = "silent", *, is_reported: bool = False) -> None:
+        """Swap leaf sets with a peer now; silence twice removes it (or forgets it as a candidate)."""
+        state = self.state
+        if peer.id == state.own or peer.id in self._probes or len(self._probes) >= PROBES_MAX:
+            return
+        probe = self._probes[peer.id] = Probe(peer, evidence, is_reported)
+        if not state.is_known(peer.id):
+            state.candidates[peer.id] = peer
+        self._send(probe)
+
+    def suspect(self, peer: PeerRef, evidence: str, *, is_reported: bool = False) -> None:
+        """There is evidence against a member or entry: do not route through it, and probe it."""
+        state = self.state
+        if peer.id in state.suspects or not state.is_known(peer.id):
+            return
+        self._mark(peer, evidence)
+        self.exchange(peer, evidence, is_reported=is_reported)
+        if peer.id not in self._probes:
+            del state.suspects[peer.id]  # too many probes under way; whoever trips over it next asks again
+
+    def _mark(self, peer: PeerRef, evidence: str) -> None:
+        self.state.suspects[peer.id] = evidence
+        silence_s = self.state.silence_s(peer.id)
+        self._host.emit(PeerSuspected(peer=format_id(peer.id), silence_s=silence_s, evidence=evidence))
+
+    def revive(self, peer: PeerRef) -> None:
+        """A removed peer spoke: it is alive after all."""
+        del self.state.failed[peer.id]
+        self.consider((peer,))
+
+    # Probes
+
+    def _send(self, probe: Probe) -> None:
+        state, peer = self.state, probe.peer
+        probe.sent_at = self._host.now()
+        self._host.request(
+            peer,
+            state.probe_message(),
+            state.proximity.timeout_s(peer.id),
+            lambda reply, source: self._answered(probe, reply, source),
+            lambda: self._silent(probe),
+            Priority.URGENT,
+        )
+
+    def _answered(self, probe: Probe, reply: Message, source: PeerRef) -> None:
+        if self._probes.get(source.id) is not probe:
+            return
+        if not isinstance(reply, LeafSetReply):
+            self._silent(probe)
+            return
+        self.state.proximity.observe(source.id, self._host.now() - probe.sent_at)
+        self._finish(probe)
+        self.learn(source, reply)
+        self._check_drained()
+
+    def _silent(self, probe: Probe) -> None:
+        state, peer = self.state, probe.peer
+        if self._probes.get(peer.id) is not probe:
+            return
+        if state.heard.get(peer.id, float("-inf")) > probe.sent_at and probe.reprieves < REPRIEVES_MAX:
+            probe.attempts = 0  # it spoke meanwhile: alive, the answer was lost
+            probe.reprieves += 1
+        probe.attempts += 1
+        if probe.attempts < state.config.probe_attempts:
+            if peer.id not in state.suspects and state.is_known(peer.id):
+                self._mark(peer, probe.evidence)
+            self._host.set_timer("probe_retry", state.config.probe_retry, peer.id)
+            return
+        self._finish(probe)
+        self._is_unsure = True
+        self.remove(peer, probe.evidence, is_told=not probe.is_reported)
+        self._check_drained()
+
+    def retry(self, node_id: NodeId) -> None:
+        """The pause after a silent probe is over."""
+        probe = self._probes.get(node_id)
+        if probe is not None:
+            self._send(probe)
+
+    def _finish(self, probe: Probe) -> None:
+        node_id = probe.peer.id
+        self._host.cancel_timer("probe_retry", node_id)
+        del self._probes[node_id]
+        self.state.suspects.pop(node_id, None)
+        self.state.candidates.pop(node_id, None)
+
+    def _check_drained(self) -> None:
+        if self._probes or self.state.is_leaving:
+            return
+        if self._is_unsure:
+            # Somebody named to us was silent, so its neighbours' view of the ring is what we miss: ask them again.
+            self._is_unsure = False
+            self.verify_neighbours()
+            self.repair()
+        if not self._probes:
+            self._drained()
+
+    # From other nodes
+
+    def learn(self, peer: PeerRef, message: LeafSetProbe | LeafSetReply) -> None:
+        """A direct exchange with ``peer``: it is alive, and this is what it knows."""
+        state = self.state
+        state.failed.pop(peer.id, None)
+        state.admit_leaf(peer)
+        if message.is_ready:
+            state.admit_entry(peer)
+        if message.larger:
+            state.leaves.note_adjacent(peer.id, message.larger[0].id)
+        if message.smaller:
+            state.leaves.note_adjacent(message.smaller[0].id, peer.id)
+        self.check_reported(message.failed)
+        self.consider((*message.smaller, *message.larger, *message.candidates))
+
+    def notified(self, failed: tuple[NodeId, ...], source: PeerRef) -> None:
+        """A peer removed these; when this node is among them, tell the peer that it lives."""
+        if self.state.own in failed:
+            self.exchange(source)
+        else:
+            self.check_reported(failed)
+
+    def check_reported(self, failed: Iterable[NodeId]) -> None:
+        """Others removed these: probe those of ours that have been silent for a heartbeat."""
+        state = self.state
+        for node_id in failed:
+            if state.is_known(node_id) and state.silence_s(node_id) > state.config.heartbeat_interval / 2:
+                peer = self._known(node_id)
+                if peer is not None:
+                    self.suspect(peer, "reported", is_reported=True)
+
+    def _known(self, node_id: NodeId) -> PeerRef | None:
+        entry = self.state.table.incumbent(node_id)
+        if entry is not None and entry.id == node_id:
+            return entry
+        return self.state.leaves.get(node_id)
+
+    def left(self, peer: PeerRef, message: Leave) -> None:
+        """A peer said goodbye: believe it at once."""
+        probe = self._probes.get(peer.id)
+        if probe is not None:
+            self._finish(probe)
+        self.remove(peer, LEFT, is_told=False)
+        self.consider((*message.smaller, *message.larger))
+        self._check_drained()
+
+    # Removal and repair
+
+    def remove(self, peer: PeerRef, evidence: str, *, is_told: bool) -> None:
+        """Take a peer out of every table, remember that, and repair what it leaves open."""
+        state = self.state
+        member = state.leaves.remove(peer.id)
+        entry = state.table.remove(peer.id)
+        state.heard.pop(peer.id, None)
+        state.suspects.pop(peer.id, None)
+        state.proximity.forget(peer.id)
+        state.remember_failed(peer.id)
+        if member is None and entry is None:
+            return
+        self._host.emit(PeerFailed(peer=format_id(peer.id), evidence=evidence))
+        self._host.disconnect(peer, evidence)
+        notice = FailureNotice((peer.id,))
+        if evidence != LEFT:
+            self._host.send(peer, notice, Priority.URGENT)  # if it lives after all, it says so
+        if member is None:
+            return
+        if is_told:
+            for other in state.leaves:
+                self._host.send(other, notice, Priority.URGENT)
+        state.tell_change((), (member,))
+        self.verify_neighbours()
+        self.repair()
+
+    def verify_neighbours(self) -> None:
+        """Exchange with both neighbours: the right one must be alive, and both must agree who is next to whom."""
+        for neighbour in (self.state.leaves.right_neighbour(), self.state.leaves.left_neighbour()):
+            if neighbour is not None:
+                self.exchange(neighbour)
+
+    def repair(self) -> None:
+        """Fill a short side: its far end knows who is next; for an empty one try whoever is known on that side."""
+        leaves = self.state.leaves
+        for is_short, side in (
+            (leaves.is_larger_short, leaves.larger()),
+            (leaves.is_smaller_short, leaves.smaller()),
+        ):
+            if is_short and side:
+                self.exchange(side[-1])
+            elif is_short:
+                self.consider(self.state.table)
+                other = leaves.smaller() or leaves.larger()
+                if other:
+                    self.exchange(other[-1])

@@ -1,0 +1,226 @@
+"""The overlay's messages: type ids 0x0010 to 0x003F.
+
+Peers that a message mentions are hearsay: they enter a table only after a direct exchange with them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import annotated_types
+
+from peerd import limits
+from peerd.ids import NodeId
+from peerd.messages import U8, U16, U64, Message, PeerRef, message, struct
+
+KEYS_MAX: Final = 512
+SIDE_MAX: Final = 32
+CANDIDATES_MAX: Final = 32
+FAILED_MAX: Final = 16
+PATH_PEERS_MAX: Final = 96
+AVOID_MAX: Final = 16
+ROW_MAX: Final = 16
+
+_SMALL: Final = 512
+_STATE: Final = 32 * limits.KIB
+
+Keys = Annotated[tuple[NodeId, ...], annotated_types.MinLen(1), annotated_types.MaxLen(KEYS_MAX)]
+Side = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(SIDE_MAX)]
+Candidates = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(CANDIDATES_MAX)]
+FailedIds = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(FAILED_MAX)]
+AvoidIds = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(AVOID_MAX)]
+PathPeers = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(PATH_PEERS_MAX)]
+RowPeers = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(ROW_MAX)]
+Body = Annotated[bytes, annotated_types.MaxLen(limits.ROUTED_BODY_BYTES_MAX)]
+
+
+@struct
+class TraceHop:
+    """One hop of a traced route; the hop before it fills in its own smoothed RTT, seconds."""
+
+    peer: PeerRef
+    rtt_s: float | None
+
+
+Trace = Annotated[tuple[TraceHop, ...], annotated_types.MaxLen(limits.HOPS_MAX)]
+
+
+@message(0x0010)
+class Route(Message):
+    """A plugin's message on its way to the roots of ``keys``; answered by `RouteAck` at each hop.
+
+    ``body`` is the encoded message of type ``type_id``, opaque to the hops. (``source``, ``epoch``, ``sequence``) is
+    unique, and with the key names one delivery. ``trace`` is collected only when it is not ``None``.
+    """
+
+    keys: Keys
+    type_id: U16
+    body: Body
+    source: PeerRef
+    epoch: U64
+    sequence: U64
+    hops: U8
+    trace: Trace | None = None
+
+
+@message(0x0011, bytes_max=_SMALL)
+class RouteAck(Message):
+    """The next hop took a `Route` or `Broadcast` over, or refuses it because it is not (or no longer) in the ring."""
+
+    accepted: bool
+
+
+@message(0x0012, bytes_max=_SMALL)
+class LookupProbe(Message):
+    """Travels inside a traced `Route`: the root of the key answers its source with `LookupReply`."""
+
+
+@message(0x0013, bytes_max=_STATE)
+class LookupReply(Message):
+    """The sender is the root of the key that the lookup ``sequence`` asked for; ``hops`` is the way there."""
+
+    sequence: U64
+    hops: Trace
+
+
+@message(0x0014)
+class Broadcast(Message):
+    """Deliver, then cover every node whose id lies clockwise strictly between ``after`` and ``until``.
+
+    Answered by `RouteAck`. ``after == until`` is the whole ring but that id. When ``after`` is not the receiver's id,
+    a delegate there was silent: the receiver covers its part, or passes that on to whoever is closer to it.
+    """
+
+    type_id: U16
+    body: Body
+    source: PeerRef
+    epoch: U64
+    sequence: U64
+    after: NodeId
+    until: NodeId
+    hops: U8
+
+
+@message(0x0018, bytes_max=_SMALL)
+class JoinRequest(Message):
+    """The sender wants to join: who is next on the way to its id? Hops in ``avoid`` did not answer it."""
+
+    avoid: AvoidIds = ()
+
+
+@message(0x0019, bytes_max=48 * limits.KIB)
+class JoinReply(Message):
+    """One step of a join: table rows that the newcomer can use, and the next hop or the replier's leaf set.
+
+    ``next_hop`` is ``None`` when the replier is the root of the newcomer's id. ``is_ready`` is false when the replier
+    is itself outside a ring.
+    """
+
+    is_ready: bool
+    next_hop: PeerRef | None
+    smaller: Side
+    larger: Side
+    peers: PathPeers
+
+
+@message(0x001A, bytes_max=_STATE)
+class LeafSetProbe(Message):
+    """Are you alive, and what is your leaf set? Answered by `LeafSetReply`. The sender's own is enclosed.
+
+    Each side is nearest first; ``candidates`` are peers that the sender is probing, ``failed`` those that it removed.
+    """
+
+    is_ready: bool
+    smaller: Side
+    larger: Side
+    candidates: Candidates
+    failed: FailedIds
+
+
+@message(0x001B, bytes_max=_STATE)
+class LeafSetReply(Message):
+    """Answer to `LeafSetProbe`, with the same fields; the sender has the prober in its leaf set where it belongs."""
+
+    is_ready: bool
+    smaller: Side
+    larger: Side
+    candidates: Candidates
+    failed: FailedIds
+
+
+@message(0x001C, bytes_max=_STATE)
+class Announce(Message):
+    """The sender has just become ready; to its leaf set and its routing table. The sides are its leaf set."""
+
+    smaller: Side
+    larger: Side
+
+
+@message(0x0020, bytes_max=_SMALL)
+class Heartbeat(Message):
+    """The sender is alive; to its left neighbour, when there was nothing else to say."""
+
+
+@message(0x0021, bytes_max=_SMALL)
+class Ping(Message):
+    """Measure the RTT to a candidate or an entry of the routing table; answered by `Pong`."""
+
+
+@message(0x0022, bytes_max=_SMALL)
+class Pong(Message):
+    """Answer to `Ping`; a peer that is not ready does not enter a routing table."""
+
+    is_ready: bool
+
+
+@message(0x0023, bytes_max=_SMALL)
+class FailureNotice(Message):
+    """The sender removed these peers after silence: a receiver that has them probes them itself.
+
+    A removed peer is told too; if it lives, it probes the sender, and is back.
+    """
+
+    failed: FailedIds
+
+
+@message(0x0024, bytes_max=_STATE)
+class Leave(Message):
+    """The sender leaves the ring now; its leaf set tells who closes the gap."""
+
+    smaller: Side
+    larger: Side
+
+
+@message(0x0025, bytes_max=_SMALL)
+class RowRequest(Message):
+    """Asks for one row of the receiver's routing table; answered by `RowReply`."""
+
+    row: U8
+
+
+@message(0x0026, bytes_max=16 * limits.KIB)
+class RowReply(Message):
+    """The entries of the row, and the sender itself."""
+
+    peers: RowPeers
+
+
+OVERLAY_MESSAGES: Final[tuple[type[Message], ...]] = (
+    Route,
+    RouteAck,
+    LookupProbe,
+    LookupReply,
+    Broadcast,
+    JoinRequest,
+    JoinReply,
+    LeafSetProbe,
+    LeafSetReply,
+    Announce,
+    Heartbeat,
+    Ping,
+    Pong,
+    FailureNotice,
+    Leave,
+    RowRequest,
+    RowReply,
+)

@@ -1,0 +1,287 @@
+"""The overlay of one node: Pastry, with the consistency rules of MSPastry.
+
+This module only ties the parts together: `leafset`, `table`, `proximity` and `routing` are pure; `membership`,
+`maintenance`, `join`, `forwarding`, `broadcast` and `lookup` each own one job and act through the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import ClassVar, cast
+
+from peerd.api import Host, LeafSet, LookupResult, Metric, Plugin, Priority, handles, on_timer
+from peerd.errors import Bug
+from peerd.ids import DIGIT_BITS, NodeId, closeness, shared_prefix_bits
+from peerd.messages import Message, PeerRef
+from peerd.overlay.broadcast import Broadcaster
+from peerd.overlay.config import OverlayConfig
+from peerd.overlay.dedupe import Window
+from peerd.overlay.forwarding import Forwarder
+from peerd.overlay.join import Joiner
+from peerd.overlay.lookup import Lookups
+from peerd.overlay.maintenance import Maintenance
+from peerd.overlay.membership import Membership
+from peerd.overlay.messages import (
+    OVERLAY_MESSAGES,
+    Announce,
+    Broadcast,
+    FailureNotice,
+    Heartbeat,
+    JoinReply,
+    JoinRequest,
+    LeafSetProbe,
+    LeafSetReply,
+    Leave,
+    LookupReply,
+    Ping,
+    Pong,
+    Route,
+    RouteAck,
+    RowReply,
+    RowRequest,
+)
+from peerd.overlay.ports import OverlayHost
+from peerd.overlay.routing import known_peers
+from peerd.overlay.state import OverlayState
+
+
+class Overlay(Plugin):
+    """Implements `peerd.overlay.ports.Router`. Its host is a `peerd.overlay.ports.OverlayHost`."""
+
+    name: ClassVar[str] = "overlay"
+    version: ClassVar[int] = 1
+    messages = OVERLAY_MESSAGES
+    metrics = (
+        Metric("peerd_overlay_reroutes_total", "counter", "Hops that refused or did not answer."),
+        Metric("peerd_overlay_routes_dropped_total", "counter", "Keys of routed messages given up here.", ("reason",)),
+    )
+    Config = OverlayConfig
+    is_exempt_from_rate_limit = True
+
+    def __init__(self, config: OverlayConfig | None = None) -> None:
+        super().__init__(config)
+        self._config = config if config is not None else OverlayConfig()
+
+    def start(self, host: Host) -> None:
+        """Build the parts; `join` sets them going."""
+        super().start(host)
+        self._host = cast(OverlayHost, host)
+        self._now = host.now
+        window = Window()
+        self.state = state = OverlayState(self._host, self._config)
+        self.membership = Membership(state, self._drained)
+        self.maintenance = Maintenance(state, self.membership)
+        self.joiner = Joiner(state, self.membership, self.maintenance, self._host.ready_changed_upcall)
+        self.lookups = Lookups(state, self._send_lookup)
+        self.forwarder = Forwarder(state, self.membership, window, self.lookups.answer)
+        self.broadcaster = Broadcaster(state, self.membership, window)
+        state.leaves_changed = self._leaves_changed
+
+    def _drained(self) -> None:
+        if len(self.state.leaves) and not self.state.leaves.is_complete:
+            self.maintenance.leaf_set_changed()  # what was asked did not help: ask again in a while
+        self.joiner.settled()
+
+    def _leaves_changed(self) -> None:
+        self.maintenance.leaf_set_changed()
+        self.joiner.check()
+
+    def _send_lookup(self, key: NodeId, sequence: int) -> None:
+        self.forwarder.originate_lookup(key, sequence)
+
+    # Router
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this node has joined, its leaf set is complete, and it is not leaving."""
+        return self.state.is_ready and not self.state.is_leaving
+
+    def route(self, key: NodeId, message: Message) -> None:
+        """To the root of ``key``, at most once."""
+        self.forwarder.originate((key,), message)
+
+    def multicast(self, keys: Iterable[NodeId], message: Message) -> None:
+        """To the roots of many keys; a root of several keys gets the message once a key."""
+        self.forwarder.originate(keys, message)
+
+    def broadcast(self, message: Message) -> None:
+        """To every live node once, this one included."""
+        self.broadcaster.originate(message)
+
+    def lookup(self, key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float) -> None:
+        """Find the root of a key, with the hops on the way. Raises `Unavailable` when too many are under way."""
+        self.lookups.start(key, on_result, timeout_s)
+
+    def leaf_set(self) -> LeafSet:
+        """The current leaf set."""
+        return self.state.leaves.snapshot()
+
+    def prefix_row(self, bits: int) -> tuple[PeerRef, ...]:
+        """Known nodes that share exactly ``bits`` leading bits with this one, in id order."""
+        own = self.state.own
+        row = self.state.table.row(bits // DIGIT_BITS) if bits >= 0 else ()
+        found = {peer.id: peer for peer in (*self.state.leaves, *row) if shared_prefix_bits(own, peer.id) == bits}
+        return tuple(found[node_id] for node_id in sorted(found))
+
+    def replica_set(self, key: NodeId, count: int) -> tuple[PeerRef, ...]:
+        """The ``count`` known nodes closest to ``key``, closest first, possibly this one."""
+        found = {peer.id: peer for peer in known_peers(self.state.leaves, self.state.table)}
+        found[self.state.own] = self._host.peer
+        nearest = sorted(found, key=lambda node_id: closeness(key, node_id))
+        return tuple(found[node_id] for node_id in nearest[: max(0, count)])
+
+    def estimated_ring_size(self) -> float:
+        """Exact when the leaf set covers the ring, else from its density."""
+        return self.state.leaves.estimated_ring_size()
+
+    def known_peers(self) -> tuple[PeerRef, ...]:
+        """Live peers worth remembering across a restart."""
+        return self.state.known_peers()
+
+    def table_peers(self) -> tuple[PeerRef, ...]:
+        """Entries of the routing table, row by row."""
+        table = self.state.table
+        return tuple(peer for row in table.rows() for peer in table.row(row))
+
+    def join(self, bootstrap: Iterable[tuple[str, int]], known: Iterable[PeerRef]) -> None:
+        """Join through any of these addresses or peers, for ever; with none but this node itself, found a ring."""
+        self.maintenance.start()
+        self.joiner.join(bootstrap, known)
+
+    def leave(self) -> None:
+        """Say goodbye to the leaf set and the table's entries; nothing is delivered here afterwards."""
+        state = self.state
+        if state.is_leaving:
+            return
+        state.is_leaving = True
+        leaves = state.leaves.snapshot()
+        message = Leave(leaves.smaller, leaves.larger)
+        told: set[NodeId] = set()
+        for peer in known_peers(state.leaves, state.table):
+            if peer.id not in told:
+                told.add(peer.id)
+                self._host.send(peer, message, Priority.URGENT)
+
+    def peer_heard(self, peer: PeerRef) -> None:
+        """Any traffic counts as a heartbeat, and revives a peer that was given up."""
+        heard, node_id = self.state.heard, peer.id
+        if node_id in heard:
+            heard[node_id] = self._now()
+        elif node_id in self.state.failed:
+            self.membership.revive(peer)
+
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        """The link is gone and could not be had back: probe at once, and do not route there meanwhile."""
+        self.membership.suspect(peer, "peer_down")
+
+    def validate(self) -> None:
+        """Assert the invariants of tables and bookkeeping."""
+        state = self.state
+        state.leaves.validate()
+        state.table.validate()
+        known = {peer.id for peer in known_peers(state.leaves, state.table)}
+        if known != state.heard.keys():
+            raise Bug("the peers whose silence is watched are not those in the tables")
+        if not state.suspects.keys() <= known:
+            raise Bug("suspected peers that are in no table")
+        sees_both_sides = state.leaves.left_neighbour() is not None and state.leaves.right_neighbour() is not None
+        if state.is_ready and not state.leaves.is_gapless and not sees_both_sides:
+            raise Bug("ready without a neighbour on each side")
+
+    # Messages
+
+    def deliver(self, key: NodeId, message: Message, source: PeerRef) -> None:
+        """Nothing of the overlay's travels inside a plugin's envelope: whoever sends such a thing is ignored."""
+
+    @handles(Route)
+    def _on_route(self, message: Route, source: PeerRef) -> RouteAck:
+        return self.forwarder.received(message)
+
+    @handles(Broadcast)
+    def _on_broadcast(self, message: Broadcast, source: PeerRef) -> RouteAck:
+        return self.broadcaster.received(message)
+
+    @handles(LookupReply)
+    def _on_lookup_reply(self, message: LookupReply, source: PeerRef) -> None:
+        self.lookups.answered(message, source)
+
+    @handles(JoinRequest)
+    def _on_join_request(self, message: JoinRequest, source: PeerRef) -> JoinReply:
+        return self.joiner.answer(message, source)
+
+    @handles(LeafSetProbe)
+    def _on_leaf_set_probe(self, message: LeafSetProbe, source: PeerRef) -> LeafSetReply | None:
+        if self.state.is_leaving:
+            return None
+        self.membership.learn(source, message)
+        return self.state.reply_message()
+
+    @handles(Announce)
+    def _on_announce(self, message: Announce, source: PeerRef) -> None:
+        self.state.failed.pop(source.id, None)
+        self.state.admit_entry(source)
+        self.joiner.note_newcomer(source)
+        self.membership.consider((source, *message.smaller, *message.larger))
+
+    @handles(Heartbeat)
+    def _on_heartbeat(self, message: Heartbeat, source: PeerRef) -> None:
+        if source.id not in self.state.leaves:
+            self.membership.consider((source,))
+
+    @handles(Ping)
+    def _on_ping(self, message: Ping, source: PeerRef) -> Pong:
+        return Pong(self.is_ready)
+
+    @handles(FailureNotice)
+    def _on_failure_notice(self, message: FailureNotice, source: PeerRef) -> None:
+        self.membership.notified(message.failed, source)
+
+    @handles(Leave)
+    def _on_leave(self, message: Leave, source: PeerRef) -> None:
+        self.membership.left(source, message)
+
+    @handles(RowRequest)
+    def _on_row_request(self, message: RowRequest, source: PeerRef) -> RowReply:
+        return self.maintenance.row_reply(message)
+
+    # Timers
+
+    @on_timer("heartbeat")
+    def _heartbeat(self, payload: object) -> None:
+        self.maintenance.heartbeat()
+
+    @on_timer("exchange")
+    def _exchange(self, payload: object) -> None:
+        self.maintenance.exchange()
+
+    @on_timer("settle")
+    def _settle(self, payload: object) -> None:
+        self.maintenance.settle()
+
+    @on_timer("table")
+    def _table(self, payload: object) -> None:
+        self.maintenance.table_step()
+
+    @on_timer("probe_retry")
+    def _probe_retry(self, payload: NodeId) -> None:
+        self.membership.retry(payload)
+
+    @on_timer("join_retry")
+    def _join_retry(self, payload: object) -> None:
+        self.joiner.retry()
+
+    @on_timer("join_round")
+    def _join_round(self, payload: object) -> None:
+        self.joiner.round_over()
+
+    @on_timer("route_hold")
+    def _route_hold(self, payload: int) -> None:
+        self.forwarder.resume(payload)
+
+    @on_timer("broadcast_hold")
+    def _broadcast_hold(self, payload: int) -> None:
+        self.broadcaster.resume(payload)
+
+    @on_timer("lookup")
+    def _lookup(self, payload: int) -> None:
+        self.lookups.retry(payload)

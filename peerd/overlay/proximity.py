@@ -1,0 +1,58 @@
+"""Round-trip times of the peers that this node talks to. Pure state.
+
+Jacobson's estimator with RFC 6298's gains. Every request has its own correlation number, so a sample is never
+ambiguous (Karn's problem does not arise).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from peerd.ids import NodeId
+
+_GAIN: Final = 1 / 8
+_DEVIATION_GAIN: Final = 1 / 4
+_DEVIATIONS: Final = 4
+PEERS_MAX: Final = 512
+
+
+class Proximity:
+    """Smoothed RTT and deviation a peer, seconds; the least recently added peer goes when there are too many."""
+
+    __slots__ = ("_estimates", "_initial_s", "_max_s", "_min_s", "_peers_max")
+
+    def __init__(self, min_s: float, max_s: float, initial_s: float, peers_max: int = PEERS_MAX) -> None:
+        self._min_s, self._max_s, self._initial_s = min_s, max_s, initial_s
+        self._peers_max = peers_max
+        self._estimates: dict[NodeId, tuple[float, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._estimates)
+
+    def observe(self, node_id: NodeId, rtt_s: float) -> None:
+        """Add one measured round trip."""
+        known = self._estimates.get(node_id)
+        if known is None:
+            if len(self._estimates) >= self._peers_max:
+                del self._estimates[next(iter(self._estimates))]
+            self._estimates[node_id] = (rtt_s, rtt_s / 2)
+            return
+        smoothed, deviation = known
+        deviation += _DEVIATION_GAIN * (abs(rtt_s - smoothed) - deviation)
+        self._estimates[node_id] = (smoothed + _GAIN * (rtt_s - smoothed), deviation)
+
+    def rtt_s(self, node_id: NodeId) -> float | None:
+        """Smoothed RTT; ``None`` when never measured."""
+        known = self._estimates.get(node_id)
+        return None if known is None else known[0]
+
+    def timeout_s(self, node_id: NodeId) -> float:
+        """How long to wait for this peer's answer."""
+        known = self._estimates.get(node_id)
+        if known is None:
+            return self._initial_s
+        return min(self._max_s, max(self._min_s, known[0] + _DEVIATIONS * known[1]))
+
+    def forget(self, node_id: NodeId) -> None:
+        """Drop what is known of a peer."""
+        self._estimates.pop(node_id, None)

@@ -1,0 +1,82 @@
+"""Where a key goes next: Pastry's routing decision (Rowstron and Druschel 2001, section 2.3). Pure.
+
+Consistency comes before latency, as in MSPastry (Castro et al. 2004): when the root that this node knows is suspected,
+the message waits until the suspicion is settled instead of being delivered to the second closest node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from peerd.ids import NodeId, closeness, shared_prefix_digits
+from peerd.messages import PeerRef
+from peerd.overlay.leafset import Leaves
+from peerd.overlay.table import RoutingTable
+
+
+class Step(Enum):
+    """What to do with a key at this node."""
+
+    DELIVER = "deliver"
+    FORWARD = "forward"
+    WAIT = "wait"
+
+
+class Decision(NamedTuple):
+    """A step, and the next hop when it is to forward."""
+
+    step: Step
+    peer: PeerRef | None = None
+
+
+_DELIVER = Decision(Step.DELIVER)
+_WAIT = Decision(Step.WAIT)
+
+
+def next_step(key: NodeId, leaves: Leaves, table: RoutingTable, excluded: Container[NodeId]) -> Decision:
+    """Deliver here, forward, or wait, given peers that must not be used now.
+
+    Every hop is either numerically closer to the key, or shares a longer prefix with it: no loops among nodes whose
+    leaf sets are right.
+    """
+    if leaves.covers(key):
+        peer = leaves.closest(key)
+        if peer is None:
+            return _DELIVER
+        return _WAIT if peer.id in excluded else Decision(Step.FORWARD, peer)
+    peer = table.next_hop(key)
+    if peer is not None and peer.id not in excluded:
+        return Decision(Step.FORWARD, peer)
+    peer = _rare_case(key, leaves, table, excluded)
+    return _WAIT if peer is None else Decision(Step.FORWARD, peer)
+
+
+def _rare_case(key: NodeId, leaves: Leaves, table: RoutingTable, excluded: Container[NodeId]) -> PeerRef | None:
+    """Any known node closer to the key that shares at least as many digits with it."""
+    digits = shared_prefix_digits(leaves.own, key)
+    best: PeerRef | None = None
+    best_closeness = closeness(key, leaves.own)
+    for peer in known_peers(leaves, table):
+        if peer.id not in excluded and shared_prefix_digits(peer.id, key) >= digits:
+            peer_closeness = closeness(key, peer.id)
+            if peer_closeness < best_closeness:
+                best, best_closeness = peer, peer_closeness
+    return best
+
+
+def join_step(key: NodeId, leaves: Leaves, table: RoutingTable, avoid: Container[NodeId]) -> PeerRef | None:
+    """The next hop of a join towards its own id; ``None`` when this node is the closest that may be used."""
+    if leaves.covers(key):
+        return leaves.closest_avoiding(key, avoid)
+    peer = table.next_hop(key)
+    if peer is not None and peer.id not in avoid:
+        return peer
+    return _rare_case(key, leaves, table, avoid)
+
+
+def known_peers(leaves: Leaves, table: RoutingTable) -> Iterator[PeerRef]:
+    """Leaf set clockwise, then the table; a peer in both comes twice."""
+    yield from leaves
+    yield from table

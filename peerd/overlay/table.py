@@ -1,0 +1,102 @@
+"""The routing table: for each length of shared prefix and each next digit, one near node. Pure state.
+
+Pastry (Rowstron and Druschel 2001, section 2.3), 32 rows of 16 columns; only occupied slots take memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from peerd.errors import Bug
+from peerd.ids import DIGIT_VALUES, DIGITS, NodeId, digit, shared_prefix_digits
+from peerd.messages import PeerRef
+
+REPLACE_RATIO: Final = 0.8
+"""A newcomer takes an occupied slot only when its RTT is below this share of the incumbent's: no flapping."""
+
+
+class RoutingTable:
+    """At most ``DIGITS * DIGIT_VALUES`` entries; entry (row, column) shares ``row`` digits and continues ``column``."""
+
+    __slots__ = ("_entries", "own")
+
+    def __init__(self, own: NodeId) -> None:
+        self.own = own
+        self._entries: dict[int, PeerRef] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[PeerRef]:
+        """Entries in order of their arrival."""
+        return iter(self._entries.values())
+
+    def __contains__(self, node_id: object) -> bool:
+        if not isinstance(node_id, int) or node_id == self.own:
+            return False
+        entry = self._entries.get(self._slot(NodeId(node_id)))
+        return entry is not None and entry.id == node_id
+
+    def get(self, row: int, column: int) -> PeerRef | None:
+        """The entry of one slot."""
+        return self._entries.get(row * DIGIT_VALUES + column)
+
+    def next_hop(self, key: NodeId) -> PeerRef | None:
+        """The entry that shares a longer prefix with ``key`` than this node does."""
+        return None if key == self.own else self._entries.get(self._slot(key))
+
+    def incumbent(self, node_id: NodeId) -> PeerRef | None:
+        """Who holds the slot that this id belongs to."""
+        return None if node_id == self.own else self._entries.get(self._slot(node_id))
+
+    def row(self, row: int) -> tuple[PeerRef, ...]:
+        """The occupied slots of one row, in column order."""
+        first = row * DIGIT_VALUES
+        found = (self._entries.get(slot) for slot in range(first, first + DIGIT_VALUES))
+        return tuple(peer for peer in found if peer is not None)
+
+    def rows(self) -> list[int]:
+        """The numbers of the rows that have entries, ascending."""
+        return sorted({slot // DIGIT_VALUES for slot in self._entries})
+
+    def consider(self, peer: PeerRef, rtt_s: Callable[[NodeId], float | None]) -> tuple[bool, PeerRef | None]:
+        """Offer a live peer: (whether it is new here, whom it replaced).
+
+        An empty slot takes it; an occupied one only when its measured RTT is clearly the smaller.
+        """
+        if peer.id == self.own:
+            return False, None
+        slot = self._slot(peer.id)
+        incumbent = self._entries.get(slot)
+        if incumbent is None:
+            self._entries[slot] = peer
+            return True, None
+        if incumbent.id == peer.id:
+            if incumbent != peer:
+                self._entries[slot] = peer
+            return False, None
+        new, old = rtt_s(peer.id), rtt_s(incumbent.id)
+        if new is None or (old is not None and new >= old * REPLACE_RATIO):
+            return False, None
+        self._entries[slot] = peer
+        return True, incumbent
+
+    def remove(self, node_id: NodeId) -> PeerRef | None:
+        """Drop an entry; returns it, or ``None`` when it was none."""
+        if node_id not in self:
+            return None
+        return self._entries.pop(self._slot(node_id))
+
+    def validate(self) -> None:
+        """Assert that each entry belongs where it is: its row is the shared prefix, never this node."""
+        for slot, peer in self._entries.items():
+            row, column = divmod(slot, DIGIT_VALUES)
+            if not row < DIGITS or peer.id == self.own:
+                raise Bug(f"routing table slot {row}/{column} holds {peer}")
+            if shared_prefix_digits(self.own, peer.id) != row or digit(peer.id, row) != column:
+                raise Bug(f"{peer} does not belong into row {row}, column {column}")
+
+    def _slot(self, node_id: NodeId) -> int:
+        row = shared_prefix_digits(self.own, node_id)
+        return row * DIGIT_VALUES + digit(node_id, row)

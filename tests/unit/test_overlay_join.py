@@ -1,0 +1,186 @@
+"""Joining: from one node to forty at the same instant, through seeds that are dead, late, or the node itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from peerd.messages import PeerRef
+from peerd.overlay.config import OverlayConfig
+from peerd.sim.checkers import CorrectDelivery
+from peerd.sim.simulation import Place
+from tests.support.overlay_net import Address, OverlayRing, address, first_node, seeds
+
+DEAD: list[Address] = [("192.0.2.1", 1), ("192.0.2.2", 1), ("192.0.2.3", 1)]
+
+
+@pytest.mark.parametrize("count", [*range(1, 21), 32, 40])
+def test_all_start_at_the_same_instant(count: int) -> None:
+    ring = OverlayRing(seed=count, check_every=1)
+    ring.grow(count)
+    assert ring.now < 10.0
+    assert not ring.wrong_lookups(2 * count)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed_count", [2, 3, 5])
+def test_seeds_that_list_each_other_make_one_ring(seed_count: int, seed: int) -> None:
+    ring = OverlayRing(seed=seed, contacts=seeds(seed_count), check_every=1)
+    ring.grow(32)
+    assert ring.now < 15.0
+
+
+def test_one_after_another_without_a_wrong_delivery() -> None:
+    ring = OverlayRing(seed=3, checkers=(CorrectDelivery(),), check_every=1)
+    ring.grow(40, spacing_s=0.5)
+
+
+def test_alone_it_is_ready_at_once_and_root_of_everything() -> None:
+    ring = OverlayRing()
+    ring.start(1)
+    ring.run_for(0.0)
+    node = ring.nodes[0].node
+    assert node.is_ready
+    assert node.overlay.estimated_ring_size() == 1.0
+    assert node.overlay.leaf_set().covers_ring
+    assert not ring.wrong_lookups(3)
+
+
+def test_a_list_of_only_itself_founds_a_ring() -> None:
+    ring = OverlayRing(contacts=seeds(1))
+    ring.grow(5)
+    assert ring.nodes[0].node.overlay.estimated_ring_size() == 5.0
+
+
+def test_dead_addresses_and_one_alive() -> None:
+    def contacts(ring: OverlayRing, place: Place) -> list[Address]:
+        return [] if place.index == 0 else [*DEAD, address(ring.nodes[0])]
+
+    ring = OverlayRing(contacts=contacts)
+    ring.grow(12)
+
+
+def test_nobody_answers_so_it_keeps_trying_and_founds_nothing() -> None:
+    late: list[Address] = []
+
+    def contacts(ring: OverlayRing, place: Place) -> list[Address]:
+        return [] if place.index == 0 else [*DEAD, address(ring.nodes[0])]
+
+    ring = OverlayRing(contacts=contacts)
+    ring.add_node(delay_s=None)
+    ring.add_node()
+    ring.add_node()
+    ring.run_for(600.0)
+    assert late == []
+    assert not any(place.node.is_ready for place in ring.nodes[1:])
+    ring.restart(ring.nodes[0])
+    ring.run_for(0.1)
+    ring.settle(limit_s=60.0)
+    assert len(ring.nodes[0].node.overlay.leaf_set().members()) == 2
+
+
+def test_a_seed_does_not_found_a_second_ring_while_another_seed_is_unreachable() -> None:
+    ring = OverlayRing(contacts=seeds(3))
+    ring.add_node(delay_s=None)
+    ring.start(5)
+    ring.run_for(120.0)
+    assert not any(place.node.is_ready for place in ring.live_nodes())
+    ring.restart(ring.nodes[0])
+    ring.run_for(0.1)
+    ring.settle(limit_s=90.0)
+
+
+def test_known_peers_are_enough_after_a_restart() -> None:
+    ring = OverlayRing()
+    ring.grow(6)
+    known = ring.nodes[3].node.overlay.known_peers()
+    assert {peer.id for peer in known} == {place.id for place in ring.nodes} - {ring.nodes[3].id}
+    remembered: list[PeerRef] = list(known)
+
+    def started(place: Place) -> None:
+        place.node.start([], remembered)
+
+    ring.kill(ring.nodes[3])
+    ring.run_for(30.0)
+    ring.started = started  # type: ignore[method-assign]  # this one restart is told peers, not addresses
+    ring.restart(ring.nodes[3])
+    ring.run_for(0.1)
+    ring.settle()
+
+
+def test_a_quick_restart_before_anybody_noticed() -> None:
+    def contacts(ring: OverlayRing, place: Place) -> list[Address]:
+        return [] if place.index == 0 and place.boot_epoch == 1 else [address(ring.nodes[0]), address(ring.nodes[1])]
+
+    ring = OverlayRing(contacts=contacts, check_every=1)
+    ring.grow(24)
+    for index in (0, 5, 7):
+        ring.restart(ring.nodes[index], delay_s=0.2)
+    ring.run_for(1.0)
+    ring.settle()
+    assert not ring.wrong_lookups(50)
+
+
+def test_two_runs_of_one_seed_are_one_run() -> None:
+    def run() -> tuple[float, int, int]:
+        ring = OverlayRing(seed=11)
+        ring.grow(24)
+        ring.silence(ring.nodes[4])
+        ring.settle()
+        return ring.now, ring.network.frames_delivered, ring.network.frames_delivered_bytes
+
+    assert run() == run()
+
+
+def test_thirty_two_nodes_with_a_patient_configuration() -> None:
+    ring = OverlayRing(seed=2, overlay=OverlayConfig(ack_timeout_min=1.0, settle=2.0))
+    ring.grow(32, spacing_s=0.05)
+    assert first_node(ring, ring.nodes[0]) == []
+
+
+def restart_all(ring: OverlayRing, known: dict[int, tuple[PeerRef, ...]]) -> None:
+    """Everybody dies at once and comes back with the peers that it remembers."""
+
+    def started(place: Place) -> None:
+        place.node.start(ring.contacts(ring, place), known[place.index])
+
+    for place in ring.nodes:
+        ring.kill(place)
+    ring.started = started  # type: ignore[method-assign]  # the daemon passes remembered peers, this simulation does not
+    for place in ring.nodes:
+        ring.restart(place, delay_s=ring.rng.uniform(0.0, 1.0))
+    ring.run_for(1.1)
+
+
+@pytest.mark.parametrize("seed_count", [0, 1, 3])
+def test_a_whole_cluster_restarts(seed_count: int) -> None:
+    ring = OverlayRing(contacts=seeds(seed_count) if seed_count else first_node, seed=5)
+    ring.grow(20)
+    restart_all(ring, {place.index: place.node.overlay.known_peers() for place in ring.nodes})
+    ring.settle(limit_s=60.0)
+
+
+def test_a_sole_seed_with_a_memory_of_a_ring_that_is_gone_founds_a_new_one() -> None:
+    ring = OverlayRing()
+    ring.grow(5)
+    known = {place.index: place.node.overlay.known_peers() for place in ring.nodes}
+    restart_all(ring, known)
+    for place in ring.nodes[1:]:
+        ring.silence(place)
+    ring.settle(limit_s=60.0)
+    assert ring.nodes[0].node.overlay.estimated_ring_size() == 1.0
+
+
+def test_a_seed_that_restarts_alone_joins_the_ring_that_it_remembers() -> None:
+    ring = OverlayRing()
+    ring.grow(5)
+    known = ring.nodes[0].node.overlay.known_peers()
+
+    def started(place: Place) -> None:
+        place.node.start([], known)
+
+    ring.kill(ring.nodes[0])
+    ring.run_for(20.0)
+    ring.started = started  # type: ignore[method-assign]  # as above
+    ring.restart(ring.nodes[0])
+    ring.run_for(0.1)
+    ring.settle(limit_s=10.0)
