@@ -1,0 +1,188 @@
+"""The swap layer of one node: every swap under way, and what they may use together. Sans-IO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from peerd import limits
+from peerd.api import AcceptSwap, RefuseSwap, SizedBlob, SwapCallbacks, SwapHandle, SwapRequest, Value
+from peerd.driver import Driver, StreamHandler
+from peerd.errors import Bug, PeerMisbehaved, ProtocolError
+from peerd.messages import PeerRef
+from peerd.swap.budget import ReceiveBudget
+from peerd.swap.config import SwapConfig
+from peerd.swap.ports import SwapNode
+from peerd.swap.session import Intent, State, SwapSession
+from peerd.swap.transfer import payload_of
+from peerd.telemetry.schema import SwapFinished
+
+
+class SwapLayer:
+    """Starts, accepts and limits swaps. Callbacks reach plugins through the node, never before a call has returned."""
+
+    def __init__(self, config: SwapConfig, node: SwapNode) -> None:
+        self.config = config
+        self.budget = ReceiveBudget(config)
+        self._node = node
+        self._sessions: dict[int, SwapSession] = {}  # by id(), in order of creation
+        self._is_stopped = False
+
+    @property
+    def driver(self) -> Driver:
+        """The node's driver."""
+        return self._node.driver
+
+    @property
+    def sessions(self) -> tuple[SwapSession, ...]:
+        """Every swap that is not over, oldest first."""
+        return tuple(self._sessions.values())
+
+    # From the plugins' hosts
+
+    def swap(
+        self,
+        plugin: str,
+        peer: PeerRef,
+        tag: bytes,
+        value: Value,
+        callbacks: SwapCallbacks,
+        deadline_s: float | None = None,
+    ) -> SwapHandle:
+        """Exchange ``value`` for the peer's. Raises `Bug` for an overlong tag or a swap with this node itself."""
+        return self._initiate(plugin, peer, tag, value, callbacks, deadline_s, is_fetch=False)
+
+    def fetch(
+        self, plugin: str, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None
+    ) -> SwapHandle:
+        """A swap that gives nothing: the acceptor's `SwapCallbacks.done` gets an empty value."""
+        return self._initiate(plugin, peer, tag, b"", callbacks, deadline_s, is_fetch=True)
+
+    # From the node
+
+    def accept(self, peer: PeerRef) -> StreamHandler:
+        """A peer opened a bulk connection. Over the limit of unasked ones it is cut off as soon as it is open."""
+        session = SwapSession(self, peer)
+        pending = sum(other.state is State.AWAITING_OFFER for other in self._sessions.values())
+        if self._is_stopped or pending >= self.config.pending_offers_max:
+            session.fail("stopped" if self._is_stopped else "busy")
+        else:
+            self._sessions[id(session)] = session
+            session.start()
+        return session
+
+    def disable_plugin(self, plugin: str) -> None:
+        """End every swap of a plugin that was taken out of service; its callbacks are not called any more."""
+        for session in self.sessions:
+            if session.plugin == plugin:
+                session.forget("plugin_stopped")
+
+    def stop(self) -> None:
+        """End every swap and tell the peers; new ones fail at once."""
+        self._is_stopped = True
+        for session in self.sessions:
+            session.fail("stopped")
+
+    def validate(self) -> None:
+        """Assert the invariants: limits hold, and every reserved byte belongs to a swap under way."""
+        for session in self.sessions:
+            session.validate()
+            if session.is_over:
+                raise Bug("a swap that is over is still listed")
+        if self._outbound() > self.config.outbound_sessions_max or self._inbound() > self.config.inbound_sessions_max:
+            raise Bug(f"{self._outbound()} swaps out, {self._inbound()} in")
+        reserved = sum(session.reserved_bytes or 0 for session in self.sessions)
+        if reserved != self.budget.memory_bytes + self.budget.spilled_bytes:
+            raise Bug(f"swaps hold {reserved} bytes, {self.budget.memory_bytes}+{self.budget.spilled_bytes} counted")
+
+    # From the sessions (`peerd.swap.ports.SessionOwner`)
+
+    def admit(self, session: SwapSession, payload_bytes: int, padding_bytes: int) -> str | None:
+        """Reserve room for what the peer will send; otherwise the reason why not."""
+        if not session.is_initiator:
+            of_peer = sum(other.is_active and other.peer.id == session.peer.id for other in self._inbound_sessions())
+            if self._inbound() >= self.config.inbound_sessions_max or of_peer >= self.config.inbound_peer_sessions_max:
+                return "busy"
+        if payload_bytes + padding_bytes > self.config.value_bytes_max:
+            return "too_large"
+        if not self.budget.reserve(payload_bytes):
+            return "busy"
+        session.reserved_bytes = payload_bytes
+        return None
+
+    def decide(self, session: SwapSession, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+        """The plugin's word. Raises `ProtocolError` when the plugin blames the peer."""
+        try:
+            return self._node.swap_requested(session.plugin, request)
+        except PeerMisbehaved as error:
+            raise ProtocolError("blamed", str(error)) from error
+
+    def unsendable(self, value: Value) -> str | None:
+        """Why this node may not send a value; ``None`` when it may."""
+        padding_bytes = value.padding_bytes if isinstance(value, SizedBlob) else 0
+        if padding_bytes and not self.driver.carries_padding:
+            return "padding"
+        try:
+            payload = payload_of(value)
+        except TypeError:
+            return "not_contiguous"
+        return "too_large" if len(payload) + padding_bytes > self.config.value_bytes_max else None
+
+    def ended(self, session: SwapSession, event: SwapFinished) -> None:
+        """Give back the slot and the bytes of a session, and record it."""
+        self._sessions.pop(id(session), None)
+        if session.reserved_bytes is not None:
+            self.budget.release(session.reserved_bytes)
+            session.reserved_bytes = None
+        self._node.emit(event)
+
+    def report(self, session: SwapSession, callback: Callable[..., Any], *arguments: Any) -> None:
+        """Call a plugin's callback. A plugin that blames the peer for the value costs the peer its link."""
+        try:
+            self._node.run_as(session.plugin, callback, *arguments)
+        except PeerMisbehaved as error:
+            self.driver.misbehaved(session.peer, error)
+
+    # Inside
+
+    def _initiate(
+        self,
+        plugin: str,
+        peer: PeerRef,
+        tag: bytes,
+        value: Value,
+        callbacks: SwapCallbacks,
+        deadline_s: float | None,
+        *,
+        is_fetch: bool,
+    ) -> SwapSession:
+        if peer.id == self._node.peer.id:
+            raise Bug(f"{plugin} swaps with its own node")
+        if len(tag) > limits.SWAP_TAG_BYTES_MAX:
+            raise Bug(f"{plugin} swaps with a tag of {len(tag)} bytes, at most {limits.SWAP_TAG_BYTES_MAX}")
+        deadline_s = self.config.deadline if deadline_s is None else deadline_s
+        session = SwapSession(self, peer, Intent(plugin, tag, value, callbacks, deadline_s, is_fetch))
+        reason = self._unstartable(value)
+        if reason is not None:
+            session.fail(reason)
+            return session
+        self._sessions[id(session)] = session
+        session.start()
+        self.driver.open_stream(peer, session)
+        return session
+
+    def _unstartable(self, value: Value) -> str | None:
+        if self._is_stopped:
+            return "stopped"
+        if self._outbound() >= self.config.outbound_sessions_max:
+            return "busy"
+        return self.unsendable(value)
+
+    def _outbound(self) -> int:
+        return sum(session.is_initiator for session in self._sessions.values())
+
+    def _inbound_sessions(self) -> list[SwapSession]:
+        return [session for session in self._sessions.values() if not session.is_initiator]
+
+    def _inbound(self) -> int:
+        return sum(session.is_active for session in self._inbound_sessions())

@@ -1,0 +1,77 @@
+"""What travels on a bulk stream after its handshake. Type ids 0x0040 to 0x004F.
+
+Raw chunks have type id `CHUNK_TYPE_ID` and no message class: their body is the payload itself.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+import annotated_types
+from pydantic import StringConstraints
+
+from peerd.limits import SWAP_TAG_BYTES_MAX
+from peerd.messages import U64, Message, Name, message
+
+CHUNK_TYPE_ID: Final = 0x0048
+DIGEST_BYTES: Final = 32
+CONTROL_BYTES_MAX: Final = 512
+"""Cap of every control frame on a bulk stream; each message has its own, lower one."""
+
+Tag = Annotated[bytes, annotated_types.MaxLen(SWAP_TAG_BYTES_MAX)]
+Digest = Annotated[bytes, annotated_types.MinLen(DIGEST_BYTES), annotated_types.MaxLen(DIGEST_BYTES)]
+Reason = Annotated[str, StringConstraints(pattern=r"\A[a-z0-9_]{1,48}\z")]
+"""A stable label: it ends in logs and metrics, so a peer may not choose it freely."""
+
+
+@message(0x0040, bytes_max=256)
+class SwapOffer(Message):
+    """The initiator's first frame: for whom, about what, and how much it will send. `SwapAnswer` answers."""
+
+    plugin: Name
+    tag: Tag
+    payload_bytes: U64
+    padding_bytes: U64
+    is_fetch: bool
+
+
+@message(0x0041, bytes_max=128)
+class SwapAnswer(Message):
+    """The acceptor's first frame: how much it will send, or why it declines (then it closes)."""
+
+    is_accepted: bool
+    reason: Reason
+    payload_bytes: U64
+    padding_bytes: U64
+
+
+@message(0x0042, bytes_max=64)
+class SwapDigest(Message):
+    """Either side, after its last chunk: BLAKE3 of all it sent. `SwapVerified` or `SwapCancelled` answers."""
+
+    digest: Digest
+
+
+@message(0x0043, bytes_max=16)
+class SwapVerified(Message):
+    """Either side: the value that you sent has the announced length and digest."""
+
+
+@message(0x0044, bytes_max=64)
+class SwapCancelled(Message):
+    """Either side gives up and closes; ``reason`` says why."""
+
+    reason: Reason
+
+
+@message(0x0045, bytes_max=16)
+class SwapPadding(Message):
+    """Simulator only: so many bytes of padding follow. A daemon treats it as a protocol error."""
+
+    size_bytes: U64
+
+
+def reason_label(text: str) -> str:
+    """``text`` as a `Reason`: lower case, other characters replaced by underscores, at most 48 long."""
+    return re.sub(r"[^a-z0-9_]", "_", text.lower())[:48] or "unknown"

@@ -1,0 +1,441 @@
+"""One side of one swap: a state machine on a bulk stream. docs/swap.md has its table and what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from peerd.api import AcceptSwap, RefuseSwap, SwapCallbacks, SwapProgress, SwapRequest, Value
+from peerd.driver import Stream, TimerHandle
+from peerd.errors import Bug, ProtocolError, Unavailable
+from peerd.ids import format_id
+from peerd.messages import Message, PeerRef, decode_body, message_type
+from peerd.swap.messages import (
+    SwapAnswer,
+    SwapCancelled,
+    SwapDigest,
+    SwapOffer,
+    SwapPadding,
+    SwapVerified,
+    reason_label,
+)
+from peerd.swap.ports import SessionOwner
+from peerd.swap.reader import BulkReader
+from peerd.swap.transfer import Incoming, Outgoing
+from peerd.telemetry.schema import SwapFinished
+from peerd.wire.codec import encode
+
+_CLOCK_SLACK_S: Final = 1e-6
+"""Rounding of now + delay must not make a timer fire a hair early and be armed again for nothing."""
+
+
+class State(Enum):
+    """Where one side of a swap is."""
+
+    OPENING = "opening"
+    """Initiator: the stream is not open yet."""
+    AWAITING_OFFER = "awaiting_offer"
+    """Acceptor: nothing has been asked yet."""
+    OFFERED = "offered"
+    """Initiator: the offer is out, the answer is not here."""
+    EXCHANGING = "exchanging"
+    """The offer was accepted; the peer's value is not verified yet."""
+    VERIFYING = "verifying"
+    """The peer's value is verified, and it knows; its word on ours is not here yet."""
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What an initiator wants."""
+
+    plugin: str
+    tag: bytes
+    value: Value
+    callbacks: SwapCallbacks
+    deadline_s: float
+    is_fetch: bool
+
+
+class SwapSession:
+    """One side of one swap. Implements `peerd.driver.StreamHandler`, and is the initiator's `peerd.api.SwapHandle`.
+
+    With an ``intent`` it is the initiator's side, without one the acceptor's. `start` arms its timers; it ends once,
+    in `State.DONE` or `State.FAILED`, and then holds neither value nor buffer.
+    """
+
+    def __init__(self, owner: SessionOwner, peer: PeerRef, intent: Intent | None = None) -> None:
+        self.peer = peer
+        self.is_initiator = intent is not None
+        self.state = State.OPENING if intent else State.AWAITING_OFFER
+        self.plugin = intent.plugin if intent else ""
+        self.tag = intent.tag if intent else b""
+        self.reserved_bytes: int | None = None
+        """What `SessionOwner.admit` has reserved for the receive buffer."""
+        self._owner = owner
+        self._driver = owner.driver
+        self._intent = intent
+        self._callbacks = intent.callbacks if intent else None
+        self._stream: Stream | None = None
+        self._reader = BulkReader(self)
+        self._incoming: Incoming | None = None
+        self._outgoing: Outgoing | None = None
+        self._is_confirmed = False
+        self._is_resume_due = False
+        self._progress_at_bytes = owner.config.progress_bytes
+        self._timers: dict[str, TimerHandle] = {}
+        self._linger: TimerHandle | None = None
+        self._started_at = self._last_byte_at = self._driver.now()
+
+    @property
+    def is_over(self) -> bool:
+        """Ended, one way or the other."""
+        return self.state in (State.DONE, State.FAILED)
+
+    @property
+    def is_active(self) -> bool:
+        """Past the offer and not over: it holds one of the node's slots."""
+        return self.state in (State.EXCHANGING, State.VERIFYING)
+
+    def start(self) -> None:
+        """Arm the timers; call it once."""
+        self._arm("stall", self._owner.config.stall_timeout, self._check_stall)
+        if self._intent is not None:
+            self._arm("deadline", self._intent.deadline_s, lambda: self.fail("deadline"))
+        else:
+            self._arm("offer", self._owner.config.offer_timeout, lambda: self.fail("offer_timeout"))
+
+    # From the plugin and the layer
+
+    def cancel(self) -> None:
+        """Abort it; ``failed("cancelled")`` follows. Harmless when it has ended."""
+        self.fail("cancelled")
+
+    def fail(self, reason: str) -> None:
+        """End without a value, and tell the peer why if it is listening. Harmless when it has ended."""
+        if self.is_over:
+            return
+        if self._stream is not None and self.state is not State.AWAITING_OFFER:
+            self._write(SwapCancelled(reason_label(reason)))
+            self._close()
+        elif self._stream is not None:
+            self._stream.abort()
+        self._end(reason)
+
+    def forget(self, reason: str) -> None:
+        """End it as `fail` does, but call nobody back: the plugin is gone."""
+        self._callbacks = None
+        self.fail(reason)
+
+    # From the driver
+
+    def opened(self, stream: Stream) -> None:
+        """The connection is there; the initiator speaks first."""
+        self._stream = stream
+        self._last_byte_at = self._driver.now()
+        if self.is_over:
+            stream.abort()
+        elif self._intent is not None:
+            intent = self._intent
+            outgoing = self._outgoing = Outgoing(intent.value, self._owner.config.chunk_bytes)
+            self.state = State.OFFERED
+            self._write(
+                SwapOffer(intent.plugin, intent.tag, outgoing.payload_bytes, outgoing.padding_bytes, intent.is_fetch)
+            )
+
+    def get_buffer(self, size_hint: int) -> memoryview:
+        """Where the next received bytes go; never empty."""
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, size_bytes: int) -> None:
+        """That many bytes came. Raises `ProtocolError`, the session having failed, for what no correct peer sends."""
+        self._last_byte_at = self._driver.now()
+        try:
+            self._reader.buffer_updated(size_bytes)
+        except ProtocolError as error:
+            self._end(f"protocol:{error.reason}")
+            raise
+        self._report_progress()
+
+    def padding_received(self, size_bytes: int) -> None:
+        """Simulator only: padding came, after its announcement."""
+        self._last_byte_at = self._driver.now()
+        if self._incoming is None:
+            return
+        if size_bytes > self._incoming.padding_due_bytes:
+            self.fail("protocol:padding")
+            return
+        self._incoming.padding_received(size_bytes)
+        self._report_progress()
+
+    def writable(self) -> None:
+        """The stream has room again."""
+        self._last_byte_at = self._driver.now()
+        self._pump()
+
+    def closed(self, reason: str | None) -> None:
+        """The stream is gone, or never came to be."""
+        self._stream = None
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        if not self.is_over:
+            self._end("peer_down")
+
+    # From the reader
+
+    def control_received(self, type_id: int, body: bytes) -> None:
+        """Decode one control frame and do what the table says. Raises `ProtocolError`."""
+        kind = message_type(type_id)
+        handler = _TABLE.get((self.state, kind)) if kind is not None else None
+        if kind is None or handler is None:
+            name = kind.__name__ if kind is not None else f"type {type_id:#06x}"
+            raise ProtocolError("unexpected_message", f"{name} in state {self.state.value}")
+        self._refuse_while_padding_is_due()
+        handler(self, decode_body(kind, body))
+
+    def chunk_announced(self, size_bytes: int) -> memoryview:
+        """Where the next chunk goes. Raises `ProtocolError`."""
+        if self._incoming is None or self.state is not State.EXCHANGING:
+            raise ProtocolError("unexpected_message", f"chunk in state {self.state.value}")
+        self._refuse_while_padding_is_due()
+        return self._incoming.chunk_announced(size_bytes)
+
+    def chunk_received(self, chunk: memoryview) -> None:
+        """A whole chunk is in its place."""
+        if self._incoming is not None:
+            self._incoming.chunk_received(chunk)
+
+    # The offer and its answer
+
+    def _offer_received(self, offer: SwapOffer) -> None:
+        if offer.is_fetch and (offer.payload_bytes or offer.padding_bytes):
+            raise ProtocolError("invalid", "a fetch that offers a value")
+        self._refuse_padding(offer.padding_bytes)
+        self.plugin = offer.plugin
+        self.tag = offer.tag
+        self._timers.pop("offer").cancel()
+        reason = self._owner.admit(self, offer.payload_bytes, offer.padding_bytes)
+        if reason is not None:
+            self._refuse(reason)
+            return
+        size_bytes = offer.payload_bytes + offer.padding_bytes
+        answer = self._owner.decide(self, SwapRequest(self.peer, offer.tag, size_bytes, offer.is_fetch))
+        if self.is_over:  # the plugin was taken out of service while it was asked
+            return
+        if isinstance(answer, RefuseSwap):
+            self._refuse(answer.reason)
+        else:
+            self._accept(offer, answer)
+
+    def _accept(self, offer: SwapOffer, answer: AcceptSwap) -> None:
+        self._callbacks = answer.callbacks
+        reason = self._owner.unsendable(answer.value) or self._allocate(offer.payload_bytes, offer.padding_bytes)
+        if reason is not None:
+            self._refuse(reason)
+            return
+        deadline_s = self._owner.config.deadline if answer.deadline_s is None else answer.deadline_s
+        self._arm("deadline", deadline_s, lambda: self.fail("deadline"))
+        outgoing = self._outgoing = Outgoing(answer.value, self._owner.config.chunk_bytes)
+        self.state = State.EXCHANGING
+        self._write(SwapAnswer(True, "accepted", outgoing.payload_bytes, outgoing.padding_bytes))
+        self._pump()
+
+    def _refuse(self, reason: str) -> None:
+        label = reason_label(reason)
+        self._write(SwapAnswer(False, label, 0, 0))
+        self._close()
+        self._end(f"refused:{label}")
+
+    def _answer_received(self, answer: SwapAnswer) -> None:
+        if not answer.is_accepted:
+            self._close()
+            self._end(f"refused:{answer.reason}")
+            return
+        self._refuse_padding(answer.padding_bytes)
+        reason = self._owner.admit(self, answer.payload_bytes, answer.padding_bytes)
+        reason = reason or self._allocate(answer.payload_bytes, answer.padding_bytes)
+        if reason is not None:
+            self.fail(reason)
+            return
+        self.state = State.EXCHANGING
+        self._pump()
+
+    def _allocate(self, payload_bytes: int, padding_bytes: int) -> str | None:
+        try:
+            buffer = self._driver.allocate(payload_bytes) if payload_bytes else memoryview(bytearray())
+        except (Unavailable, OSError, MemoryError):
+            return "no_space"
+        if len(buffer) != payload_bytes:
+            raise Bug(f"the driver allocated {len(buffer)} bytes instead of {payload_bytes}")
+        self._incoming = Incoming(buffer, padding_bytes)
+        return None
+
+    # The exchange
+
+    def _pump(self) -> None:
+        """Write chunks while the stream takes them, a bounded number at a time; then the digest."""
+        outgoing, stream = self._outgoing, self._stream
+        if outgoing is None or stream is None or not self.is_active or outgoing.is_digest_sent:
+            return
+        for _ in range(self._owner.config.chunks_per_turn_max):
+            if outgoing.is_complete or not stream.is_writable:
+                break
+            outgoing.write_next(stream)
+            self._last_byte_at = self._driver.now()
+        if outgoing.is_complete:
+            self._write(SwapDigest(outgoing.digest()))
+            outgoing.is_digest_sent = True
+        elif stream.is_writable and not self._is_resume_due:
+            self._is_resume_due = True
+            self._driver.call_soon(self._resume)
+        self._report_progress()
+
+    def _resume(self) -> None:
+        self._is_resume_due = False
+        self._pump()
+
+    def _padding_announced(self, padding: SwapPadding) -> None:
+        self._refuse_padding(padding.size_bytes)
+        self._the_incoming().padding_announced(padding.size_bytes)
+
+    def _digest_received(self, digest: SwapDigest) -> None:
+        if not self._the_incoming().verify(digest.digest):
+            self.fail("digest")
+            return
+        self._write(SwapVerified())
+        self.state = State.VERIFYING
+        self._end_if_complete()
+
+    def _verified_received(self, verified: SwapVerified) -> None:
+        if self._is_confirmed or self._outgoing is None or not self._outgoing.is_digest_sent:
+            raise ProtocolError("unexpected_message", "SwapVerified without a digest of ours to confirm")
+        self._is_confirmed = True
+        self._end_if_complete()
+
+    def _cancel_received(self, cancelled: SwapCancelled) -> None:
+        if self._stream is not None:
+            self._stream.abort()
+        self._end(f"peer_cancelled:{cancelled.reason}")
+
+    def _end_if_complete(self) -> None:
+        if self.state is State.VERIFYING and self._is_confirmed:
+            value = self._the_incoming().value()
+            self._close()
+            self._end("done", value)
+
+    # Ending
+
+    def _end(self, outcome: str, value: Value | None = None) -> None:
+        """The only way to a final state: free everything, record it, call back exactly once, later."""
+        if self.is_over:
+            return
+        self.state = State.FAILED if value is None else State.DONE
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        event = SwapFinished(
+            peer=format_id(self.peer.id),
+            plugin=self.plugin,
+            tag=self.tag.hex(),
+            outcome=outcome,
+            initiated=self.is_initiator,
+            sent_bytes=self._sent_bytes,
+            received_bytes=self._received_bytes,
+            duration_s=self._driver.now() - self._started_at,
+        )
+        callbacks, self._callbacks = self._callbacks, None
+        self._incoming = self._outgoing = self._intent = None
+        self._reader.discard()
+        self._owner.ended(self, event)
+        if callbacks is not None:
+            self._call_back(callbacks.failed, outcome) if value is None else self._call_back(callbacks.done, value)
+
+    def _call_back(self, callback: Callable[..., Any], argument: object) -> None:
+        self._driver.call_soon(lambda: self._owner.report(self, callback, argument))
+
+    def _close(self) -> None:
+        """Flush and close; cut off a peer that does not read."""
+        stream = self._stream
+        if stream is not None:
+            stream.close()
+            self._linger = self._driver.call_later(self._owner.config.close_timeout, stream.abort)
+
+    # Timers and progress
+
+    def _arm(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
+        self._timers[name] = self._driver.call_later(delay_s, callback)
+
+    def _check_stall(self) -> None:
+        timeout_s = self._owner.config.stall_timeout
+        idle_s = self._driver.now() - self._last_byte_at
+        if idle_s >= timeout_s - _CLOCK_SLACK_S:
+            self.fail("stalled")
+        else:
+            self._arm("stall", timeout_s - idle_s, self._check_stall)
+
+    def _report_progress(self) -> None:
+        callbacks = self._callbacks
+        if callbacks is None or callbacks.progress is None or self._outgoing is None:
+            return
+        moved_bytes = self._sent_bytes + self._received_bytes
+        if moved_bytes >= self._progress_at_bytes:
+            self._progress_at_bytes = moved_bytes + self._owner.config.progress_bytes
+            receive_total = self._incoming.total_bytes if self._incoming is not None else None
+            self._owner.report(
+                self,
+                callbacks.progress,
+                SwapProgress(self._sent_bytes, self._outgoing.total_bytes, self._received_bytes, receive_total),
+            )
+
+    @property
+    def _sent_bytes(self) -> int:
+        return self._outgoing.sent_bytes if self._outgoing is not None else 0
+
+    @property
+    def _received_bytes(self) -> int:
+        return self._incoming.received_bytes if self._incoming is not None else 0
+
+    # Small change
+
+    def _write(self, message: Message) -> None:
+        if self._stream is not None:
+            self._stream.write(encode(message).to_bytes())
+
+    def _the_incoming(self) -> Incoming:
+        if self._incoming is None:
+            raise Bug(f"no receive buffer in state {self.state.value}")
+        return self._incoming
+
+    def _refuse_padding(self, size_bytes: int) -> None:
+        if size_bytes and not self._owner.driver.carries_padding:
+            raise ProtocolError("padding", "only a simulator pads")
+
+    def _refuse_while_padding_is_due(self) -> None:
+        if self._incoming is not None and self._incoming.padding_due_bytes:
+            raise ProtocolError("padding", f"{self._incoming.padding_due_bytes} bytes of padding are missing")
+
+    def validate(self) -> None:
+        """Assert the invariants of this session."""
+        if self.is_over and (self._timers or self._incoming or self._outgoing or self._callbacks):
+            raise Bug(f"a swap that is {self.state.value} still holds on to something")
+        if self._incoming is not None and self.reserved_bytes is None:
+            raise Bug("a receive buffer that nobody admitted")
+        if self.is_active and (self._incoming is None or self._outgoing is None):
+            raise Bug("an active swap without its two directions")
+
+
+_TABLE: Final[Mapping[tuple[State, type[Message]], Callable[[SwapSession, Any], None]]] = {
+    (State.AWAITING_OFFER, SwapOffer): SwapSession._offer_received,
+    (State.OFFERED, SwapAnswer): SwapSession._answer_received,
+    (State.OFFERED, SwapCancelled): SwapSession._cancel_received,
+    (State.EXCHANGING, SwapPadding): SwapSession._padding_announced,
+    (State.EXCHANGING, SwapDigest): SwapSession._digest_received,
+    (State.EXCHANGING, SwapVerified): SwapSession._verified_received,
+    (State.EXCHANGING, SwapCancelled): SwapSession._cancel_received,
+    (State.VERIFYING, SwapVerified): SwapSession._verified_received,
+    (State.VERIFYING, SwapCancelled): SwapSession._cancel_received,
+}
