@@ -1,0 +1,378 @@
+"""`peerd.driver.Driver` for one incarnation of one simulated node.
+
+Nothing here ever calls the node before the call that caused it has returned: everything goes through the engine. All
+that reaches the node passes `run`, `fire` or `receive`, which hold it back while the node is paused and drop it once
+the node is dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from peerd import limits
+from peerd.api import Metric, Priority, Store
+from peerd.driver import StreamHandler
+from peerd.errors import Bug, PeerMisbehaved, Unavailable
+from peerd.ids import format_id
+from peerd.messages import PeerRef
+from peerd.sim.engine import Engine, Timer, mark_of
+from peerd.sim.links import Link
+from peerd.sim.network import CONNECT_RETRY_S, CONNECT_TIMEOUT_S, Network, Port, State
+from peerd.sim.rng import fork
+from peerd.sim.streams import SimStream, open_stream
+from peerd.wire.frames import Frame
+
+if TYPE_CHECKING:
+    from peerd.node import Node
+
+WALL_TIME_START_S: Final = 1_767_225_600.0
+"""2026-01-01T00:00:00Z: where the virtual wall clock starts."""
+BACKLOG_MAX: Final = 100_000
+"""Events kept for a paused node; its socket buffers are not endless either."""
+
+TIMER_MARK: Final = 0x54494D
+DIAL_MARK: Final = 0x44494C
+WORK_MARK: Final = 0x574F52
+
+
+class Receiver(Protocol):
+    """What the driver drives: `peerd.node.Node`, or something smaller in a test."""
+
+    def frame_received(self, peer: PeerRef, frame: Frame) -> None:
+        """A control frame arrived."""
+
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        """No link to that peer, and none to be had."""
+
+    def stream_accepted(self, peer: PeerRef) -> StreamHandler:
+        """A peer opened a bulk stream."""
+
+
+class World(Protocol):
+    """What the driver needs of the simulation around it."""
+
+    @property
+    def seed(self) -> int: ...
+
+    def record(self, record: dict[str, object]) -> None:
+        """One event record of one node."""
+
+    def handler_failed(self, driver: SimDriver, plugin: str, error: Exception) -> None:
+        """A handler raised: raises with the node, the time and the seed."""
+
+    def misbehaved(self, driver: SimDriver, peer: PeerRef, error: PeerMisbehaved) -> None:
+        """A node says that another broke the protocol."""
+
+
+class SimStore:
+    """The key-value store of one plugin, kept across the restarts of its node."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+
+    def get(self, key: str) -> bytes | None:
+        """The value, if there is one."""
+        return self._values.get(key)
+
+    def put(self, key: str, value: bytes) -> None:
+        """Raises `Unavailable` over the same limits as on disk."""
+        if len(value) > limits.STORE_VALUE_BYTES_MAX:
+            raise Unavailable(f"a value of {len(value)} bytes, limit {limits.STORE_VALUE_BYTES_MAX}")
+        if key not in self._values and len(self._values) >= limits.STORE_KEYS_MAX:
+            raise Unavailable(f"{limits.STORE_KEYS_MAX} keys are stored already")
+        self._values[key] = bytes(value)
+
+    def delete(self, key: str) -> None:
+        """Harmless when it is not there."""
+        self._values.pop(key, None)
+
+    def keys(self) -> list[str]:
+        """All keys, sorted."""
+        return sorted(self._values)
+
+
+def _last_used(link: Link) -> float:
+    back = link.back()
+    return max(link.last_arrival_s, back.last_arrival_s if back is not None else 0.0)
+
+
+class SimDriver:
+    """See the module. ``stores`` belongs to the node, not to this incarnation of it."""
+
+    carries_padding = True
+
+    def __init__(
+        self, world: World, network: Network, port: Port, boot_epoch: int, stores: dict[str, SimStore]
+    ) -> None:
+        self.world = world
+        self.network = network
+        self.engine: Engine = network.engine
+        self.port = port
+        self.peer = port.peer
+        self.boot_epoch = boot_epoch
+        self.state = State.RUNNING
+        self.links: dict[int, Link] = {}
+        self.streams: dict[SimStream, None] = {}
+        self.receive: Callable[[PeerRef, Frame], None] = self._not_attached
+        self.node: Receiver | None = None
+        self.metrics: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        """Counters and gauges as they are; histograms as ``<name>_sum`` and ``<name>_count``."""
+        self.records_written = 0
+        self._declared: dict[str, Metric] = {}
+        self._stores = stores
+        self._backlog: list[tuple[Callable[[Any], None], Any]] = []
+        self._timer_mark = mark_of(port.index, TIMER_MARK)
+
+    def attach(self, node: Receiver | Node) -> None:
+        """Say whom to drive; once, before anything can arrive."""
+        self.node = node
+        self.receive = node.frame_received
+
+    def _not_attached(self, peer: PeerRef, frame: Frame) -> None:
+        raise Bug(f"{self.peer} has a driver but no node")
+
+    @property
+    def is_alive(self) -> bool:
+        """Running or paused."""
+        return self.state <= State.PAUSED
+
+    # Gates
+
+    def run(self, callback: Callable[[], None]) -> None:
+        """Call back into the node: now, when it is resumed, or never."""
+        if self.state is State.RUNNING:
+            callback()
+        elif self.state is State.PAUSED:
+            self.keep(self.run, callback)
+
+    def fire(self, timer: Timer) -> None:
+        """The gate of this node's timers."""
+        if self.state is State.PAUSED:
+            self.keep(self.fire, timer)
+        elif self.state is State.RUNNING and timer.callback is not None:
+            callback, timer.callback = timer.callback, None
+            callback()
+
+    def keep(self, function: Callable[[Any], None], argument: Any) -> None:
+        """Hold an event back until the node is resumed."""
+        if len(self._backlog) >= BACKLOG_MAX:
+            self.network.count_drop("backlog_full")
+            return
+        self._backlog.append((function, argument))
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        if self.state is State.RUNNING:
+            self.state = State.PAUSED
+            self.network.changed()
+
+    def resume(self) -> None:
+        """SIGCONT: what came in meanwhile is handled now, in order."""
+        if self.state is State.PAUSED:
+            self.state = State.RUNNING
+            self.network.changed()
+            kept, self._backlog = self._backlog, []
+            for function, argument in kept:
+                self.engine.schedule(self.engine.now, self._timer_mark, function, argument)
+
+    def end(self, state: State) -> None:
+        """The process (STOPPED) or the whole machine (SILENT) is gone. Peers hear of the first, not of the second."""
+        if not self.is_alive:
+            return
+        self.state = state
+        self._backlog.clear()
+        links = list(self.links.values())
+        for link in links:
+            back = link.back()
+            link.close()
+            is_heard = state is State.STOPPED and not self.network.is_cut(self.port, link.target_port)
+            if is_heard and back is not None:
+                back.reset_by_peer(link)
+        for stream in list(self.streams):
+            stream.crashed()
+        self.network.changed()
+
+    # Clock, randomness, timers
+
+    def now(self) -> float:
+        """Virtual seconds since the simulation began."""
+        return self.engine.now
+
+    def wall_time(self) -> float:
+        """Virtual time of day."""
+        return WALL_TIME_START_S + self.engine.now
+
+    def rng(self, purpose: str) -> Random:
+        """Forked for (seed, node, boot, purpose): a restarted node does not repeat itself."""
+        return fork(self.world.seed, "node", self.port.index, self.boot_epoch, purpose)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """One-shot timer."""
+        return self.engine.call_later(delay_s, self._timer_mark, callback, self.fire)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """After the current handler, before any later event."""
+        self.engine.soon.append((self.run, callback))
+
+    def offload(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        done: Callable[[Any], None],
+        failed: Callable[[BaseException], None],
+        cost_s: float,
+    ) -> None:
+        """Compute at once, tell after ``cost_s`` virtual seconds. There are always enough workers."""
+        try:
+            result = function(*arguments)
+        except Exception as raised:  # the worker's outcome, whatever it is, goes to whom it belongs
+            error = raised
+            self._later(cost_s, WORK_MARK, lambda: failed(error))
+        else:
+            self._later(cost_s, WORK_MARK, lambda: done(result))
+
+    def _later(self, delay_s: float, what: int, callback: Callable[[], None]) -> None:
+        self.engine.schedule(self.engine.now + delay_s, mark_of(self.port.index, what), self.run, callback)
+
+    # Links
+
+    def send(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
+        """One frame. Priorities are not modelled: there is one queue, and bulk never fills it."""
+        link = self.links.get(peer.id)
+        if link is None:
+            link = self._connect(peer)
+            if link is None:
+                return
+        link.send(frame)
+
+    def _connect(self, peer: PeerRef) -> Link | None:
+        if not self.is_alive:
+            return None
+        target = self.network.port_at(peer.host, peer.port)
+        if target is None or target.peer.id != peer.id or target is self.port:
+            self.network.count_drop("refused")
+            self._later(CONNECT_RETRY_S, DIAL_MARK, lambda: self._tell_down(peer, "refused"))
+            return None
+        link = self.add_link(target)
+        link.connect()
+        return link
+
+    def add_link(self, target: Port) -> Link:
+        """A new link to a port. Over the limit, the open one that has not been used for longest makes room."""
+        if len(self.links) >= limits.LINKS_MAX:
+            idle = min((link for link in self.links.values() if link.is_open), key=_last_used, default=None)
+            if idle is not None:
+                self.disconnect(idle.peer, "links_max")
+        link = self.links[target.peer.id] = Link(self.network, self, target)
+        return link
+
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        """Tell the node that a peer cannot be reached, unless it is paused or dead."""
+        self.run(lambda: self._tell_down(peer, reason))
+
+    def _tell_down(self, peer: PeerRef, reason: str) -> None:
+        if self.node is not None:
+            self.node.peer_down(peer, reason)
+
+    def dial(self, host: str, port: int, done: Callable[[PeerRef | None], None]) -> None:
+        """Find out who is at an address, and have a link to it: one round trip."""
+        target = self.network.port_at(host, port)
+        if target is None or target is self.port:
+            self._later(CONNECT_RETRY_S, DIAL_MARK, lambda: done(None))
+            return
+        self._dial_due(target, done, self.engine.now + CONNECT_TIMEOUT_S, self.network.rtt_s(self.port, target))
+
+    def _dial_due(self, target: Port, done: Callable[[PeerRef | None], None], deadline: float, wait_s: float) -> None:
+        def due() -> None:
+            unreachable = self.network.is_cut_either_way(self.port, target)
+            if unreachable or target.state in (State.SILENT, State.PAUSED):
+                if self.engine.now >= deadline:
+                    done(None)
+                else:
+                    self._dial_due(target, done, deadline, min(CONNECT_RETRY_S, deadline - self.engine.now))
+            elif target.driver is None or target.state is State.STOPPED:
+                done(None)
+            else:
+                self._adopt_link(target)
+                done(target.peer)
+
+        self._later(wait_s, DIAL_MARK, due)
+
+    def _adopt_link(self, target: Port) -> None:
+        """A dialled address answered: from now on there is a link, as if a message had opened it."""
+        if target.peer.id not in self.links and target.driver is not None:
+            self.add_link(target).establish(target.driver)
+
+    def disconnect(self, peer: PeerRef, reason: str) -> None:
+        """Close the control link at both ends; nobody is told, and the next message dials again."""
+        link = self.links.get(peer.id)
+        if link is not None:
+            back = link.back()
+            link.close()
+            if back is not None:
+                back.close()
+
+    def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
+        """Count it and close the link; in a simulation of honest nodes the world raises."""
+        self.world.misbehaved(self, peer, error)
+        self.disconnect(peer, "misbehaved")
+
+    # Bulk
+
+    def open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
+        """Two round trips, then ``opened`` on both sides."""
+        open_stream(self, peer, handler)
+
+    def allocate(self, size_bytes: int) -> memoryview:
+        """Plain memory."""
+        return memoryview(bytearray(size_bytes))
+
+    # State and telling
+
+    def store(self, plugin: str) -> Store:
+        """Survives restarts."""
+        return self._stores.setdefault(plugin, SimStore())
+
+    def record(self, record: dict[str, object]) -> None:
+        """Hand on to the simulation's sink."""
+        self.records_written += 1
+        self.world.record(record)
+
+    def declare_metrics(self, metrics: tuple[Metric, ...]) -> None:
+        """Remember names and kinds; raises `Bug` for one name declared in two ways."""
+        for metric in metrics:
+            if self._declared.setdefault(metric.name, metric) != metric:
+                raise Bug(f"metric {metric.name} is declared in two ways")
+
+    def count(self, name: str, amount: float, labels: Mapping[str, str]) -> None:
+        """Add to a counter."""
+        self._add(name, "counter", name, amount, labels)
+
+    def gauge(self, name: str, value: float, labels: Mapping[str, str]) -> None:
+        """Set a gauge."""
+        self._check_metric(name, "gauge", labels)
+        self.metrics[name, tuple(sorted(labels.items()))] = value
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None:
+        """Add to a histogram."""
+        self._add(name, "histogram", f"{name}_sum", value, labels)
+        self._add(name, "histogram", f"{name}_count", 1.0, labels)
+
+    def _add(self, name: str, kind: str, series: str, amount: float, labels: Mapping[str, str]) -> None:
+        self._check_metric(name, kind, labels)
+        key = series, tuple(sorted(labels.items()))
+        self.metrics[key] = self.metrics.get(key, 0.0) + amount
+
+    def _check_metric(self, name: str, kind: str, labels: Mapping[str, str]) -> None:
+        metric = self._declared.get(name)
+        if metric is None or metric.kind != kind or set(metric.labels) != set(labels):
+            raise Bug(f"{kind} {name} with labels {sorted(labels)} was not declared so: {metric}")
+
+    def handler_failed(self, plugin: str, error: Exception) -> None:
+        """Raise with context: the simulation stops at the first bug."""
+        self.world.handler_failed(self, plugin, error)
+
+    def __repr__(self) -> str:
+        return f"SimDriver({format_id(self.peer.id)}, boot {self.boot_epoch}, {self.state.name.lower()})"

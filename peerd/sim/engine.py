@@ -1,0 +1,264 @@
+"""The event heap, the virtual clock and the trace hash.
+
+Events are ordered by (time, sequence number), so ties are first in, first out. An entry is a plain tuple
+``(time, sequence, mark, function, argument)`` and the loop calls ``function(argument)``: no closure and no object for
+each event. The mark is ``node index << 32 | what`` where ``what`` is a CRC-32 of the event's content; times and marks
+go into a BLAKE2b hash, so two runs agree on their hash only if every event hit the same node at the same time with the
+same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import math
+from array import array
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from peerd.errors import Bug
+
+CHECKPOINT_EVENTS: Final = 4096
+"""How many events lie between two points at which runs can be compared."""
+CHECKPOINTS_MAX: Final = 65_536
+"""Over this the checkpoints are thinned out: every other one goes."""
+SOON_MAX: Final = 1_000_000
+"""Callbacks that one event may cause in the same instant; more is a loop that never ends."""
+COMPACT_MIN: Final = 4096
+"""Fewer cancelled timers than this are not worth rebuilding the heap for."""
+
+NODE_SHIFT: Final = 32
+NO_NODE: Final = (1 << 31) - 1
+"""The node index of events that belong to no node."""
+
+Entry = tuple[float, int, int, Callable[[Any], object] | None, Any]
+
+
+def mark_of(node_index: int, what: int) -> int:
+    """The trace mark of an event; ``what`` fits 32 bits."""
+    return node_index << NODE_SHIFT | what
+
+
+class Timer:
+    """One armed timer. ``gate(timer)`` runs it, or keeps it until its node can (a paused node)."""
+
+    __slots__ = ("_engine", "callback", "gate", "is_in_heap")
+
+    def __init__(self, engine: Engine, callback: Callable[[], None], gate: Callable[[Timer], None]) -> None:
+        self._engine = engine
+        self.callback: Callable[[], None] | None = callback
+        self.gate = gate
+        self.is_in_heap = True
+
+    def cancel(self) -> None:
+        """Disarm it; harmless after it fired."""
+        if self.callback is not None:
+            self.callback = None
+            if self.is_in_heap:
+                self._engine.timer_cancelled()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The trace hash after so many events, at that virtual time."""
+
+    events: int
+    time_s: float
+    digest: str
+
+
+class Engine:
+    """Runs events in order of (time, sequence). Not re-entrant, and no threads.
+
+    ``now`` is the virtual time in seconds; ``heap`` and ``sequence`` are for the network's hot path, everybody else
+    calls `schedule`.
+    """
+
+    __slots__ = (
+        "_cancelled",
+        "_hash",
+        "_is_running",
+        "_marks",
+        "_times",
+        "after",
+        "checkpoint_every",
+        "checkpoints",
+        "current",
+        "events_hashed",
+        "heap",
+        "keep_chunk",
+        "kept",
+        "now",
+        "sequence",
+        "soon",
+    )
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.sequence = 0
+        self.heap: list[Entry] = []
+        self.soon: deque[tuple[Callable[[Any], object], Any]] = deque()
+        self.after: Callable[[int], None] | None = None
+        """Called with the node index after each event, when set; read once at the start of `run`."""
+        self.current = NO_NODE
+        """Index of the node of the event that runs or ran last."""
+        self.checkpoints: list[Checkpoint] = []
+        self.checkpoint_every = CHECKPOINT_EVENTS
+        self.events_hashed = 0
+        self.keep_chunk: int | None = None
+        """Which chunk of `CHECKPOINT_EVENTS` events to keep for `chunk`, counted from 0."""
+        self.kept: list[tuple[float, int]] = []
+        self._cancelled = 0
+        self._times = array("d")
+        self._marks = array("Q")
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._is_running = False
+
+    # Putting events in
+
+    def schedule(self, time_s: float, mark: int, function: Callable[[Any], object], argument: Any = None) -> None:
+        """Call ``function(argument)`` at a virtual time, not before now."""
+        self.sequence += 1
+        heapq.heappush(self.heap, (max(time_s, self.now), self.sequence, mark, function, argument))
+
+    def call_later(
+        self, delay_s: float, mark: int, callback: Callable[[], None], gate: Callable[[Timer], None]
+    ) -> Timer:
+        """Arm a timer. Raises `Bug` for a delay that is not a number or infinite."""
+        if not math.isfinite(delay_s):
+            raise Bug(f"a timer of {delay_s} seconds")
+        timer = Timer(self, callback, gate)
+        self.sequence += 1
+        heapq.heappush(self.heap, (self.now + max(delay_s, 0.0), self.sequence, mark, None, timer))
+        return timer
+
+    def call_soon(self, function: Callable[[Any], object], argument: Any) -> None:
+        """Call ``function(argument)`` after the current event, before any other."""
+        self.soon.append((function, argument))
+
+    def timer_cancelled(self) -> None:
+        """A timer in the heap was disarmed. Rebuild the heap when mostly such are left in it."""
+        self._cancelled += 1
+        if self._cancelled > COMPACT_MIN and self._cancelled * 2 > len(self.heap):
+            live = [entry for entry in self.heap if entry[3] is not None or entry[4].callback is not None]
+            self.heap[:] = live  # in place: the running loop holds this list
+            heapq.heapify(self.heap)
+            self._cancelled = 0
+
+    # Running them
+
+    @property
+    def pending(self) -> int:
+        """Events waiting, without cancelled timers."""
+        return len(self.heap) - self._cancelled + len(self.soon)
+
+    @property
+    def events(self) -> int:
+        """Events run so far."""
+        return self.events_hashed + len(self._marks)
+
+    @property
+    def next_time_s(self) -> float | None:
+        """When the next event is due; ``None`` when there is none."""
+        while self.heap and self.heap[0][3] is None and self.heap[0][4].callback is None:
+            heapq.heappop(self.heap)
+            self._cancelled -= 1
+        return self.heap[0][0] if self.heap else None
+
+    def run(self, until_s: float, events_max: int | None = None) -> int:
+        """Run every event due by ``until_s``, then set the clock to it; returns how many ran.
+
+        With ``events_max`` it may return earlier, with the clock at the last event. What an event raises comes out.
+        """
+        if self._is_running:
+            raise Bug("the engine was asked to run from within an event")
+        self._is_running = True
+        before = self.events
+        try:
+            self._drain_soon()
+            is_due_done = self._loop(until_s, math.inf if events_max is None else before + events_max)
+            if is_due_done and until_s < math.inf:
+                self.now = max(self.now, until_s)
+        finally:
+            self._is_running = False
+        return self.events - before
+
+    def step(self) -> bool:
+        """Run the next event only; False when there is none."""
+        return self.run(math.inf, events_max=1) == 1 if self.next_time_s is not None else False
+
+    def _loop(self, until_s: float, events_max: float) -> bool:
+        heap, soon, marks, after = self.heap, self.soon, self._marks, self.after
+        add_time, add_mark, pop = self._times.append, self._marks.append, heapq.heappop
+        capacity = int(min(CHECKPOINT_EVENTS, max(events_max - self.events_hashed, 0)))
+        while heap:
+            if len(marks) >= capacity:
+                if self.events >= events_max:
+                    return False
+                self._flush()
+                capacity = int(min(CHECKPOINT_EVENTS, max(events_max - self.events_hashed, 0)))
+            entry = pop(heap)
+            time, _, mark, function, argument = entry
+            if time > until_s:
+                heapq.heappush(heap, entry)
+                return True
+            if function is None:
+                if argument.callback is None:
+                    self._cancelled -= 1
+                    continue
+                argument.is_in_heap = False
+                function = argument.gate
+            self.now = time
+            self.current = mark >> 32
+            add_time(time)
+            add_mark(mark)
+            function(argument)
+            if soon:
+                self._drain_soon()
+            if after is not None:
+                after(mark >> 32)
+        return True
+
+    def _drain_soon(self) -> None:
+        soon = self.soon
+        for _ in range(SOON_MAX):
+            if not soon:
+                return
+            function, argument = soon.popleft()
+            function(argument)
+        raise Bug(f"over {SOON_MAX} callbacks at {self.now:.6f} s: a handler calls itself for ever")
+
+    # The trace
+
+    def digest(self) -> str:
+        """The hash of every event so far, 32 hexadecimal digits."""
+        rest = self._hash.copy()
+        rest.update(self._times.tobytes())
+        rest.update(self._marks.tobytes())
+        return rest.hexdigest()
+
+    def chunk(self) -> list[tuple[float, int]]:
+        """(time, mark) of each event of the chunk to keep, as far as it was run."""
+        if self.keep_chunk is not None and self.keep_chunk * CHECKPOINT_EVENTS == self.events_hashed:
+            return list(zip(self._times, self._marks, strict=True))
+        return self.kept
+
+    def _flush(self) -> None:
+        # Times and marks of one chunk are hashed one after the other, so chunks must end at the same event in every
+        # run: they do, every CHECKPOINT_EVENTS.
+        if len(self._marks) < CHECKPOINT_EVENTS:
+            raise Bug("a trace chunk was cut short")
+        self._hash.update(self._times.tobytes())
+        self._hash.update(self._marks.tobytes())
+        if self.keep_chunk is not None and self.keep_chunk * CHECKPOINT_EVENTS == self.events_hashed:
+            self.kept = list(zip(self._times, self._marks, strict=True))
+        self.events_hashed += len(self._marks)
+        del self._times[:]
+        del self._marks[:]
+        if self.events_hashed % self.checkpoint_every == 0:
+            self.checkpoints.append(Checkpoint(self.events_hashed, self.now, self._hash.hexdigest()))
+        if len(self.checkpoints) > CHECKPOINTS_MAX:
+            self.checkpoint_every *= 2
+            self.checkpoints = self.checkpoints[1::2]

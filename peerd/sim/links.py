@@ -1,0 +1,374 @@
+"""Control links: one connection a pair of nodes, modelled as two directions that open together.
+
+What a link does when the other side is not there follows TCP:
+
+- the first message pays a handshake of one round trip; nobody listening: ``refused`` after that round trip, nobody
+  answering: ``timeout`` after `CONNECT_TIMEOUT_S`;
+- a process that ended resets its connections: the peers get ``reset`` one round trip later, after what was in flight;
+- a machine that vanished, or a cut path, says nothing: only who sends learns of it, ``timeout`` `SEND_TIMEOUT_S` after
+  the first message that was not acknowledged. A path that heals before that goes on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from peerd import limits
+from peerd.errors import PeerMisbehaved
+from peerd.messages import PeerRef
+from peerd.sim.engine import mark_of
+from peerd.sim.network import (
+    CONNECT_RETRY_S,
+    CONNECT_TIMEOUT_S,
+    DOWNLINK_WAIT_MIN_S,
+    RETRANSMIT_S,
+    SEND_TIMEOUT_S,
+    Network,
+    Port,
+    State,
+)
+from peerd.wire.frames import Frame
+
+if TYPE_CHECKING:
+    from peerd.sim.driver import SimDriver
+
+HANDSHAKE_MARK: Final = 0x48534B
+DOWN_MARK: Final = 0x444F57
+CHECK_MARK: Final = 0x43484B
+
+
+class LinkState(IntEnum):
+    """The life of one direction."""
+
+    CONNECTING = 0
+    OPEN = 1
+    CLOSED = 2
+
+
+class Link:
+    """What one incarnation of a node sends to one incarnation of another. `send` and `arrived` are the hot path."""
+
+    __slots__ = (
+        "_blocked_since",
+        "_clogged_until",
+        "_deadline",
+        "_engine",
+        "_heap",
+        "_held",
+        "_held_bytes",
+        "_is_checked",
+        "_is_lossy",
+        "_jitter_s",
+        "_last_arrival",
+        "_latency_s",
+        "_mark",
+        "_network",
+        "_on_arrival",
+        "_port",
+        "_version",
+        "peer",
+        "source",
+        "state",
+        "target",
+        "target_port",
+    )
+
+    def __init__(self, network: Network, source: SimDriver, target_port: Port) -> None:
+        self._network = network
+        self._engine = network.engine
+        self._heap = network.engine.heap
+        self._on_arrival = self.arrived  # bound once, not for every message
+        self._port = source.port
+        self.source = source
+        self.peer: PeerRef = target_port.peer
+        self.target_port = target_port
+        self.target: SimDriver | None = None
+        self.state = LinkState.CONNECTING
+        self._latency_s = network.latency_s(source.port, target_port)
+        self._jitter_s = 0.0
+        self._is_lossy = False
+        self._mark = mark_of(target_port.index, 0)
+        self._last_arrival = 0.0
+        self._clogged_until = 0.0
+        self._version = -1
+        self._held: list[Frame] = []
+        self._held_bytes = 0
+        self._blocked_since: float | None = None
+        self._is_checked = False
+        self._deadline = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Past its handshake, and not closed."""
+        return self.state is LinkState.OPEN
+
+    @property
+    def last_arrival_s(self) -> float:
+        """When the last frame sent on it arrives or arrived; 0 before the first."""
+        return self._last_arrival
+
+    # Sending
+
+    def send(self, frame: Frame) -> None:
+        """Queue one frame."""
+        network = self._network
+        if self._version != network.version and not self._refresh():
+            self._send_blocked(frame)
+            return
+        engine = self._engine
+        now = engine.now
+        body = frame.body
+        size = 8 + len(body)
+        port = self._port
+        departure = port.up_free_at
+        if departure < now:
+            departure = now
+        port.up_free_at = departure = departure + size * port.up_s_per_byte
+        arrival = departure + self._latency_s + self._jitter_s * port.draw()
+        if self._is_lossy:
+            self._send_lossy(frame, arrival)
+            return
+        if arrival < self._last_arrival:
+            arrival = self._last_arrival
+        self._last_arrival = arrival
+        engine.sequence = sequence = engine.sequence + 1
+        heapq.heappush(
+            self._heap, (arrival, sequence, self._mark | zlib.crc32(body, frame.type_id), self._on_arrival, frame)
+        )
+
+    def _send_lossy(self, frame: Frame, arrival: float) -> None:
+        """Loss, duplication and reordering, where the configuration has any."""
+        config, draw = self._network.config, self._port.draw
+        if config.loss and draw() < config.loss:
+            if config.loss_mode == "drop":
+                self._network.count_drop("loss")
+                return
+            arrival += RETRANSMIT_S
+            while draw() < config.loss:
+                arrival += RETRANSMIT_S
+        self._push(frame, arrival)
+        if config.duplication and draw() < config.duplication:
+            self._push(frame, arrival + self._latency_s * draw())
+
+    def _push(self, frame: Frame, arrival: float) -> None:
+        if self._network.config.is_fifo:
+            arrival = self._last_arrival = max(arrival, self._last_arrival)
+        engine = self._network.engine
+        engine.schedule(arrival, self._mark | zlib.crc32(frame.body, frame.type_id), self.arrived, frame)
+
+    # Arriving
+
+    def arrived(self, frame: Frame) -> None:
+        """The last byte reached the target: it may still have to wait for the bytes before it to get in."""
+        target = self.target
+        if target is None:
+            return
+        network = self._network
+        size = 8 + len(frame.body)
+        port = self.target_port
+        per_byte = port.down_s_per_byte
+        if per_byte:
+            now = self._engine.now
+            ready = port.down_free_at + size * per_byte
+            alone = now + size * (per_byte - self._port.up_s_per_byte)  # its first byte came earlier
+            if ready < alone:
+                ready = alone
+            if ready < now:
+                ready = now
+            port.down_free_at = ready
+            if ready - now > DOWNLINK_WAIT_MIN_S or port.deferred_until > now:
+                port.deferred_until = ready
+                self._engine.schedule(ready, self._mark | CHECK_MARK, self._read, frame)
+                return
+        if target.state == 0:  # State.RUNNING; the same as `_read`, without a call
+            network.frames_delivered += 1
+            network.frames_delivered_bytes += size
+            try:
+                target.receive(self._port.peer, frame)
+            except PeerMisbehaved as error:
+                target.misbehaved(self._port.peer, error)
+        else:
+            self._read(frame)
+
+    def _read(self, frame: Frame) -> None:
+        target = self.target
+        network = self._network
+        if target is None:
+            return
+        if target.state == State.RUNNING:
+            network.frames_delivered += 1
+            network.frames_delivered_bytes += 8 + len(frame.body)
+            try:
+                target.receive(self._port.peer, frame)
+            except PeerMisbehaved as error:
+                target.misbehaved(self._port.peer, error)
+        elif target.state == State.PAUSED:
+            target.keep(self._read, frame)
+        else:
+            network.count_drop("target_down")
+
+    # The handshake
+
+    def connect(self) -> None:
+        """Begin the handshake."""
+        engine = self._network.engine
+        self._deadline = engine.now + CONNECT_TIMEOUT_S
+        rtt_s = self._network.rtt_s(self._port, self.target_port)
+        engine.schedule(engine.now + rtt_s, mark_of(self._port.index, HANDSHAKE_MARK), self._handshake_due)
+
+    def _handshake_due(self, _: None) -> None:
+        if self.state is not LinkState.CONNECTING or not self.source.is_alive:
+            return
+        state = self.target_port.state
+        engine = self._network.engine
+        is_cut = self._network.is_cut_either_way(self._port, self.target_port)
+        if is_cut or state in (State.SILENT, State.PAUSED):
+            if engine.now >= self._deadline:
+                self._down("timeout")
+            else:
+                retry_at = min(engine.now + CONNECT_RETRY_S, self._deadline)
+                engine.schedule(retry_at, mark_of(self._port.index, HANDSHAKE_MARK), self._handshake_due)
+        elif state is State.STOPPED or self.target_port.driver is None:
+            self._down("refused")
+        else:
+            self.establish(self.target_port.driver)
+
+    def establish(self, target: SimDriver) -> None:
+        """Open both directions. A dial of the other side that is under way ends in this same connection."""
+        source = self.source
+        back = target.links.get(source.port.peer.id)
+        if back is not None and back.state is LinkState.OPEN and back.target is not source:
+            back.close()  # to an incarnation of ours that is gone
+            back = None
+        if back is None:
+            back = target.add_link(source.port)
+        self.open(target)
+        if back.state is LinkState.CONNECTING:
+            back.open(source)
+
+    def open(self, target: SimDriver) -> None:
+        """The handshake is done, with this incarnation of the peer."""
+        self.target = target
+        self.state = LinkState.OPEN
+        self._flush()
+
+    # Trouble
+
+    def _refresh(self) -> bool:
+        """Look again at what may have changed. Whether frames get through now."""
+        network, target = self._network, self.target
+        if self.state is not LinkState.OPEN or target is None:
+            return False
+        if not target.is_alive or network.is_cut_either_way(self._port, self.target_port):
+            return self._refresh_impaired(target)
+        clogged_until = network.clogged_until(self._port, self.target_port)
+        if clogged_until > network.engine.now:
+            self._last_arrival = max(self._last_arrival, clogged_until + self._latency_s)
+        self._blocked_since = None
+        self._configure()
+        self._version = network.version
+        return True
+
+    def _configure(self) -> None:
+        config = self._network.config
+        self._jitter_s = self._latency_s * config.jitter
+        self._is_lossy = config.loss > 0 or config.duplication > 0 or not config.is_fifo
+
+    def _refresh_impaired(self, target: SimDriver) -> bool:
+        """Dead, or cut at least one way. With only the way back cut, data arrive but are never acknowledged."""
+        if self._blocked_since is None:
+            self._blocked_since = self._network.engine.now
+        self._configure()
+        self._check_later()
+        return target.is_alive and not self._network.is_cut(self._port, self.target_port)
+
+    def _send_blocked(self, frame: Frame) -> None:
+        network = self._network
+        is_kept = self.state is LinkState.CONNECTING or network.config.loss_mode == "retransmit"
+        if self.state is LinkState.CLOSED or not is_kept:
+            network.count_drop("cut" if self.state is LinkState.OPEN else "link_down")
+        elif self._held_bytes + frame.size_bytes > limits.SEND_QUEUE_BYTES_MAX:
+            network.count_drop("queue_full")
+        else:
+            self._held.append(frame)
+            self._held_bytes += frame.size_bytes
+            if self.state is LinkState.OPEN:
+                network.stalled[self] = None
+
+    def retry(self) -> None:
+        """The network changed: send what was held if it gets through now."""
+        if self.state is LinkState.OPEN and self._refresh():
+            self._network.stalled.pop(self, None)
+            self._flush()
+
+    def _flush(self) -> None:
+        held, self._held, self._held_bytes = self._held, [], 0
+        for frame in held:
+            self.send(frame)
+
+    def _check_later(self) -> None:
+        """Notice, as a kernel would, that what was sent is not acknowledged. One check at a time."""
+        if self._is_checked:
+            return
+        self._is_checked = True
+        network = self._network
+        is_reset = self._is_reset_by_peer()
+        wait_s = network.rtt_s(self._port, self.target_port) if is_reset else SEND_TIMEOUT_S
+        network.engine.schedule(network.engine.now + wait_s, mark_of(self._port.index, CHECK_MARK), self._check)
+
+    def _is_reset_by_peer(self) -> bool:
+        """Whether a kernel at the other end answers, and knows nothing of this connection."""
+        if self.target is None or self.target.is_alive:
+            return False
+        if self._network.is_cut_either_way(self._port, self.target_port):
+            return False
+        return self.target_port.state is not State.SILENT
+
+    def _check(self, _: None) -> None:
+        self._is_checked = False
+        if self.state is not LinkState.OPEN or not self.source.is_alive:
+            return
+        if self._refresh() and self._version == self._network.version:
+            return  # healed
+        if self._is_reset_by_peer():
+            self._down("reset")
+        elif self._blocked_since is not None and self._network.engine.now - self._blocked_since >= SEND_TIMEOUT_S:
+            self._down("timeout")
+
+    def reset_by_peer(self, peer_link: Link | None) -> None:
+        """The process at the other end ended: its FIN or RST comes behind what it had sent (``peer_link``)."""
+        engine = self._network.engine
+        due = engine.now + self._network.rtt_s(self._port, self.target_port)
+        if peer_link is not None:
+            due = max(due, peer_link.last_arrival_s)
+        engine.schedule(due, mark_of(self._port.index, DOWN_MARK), self._reset_arrived)
+
+    def _reset_arrived(self, _: None) -> None:
+        if self.state is LinkState.OPEN and self.source.is_alive:
+            self._down("reset")
+
+    def close(self) -> None:
+        """Forget the link without telling anybody; what is in flight still arrives."""
+        self.state = LinkState.CLOSED
+        self._version = -1
+        self._held.clear()
+        self._network.stalled.pop(self, None)
+        if self.source.links.get(self.peer.id) is self:
+            del self.source.links[self.peer.id]
+
+    def _down(self, reason: str) -> None:
+        for _ in self._held:
+            self._network.count_drop("link_down")
+        self.close()
+        back = self.back()
+        if back is not None and back._blocked_since is None:
+            back.close()  # one that waits for an acknowledgement finds out for itself
+        self.source.peer_down(self.peer, reason)
+
+    def back(self) -> Link | None:
+        """The other direction, if it is open."""
+        back = self.target.links.get(self._port.peer.id) if self.target is not None else None
+        return back if back is not None and back.target is self.source else None

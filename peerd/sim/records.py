@@ -1,0 +1,81 @@
+"""Where the event records of a simulation go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import IO, Final, Protocol
+
+RECORDS_KEPT_MAX: Final = 1_000_000
+
+
+class RecordSink(Protocol):
+    """Takes one record at a time; `close` once, at the end."""
+
+    def write(self, record: dict[str, object]) -> None:
+        """One event of one node: see `peerd.telemetry.schema`."""
+
+    def close(self) -> None:
+        """Nothing follows."""
+
+
+class NullSink:
+    """Keeps nothing."""
+
+    def write(self, record: dict[str, object]) -> None:
+        """Dropped."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class ListSink:
+    """Keeps the records in memory, at most ``records_max``; counts what came after that."""
+
+    def __init__(self, records_max: int = RECORDS_KEPT_MAX) -> None:
+        self.records: list[dict[str, object]] = []
+        self.dropped = 0
+        self._records_max = records_max
+
+    def write(self, record: dict[str, object]) -> None:
+        """Keep it, or count it."""
+        if len(self.records) < self._records_max:
+            self.records.append(record)
+        else:
+            self.dropped += 1
+
+    def of_kind(self, kind: str) -> list[dict[str, object]]:
+        """The records of one kind, e.g. ``node.ready``, in order."""
+        return [record for record in self.records if record["event"] == kind]
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class NdjsonSink:
+    """One JSON object a line, all nodes in one file, named as the daemon names its own.
+
+    ``events-<first node>-1.ndjson`` appears in the directory by renaming when the run is over, so whoever reads the
+    directory never sees half a file.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._file: IO[str] | None = None
+        self._partial: Path | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def write(self, record: dict[str, object]) -> None:
+        """Append one line. Raises ``OSError`` when the disk refuses."""
+        if self._file is None:
+            name = f"events-{str(record['node'])[:8]}-1.ndjson"
+            self._partial = self._directory / f"{name}.part"
+            self._file = self._partial.open("w", encoding="utf-8")
+        self._file.write(json.dumps(record, separators=(",", ":"), ensure_ascii=False) + "\n")
+
+    def close(self) -> None:
+        """Give the file its name."""
+        if self._file is not None and self._partial is not None:
+            self._file.close()
+            self._file = None
+            self._partial.rename(self._partial.with_suffix(""))

@@ -1,0 +1,269 @@
+"""Runs a scenario: phases and actions in, a report out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+from peerd.api import LookupResult, Plugin
+from peerd.errors import ConfigError, Unavailable
+from peerd.ids import NodeId
+from peerd.sim import scenario as actions
+from peerd.sim.checkers import BY_NAME, Boundedness, Checker, CorrectDelivery, NodesValid
+from peerd.sim.network import State
+from peerd.sim.plugins import load_plugin, plugin_factory
+from peerd.sim.records import RecordSink
+from peerd.sim.report import CheckResult, LookupSummary, PhaseSummary, ScenarioReport
+from peerd.sim.rng import random_id
+from peerd.sim.scenario import Phase, Scenario
+from peerd.sim.simulation import Place, Simulation
+from peerd.sim.world import SimulationFailure
+
+Progress = Callable[[str, float], None]
+"""Called with a phase's name and the virtual time, when it begins."""
+
+
+def run_scenario(
+    scenario: Scenario,
+    *,
+    seed: int | None = None,
+    sink: RecordSink | None = None,
+    progress: Progress = lambda phase, now: None,
+    plugins: Callable[[int], Sequence[Plugin]] | None = None,
+) -> ScenarioReport:
+    """Run to the end or to the first failure, which is in the report and not raised.
+
+    ``plugins`` replaces what the scenario's ``protocols`` tables say. Raises `ConfigError` for a scenario that asks
+    for what is not there.
+    """
+    runner = Runner(scenario, scenario.seed if seed is None else seed, sink, plugins)
+    begun = time.perf_counter()
+    try:
+        runner.run(progress)
+    except SimulationFailure as failure:
+        runner.report.failure = str(failure)
+    finally:
+        runner.simulation.close()
+    runner.finish(time.perf_counter() - begun)
+    return runner.report
+
+
+class Runner:
+    """One run of one scenario."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        sink: RecordSink | None,
+        plugins: Callable[[int], Sequence[Plugin]] | None,
+    ) -> None:
+        self.scenario = scenario
+        self.report = ScenarioReport(scenario.name, seed)
+        checkers: list[Checker] = [Boundedness(), NodesValid()] if scenario.sweep_every else []
+        if scenario.check_deliveries:
+            checkers.append(CorrectDelivery())
+        self.simulation = Simulation(
+            seed,
+            plugins=plugins if plugins is not None else plugin_factory(scenario.protocols),
+            overlay=scenario.overlay,
+            swap=scenario.swap,
+            network=scenario.network,
+            latency=scenario.topology.build(seed),
+            sink=sink,
+            checkers=checkers,
+            check_every=scenario.check_every,
+            sweep_every=scenario.sweep_every or 1 << 62,
+        )
+        self._rng = self.simulation.rng
+        self._phase = ""
+
+    def run(self, progress: Progress) -> None:
+        """All phases. Raises `SimulationFailure`."""
+        self.simulation.start(self.scenario.nodes, spacing_s=self.scenario.spacing_s)
+        for number, phase in enumerate(self.scenario.phases, start=1):
+            self._phase = phase.name or f"phase {number}"
+            progress(self._phase, self.simulation.now)
+            self._run_phase(phase)
+        self.simulation.snapshot_traffic()
+
+    def finish(self, wall_s: float) -> None:
+        """Fill in the totals."""
+        simulation, report = self.simulation, self.report
+        network = simulation.network
+        report.wall_s = wall_s
+        report.simulated_s = simulation.now
+        report.events = simulation.engine.events
+        report.nodes = len(simulation.nodes)
+        report.live_nodes = len(simulation.live_nodes())
+        report.messages = network.frames_delivered
+        report.messages_bytes = network.frames_delivered_bytes
+        report.stream_bytes = network.stream_bytes
+        report.dropped = dict(sorted(network.dropped.items()))
+        report.trace_hash = simulation.digest()
+        report.checkpoints = simulation.engine.checkpoints
+        for summary in report.lookups:
+            if summary.success < summary.success_min and report.failure is None:
+                report.failure = f"{summary.success:.4f} of the lookups named the root, not {summary.success_min}"
+        if simulation.sweeps:
+            report.checks.append(CheckResult(f"{simulation.sweeps} sweeps", simulation.now, report.failure is None))
+
+    def _run_phase(self, phase: Phase) -> None:
+        simulation, network = self.simulation, self.simulation.network
+        begun, events, messages = simulation.now, simulation.engine.events, network.frames_delivered
+        for action in sorted(phase.actions, key=lambda action: action.at_s):
+            self._run_to(begun + action.at_s)
+            self._act(action)
+        self._run_to(begun + phase.duration_s)
+        self.report.phases.append(
+            PhaseSummary(
+                self._phase,
+                begun,
+                simulation.now - begun,
+                simulation.engine.events - events,
+                network.frames_delivered - messages,
+                len(simulation.live_nodes()),
+            )
+        )
+
+    def _run_to(self, time_s: float) -> None:
+        if time_s > self.simulation.now:
+            self.simulation.run_for(time_s - self.simulation.now)
+
+    def _act(self, action: actions.AnyAction) -> None:
+        simulation = self.simulation
+        match action:
+            case actions.Join():
+                simulation.start(action.count, spacing_s=action.spacing_s)
+            case actions.Strike():
+                self._strike(action)
+            case actions.Revive():
+                self._revive(action)
+            case actions.Partition():
+                self._partition(action)
+            case actions.Heal():
+                simulation.heal()
+            case actions.Cut():
+                simulation.network.cut(self._place(action.source).index, self._place(action.target).index)
+            case actions.Clog():
+                source, target = self._place(action.source), self._place(action.target)
+                simulation.network.clog(source.index, target.index, action.duration_s)
+            case actions.Conditions():
+                changes = action.model_dump(include={"loss", "duplication", "jitter"}, exclude_none=True)
+                simulation.network.configure(**changes)
+            case actions.Lookups():
+                self._look_up(action)
+            case actions.WaitReady():
+                simulation.run_until(simulation.is_ready, limit_s=action.limit_s)
+            case actions.Check():
+                self._check(action)
+            case actions.Call():
+                self._call(action)
+
+    def _place(self, index: int) -> Place:
+        if index >= len(self.simulation.nodes):
+            raise ConfigError(f"no node {index}: there are {len(self.simulation.nodes)}", key=self._phase)
+        return self.simulation.nodes[index]
+
+    # Faults
+
+    def _select(self, action: actions.Selection, among: list[Place], default: int) -> list[Place]:
+        if action.nodes is not None:
+            chosen = [self._place(index) for index in action.nodes]
+            return [place for place in chosen if place in among]
+        count = default
+        if action.count is not None:
+            count = action.count
+        elif action.share is not None:
+            count = round(action.share * len(among))
+        return self._rng.sample(among, min(count, len(among)))
+
+    def _strike(self, action: actions.Strike) -> None:
+        simulation = self.simulation
+        strike = {
+            "kill": simulation.kill,
+            "silence": simulation.silence,
+            "stop": simulation.stop,
+            "pause": simulation.pause,
+        }[action.do]
+        self._each(self._select(action, simulation.live_nodes(), 1), strike, action.spacing_s)
+
+    def _revive(self, action: actions.Revive) -> None:
+        simulation = self.simulation
+        wanted = (State.PAUSED,) if action.do == "resume" else (State.STOPPED, State.SILENT)
+        among = [place for place in simulation.nodes if place.state in wanted and place.boot_epoch]
+        revive = simulation.resume if action.do == "resume" else simulation.restart
+        self._each(self._select(action, among, len(among)), revive, action.spacing_s)
+
+    def _each(self, places: list[Place], function: Callable[[Place], None], spacing_s: float) -> None:
+        for number, place in enumerate(places):
+            if spacing_s == 0:
+                function(place)
+            else:
+                self.simulation.after(spacing_s * number, _bind(function, place))
+
+    def _partition(self, action: actions.Partition) -> None:
+        places = list(self.simulation.nodes)
+        self._rng.shuffle(places)
+        total = sum(action.shares)
+        bounds = [0, *(round(len(places) * share / total) for share in accumulate(action.shares))]
+        groups = [places[first:last] for first, last in pairwise(bounds)]
+        self.simulation.partition(*groups)
+
+    # Workload
+
+    def _look_up(self, action: actions.Lookups) -> None:
+        summary = LookupSummary(self._phase, success_min=action.success_min)
+        self.report.lookups.append(summary)
+        for number in range(action.count):
+            key = random_id(self._rng)
+            self.simulation.after(action.interval_s * number, _bind(self._look_up_one, key, action.timeout_s, summary))
+
+    def _look_up_one(self, key: NodeId, timeout_s: float, summary: LookupSummary) -> None:
+        live = [place for place in self.simulation.live_nodes() if place.node.is_ready]
+        summary.asked += 1
+        if not live:
+            return
+
+        def answered(result: LookupResult) -> None:
+            if result.root is None:
+                return
+            summary.answered += 1
+            summary.hops += max(len(result.hops), 0)
+            summary.duration_s += result.duration_s
+            if self.simulation.oracle().root(key) == result.root.id:
+                summary.correct += 1
+
+        try:
+            self._rng.choice(live).node.overlay.lookup(key, answered, timeout_s)
+        except Unavailable:
+            summary.refused += 1
+
+    def _check(self, action: actions.Check) -> None:
+        name = ", ".join(action.checkers)
+        try:
+            self.simulation.check(BY_NAME[checker] for checker in action.checkers)
+        except SimulationFailure as failure:
+            self.report.checks.append(CheckResult(name, self.simulation.now, False, failure.reason))
+            raise
+        self.report.checks.append(CheckResult(name, self.simulation.now, True))
+
+    def _call(self, action: actions.Call) -> None:
+        hook = getattr(load_plugin(action.protocol), "scenario_action", None)
+        if hook is None:
+            raise ConfigError("this plugin has no scenario actions", key=f"protocols.{action.protocol}")
+        live = self.simulation.live_nodes()
+        chosen = self._place(action.node) if action.node is not None else self._rng.choice(live)
+        for place in live if action.every else [chosen]:
+
+            def report(values: dict[str, Any], index: int = place.index) -> None:
+                entry = {"at_s": self.simulation.now, "protocol": action.protocol, "action": action.action}
+                self.report.calls.append({**entry, "node": index, **values})
+
+            hook(action.action, place.node, dict(action.arguments), report)
+
+
+def _bind(function: Callable[..., None], *arguments: Any) -> Callable[[], None]:
+    return lambda: function(*arguments)

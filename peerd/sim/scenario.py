@@ -1,0 +1,302 @@
+"""Scenario files: what a simulation does, as TOML.
+
+A scenario is a list of phases; a phase is a list of actions at times from its start, and lasts ``duration_s``.
+docs/simulator.md shows one and lists the actions; every model below describes its keys. Everything random in a
+scenario (who is killed, which keys are looked up) comes from the seed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from peerd.errors import ConfigError
+from peerd.overlay.config import OverlayConfig
+from peerd.sim.checkers import BY_NAME
+from peerd.sim.latency import ConstantLatency, EuclideanLatency, LatencyModel, MatrixLatency
+from peerd.sim.network import NetworkConfig
+from peerd.swap.config import SwapConfig
+
+NODES_MAX: Final = 100_000
+SCENARIO_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+class Table(BaseModel):
+    """Base of every table of a scenario: unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Topology(Table):
+    """How far apart nodes are."""
+
+    model: Literal["euclidean", "constant", "matrix"] = Field(
+        default="euclidean", description="Random points of a square, one constant, or a matrix of sites."
+    )
+    latency_s: float = Field(default=0.02, ge=0, le=60, description="constant: the one-way delay, seconds.")
+    side_s: float = Field(default=0.08, ge=0, le=60, description="euclidean: side of the square, one-way seconds.")
+    minimum_s: float = Field(default=0.001, ge=0, le=60, description="euclidean: added to every delay, seconds.")
+    matrix_s: tuple[tuple[float, ...], ...] = Field(
+        default=(), description="matrix: one-way delays between sites, seconds, a row a site; nodes take sites in turn."
+    )
+
+    def build(self, seed: int) -> LatencyModel:
+        """The model. Raises `ConfigError` for a matrix that is none."""
+        match self.model:
+            case "constant":
+                return ConstantLatency(self.latency_s)
+            case "euclidean":
+                return EuclideanLatency(seed, self.side_s, self.minimum_s)
+            case "matrix":
+                return MatrixLatency(self.matrix_s)
+
+
+class Action(Table):
+    """Base of all actions."""
+
+    at_s: float = Field(default=0.0, ge=0, description="When, seconds from the start of the phase.")
+
+
+class Selection(Action):
+    """Whom an action hits; exactly one of the three."""
+
+    count: int | None = Field(default=None, ge=1, le=NODES_MAX, description="So many nodes, drawn from the seed.")
+    share: float | None = Field(default=None, gt=0, le=1, description="This share of the nodes, drawn from the seed.")
+    nodes: tuple[int, ...] | None = Field(default=None, description="These nodes, by index from 0.")
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Selection:
+        if sum(value is not None for value in (self.count, self.share, self.nodes)) > 1:
+            raise ValueError("give one of count, share and nodes")
+        return self
+
+
+class Join(Action):
+    """New nodes start, one after another."""
+
+    do: Literal["join"]
+    count: int = Field(ge=1, le=NODES_MAX, description="How many.")
+    spacing_s: float = Field(default=0.1, ge=0, description="Between two starts, seconds.")
+
+
+class Strike(Selection):
+    """Running nodes are killed, vanish, are stopped in order, or pause. Default: one node."""
+
+    do: Literal["kill", "silence", "stop", "pause"]
+    spacing_s: float = Field(default=0.0, ge=0, description="Between two nodes, seconds.")
+
+
+class Revive(Selection):
+    """``resume``: paused nodes go on; ``restart``: dead ones start anew. Default: all of them."""
+
+    do: Literal["resume", "restart"]
+    spacing_s: float = Field(default=0.0, ge=0, description="Between two nodes, seconds.")
+
+
+class Partition(Action):
+    """Cut the network into groups."""
+
+    do: Literal["partition"]
+    shares: tuple[float, ...] = Field(
+        default=(0.5, 0.5), min_length=2, max_length=64, description="Share of the nodes in each group."
+    )
+
+
+class Heal(Action):
+    """Undo partitions, cuts and clogs."""
+
+    do: Literal["heal"]
+
+
+class Cut(Action):
+    """Nothing gets from one node to another; the other direction stays."""
+
+    do: Literal["cut"]
+    source: int = Field(ge=0, description="Index of the node that is not heard any more.")
+    target: int = Field(ge=0, description="Index of the node that does not hear it.")
+
+
+class Clog(Action):
+    """What one node sends to another is held back for a while."""
+
+    do: Literal["clog"]
+    source: int = Field(ge=0, description="Index of the sender.")
+    target: int = Field(ge=0, description="Index of the receiver.")
+    duration_s: float = Field(gt=0, le=3600, description="For how long, seconds.")
+
+
+class Conditions(Action):
+    """The network gets better or worse. What is not given stays as it is."""
+
+    do: Literal["network"]
+    loss: float | None = Field(default=None, ge=0, lt=1, description="New probability that a message is lost.")
+    duplication: float | None = Field(default=None, ge=0, lt=1, description="New probability of a second copy.")
+    jitter: float | None = Field(default=None, ge=0, le=1, description="New jitter, as a share of the latency.")
+
+
+class Lookups(Action):
+    """Random nodes look random keys up; the answers are compared with the true ring."""
+
+    do: Literal["lookups"]
+    count: int = Field(ge=1, le=10_000_000, description="How many.")
+    interval_s: float = Field(default=0.01, ge=0, description="Between two lookups, seconds.")
+    timeout_s: float = Field(default=10.0, gt=0, description="When a lookup gives up, seconds.")
+    success_min: float = Field(
+        default=0.0, ge=0, le=1, description="Share of answers that must name the true root, else the run fails."
+    )
+
+
+class WaitReady(Action):
+    """Run until every node has joined; the phase's clock goes on meanwhile."""
+
+    do: Literal["wait_ready"]
+    limit_s: float = Field(default=120.0, gt=0, description="Fail after this long, seconds.")
+
+
+class Check(Action):
+    """Ask checkers; the run fails if anything does not hold."""
+
+    do: Literal["check"]
+    checkers: tuple[str, ...] = Field(default=tuple(BY_NAME), description="Which: " + ", ".join(BY_NAME) + ".")
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Check:
+        for name in self.checkers:
+            if name not in BY_NAME:
+                raise ValueError(f"no checker {name!r}{nearest(name, list(BY_NAME))}")
+        return self
+
+
+class Call(Action):
+    """Call a plugin's ``scenario_action`` on a node."""
+
+    do: Literal["call"]
+    protocol: str = Field(description="Name of the plugin.")
+    action: str = Field(description="What to do, in the plugin's own words.")
+    node: int | None = Field(default=None, ge=0, description="Index of the node; absent: a running one, drawn.")
+    every: bool = Field(default=False, description="Call it on every running node instead.")
+    arguments: dict[str, Any] = Field(default={}, description="Whatever the action takes.")
+
+
+AnyAction = Annotated[
+    Join | Strike | Revive | Partition | Heal | Cut | Clog | Conditions | Lookups | WaitReady | Check | Call,
+    Field(discriminator="do"),
+]
+
+
+class Phase(Table):
+    """A part of a scenario."""
+
+    name: str = Field(default="", max_length=64, description="For the report.")
+    duration_s: float = Field(default=0.0, ge=0, le=1e7, description="How long it lasts at least, virtual seconds.")
+    actions: tuple[AnyAction, ...] = Field(default=(), description="What happens, in order of ``at_s``.")
+
+
+class Scenario(Table):
+    """A whole scenario file."""
+
+    name: str = Field(default="scenario", max_length=64, description="For the report.")
+    seed: int = Field(default=0, ge=0, lt=1 << 63, description="What all randomness comes from; --seed wins over it.")
+    nodes: int = Field(default=0, ge=0, le=NODES_MAX, description="Nodes that join at the start; 0: only by actions.")
+    spacing_s: float = Field(default=0.1, ge=0, description="Between two of those joins, seconds.")
+    check_every: int = Field(
+        default=0, ge=0, description="Validate the touched node after every so many events; 0: never. 1 is slow."
+    )
+    sweep_every: int = Field(default=0, ge=0, description="Check what must always hold every so many events; 0: never.")
+    check_deliveries: bool = Field(
+        default=False, description="Fail when a key is delivered anywhere but at its true root; for calm rings only."
+    )
+    network: NetworkConfig = Field(default=NetworkConfig(), description="The model network.")
+    topology: Topology = Field(default=Topology(), description="How far apart nodes are.")
+    overlay: OverlayConfig = Field(default=OverlayConfig(), description="The overlay's parameters.")
+    swap: SwapConfig = Field(default=SwapConfig(), description="The swap layer's parameters.")
+    protocols: dict[str, dict[str, Any]] = Field(
+        default={}, description="Plugins to load, by name, each with its configuration table."
+    )
+    phases: tuple[Phase, ...] = Field(default=(), description="What happens, one after another.")
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """``, did you mean "..."?`` or nothing."""
+    close = difflib.get_close_matches(name, known, 1)
+    return f', did you mean "{close[0]}"?' if close else f"; known: {', '.join(sorted(known))}"
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Read and check a file. Raises `ConfigError` naming file, key and what was expected."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    if len(data) > SCENARIO_BYTES_MAX:
+        raise ConfigError(f"{len(data)} bytes is no scenario (limit {SCENARIO_BYTES_MAX})", file=str(path))
+    try:
+        tree = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"not TOML: {error}", file=str(path)) from None
+    return parse_scenario(tree, str(path))
+
+
+def parse_scenario(tree: dict[str, Any], file: str | None = None) -> Scenario:
+    """Check the parsed tables. Raises `ConfigError`."""
+    try:
+        return Scenario.model_validate(tree)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+        # a misspelt key explains the missing one better than the other way round
+        first = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
+        place = [str(step) for step in first["loc"]]
+        if first["type"] == "extra_forbidden":
+            message = f"unknown key{nearest(place[-1], _known_keys(place[:-1]))}"
+        else:
+            message = str(first["msg"]).removeprefix("Value error, ")
+        raise ConfigError(message, file=file, key=_dotted(place)) from None
+
+
+_ACTIONS: Final[dict[str, type[BaseModel]]] = {
+    "join": Join,
+    **dict.fromkeys(("kill", "silence", "stop", "pause"), Strike),
+    **dict.fromkeys(("resume", "restart"), Revive),
+    "partition": Partition,
+    "heal": Heal,
+    "cut": Cut,
+    "clog": Clog,
+    "network": Conditions,
+    "lookups": Lookups,
+    "wait_ready": WaitReady,
+    "check": Check,
+    "call": Call,
+}
+_SECTIONS: Final[dict[str, type[BaseModel]]] = {
+    "network": NetworkConfig,
+    "topology": Topology,
+    "overlay": OverlayConfig,
+    "swap": SwapConfig,
+    "phases": Phase,
+    "actions": Phase,
+}
+
+
+def _known_keys(place: list[str]) -> list[str]:
+    """The keys of the table at a place in the file, as pydantic names it."""
+    model: type[BaseModel] = Scenario
+    for step in place:
+        model = _SECTIONS.get(step, _ACTIONS.get(step, model))
+    return list(model.model_fields)
+
+
+def _dotted(place: list[str]) -> str:
+    """``phases[1].actions[0].count``: without the names of the union's members."""
+    text = ""
+    previous = ""
+    for step in place:
+        if step.isdigit():
+            text += f"[{step}]"
+        elif not (previous.isdigit() and step in _ACTIONS):
+            text += f".{step}" if text else step
+        previous = step
+    return text

@@ -1,0 +1,343 @@
+"""Bulk streams: byte pipes between two nodes, limited by the bandwidth of both and by a window.
+
+Bytes travel in pieces of `NetworkConfig.piece_bytes`; a stream has one piece in its node's uplink at a time, so several
+streams share it fairly and control messages get in between. Padding travels as a number. What a receiver has not taken
+(it is paused) fills the window, and then the sender's queue: back-pressure is end to end.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from peerd import limits
+from peerd.driver import StreamHandler
+from peerd.errors import Bug, ProtocolError
+from peerd.messages import PeerRef
+from peerd.sim.engine import mark_of
+from peerd.sim.network import CONNECT_RETRY_S, CONNECT_TIMEOUT_S, RETRANSMIT_S, SEND_TIMEOUT_S, Port, State
+
+if TYPE_CHECKING:
+    from peerd.sim.driver import SimDriver
+
+HIGH_WATER_BYTES: Final = 1 * limits.MIB
+LOW_WATER_BYTES: Final = HIGH_WATER_BYTES // 4
+WINDOW_BYTES: Final = 4 * limits.MIB
+"""Sent and not yet read by the handler at the other end."""
+STALL_RETRY_S: Final = 1.0
+PIECE_SAMPLE_BYTES: Final = 64
+"""How much of a piece goes into the trace hash; the swap layer's digest covers the rest."""
+
+OPEN_MARK: Final = 0x4F504E
+SENT_MARK: Final = 0x534E54
+END_MARK: Final = 0x454E44
+
+Piece = tuple[memoryview | None, int]
+"""Bytes, or ``None`` for padding; and how many."""
+
+
+class StreamState(IntEnum):
+    """The life of one end."""
+
+    OPEN = 0
+    CLOSING = 1
+    """No more writes; what is queued still goes out."""
+    CLOSED = 2
+
+
+class SimStream:
+    """One end of a stream; implements `peerd.driver.Stream`."""
+
+    def __init__(self, driver: SimDriver, peer_port: Port, handler: StreamHandler) -> None:
+        self._driver = driver
+        self._network = driver.network
+        self._engine = driver.engine
+        self._port = driver.port
+        self._peer_port = peer_port
+        self.handler = handler
+        self.state = StreamState.OPEN
+        self._twin: SimStream | None = None
+        self._queue: deque[Piece] = deque()
+        self._queued_bytes = 0
+        self._in_flight_bytes = 0
+        self._is_sending = False
+        self._was_full = False
+        self._last_arrival = 0.0
+        self._blocked_since: float | None = None
+        self._latency_s = driver.network.latency_s(driver.port, peer_port)
+        driver.streams[self] = None
+
+    # peerd.driver.Stream
+
+    @property
+    def peer(self) -> PeerRef:
+        """Who is at the other end."""
+        return self._peer_port.peer
+
+    @property
+    def is_writable(self) -> bool:
+        """Open, and below the high-water mark."""
+        return self.state is StreamState.OPEN and not self._was_full
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Queue bytes; the caller keeps them as they are until the stream has closed."""
+        view = memoryview(data).cast("B")
+        self._enqueue((view, len(view)))
+
+    def write_padding(self, size_bytes: int) -> None:
+        """Queue bytes without content."""
+        if size_bytes < 0:
+            raise Bug(f"{size_bytes} bytes of padding")
+        self._enqueue((None, size_bytes))
+
+    def close(self) -> None:
+        """Flush, then close; nothing is read any more."""
+        if self.state is StreamState.OPEN:
+            self.state = StreamState.CLOSING
+            self._send_next()
+
+    def abort(self) -> None:
+        """Close at once; the other end sees a reset."""
+        self._fail("aborted", "reset")
+
+    # Sending
+
+    def _enqueue(self, piece: Piece) -> None:
+        if self.state is StreamState.CLOSING:
+            raise Bug("write after close")
+        if self.state is StreamState.CLOSED or piece[1] == 0:
+            return  # as on a socket whose peer has gone: `closed` tells
+        self._queue.append(piece)
+        self._queued_bytes += piece[1]
+        if self._queued_bytes >= HIGH_WATER_BYTES:
+            self._was_full = True
+        self._send_next()
+
+    def _send_next(self) -> None:
+        if self._is_sending or self.state is StreamState.CLOSED or self._twin is None:
+            return
+        if not self._queue:
+            if self.state is StreamState.CLOSING:
+                self._finish()
+            return
+        if self._in_flight_bytes >= WINDOW_BYTES:
+            return  # `_acknowledged` goes on
+        self._is_sending = True
+        if self._is_blocked():
+            self._stall()
+            return
+        self._blocked_since = None
+        piece = self._take_piece()
+        size = piece[1]
+        self._in_flight_bytes += size
+        port, engine = self._port, self._engine
+        departure = port.up_free_at = max(port.up_free_at, engine.now) + size * port.up_s_per_byte
+        self._last_arrival = arrival = max(departure + self._delay_s(), self._last_arrival)
+        engine.schedule(departure, mark_of(port.index, SENT_MARK), self._departed, size)
+        view = piece[0]
+        sample = view[:PIECE_SAMPLE_BYTES] if view is not None else b""
+        engine.schedule(arrival, mark_of(self._peer_port.index, zlib.crc32(sample, size)), self._twin._arrived, piece)
+
+    def _delay_s(self) -> float:
+        config = self._network.config
+        delay_s = self._latency_s * (1.0 + config.jitter * self._port.draw())
+        while config.loss and self._port.draw() < config.loss:
+            delay_s += RETRANSMIT_S  # TCP repairs it; what is behind waits
+        clogged_s = self._network.clogged_until(self._port, self._peer_port) - self._engine.now
+        return delay_s + max(clogged_s, 0.0)
+
+    def _take_piece(self) -> Piece:
+        view, size = self._queue.popleft()
+        piece_bytes = self._network.config.piece_bytes
+        if size <= piece_bytes:
+            return view, size
+        rest = view[piece_bytes:] if view is not None else None
+        self._queue.appendleft((rest, size - piece_bytes))
+        return (view[:piece_bytes] if view is not None else None), piece_bytes
+
+    def _departed(self, size: int) -> None:
+        self._is_sending = False
+        self._queued_bytes -= size
+        if self.state is StreamState.CLOSED or not self._driver.is_alive:
+            return
+        if self._was_full and self._queued_bytes <= LOW_WATER_BYTES:
+            self._was_full = False
+            if self.state is StreamState.OPEN:
+                self._driver.run(self._tell_writable)
+        self._send_next()
+
+    def _tell_writable(self) -> None:
+        if self.is_writable:
+            self.handler.writable()
+
+    def _is_blocked(self) -> bool:
+        if self._network.is_cut_either_way(self._port, self._peer_port):
+            return True
+        return self._twin is None or self._twin._driver.state is State.SILENT
+
+    def _stall(self) -> None:
+        """The path is cut or the machine gone: look again until TCP would give up."""
+        now = self._engine.now
+        if self._blocked_since is None:
+            self._blocked_since = now
+        if now - self._blocked_since >= SEND_TIMEOUT_S:
+            self._is_sending = False
+            self._fail("timeout", "timeout")
+        else:
+            self._engine.schedule(now + STALL_RETRY_S, mark_of(self._port.index, SENT_MARK), self._retry)
+
+    def _retry(self, _: None) -> None:
+        self._is_sending = False
+        if self._driver.is_alive:
+            self._send_next()
+
+    def _acknowledged(self, size: int) -> None:
+        was_blocked = self._in_flight_bytes >= WINDOW_BYTES
+        self._in_flight_bytes -= size
+        if was_blocked and self._driver.is_alive:
+            self._send_next()
+
+    # Receiving
+
+    def _arrived(self, piece: Piece) -> None:
+        """The last byte of a piece is here; it may wait for the downlink."""
+        port, engine = self._port, self._engine
+        if port.down_s_per_byte:
+            size, now = piece[1], engine.now
+            alone = now + size * (port.down_s_per_byte - self._peer_port.up_s_per_byte)
+            ready = max(port.down_free_at + size * port.down_s_per_byte, alone, now)
+            port.down_free_at = ready
+            if ready > now:
+                port.deferred_until = ready
+                engine.schedule(ready, mark_of(port.index, SENT_MARK), self._read, piece)
+                return
+        self._read(piece)
+
+    def _read(self, piece: Piece) -> None:
+        driver = self._driver
+        if driver.state is State.PAUSED:
+            driver.keep(self._read, piece)
+            return
+        if driver.state is not State.RUNNING or self.state is not StreamState.OPEN:
+            return
+        view, size = piece
+        self._network.stream_bytes += size
+        try:
+            if view is None:
+                self.handler.padding_received(size)
+            else:
+                self._fill_buffers(view)
+        except ProtocolError as error:
+            self._fail(error.reason, "reset")
+            driver.misbehaved(self.peer, error)
+            return
+        if self._twin is not None:
+            self._twin._acknowledged(size)
+
+    def _fill_buffers(self, view: memoryview) -> None:
+        while view and self.state is StreamState.OPEN:
+            buffer = self.handler.get_buffer(len(view))
+            size = min(len(buffer), len(view))
+            if size == 0:
+                raise Bug("a stream handler gave an empty buffer")
+            buffer[:size] = view[:size]
+            self.handler.buffer_updated(size)
+            view = view[size:]
+
+    # The end
+
+    def _finish(self) -> None:
+        """Everything written has left: say so to both ends."""
+        twin = self._twin
+        if twin is not None:
+            due = max(self._engine.now + self._latency_s, self._last_arrival)
+            # behind the last piece, which may have to wait for the downlink
+            due = max(due, self._peer_port.down_free_at)
+            self._engine.schedule(due, mark_of(self._peer_port.index, END_MARK), twin._end_soon, None)
+        self._ended(None)
+
+    def _fail(self, reason: str, reason_there: str) -> None:
+        if self.state is StreamState.CLOSED:
+            return
+        self._tell_twin(reason_there, self._engine.now + self._latency_s)
+        self._ended(reason)
+
+    def _tell_twin(self, reason: str, due: float) -> None:
+        """A reset reaches the other end when it is due; what cannot reach it is found out by keepalive."""
+        twin = self._twin
+        if twin is None:
+            return
+        if self._driver.state is State.SILENT or self._network.is_cut(self._port, self._peer_port):
+            reason, due = "timeout", self._engine.now + SEND_TIMEOUT_S
+        self._engine.schedule(due, mark_of(self._peer_port.index, END_MARK), twin._ended, reason)
+
+    def crashed(self) -> None:
+        """This end's process or machine is gone. The other end gets a reset, or finds out by keepalive."""
+        self.state = StreamState.CLOSED
+        self._driver.streams.pop(self, None)
+        self._queue.clear()
+        self._tell_twin("reset", max(self._engine.now + self._latency_s, self._last_arrival))
+
+    def _end_soon(self, reason: str | None) -> None:
+        """An end of stream stays behind pieces that a paused node has not read."""
+        if self._driver.state is State.PAUSED:
+            self._driver.keep(self._end_soon, reason)
+        else:
+            self._ended(reason)
+
+    def _ended(self, reason: str | None) -> None:
+        if self.state is StreamState.CLOSED:
+            return
+        self.state = StreamState.CLOSED
+        self._driver.streams.pop(self, None)
+        self._queue.clear()
+        self._engine.call_soon(self._driver.run, lambda: self.handler.closed(reason))
+
+
+def open_stream(driver: SimDriver, peer: PeerRef, handler: StreamHandler) -> None:
+    """Open a stream from ``driver`` to ``peer``: accepted after 1.5 round trips, opened here after 2."""
+    network, engine = driver.network, driver.engine
+    target = network.port_at(peer.host, peer.port)
+    mark = mark_of(driver.port.index, OPEN_MARK)
+
+    def failed(reason: str) -> None:
+        driver.run(lambda: handler.closed(reason))
+
+    if target is None or target is driver.port or target.peer.id != peer.id:
+        engine.schedule(engine.now + CONNECT_RETRY_S, mark, failed, "refused")
+        return
+    rtt_s = network.rtt_s(driver.port, target)
+    deadline = engine.now + 1.5 * rtt_s + CONNECT_TIMEOUT_S
+
+    def accept(_: Any) -> None:
+        other = target.driver
+        if not driver.is_alive:
+            return
+        if network.is_cut_either_way(driver.port, target) or target.state in (State.SILENT, State.PAUSED):
+            if engine.now >= deadline:
+                failed("timeout")
+            else:
+                engine.schedule(min(engine.now + CONNECT_RETRY_S, deadline), mark, accept)
+        elif other is None or other.node is None or target.state is State.STOPPED:
+            engine.schedule(engine.now + 0.5 * rtt_s, mark, failed, "refused")
+        else:
+            _join_ends(driver, other, handler, rtt_s)
+
+    engine.schedule(engine.now + 1.5 * rtt_s, mark_of(target.index, OPEN_MARK), accept)
+
+
+def _join_ends(driver: SimDriver, other: SimDriver, handler: StreamHandler, rtt_s: float) -> None:
+    assert other.node is not None
+    there = SimStream(other, driver.port, other.node.stream_accepted(driver.peer))
+    here = SimStream(driver, other.port, handler)
+    here._twin, there._twin = there, here
+
+    def opened(_: Any) -> None:
+        if here.state is not StreamState.CLOSED:
+            driver.run(lambda: handler.opened(here))
+
+    engine = driver.engine
+    engine.schedule(engine.now + 0.5 * rtt_s, mark_of(driver.port.index, OPEN_MARK), opened)
+    there.handler.opened(there)

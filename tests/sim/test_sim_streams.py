@@ -1,0 +1,227 @@
+"""Bulk streams of the simulator."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from peerd.driver import Stream
+from peerd.errors import Bug, ProtocolError
+from peerd.limits import KIB, MIB
+from peerd.sim.network import CONNECT_TIMEOUT_S, SEND_TIMEOUT_S, NetworkConfig
+from peerd.sim.streams import HIGH_WATER_BYTES, WINDOW_BYTES
+from peerd.sim.world import SimulationFailure
+from tests.support.trivial_world import (
+    EXACT,
+    LATENCY_S,
+    RTT_S,
+    NotingHandler,
+    NotingNode,
+    TrivialWorld,
+    about,
+    trivial_world,
+)
+
+LIMITED = NetworkConfig(up_bytes_per_s=1 * MIB, down_bytes_per_s=1 * MIB, jitter=0.0)
+
+
+def open_pair(network: NetworkConfig = EXACT, count: int = 2) -> tuple[TrivialWorld, NotingHandler, NotingHandler]:
+    """A world whose node 0 has an open stream to node 1, and both handlers."""
+    world = trivial_world(count, network=network)
+    here = NotingHandler(world.nodes[0].driver)
+    world.nodes[0].driver.open_stream(world.nodes[1].peer, here)
+    world.run_for(2.5 * RTT_S)
+    return world, here, world.nodes[1].node.accepted[0]
+
+
+def test_open_costs_two_round_trips() -> None:
+    _, here, there = open_pair()
+    assert there.opened_at == pytest.approx(1.5 * RTT_S)
+    assert here.opened_at == pytest.approx(2 * RTT_S)
+    assert there.open_stream.peer.id != here.open_stream.peer.id
+
+
+def test_bytes_arrive_whole_and_in_order_both_ways() -> None:
+    world, here, there = open_pair(NetworkConfig(jitter=1.0, loss=0.2))
+    generator = random.Random(1)
+    sent_here, sent_there = generator.randbytes(700_001), generator.randbytes(300_003)
+    for start in range(0, len(sent_here), 100_000):
+        here.open_stream.write(memoryview(sent_here)[start : start + 100_000])
+    there.open_stream.write(sent_there)
+    world.run_for(60.0)
+    assert there.received == sent_here and here.received == sent_there
+    assert world.network.stream_bytes == 1_000_004
+
+
+def test_padding_costs_time_but_no_memory() -> None:
+    world, here, there = open_pair(LIMITED)
+    begun = world.now
+    here.open_stream.write(b"head")
+    here.open_stream.write_padding(4 * MIB)
+    here.open_stream.write(b"tail")
+    world.run_for(10.0)
+    assert there.padding_bytes == 4 * MIB and there.received == b"headtail"
+    assert there.last_at - begun == pytest.approx(4.0 + LATENCY_S, rel=0.01)
+
+
+def test_both_directions_at_once_take_no_longer() -> None:
+    world, here, there = open_pair(LIMITED)
+    begun = world.now
+    here.open_stream.write_padding(2 * MIB)
+    there.open_stream.write_padding(2 * MIB)
+    world.run_for(10.0)
+    assert here.last_at - begun == pytest.approx(2.0, rel=0.05)
+    assert there.last_at - begun == pytest.approx(2.0, rel=0.05)
+
+
+def test_two_streams_share_an_uplink() -> None:
+    world = trivial_world(3, network=LIMITED)
+    handlers = [NotingHandler(world.nodes[0].driver) for _ in range(2)]
+    for handler, target in zip(handlers, world.nodes[1:], strict=True):
+        world.nodes[0].driver.open_stream(target.peer, handler)
+    world.run_for(1.0)
+    for handler in handlers:
+        handler.open_stream.write_padding(1 * MIB)
+    begun = world.now
+    world.run_for(10.0)
+    for place in world.nodes[1:]:
+        assert place.node.accepted[0].last_at - begun == pytest.approx(2.0, rel=0.1)
+
+
+def test_high_and_low_water() -> None:
+    world, here, _ = open_pair(LIMITED)
+    stream = here.open_stream
+    stream.write_padding(HIGH_WATER_BYTES - 1)
+    assert stream.is_writable
+    stream.write_padding(1)
+    assert not stream.is_writable and here.writable_calls == 0
+    world.run_for(5.0)
+    assert stream.is_writable and here.writable_calls == 1
+
+
+def test_paused_reader_holds_the_writer_back() -> None:
+    world, here, there = open_pair()
+    world.pause(world.nodes[1])
+    here.open_stream.write_padding(WINDOW_BYTES + 2 * HIGH_WATER_BYTES)
+    world.run_for(30.0)
+    assert not here.open_stream.is_writable and there.padding_bytes == 0
+    world.resume(world.nodes[1])
+    world.run_for(5.0)
+    assert there.padding_bytes == WINDOW_BYTES + 2 * HIGH_WATER_BYTES and here.open_stream.is_writable
+
+
+def test_close_flushes_and_ends_cleanly_on_both_sides() -> None:
+    world, here, there = open_pair(LIMITED)
+    here.open_stream.write(b"x" * 300 * KIB)
+    here.open_stream.close()
+    with pytest.raises(Bug, match="write after close"):
+        here.open_stream.write(b"more")
+    world.run_for(5.0)
+    assert len(there.received) == 300 * KIB
+    assert [reason for _, reason in here.closings] == [None]
+    assert [reason for _, reason in there.closings] == [None]
+    there.open_stream.write(b"too late")
+    world.run_for(5.0)
+    assert len(here.closings) == len(there.closings) == 1 and not here.received
+
+
+def test_abort_resets_the_other_side_and_drops_what_was_not_sent() -> None:
+    world, here, there = open_pair(LIMITED)
+    here.open_stream.write_padding(10 * MIB)
+    world.run_for(1.0)
+    here.open_stream.abort()
+    assert here.closings == [], "never from within the call"
+    world.run_for(5.0)
+    assert [reason for _, reason in here.closings] == ["aborted"]
+    assert [reason for _, reason in there.closings] == ["reset"]
+    assert there.padding_bytes < 2 * MIB
+
+
+def test_killed_peer_resets_the_stream() -> None:
+    world, here, there = open_pair()
+    world.kill(world.nodes[1])
+    world.run_for(1.0)
+    assert [reason for _, reason in here.closings] == ["reset"]
+    assert there.closings == [], "a dead node is told nothing"
+
+
+def test_silent_peer_ends_the_stream_after_the_send_timeout() -> None:
+    world, here, _ = open_pair()
+    world.silence(world.nodes[1])
+    begun = world.now
+    world.run_for(60.0)
+    assert here.closings == [(about(begun + SEND_TIMEOUT_S), "timeout")]
+
+
+def test_short_cut_only_delays() -> None:
+    world, here, there = open_pair()
+    world.partition([world.nodes[0]])
+    here.open_stream.write(b"patience")
+    world.run_for(5.0)
+    assert not there.received
+    world.heal()
+    world.run_for(5.0)
+    assert there.received == b"patience" and here.closings == []
+
+
+def test_long_cut_ends_both_ends() -> None:
+    world, here, there = open_pair()
+    world.partition([world.nodes[0]])
+    here.open_stream.write(b"patience")
+    world.run_for(60.0)
+    assert [reason for _, reason in here.closings] == ["timeout"]
+    assert [reason for _, reason in there.closings] == ["timeout"]
+
+
+def test_open_that_fails_says_so_once() -> None:
+    world = trivial_world(3)
+    world.kill(world.nodes[1])
+    world.silence(world.nodes[2])
+    handlers = [NotingHandler(world.nodes[0].driver) for _ in range(2)]
+    for handler, place in zip(handlers, world.nodes[1:], strict=True):
+        world.nodes[0].driver.open_stream(place.peer, handler)
+    world.run_for(30.0)
+    assert handlers[0].closings == [(about(2 * RTT_S), "refused")]
+    assert handlers[1].closings == [(about(1.5 * RTT_S + CONNECT_TIMEOUT_S), "timeout")]
+    assert all(handler.opened_at is None for handler in handlers)
+
+
+def test_protocol_error_aborts_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: NotingHandler, size_bytes: int) -> None:
+        raise ProtocolError("bad_magic", "not ours")
+
+    world, here, there = open_pair()
+    world.misbehaviour_is_failure = False
+    monkeypatch.setattr(NotingHandler, "buffer_updated", refuse)
+    here.open_stream.write(b"garbage")
+    world.run_for(1.0)
+    assert [reason for _, reason in there.closings] == ["bad_magic"]
+    assert [reason for _, reason in here.closings] == ["reset"]
+    assert [text for _, _, _, text in world.misbehaviours] == ["bad_magic: not ours"]
+
+
+def test_misbehaviour_of_an_honest_node_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: NotingHandler, size_bytes: int) -> None:
+        raise ProtocolError("bad_magic", "not ours")
+
+    world, here, _ = open_pair()
+    monkeypatch.setattr(NotingHandler, "buffer_updated", refuse)
+    here.open_stream.write(b"garbage")
+    with pytest.raises(SimulationFailure, match="misbehaved: bad_magic"):
+        world.run_for(1.0)
+
+
+def test_stream_may_be_used_from_opened_on_either_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = NotingHandler.opened
+
+    def greet(self: NotingHandler, stream: Stream) -> None:
+        opened(self, stream)
+        stream.write(b"hello")
+
+    monkeypatch.setattr(NotingHandler, "opened", greet)
+    world, here, there = open_pair()
+    world.run_for(1.0)
+    assert here.received == there.received == b"hello"
+    assert here.opened_at is not None and here.last_at >= here.opened_at
+    assert isinstance(world.nodes[1].node, NotingNode)
