@@ -1,0 +1,219 @@
+"""What the admin API says, typed: the daemon answers with these models, and `peerd.client` reads them.
+
+Ids are 32 hexadecimal digits, durations seconds, sizes bytes. Fields are only ever added; the client ignores those that
+it does not know, so a newer daemon and an older client (and the reverse) understand each other.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+API_PREFIX: Final = "/v1"
+PROBLEM_TYPE: Final = "application/problem+json"
+STREAM_TYPE: Final = "application/x-ndjson"
+ROUTE_KEY_LENGTH_MAX: Final = 1024
+"""Longest key of ``/v1/route``, in characters."""
+
+
+class AdminModel(BaseModel):
+    """Base of what goes over the admin API."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class PluginStatus(AdminModel):
+    """One protocol of the daemon."""
+
+    name: str
+    version: int
+
+
+class Status(AdminModel):
+    """The daemon in one object."""
+
+    id: str
+    address: str = Field(description="host:port under which peers reach this node.")
+    cluster: str
+    profile: str
+    version: str
+    boot_epoch: int
+    pid: int
+    uptime_s: float
+    is_ready: bool = Field(description="Joined, with a complete leaf set, and not stopping.")
+    ring_size: float = Field(description="Estimated number of nodes; exact when the leaf set covers the ring.")
+    is_ring_size_exact: bool
+    leaf_set_members: int
+    links: int = Field(description="Control links that are up.")
+    plugins: list[PluginStatus]
+
+
+class Peer(AdminModel):
+    """Another node, as this one knows it."""
+
+    id: str
+    address: str
+    place: Literal["smaller", "larger", "both", "known"] = Field(
+        description="Side of the leaf set (both in a small ring), or known: in the routing table only."
+    )
+    rtt_s: float | None = Field(default=None, description="Smoothed round trip, where one was measured.")
+    is_linked: bool = Field(default=False, description="Whether a control link is up.")
+
+
+class Peers(AdminModel):
+    """Every peer that this node knows, in id order."""
+
+    peers: list[Peer]
+
+
+class Ring(AdminModel):
+    """The ring as seen from here: the leaf set nearest first on each side, and what else is known."""
+
+    id: str
+    address: str
+    ring_size: float
+    is_complete: bool = Field(description="Both sides of the leaf set are full and confirmed, or the ring is smaller.")
+    covers_ring: bool = Field(description="Every node of the ring is in the leaf set.")
+    smaller: list[Peer]
+    larger: list[Peer]
+    known: list[Peer]
+
+
+class Hop(AdminModel):
+    """One hop of a traced lookup; ``rtt_s`` is the round trip from the hop before it."""
+
+    id: str
+    address: str
+    rtt_s: float | None
+
+
+class Route(AdminModel):
+    """Who the root of a key is, and the way there. ``root`` is null when nobody answered in time."""
+
+    key: str
+    is_hashed: bool = Field(description="Whether the key is the hash of the text given, rather than the id itself.")
+    root: Peer | None
+    hops: list[Hop]
+    duration_s: float
+
+
+class Setting(AdminModel):
+    """One effective setting, in file notation, and where it came from."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+class Settings(AdminModel):
+    """The whole effective configuration."""
+
+    settings: list[Setting]
+
+
+class Check(AdminModel):
+    """One health check."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+class Health(AdminModel):
+    """Answer of the health probes; ``checks`` is filled on ``/healthz?verbose=1`` and ``/readyz``."""
+
+    status: Literal["ok", "failing"]
+    checks: list[Check] = []
+
+
+class Problem(AdminModel):
+    """An error (RFC 9457). ``title`` names the kind and is stable, ``detail`` is for the person who asked."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str = ""
+
+
+# Aggregation: written by the plugin as plain JSON lines, read here.
+
+
+class AggregateProgress(AdminModel):
+    """How far the requester's view of a round is; ``stage`` is a short stable word."""
+
+    type: Literal["progress"] = "progress"
+    round_id: str
+    stage: str
+    enrolled: int
+    expected: int
+    contributors: int
+    level: int | None
+    elapsed_s: float
+
+
+class MissingNode(AdminModel):
+    """A node whose data the answer lacks, and why."""
+
+    node: str
+    address: str | None
+    reason: str
+
+
+class GroupedValue(AdminModel):
+    """Groups in order of rank; what the cap on groups folded away is in ``remainder``."""
+
+    groups: dict[str, int | float]
+    groups_total: int
+    remainder_groups_max: int
+    remainder: int | float | None
+    exact: bool
+
+
+class ExtractionReport(AdminModel):
+    """What the contributors met while reading their files; sums."""
+
+    files_read: int = 0
+    files_unreadable: int = 0
+    files_binary: int = 0
+    files_skipped: int = 0
+    folders_unreadable: int = 0
+    bytes_read: int = 0
+    records: int = 0
+    records_selected: int = 0
+    records_rejected: int = 0
+    lines_truncated: int = 0
+    notes: list[str] = []
+
+
+class AggregateAnswer(AdminModel):
+    """The answer of a round, and the whole truth about it."""
+
+    type: Literal["answer"] = "answer"
+    round: str
+    query: str
+    outcome: Literal["complete", "partial", "failed"]
+    value: int | float | GroupedValue | None
+    contributors: int
+    contributor_ids: list[str]
+    expected: int
+    expected_basis: str
+    completeness: float
+    missing: list[MissingNode]
+    missing_count: int
+    report: ExtractionReport
+    duration_s: float
+    value_bytes: int
+    moved_bytes: int
+    computed_by: str | None
+
+
+class AggregateFailed(AdminModel):
+    """The daemon could not finish the round; the last line of such a stream."""
+
+    type: Literal["error"] = "error"
+    detail: str
+
+
+AggregateLine = Annotated[AggregateProgress | AggregateAnswer | AggregateFailed, Field(discriminator="type")]
+"""One line of the stream that answers ``POST /v1/aggregate``."""

@@ -1,0 +1,38 @@
+"""Memory for received values: anonymous, or above a threshold a file that has no name any more."""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from peerd.errors import Unavailable
+from peerd.limits import MIB
+
+HUGE_PAGES_FROM_BYTES: Final = 1 * MIB
+
+
+def allocate(size_bytes: int, *, spill_threshold_bytes: int, directory: Path | None) -> memoryview:
+    """A writable buffer of exactly ``size_bytes``. Raises `Unavailable` when memory or disk is short.
+
+    Above the threshold the kernel may write it out to ``directory``; the file was unlinked at once, so nothing is
+    left behind by a crash, and the space returns when the last view is gone.
+    """
+    try:
+        if size_bytes <= spill_threshold_bytes or directory is None:
+            return _anonymous(size_bytes)
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.truncate(size_bytes)
+            return memoryview(mmap.mmap(file.fileno(), size_bytes))
+    except (MemoryError, OSError) as error:
+        raise Unavailable(f"no room for a value of {size_bytes} bytes: {error}") from error
+
+
+def _anonymous(size_bytes: int) -> memoryview:
+    """Zeroing 64 MiB at once would hold the event loop for 33 ms; a mapping is zeroed as it fills, in large pages."""
+    if size_bytes < HUGE_PAGES_FROM_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return memoryview(bytearray(size_bytes))
+    area = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    area.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(area)

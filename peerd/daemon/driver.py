@@ -1,0 +1,160 @@
+"""The asyncio driver: `peerd.driver.Driver` on sockets, the clock, worker threads and the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from peerd.api import Metric, Priority, Rng, Store
+from peerd.daemon.buffers import allocate
+from peerd.daemon.link_settings import monotonic_s
+from peerd.daemon.link_telemetry import LINK_METRICS, LinkTelemetry
+from peerd.daemon.links import LinkEvents, Links
+from peerd.daemon.offload import OffloadPool
+from peerd.daemon.supervisor import SUPERVISOR_METRICS, PluginSupervisor, SupervisedNode
+from peerd.driver import StreamHandler, TimerHandle
+from peerd.errors import PeerMisbehaved
+from peerd.limits import SWAP_SPILL_BYTES
+from peerd.messages import PeerRef
+from peerd.telemetry.sinks import EventSink
+from peerd.wire.frames import Frame
+
+DRIVER_METRICS: Final = (
+    *LINK_METRICS,
+    *SUPERVISOR_METRICS,
+    Metric("peerd_offload_jobs", "gauge", "Jobs waiting for or running in worker threads."),
+)
+
+
+class Metrics(Protocol):
+    """What the driver needs of `peerd.telemetry.metrics.PrometheusMetrics`."""
+
+    def declare(self, metrics: Iterable[Metric]) -> None: ...
+    def count(self, name: str, amount: float, labels: Mapping[str, str]) -> None: ...
+    def gauge(self, name: str, value: float, labels: Mapping[str, str]) -> None: ...
+    def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None: ...
+    def watch(self, metrics: Sequence[Metric], read: Callable[[], Mapping[str, float]]) -> None: ...
+    def watch_traffic(self, read: Callable[[], Mapping[int, Sequence[int]]]) -> None: ...
+
+
+class Stores(Protocol):
+    """Where plugin stores come from: `peerd.daemon.state_directory.StateDirectory`."""
+
+    @property
+    def path(self) -> Path: ...
+    def plugin_store(self, plugin: str) -> Store: ...
+
+
+class DrivenNode(LinkEvents, SupervisedNode, Protocol):
+    """`peerd.node.Node` as the driver uses it, besides its start and stop."""
+
+
+class AsyncioDriver:
+    """Implements `peerd.driver.Driver`. Make it in a running loop; `attach` the node before links come in.
+
+    Every upcall into the node starts from the loop, never from within one of these methods.
+    """
+
+    carries_padding = False
+
+    def __init__(
+        self,
+        *,
+        links: Links,
+        telemetry: LinkTelemetry,
+        stores: Stores,
+        sink: EventSink,
+        metrics: Metrics,
+        offload: OffloadPool,
+        spill_threshold_bytes: int = SWAP_SPILL_BYTES,
+    ) -> None:
+        self.links = links
+        self.supervisor = PluginSupervisor(metrics)
+        self._telemetry = telemetry
+        self._stores = stores
+        self._sink = sink
+        self._metrics = metrics
+        self._offload = offload
+        self._spill_threshold_bytes = spill_threshold_bytes
+        self._loop = asyncio.get_running_loop()
+        metrics.declare(DRIVER_METRICS)
+        self.now = monotonic_s  # type: ignore[method-assign]  # the functions themselves: these two are called a lot
+        self.send = links.send  # type: ignore[method-assign]  # see above
+
+    def attach(self, node: DrivenNode) -> None:
+        """Connect the node that was made with this driver."""
+        self.links.attach(node)
+        self.supervisor.attach(node)
+        self._telemetry.attach(node.emit)
+
+    def now(self) -> float:
+        return monotonic_s()
+
+    def wall_time(self) -> float:
+        return time.time()
+
+    def rng(self, purpose: str) -> Rng:
+        """A generator of its own, unpredictable from outside."""
+        return random.Random(f"{purpose}:{secrets.token_hex(16)}")
+
+    def send(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
+        self.links.send(peer, frame, priority)
+
+    def dial(self, host: str, port: int, done: Callable[[PeerRef | None], None]) -> None:
+        self.links.dial(host, port, done)
+
+    def disconnect(self, peer: PeerRef, reason: str) -> None:
+        self.links.disconnect(peer, reason)
+
+    def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
+        self.links.misbehaved(peer, error)
+
+    def open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
+        self.links.open_stream(peer, handler)
+
+    def allocate(self, size_bytes: int) -> memoryview:
+        """Raises `Unavailable` when there is no room."""
+        return allocate(size_bytes, spill_threshold_bytes=self._spill_threshold_bytes, directory=self._stores.path)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> TimerHandle:
+        return self._loop.call_later(delay_s, callback)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback)
+
+    def offload(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        done: Callable[[Any], None],
+        failed: Callable[[BaseException], None],
+        cost_s: float,
+    ) -> None:
+        """``cost_s`` means nothing here: the clock is real."""
+        self._offload.submit(function, arguments, done, failed)
+
+    def store(self, plugin: str) -> Store:
+        return self._stores.plugin_store(plugin)
+
+    def record(self, record: dict[str, object]) -> None:
+        self._sink.write(record)
+
+    def declare_metrics(self, metrics: tuple[Metric, ...]) -> None:
+        self._metrics.declare(metrics)
+
+    def count(self, name: str, amount: float, labels: Mapping[str, str]) -> None:
+        self._metrics.count(name, amount, labels)
+
+    def gauge(self, name: str, value: float, labels: Mapping[str, str]) -> None:
+        self._metrics.gauge(name, value, labels)
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None:
+        self._metrics.observe(name, value, labels)
+
+    def handler_failed(self, plugin: str, error: Exception) -> None:
+        self.supervisor.handler_failed(plugin, error)

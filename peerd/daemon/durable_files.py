@@ -1,0 +1,46 @@
+"""Writing files so that neither a crash nor a power cut leaves half of one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replace ``path`` so that a crash at any point leaves the old or the new content. Raises ``OSError``."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        with os.fdopen(os.open(temporary, flags, mode), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def write_new_file(path: Path, content: bytes, mode: int) -> None:
+    """Create ``path`` with exactly ``mode`` from the first byte on; an existing file is never overwritten.
+
+    For keys: one that was readable for a moment is stolen, and one that a power cut takes back after its id was
+    published is lost. Raises ``FileExistsError`` or another ``OSError``.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)  # the umask may have taken bits away
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames and new names in a directory survive a power cut. Raises ``OSError``."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

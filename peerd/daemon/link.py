@@ -1,0 +1,237 @@
+"""One established control link: frames in to the node, the peer's send queue out, corked once a loop iteration."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from typing import Final, Protocol, cast
+
+from peerd.daemon.link_settings import LinkContext
+from peerd.daemon.rate_limit import TokenBucket
+from peerd.daemon.send_queue import SendQueue
+from peerd.errors import PeerMisbehaved, ProtocolError
+from peerd.limits import CONTROL_FRAME_BYTES_MAX
+from peerd.messages import PeerRef
+from peerd.wire.codec import decode, encode
+from peerd.wire.frames import Frame, FrameDecoder
+from peerd.wire.handshake import Established, Goodbye, Heartbeat, HelloRefused
+
+_CLOSING: Final = frozenset({Goodbye.TYPE_ID, HelloRefused.TYPE_ID})
+"""A dialler that does not like our answer says so only after it, when this side has a link already."""
+HEARTBEAT_BYTES: Final = encode(Heartbeat()).to_bytes()
+
+
+class LinkOwner(Protocol):
+    """Who hears of a link: `peerd.daemon.links.Links`."""
+
+    def frame_received(self, peer: PeerRef, frame: Frame) -> None: ...
+
+    def link_misbehaved(self, link: Link, error: PeerMisbehaved) -> None: ...
+
+    def link_lost(self, link: Link, reason: str) -> None:
+        """Called once, last."""
+
+
+class Link(asyncio.Protocol):
+    """The asyncio protocol of a control connection after its handshake.
+
+    ``outbox`` is the peer's queue and outlives the link. Times are the context's monotonic seconds. A link that was
+    retired sends nothing more but still hands over what the peer had under way.
+    """
+
+    def __init__(
+        self,
+        owner: LinkOwner,
+        context: LinkContext,
+        established: Established,
+        outbox: SendQueue,
+        *,
+        dialled: bool,
+        address: str,
+    ) -> None:
+        now = context.now()
+        self.peer = established.peer
+        self.boot_epoch = established.boot_epoch
+        self.protocol = established.protocol
+        self.dialled = dialled
+        self.address = address
+        self.established_at = now
+        self.retired_at: float | None = None
+        self.goodbye: str | None = None
+        """The reason that the peer gave for closing."""
+        self._owner = owner
+        self._context = context
+        self._settings = context.settings
+        self._outbox = outbox
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder(CONTROL_FRAME_BYTES_MAX)
+        self._bucket = TokenBucket(self._settings.messages_per_second, self._settings.messages_burst, now)
+        self._transport: asyncio.Transport | None = None
+        self._flush_scheduled = False
+        self._paused_since: float | None = None
+        self._frame_since: float | None = None
+        self._received_at = self._sent_at = self._used_at = now
+        self._reason: str | None = None
+
+    # Life
+
+    def attach(self, transport: asyncio.Transport) -> None:
+        """Take over a connection whose handshake is done."""
+        self._transport = transport
+        transport.set_protocol(self)
+        transport.set_write_buffer_limits(high=self._settings.write_high_water_bytes)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether frames may be sent on it."""
+        return self._transport is not None and self._reason is None and self.goodbye is None and not self.is_retired
+
+    @property
+    def is_retired(self) -> bool:
+        """Whether it only reads what is under way."""
+        return self.retired_at is not None
+
+    def retire(self, reason: str) -> None:
+        """Say goodbye and read on until the peer closes, for a short while at most. Sends nothing that is queued."""
+        if self._transport is None or self.is_retired or self._reason is not None:
+            return
+        self.retired_at = self._context.now()
+        self._reason = reason
+        self._transport.write(encode(Goodbye(reason)).to_bytes())
+
+    def abort(self, reason: str) -> None:
+        """End it at once; `LinkOwner.link_lost` follows."""
+        if self._transport is not None:
+            self.retired_at = None
+            self._reason = self._reason or reason
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The transport is gone, for whatever reason."""
+        if self._transport is None:
+            return
+        self._transport = None
+        reason = self._reason
+        if reason is None:
+            reason = f"goodbye:{self.goodbye}" if self.goodbye is not None else _loss_reason(exc)
+        self._owner.link_lost(self, reason)
+
+    # In
+
+    def data_received(self, data: bytes) -> None:
+        """The hot path: cut into frames and hand each to the node."""
+        if not self._is_reading():
+            return
+        now = self._received_at = self._context.now()
+        try:
+            frames = self._decoder.feed(data)
+            if frames:
+                self._charge(frames, now)
+        except ProtocolError as error:
+            self._owner.link_misbehaved(self, error)
+            return
+        if not self._decoder.is_mid_frame:
+            self._frame_since = None
+        elif frames or self._frame_since is None:
+            self._frame_since = now
+        for frame in frames:
+            if frame.type_id == Heartbeat.TYPE_ID:
+                continue
+            if frame.type_id in _CLOSING:
+                self._goodbye_received(frame)
+                return
+            self._used_at = now
+            self._owner.frame_received(self.peer, frame)
+            if not self._is_reading():
+                return  # the frame cost the peer its link
+
+    def _is_reading(self) -> bool:
+        if self._transport is None or self.goodbye is not None:
+            return False
+        return self._reason is None or self.is_retired
+
+    def _charge(self, frames: list[Frame], now: float) -> None:
+        exempt = self._context.exempt_types
+        amount = len(frames) if not exempt else sum(frame.type_id not in exempt for frame in frames)
+        if not self._bucket.take(now, amount):
+            rate = self._settings.messages_per_second
+            raise ProtocolError("flood", f"more than {rate:g} messages a second")
+
+    def _goodbye_received(self, frame: Frame) -> None:
+        try:
+            decoded = decode(frame)
+        except ProtocolError as error:
+            self._owner.link_misbehaved(self, error)
+            return
+        message = decoded.message if decoded is not None else None
+        self.goodbye = message.reason if isinstance(message, Goodbye | HelloRefused) else "unknown"
+        if self._transport is not None:
+            self._transport.close()
+
+    # Out
+
+    def wake(self) -> None:
+        """Something is queued: send it at the end of this loop iteration, together with what follows."""
+        if not self._flush_scheduled and self._paused_since is None:
+            self._flush_scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Hand the queue to the transport until it has enough."""
+        self._flush_scheduled = False
+        if not self.is_up or self._transport is None:
+            return
+        outbox, transport = self._outbox, self._transport
+        while outbox.size_bytes and self._paused_since is None:
+            self._sent_at = self._used_at = self._context.now()
+            transport.write(b"".join(outbox.take(self._settings.write_high_water_bytes)))
+
+    def pause_writing(self) -> None:
+        """The transport is above its high-water mark: the peer reads too slowly."""
+        self._paused_since = self._context.now()
+
+    def resume_writing(self) -> None:
+        """The transport is below its low-water mark."""
+        self._paused_since = None
+        self.flush()
+
+    # Time
+
+    def sweep(self, now: float) -> None:
+        """Enforce the time limits and keep an idle link alive; called a few times a second."""
+        settings = self._settings
+        if self._transport is None:
+            return
+        if self.retired_at is not None:
+            if now - self.retired_at > settings.close_linger_s:
+                self._transport.abort()
+        elif self._paused_since is not None and now - self._paused_since > settings.write_deadline_s:
+            self.abort("write_deadline")
+        elif self._frame_since is not None and now - self._frame_since > settings.frame_idle_s:
+            self.abort("frame_idle")
+        elif now - self._received_at > settings.silence_s:
+            self.abort("silent")
+        elif now - self._used_at > settings.unused_s:
+            self.retire("idle")
+        elif now - self._sent_at > settings.heartbeat_s and self._paused_since is None:
+            self._sent_at = now
+            self._transport.write(HEARTBEAT_BYTES)
+
+
+def _loss_reason(error: Exception | None) -> str:
+    match error:
+        case None:
+            return "eof"
+        case ConnectionResetError() | BrokenPipeError():
+            return "reset"
+        case OSError(errno=errno.ETIMEDOUT):
+            return "user_timeout"
+        case OSError(errno=errno.EHOSTUNREACH | errno.ENETUNREACH):
+            return "unreachable"
+        case _:
+            return "error"
+
+
+def as_transport(transport: asyncio.BaseTransport) -> asyncio.Transport:
+    """asyncio's own type for `connection_made` is too wide."""
+    return cast(asyncio.Transport, transport)

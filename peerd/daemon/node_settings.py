@@ -1,0 +1,94 @@
+"""From the operator's configuration to what a node is told at birth: identity, address, parameters."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from peerd.config import PeerdConfig, is_loopback, split_address
+from peerd.daemon.identity import derive_node_id, load_node_identity, load_or_create_private_key, public_key_der
+from peerd.daemon.link_settings import TlsContexts
+from peerd.daemon.tls import client_context, server_context
+from peerd.errors import ConfigError
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
+from peerd.node import NodeSettings
+
+_WILDCARDS = ("0.0.0.0", "::")
+_ROUTE_PROBE = ("192.0.2.1", 9)
+"""An address of nobody (RFC 5737): asking which interface leads there sends no packet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this node is, and how it proves it (``tls`` is ``None`` on loopback without TLS)."""
+
+    node_id: NodeId
+    tls: TlsContexts | None
+
+
+def load_identity(config: PeerdConfig) -> Identity:
+    """Key, certificate and contexts from the configured files. Raises `ConfigError` naming the file.
+
+    Without TLS the id is that of the node's key alone: as stable, but nothing proves it.
+    """
+    if config.tls.mode == "off":
+        key = load_or_create_private_key(Path(config.node.state_dir) / "node.key")
+        return Identity(derive_node_id(public_key_der(key.public_key()), b""), None)
+    ca_file, cert_file, key_file = config.tls_files()
+    peer = load_node_identity(cluster=config.node.cluster, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+    return Identity(
+        peer.node_id,
+        TlsContexts(
+            server=server_context(ca_file=ca_file, cert_file=cert_file, key_file=key_file),
+            client=client_context(ca_file=ca_file, cert_file=cert_file, key_file=key_file),
+        ),
+    )
+
+
+def advertised(config: PeerdConfig, node_id: NodeId, listening: tuple[str, int]) -> PeerRef:
+    """Where others reach this node. Raises `ConfigError` when that cannot be found out."""
+    host, port = listening
+    if config.node.advertise:
+        host, advertised_port = split_address(config.node.advertise)
+        return PeerRef(node_id, host, advertised_port or port)
+    if host in _WILDCARDS:
+        host = _outgoing_host(config)
+    return PeerRef(node_id, host, port)
+
+
+def _outgoing_host(config: PeerdConfig) -> str:
+    """The address of the interface that leads to the first bootstrap node that is not this machine."""
+    targets = [split_address(text) for text in config.node.bootstrap]
+    targets = [target for target in targets if not is_loopback(target[0])] or [_ROUTE_PROBE]
+    family = socket.AF_INET6 if ":" in targets[0][0] else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect(targets[0])
+            return str(sock.getsockname()[0])
+    except OSError as error:
+        raise ConfigError(
+            f"no address to advertise: no route to {targets[0][0]} ({error}); set host:port", key="node.advertise"
+        ) from error
+
+
+def node_settings(config: PeerdConfig, peer: PeerRef, boot_epoch: int) -> NodeSettings:
+    """What `peerd.node.Node` is made with."""
+    return NodeSettings(
+        peer=peer,
+        boot_epoch=boot_epoch,
+        overlay=config.overlay,
+        swap=config.swap,
+        profile=config.node.profile,
+        version=package_version(),
+    )
+
+
+def package_version() -> str:
+    """The installed version of peerd, or "unknown" when it runs from a bare source tree."""
+    try:
+        return version("peerd")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,70 @@
+"""What waits for one peer: frames in three priorities, bounded in bytes."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from peerd.api import Priority
+from peerd.limits import FRAME_HEADER_BYTES
+from peerd.wire.frames import HEADER, MAGIC, Frame
+
+
+class SendQueue:
+    """Outlives connections: frames stay here until a transport has taken them, so a lost race of dials loses none.
+
+    Within a priority the order is kept. When full, background frames give way first, then normal ones to urgent ones.
+    """
+
+    __slots__ = ("_bytes_max", "_queues", "size_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._queues: tuple[deque[Frame], ...] = tuple(deque() for _ in Priority)
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return sum(len(queue) for queue in self._queues)
+
+    def push(self, frame: Frame, priority: Priority) -> int:
+        """Queue a frame; returns how many frames were dropped for it (it may be the one)."""
+        dropped = 0
+        size = FRAME_HEADER_BYTES + len(frame.body)
+        if self.size_bytes + size > self._bytes_max:
+            dropped = self._make_room(size, priority)
+            if self.size_bytes + size > self._bytes_max:
+                return dropped + 1
+        self._queues[priority].append(frame)
+        self.size_bytes += size
+        return dropped
+
+    def take(self, bytes_max: int) -> list[bytes]:
+        """Up to about ``bytes_max`` bytes (at least one frame) in sending order, headers and bodies in turn."""
+        parts: list[bytes] = []
+        taken = 0
+        for queue in self._queues:
+            while queue and taken < bytes_max:
+                type_id, flags, body = queue.popleft()
+                parts.append(HEADER.pack(MAGIC, type_id, flags, len(body)))
+                parts.append(body)
+                taken += FRAME_HEADER_BYTES + len(body)
+        self.size_bytes -= taken
+        return parts
+
+    def clear(self) -> int:
+        """Drop everything; returns how many frames that were."""
+        dropped = len(self)
+        for queue in self._queues:
+            queue.clear()
+        self.size_bytes = 0
+        return dropped
+
+    def _make_room(self, size: int, priority: Priority) -> int:
+        dropped = 0
+        for victim in reversed(Priority):
+            if victim <= priority:
+                break
+            queue = self._queues[victim]
+            while queue and self.size_bytes + size > self._bytes_max:
+                self.size_bytes -= queue.popleft().size_bytes
+                dropped += 1
+        return dropped

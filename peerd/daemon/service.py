@@ -1,0 +1,388 @@
+"""The daemon: everything put together, started in order, stopped in reverse within a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, Self
+
+import structlog
+
+from peerd.api import Plugin
+from peerd.config import TCP_SINK, LoadedConfig, TelemetryConfig, split_address
+from peerd.daemon.driver import AsyncioDriver
+from peerd.daemon.durable_files import write_atomically
+from peerd.daemon.link_settings import LinkContext, LinkSettings, monotonic_s
+from peerd.daemon.link_telemetry import LinkTelemetry
+from peerd.daemon.links import Links
+from peerd.daemon.listener import Listener
+from peerd.daemon.loop_lag import LoopLag
+from peerd.daemon.loops import LoopName, run
+from peerd.daemon.node_settings import advertised, load_identity, node_settings, package_version
+from peerd.daemon.offload import OffloadPool
+from peerd.daemon.plugins import find_plugins, make_plugins
+from peerd.daemon.rate_limit import TokenBucket
+from peerd.daemon.resources import links_that_fit, resource_snapshot
+from peerd.daemon.sockets import BACKLOG, listening_socket
+from peerd.daemon.state_directory import StateDirectory
+from peerd.daemon.systemd import ServiceManager
+from peerd.daemon.tasks import cancel_and_wait, spawn
+from peerd.errors import ConfigError, ExitCode, Unavailable
+from peerd.ids import format_id
+from peerd.messages import PeerRef
+from peerd.node import Node
+from peerd.telemetry.metrics import RING_METRICS, PrometheusMetrics
+from peerd.telemetry.sinks import EventSink, FileSink, NullSink, StdoutSink, TcpSink
+from peerd.wire.handshake import LocalNode
+
+SNAPSHOT_INTERVAL_S: Final = 30.0
+KNOWN_PEERS_INTERVAL_S: Final = 30.0
+READY_TIMEOUT_S: Final = 30.0
+"""The service manager hears READY when the ring is joined, or after this: a lone survivor of a power cut is up, too."""
+
+_log = structlog.get_logger("peerd.daemon")
+
+
+class AdminServer(Protocol):
+    """The admin API while it runs."""
+
+    @property
+    def http_port(self) -> int | None:
+        """Port in use on loopback, if any."""
+
+    async def stop(self) -> None: ...
+
+
+StartAdmin = Callable[["Daemon"], Awaitable[AdminServer]]
+
+
+class Daemon:
+    """One node on this machine. `run` is the process's life; ``async with`` or `start` and `stop` embed it.
+
+    ``plugins``: instances to use instead of the installed ones. ``start_admin``: what opens the admin API, if any.
+    ``listening``: a bound socket to use instead of ``node.listen``, from whoever started this process.
+    """
+
+    node: Node
+    links: Links
+    driver: AsyncioDriver
+    peer: PeerRef
+
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        *,
+        plugins: Sequence[Plugin] | None = None,
+        start_admin: StartAdmin | None = None,
+        sink: EventSink | None = None,
+        listening: socket.socket | None = None,
+        snapshot_interval_s: float = SNAPSHOT_INTERVAL_S,
+    ) -> None:
+        self.loaded = loaded
+        self.config = loaded.config
+        self.metrics = PrometheusMetrics(version=package_version())
+        self.exit_code = ExitCode.OK
+        self._plugins = plugins
+        self._start_admin = start_admin
+        self._admin: AdminServer | None = None
+        self._sink = sink
+        self._listening = listening
+        self._snapshot_interval_s = snapshot_interval_s
+        self._manager = ServiceManager()
+        self._lag = LoopLag()
+        self._started_at = monotonic_s()
+        self._ending: list[Callable[[], Any]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._known: tuple[PeerRef, ...] = ()
+        self._stop_requested = asyncio.Event()
+        self._stop_reason = "stopped"
+        self._is_hurried = False
+        self._loop_errors = TokenBucket(1.0, 20.0, self._started_at)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    # What the admin API reads
+
+    @property
+    def loop_lag_s(self) -> float:
+        """How late the event loop ran its last timer."""
+        return self._lag.last_s
+
+    @property
+    def disabled_plugins(self) -> dict[str, str]:
+        """Plugins that failed too often and are off, with their last error."""
+        return dict(self.driver.supervisor.disabled)
+
+    @property
+    def uptime_s(self) -> float:
+        """Since this object was made."""
+        return monotonic_s() - self._started_at
+
+    # Life
+
+    async def run(self) -> ExitCode:
+        """Start, serve until TERM, INT or a fatal condition, stop; a second signal stops at once."""
+        loop = asyncio.get_running_loop()
+        await self.start()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        try:
+            await self._stop_requested.wait()
+        finally:
+            await self.stop(self._stop_reason)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+        return self.exit_code
+
+    async def start(self) -> None:
+        """Bring the node up; joining the ring goes on afterwards. Raises `ConfigError`, `Unavailable`, ``OSError``.
+
+        When it raises, what was opened is closed again.
+        """
+        try:
+            state = self._open_state()
+            self._build(state)
+            self._serve(state)
+            if self._start_admin is not None:
+                self._admin = await self._start_admin(self)
+            self._write_ports_file()
+        except BaseException:
+            await self.stop("failed to start")
+            raise
+
+    def request_stop(self, reason: str, exit_code: ExitCode = ExitCode.OK) -> None:
+        """Have `run` end."""
+        if not self._stop_requested.is_set():
+            self._stop_reason, self.exit_code = reason, exit_code
+            self._stop_requested.set()
+
+    async def stop(self, reason: str = "stopped") -> None:
+        """Leave the ring, flush, close everything, within ``node.shutdown_timeout``. Harmless when repeated."""
+        if not self._ending:
+            return
+        ending, self._ending = self._ending, []
+        self._manager.notify("STOPPING=1", f"STATUS={reason}")
+        await cancel_and_wait(self._tasks)
+        if self._admin is not None:
+            await self._admin.stop()
+            self._admin = None
+        if hasattr(self, "node") and not self.node.is_stopped:
+            await self._leave(reason)
+        for close in reversed(ending):
+            result = close()
+            if asyncio.iscoroutine(result):
+                await result
+        _log.info("node.stopped", reason=reason)
+
+    # Inside: start
+
+    def _open_state(self) -> StateDirectory:
+        state = StateDirectory(Path(self.config.node.state_dir))
+        self._ending.append(state.close)
+        for warning in state.warnings:
+            _log.warning("state.damaged", detail=warning)
+        return state
+
+    def _build(self, state: StateDirectory) -> None:
+        config, now = self.config, monotonic_s
+        identity = load_identity(config)
+        epoch = state.boot_epoch()
+        sock = self._listen()
+        self._ending.append(sock.close)
+        self.peer = advertised(config, identity.node_id, sock.getsockname()[:2])
+        link_settings = LinkSettings.from_config(config.limits, links_that_fit(config.limits.links_max))
+        plugins = self._make_plugins()
+        exempt = [kind.TYPE_ID for plugin in plugins if plugin.is_exempt_from_rate_limit for kind in plugin.messages]
+        context = LinkContext(
+            LocalNode(self.peer, config.node.cluster, epoch),
+            link_settings,
+            identity.tls,
+            exempt_types=frozenset(exempt),
+        )
+        telemetry = LinkTelemetry(self.metrics, now)
+        self.links = Links(context, telemetry)
+        self.links.on_duplicate_identity = self._duplicate
+        self._listener = Listener(sock, self.links, context, telemetry)
+        sink = self._open_sink(epoch)
+        self._offload = OffloadPool()
+        self.driver = AsyncioDriver(
+            links=self.links,
+            telemetry=telemetry,
+            stores=state,
+            sink=sink,
+            metrics=self.metrics,
+            offload=self._offload,
+            spill_threshold_bytes=config.swap.spill_bytes,
+        )
+        self.node = Node(self.driver, node_settings(config, self.peer, epoch), plugins)
+        self.driver.attach(self.node)
+        self.metrics.watch(RING_METRICS, self._ring_numbers)
+        self.metrics.watch_traffic(lambda: self.node.traffic)
+
+    def _listen(self) -> socket.socket:
+        host, port = split_address(self.config.node.listen)
+        try:
+            if self._listening is None:
+                return listening_socket(host, port)
+            self._listening.setblocking(False)
+            self._listening.listen(BACKLOG)
+            return self._listening
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {self.config.node.listen}: {error}", key="node.listen") from error
+
+    def _make_plugins(self) -> list[Plugin]:
+        if self._plugins is not None:
+            return list(self._plugins)
+        return make_plugins(find_plugins(), self.config.protocols)
+
+    def _open_sink(self, epoch: int) -> EventSink:
+        sink = open_sink(self.config.telemetry, self.peer, epoch) if self._sink is None else self._sink
+        self._ending.append(lambda: asyncio.to_thread(sink.close))
+        return sink
+
+    def _serve(self, state: StateDirectory) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._loop_failed)
+        self._lag.start()
+        self._ending += [self._lag.stop, self._offload.close, self.driver.supervisor.stop]
+        self._state = state
+        self.links.start()
+        self._listener.start()
+        own = {(self.peer.host, self.peer.port), split_address(self.config.node.listen)}
+        bootstrap = [address for address in map(split_address, self.config.node.bootstrap) if address not in own]
+        self.node.start(bootstrap, [peer for peer in state.load_known_peers() if peer.id != self.peer.id])
+        self._manager.start_watchdog()
+        self._ending.append(self._manager.stop_watchdog)
+        self._tasks = [
+            spawn(self._tell_ready(), name="tell ready"),
+            spawn(self._save_known_peers(), name="save known peers"),
+            spawn(self._snapshots(), name="snapshots"),
+        ]
+        _log.info("node.started", node=format_id(self.peer.id), address=self.peer.address)
+
+    def _write_ports_file(self) -> None:
+        if self.config.node.ports_file:
+            ports = {
+                "pid": os.getpid(),
+                "id": format_id(self.peer.id),
+                "peer": self.peer.address,
+                "admin_socket": self.config.admin.socket,
+                "admin_http_port": self._admin.http_port if self._admin is not None else None,
+            }
+            write_atomically(Path(self.config.node.ports_file), json.dumps(ports).encode() + b"\n", 0o644)
+
+    # Inside: meanwhile
+
+    async def _tell_ready(self) -> None:
+        deadline = monotonic_s() + READY_TIMEOUT_S
+        while not self.node.is_ready and monotonic_s() < deadline:  # noqa: ASYNC110  # the node is sans-IO: no event
+            await asyncio.sleep(0.05)
+        status = "in the ring" if self.node.is_ready else "still joining the ring"
+        self._manager.notify("READY=1", f"STATUS={status}")
+
+    async def _save_known_peers(self) -> None:
+        while True:
+            await asyncio.sleep(KNOWN_PEERS_INTERVAL_S)
+            known = self.node.overlay.known_peers()
+            if known and known != self._known:
+                self._known = known
+                self._offload.submit(self._state.save_known_peers, (known,), _nothing, self._save_failed)
+
+    def _save_failed(self, error: BaseException) -> None:
+        self._known = ()
+        _log.warning("state.not_saved", error=str(error))
+
+    async def _snapshots(self) -> None:
+        while True:
+            await asyncio.sleep(self._snapshot_interval_s)
+            self.node.cause = None
+            self.node.snapshot_traffic()
+            self.node.emit(resource_snapshot(len(self.links), self._lag.take_max_s()))
+            self.node.cause = None
+
+    def _ring_numbers(self) -> dict[str, float]:
+        overlay = self.node.overlay
+        self.metrics.gauge("peerd_offload_jobs", self._offload.outstanding, {})
+        return {
+            "peerd_ring_ready": float(self.node.is_ready),
+            "peerd_ring_estimated_nodes": overlay.estimated_ring_size(),
+            "peerd_leaf_set_members": float(len(overlay.leaf_set().members())),
+            "peerd_links": float(len(self.links)),
+            "peerd_event_loop_lag_seconds": self._lag.last_s,
+        }
+
+    def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What no task or callback caught: a bug of ours, logged at a bounded rate (a full table repeats itself)."""
+        if self._loop_errors.take(monotonic_s()):
+            error = context.get("exception")
+            _log.error("loop.failed", message=str(context.get("message")), error=repr(error), exc_info=error)
+
+    # Inside: stop
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if self._stop_requested.is_set():
+            self._is_hurried = True
+            if hasattr(self, "links"):
+                self.links.abort_all("stopping")
+        self.request_stop(f"signal {number.name}")
+
+    def _duplicate(self, detail: str) -> None:
+        if not self._stop_requested.is_set():
+            _log.error("node.duplicate_identity", node=format_id(self.peer.id), detail=detail)
+        self.request_stop("duplicate identity", ExitCode.DUPLICATE_IDENTITY)
+
+    async def _leave(self, reason: str) -> None:
+        known = self.node.overlay.known_peers()
+        self.node.stop(reason)
+        self._listener.close()
+        await self._listener.wait_closed()
+        await self.links.stop(0.0 if self._is_hurried else self.config.node.shutdown_timeout)
+        if known:
+            try:
+                self._state.save_known_peers(known)
+            except Unavailable as error:
+                self._save_failed(error)
+
+
+def open_sink(telemetry: TelemetryConfig, peer: PeerRef, epoch: int) -> EventSink:
+    """The event log's destination, as ``telemetry.sink`` names it."""
+    target, queue_max = telemetry.sink, telemetry.queue_records_max
+    if not target:
+        return NullSink()
+    if target == "stdout":
+        return StdoutSink(queue_records_max=queue_max)
+    if target.startswith(TCP_SINK):
+        return TcpSink(*split_address(target.removeprefix(TCP_SINK)), queue_records_max=queue_max)
+    return FileSink(
+        Path(target),
+        format_id(peer.id),
+        boot=epoch,
+        rotate_bytes=telemetry.rotate_size,
+        rotate_age_s=telemetry.rotate_age,
+        files_max=telemetry.files_max,
+        queue_records_max=queue_max,
+    )
+
+
+def serve(loaded: LoadedConfig, *, loop: LoopName = "auto", listening: socket.socket | None = None) -> ExitCode:
+    """The whole life of a daemon process, admin API included. Raises `ConfigError` when it cannot start."""
+    from peerd.daemon.admin import start_admin  # FastAPI takes a while to import, and embedders may not want it
+
+    async def main() -> ExitCode:
+        return await Daemon(loaded, start_admin=start_admin, listening=listening).run()
+
+    return run(main(), loop=loop)
+
+
+def _nothing(result: Any) -> None:
+    """Nothing to do when a save succeeded."""

@@ -1,0 +1,75 @@
+"""Sockets with the options that make a dead peer show: both are needed, keepalive alone misses pending writes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Final
+
+KEEPALIVE_IDLE_S: Final = 10
+KEEPALIVE_INTERVAL_S: Final = 5
+KEEPALIVE_PROBES: Final = 3
+USER_TIMEOUT_MS: Final = 15_000
+"""Unacknowledged data for this long ends a connection; keepalive does not run while a write is pending."""
+BACKLOG: Final = 128
+
+
+def tune(sock: socket.socket) -> None:
+    """No Nagle, keepalive, and a bound on unacknowledged data. Harmless on a socket that is gone already."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (
+            ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+            ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+            ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+            ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
+        ):
+            if hasattr(socket, option):  # Linux has them all, others some
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A non-blocking listening socket. Raises ``OSError``; port 0 lets the system choose."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def connected_socket(host: str, port: int) -> socket.socket:
+    """Connect to the first address of ``host`` that answers. Raises ``OSError``, the last one met."""
+    loop = asyncio.get_running_loop()
+    last_error = OSError(f"no address for {host}")
+    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            tune(sock)
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            last_error = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise last_error
+
+
+def format_address(address: object) -> str:
+    """``host:port`` of a socket address, for logs."""
+    match address:
+        case (str(host), int(port), *_):
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        case _:
+            return "unknown"

@@ -1,0 +1,65 @@
+"""The bulk connections that are open."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from peerd.daemon.connection import PendingConnection
+from peerd.daemon.link_telemetry import LinkTelemetry
+from peerd.daemon.streams import BulkStream
+from peerd.driver import StreamHandler
+from peerd.errors import PeerMisbehaved
+from peerd.messages import PeerRef
+from peerd.wire.handshake import Established
+
+
+class StreamUser(Protocol):
+    """What the table needs around it: `peerd.daemon.links.Links`."""
+
+    @property
+    def telemetry(self) -> LinkTelemetry: ...
+    def stream_accepted(self, peer: PeerRef) -> StreamHandler: ...
+    def stream_ended(self) -> None: ...
+    def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None: ...
+
+
+class StreamTable:
+    """Keeps streams until they are lost, so that a stop can end them."""
+
+    def __init__(self, user: StreamUser) -> None:
+        self._user = user
+        self._streams: dict[BulkStream, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def adopt(
+        self, connection: PendingConnection, established: Established, transport: asyncio.Transport, rest: bytes
+    ) -> None:
+        """Make a stream of a connection whose handshake is done."""
+        handler = connection.stream_handler or self._user.stream_accepted(established.peer)
+        stream = BulkStream(self, established.peer, handler)
+        self._streams[stream] = None
+        self._user.telemetry.streams(len(self._streams))
+        stream.attach(transport, rest)
+
+    def stream_misbehaved(self, stream: BulkStream, error: PeerMisbehaved) -> None:
+        """A stream's bytes were not what its protocol says; it is aborted already."""
+        self._user.misbehaved(stream.peer, error)
+
+    def stream_lost(self, stream: BulkStream) -> None:
+        """It ended."""
+        self._streams.pop(stream, None)
+        self._user.telemetry.streams(len(self._streams))
+        self._user.stream_ended()
+
+    def close(self) -> None:
+        """Flush and close every stream."""
+        for stream in list(self._streams):
+            stream.finish("stopping")
+
+    def abort(self) -> None:
+        """End every stream now."""
+        for stream in list(self._streams):
+            stream.end("stopping")

@@ -1,0 +1,209 @@
+"""Whole daemons in this process: a ring over TLS, restarts, signals, and starts that fail and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peerd.api import Plugin, handles
+from peerd.config import LoadedConfig, load_config
+from peerd.daemon.authority import ClusterAuthority, create_node_files
+from peerd.daemon.service import Daemon
+from peerd.daemon.sockets import listening_socket
+from peerd.errors import ConfigError, ExitCode
+from peerd.messages import Message, PeerRef, message
+from peerd.telemetry.sinks import MemorySink
+from tests.support.both_loops import both_loops
+from tests.support.link_rig import until
+
+
+@message(0x7E02, bytes_max=64)
+class Poke(Message):
+    """Makes `Fragile` raise."""
+
+
+class Fragile(Plugin):
+    """A plugin whose handler fails."""
+
+    name = "fragile"
+    messages = (Poke,)
+
+    @handles(Poke)
+    def on_poke(self, message: Poke, source: PeerRef) -> None:
+        raise ValueError("poked")
+
+
+class Site:
+    """A cluster's authority and the state directories of its nodes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.authority = ClusterAuthority.create("test")
+
+    def config(self, name: str, *, bootstrap: list[str] | None = None, **flags: Any) -> LoadedConfig:
+        directory = self.path / name
+        if not directory.exists():
+            create_node_files(self.authority, directory)
+        settings: dict[str, object] = {
+            "node.cluster": "test",
+            "node.profile": "local",
+            "node.listen": "127.0.0.1:0",
+            "node.state_dir": str(directory),
+            "node.bootstrap": bootstrap or [],
+            "node.shutdown_timeout": "1s",
+            "admin.http": "",
+        }
+        settings.update({key.replace("__", "."): value for key, value in flags.items()})
+        return load_config(environment={}, flags=settings)
+
+    def daemon(self, name: str, bootstrap: list[str] | None = None, **flags: Any) -> Daemon:
+        return Daemon(self.config(name, bootstrap=bootstrap, **flags), plugins=[])
+
+
+def is_complete(*daemons: Daemon) -> bool:
+    members = len(daemons) - 1
+    return all(daemon.node.is_ready and len(daemon.node.overlay.leaf_set().members()) == members for daemon in daemons)
+
+
+@both_loops
+async def test_three_daemons_form_a_ring_and_remember_it(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    async with site.daemon("a") as one, site.daemon("b", [one.peer.address]) as two:
+        dead = "127.0.0.1:1"
+        async with site.daemon("c", [dead, two.peer.address], node__ports_file=str(tmp_path / "ports")) as three:
+            await until(lambda: is_complete(one, two, three), 15.0)
+            ports = json.loads((tmp_path / "ports").read_text())
+            assert ports["peer"] == three.peer.address
+            assert ports["pid"] == os.getpid()
+            text = three.metrics.render().decode()
+            assert "peerd_ring_ready 1.0" in text
+            assert f"peerd_links {len(three.links)}.0" in text
+            first_epoch = three.node.settings.boot_epoch
+            identity = three.peer.id
+        await until(lambda: is_complete(one, two), 15.0)
+        async with site.daemon("c", [dead]) as again:  # only the remembered peers answer
+            await until(lambda: is_complete(one, two, again), 15.0)
+            assert again.peer.id == identity
+            assert again.node.settings.boot_epoch > first_epoch
+
+
+@both_loops
+async def test_signals_end_the_process_with_its_exit_code(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        daemon = site.daemon("a")
+        asyncio.get_running_loop().call_later(0.3, os.kill, os.getpid(), number)
+        assert await daemon.run() is ExitCode.OK
+
+
+@both_loops
+async def test_a_copy_of_a_node_ends_the_older_process(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    async with site.daemon("a") as seed:
+        original = site.daemon("b", [seed.peer.address])
+        running = asyncio.gather(original.run())
+        await until(lambda: hasattr(original, "node") and is_complete(seed, original), 15.0)
+        shutil.copytree(tmp_path / "b", tmp_path / "copy")
+        async with site.daemon("copy", [seed.peer.address]) as copy:
+            assert (await asyncio.wait_for(running, 15.0))[0] is ExitCode.DUPLICATE_IDENTITY
+            await until(lambda: is_complete(seed, copy), 15.0)
+
+
+@both_loops
+async def test_a_failing_plugin_is_restarted_and_told(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    sink = MemorySink()
+    daemon = Daemon(site.config("a"), plugins=[Fragile()], sink=sink, snapshot_interval_s=0.1)
+    async with daemon:
+        first = daemon.node.plugins["fragile"]
+        daemon.node.send(daemon.peer, Poke())
+        await until(lambda: sink.of_kind("plugin.restarted"))
+        assert daemon.node.plugins["fragile"] is not first
+        assert daemon.disabled_plugins == {}
+        await until(lambda: sink.of_kind("resource.snapshot"))
+    kinds = [record["event"] for record in sink.records]
+    assert kinds[0] == "node.started"
+    assert kinds[-1] == "node.stopped"
+    numbers = [record["id"] for record in sink.records]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+@both_loops
+async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    taken = listening_socket("127.0.0.1", 0)
+    address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with pytest.raises(ConfigError, match=r"node.listen: cannot listen on 127.0.0.1:\d+: .*in use"):
+        await site.daemon("a", node__listen=address).start()
+    taken.close()
+
+    async def refuse(daemon: Daemon) -> Any:
+        raise ConfigError("no admin today", key="admin.socket")
+
+    with pytest.raises(ConfigError, match="no admin today"):
+        await Daemon(site.config("a", node__listen=address), plugins=[], start_admin=refuse).start()
+    async with site.daemon("a", node__listen=address) as daemon:
+        assert daemon.peer.address == address
+
+
+@both_loops
+async def test_two_daemons_never_share_a_state_directory(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    async with site.daemon("a"):
+        with pytest.raises(ConfigError, match="another daemon"):
+            await site.daemon("a").start()
+
+
+@both_loops
+async def test_a_handed_over_socket_is_used(tmp_path: Path) -> None:
+    sock = socket.create_server(("127.0.0.1", 0))
+    port = sock.getsockname()[1]
+    daemon = Daemon(Site(tmp_path).config("a"), plugins=[], listening=sock)
+    async with daemon:
+        assert daemon.peer.port == port
+
+
+@both_loops
+async def test_without_tls_the_identity_is_stable(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    ids = []
+    for _ in range(2):
+        async with site.daemon("a", tls__mode="off") as daemon:
+            ids.append(daemon.peer.id)
+    assert ids[0] == ids[1]
+
+
+@both_loops
+async def test_the_stop_is_bounded_though_a_peer_hangs(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    async with site.daemon("a") as one:
+        two = site.daemon("b", [one.peer.address])
+        await two.start()
+        await until(lambda: is_complete(one, two), 15.0)
+        for link in one.links.links():
+            assert link._transport is not None
+            link._transport.pause_reading()
+        before = asyncio.get_running_loop().time()
+        await two.stop()
+        assert asyncio.get_running_loop().time() - before < 3.0
+
+
+def test_the_advertised_address_is_one_that_others_can_use(tmp_path: Path) -> None:
+    from peerd.daemon.node_settings import advertised
+    from peerd.ids import NodeId
+
+    site = Site(tmp_path)
+    wildcard = site.config("a", node__listen="0.0.0.0:7420", node__profile="lan").config
+    assert advertised(wildcard, NodeId(1), ("0.0.0.0", 7420)).host not in ("0.0.0.0", "::")
+    named = site.config("a", node__advertise="node1.example:9000").config
+    assert advertised(named, NodeId(1), ("0.0.0.0", 7420)).address == "node1.example:9000"
+    any_port = site.config("a", node__advertise="node1.example:0").config
+    assert advertised(any_port, NodeId(1), ("0.0.0.0", 7420)).address == "node1.example:7420"

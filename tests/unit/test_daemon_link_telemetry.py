@@ -1,0 +1,66 @@
+"""Strangers decide neither how many label values there are nor how many lines are written."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peerd.daemon.link_telemetry import LINK_METRICS, REASONS, LinkTelemetry, label, reason_of
+from peerd.errors import PeerMisbehaved, ProtocolError
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
+from peerd.telemetry.metrics import PrometheusMetrics
+from peerd.telemetry.schema import Event, LinkRefused
+
+PEER = PeerRef(NodeId(1), "127.0.0.1", 7420)
+
+
+@given(st.text(max_size=40))
+def test_labels_come_from_a_fixed_set(reason: str) -> None:
+    assert label(reason) in REASONS | {"other"}
+    assert label("goodbye:" + reason) == "goodbye"
+
+
+def test_refusals_are_all_counted_but_not_all_written() -> None:
+    metrics = PrometheusMetrics(version="test")
+    metrics.declare(LINK_METRICS)
+    now = 0.0
+    telemetry = LinkTelemetry(metrics, lambda: now)
+    events: list[Event] = []
+    telemetry.attach(events.append)
+    for _ in range(500):
+        telemetry.refused(None, "203.0.113.9:1", "bad_magic", "x" * 5000)
+    assert 0 < len(events) < 50
+    now = 60.0
+    telemetry.refused(PEER.id, PEER.address, "made up", "detail")
+    assert isinstance(events[-1], LinkRefused)
+    assert events[-1].peer == f"{1:032x}"
+    text = metrics.render().decode()
+    assert 'peerd_connections_refused_total{reason="bad_magic"} 500.0' in text
+    assert 'peerd_connections_refused_total{reason="other"} 1.0' in text
+
+
+def test_everything_that_links_tell_fits_its_declaration() -> None:
+    metrics = PrometheusMetrics(version="test")
+    metrics.declare(LINK_METRICS)
+    telemetry = LinkTelemetry(metrics, lambda: 0.0)
+    kinds: list[str] = []
+    telemetry.attach(lambda event: kinds.append(event.KIND))
+    telemetry.link_up(PEER, PEER.address, True, 1)
+    telemetry.link_down(PEER, "goodbye:stopping", 1.0)
+    telemetry.streams(2)
+    telemetry.dialled("ok")
+    telemetry.throttled("accept_rate")
+    telemetry.dropped(3, "queue_full")
+    telemetry.dropped(0, "queue_full")
+    telemetry.misbehaved(PEER, ProtocolError("bad_magic", "detail"), banned=False)
+    assert kinds == ["link.up", "link.down", "peer.misbehaved"]
+    text = metrics.render().decode()
+    for metric in LINK_METRICS:
+        assert f"# TYPE {metric.name.removesuffix('_total')}" in text
+    assert 'peerd_frames_dropped_total{reason="queue_full"} 3.0' in text
+
+
+def test_an_error_without_a_label_has_one_too() -> None:
+    assert reason_of(ProtocolError("flood")) == "flood"
+    assert reason_of(PeerMisbehaved("something")) == "misbehaved"

@@ -1,0 +1,54 @@
+"""``telemetry.sink`` names the destination of the event log."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from peerd.config import TelemetryConfig
+from peerd.daemon.service import open_sink
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
+from peerd.telemetry.sinks import NullSink
+
+PEER = PeerRef(NodeId(1 << 120), "127.0.0.1", 7420)
+RECORD: dict[str, object] = {"id": 1, "event": "test"}
+
+
+def test_nowhere() -> None:
+    assert isinstance(open_sink(TelemetryConfig(), PEER, 1), NullSink)
+
+
+def test_a_directory(tmp_path: Path) -> None:
+    sink = open_sink(TelemetryConfig(sink=str(tmp_path)), PEER, 1)
+    sink.write(RECORD)
+    sink.close()
+    [file] = tmp_path.glob("*.ndjson")
+    assert json.loads(file.read_text()) == RECORD
+
+
+def test_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = open_sink(TelemetryConfig(sink="stdout"), PEER, 1)
+    sink.write(RECORD)
+    sink.close()
+    assert json.loads(capsys.readouterr().out) == RECORD
+
+
+def test_a_collector() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(20)
+        sink = open_sink(TelemetryConfig(sink=f"tcp://127.0.0.1:{server.getsockname()[1]}"), PEER, 1)
+        sink.write(RECORD)
+        connection, _ = server.accept()
+        with connection, connection.makefile() as lines:
+            assert json.loads(lines.readline()) == RECORD
+        sink.close()
+
+
+@pytest.mark.parametrize("wrong", ["udp://127.0.0.1:1", "tcp://nowhere", "tcp://"])
+def test_what_is_no_destination(wrong: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        TelemetryConfig(sink=wrong)
