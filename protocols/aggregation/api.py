@@ -1,0 +1,205 @@
+"""HTTP routes of aggregation, below ``/v1`` of the daemon's admin API.
+
+``POST /aggregate`` answers with JSON lines: ``{"type": "progress", ...}`` as the round goes on, then one
+``{"type": "answer", ...}``. Whoever hangs up ends the round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import APIRouter, HTTPException
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from starlette.types import Receive, Scope, Send
+
+from peerd.errors import Unavailable
+from peerd.quantities import parse_duration
+from protocols.aggregation import functions
+from protocols.aggregation.answer import Answer, Progress
+from protocols.aggregation.functions import GROUPS_HARD_MAX, FunctionName
+from protocols.aggregation.patterns import PATTERN_CHARACTERS_MAX, QueryError
+from protocols.aggregation.query import (
+    CONDITIONS_MAX,
+    GLOB_CHARACTERS_MAX,
+    QUERY_CHARACTERS_MAX,
+    Condition,
+    Format,
+    Operator,
+    Query,
+    parse_query,
+)
+from protocols.aggregation.requester import RoundListener
+
+if TYPE_CHECKING:
+    from protocols.aggregation.plugin import Aggregation
+
+STREAM_TYPE: Final = "application/x-ndjson"
+STREAMS_MAX: Final = 16
+"""Rounds watched over HTTP at a time."""
+PROGRESS_PENDING_MAX: Final = 64
+"""Progress lines waiting for a slow client; older ones go first, each is a full picture by itself."""
+ANSWER_GRACE_S: Final = 15.0
+"""How long after its deadline a round may still ask why nodes are missing."""
+DEADLINE_MAX_S: Final = 86_400.0
+TOP_MAX: Final = GROUPS_HARD_MAX
+
+
+def parse_deadline(value: object) -> object:
+    """Seconds of "30s" or "1.5m"; a number is left to the type. Raises ``ValueError``."""
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ConditionBody(_Body):
+    """``field operator value``."""
+
+    field: str
+    operator: Operator
+    value: int | float | str
+
+
+class QueryBody(_Body):
+    """A query by its parts."""
+
+    function: FunctionName
+    field: str | None = None
+    by: str | None = None
+    where: Annotated[tuple[ConditionBody, ...], Field(max_length=CONDITIONS_MAX)] = ()
+
+
+class AggregateBody(_Body):
+    """What to aggregate, over which files of each node, and how long to wait."""
+
+    query: Annotated[str, Field(max_length=QUERY_CHARACTERS_MAX)] | QueryBody = Field(
+        description="Text such as 'count by status where method = GET', or its parts."
+    )
+    files: Annotated[str, Field(max_length=GLOB_CHARACTERS_MAX)] = Field(
+        "**/*", description="Glob below each node's data root."
+    )
+    format: Format | None = Field(None, description="Default: text with a pattern, csv for *.csv, else ndjson.")
+    pattern: Annotated[str, Field(max_length=PATTERN_CHARACTERS_MAX)] | None = Field(
+        None, description="Regular expression with named groups, for format text."
+    )
+    groups_max: int = Field(functions.GROUPS_MAX_DEFAULT, ge=1, le=GROUPS_HARD_MAX, description="Groups kept.")
+    deadline: Annotated[float, Field(ge=0.1, le=DEADLINE_MAX_S), BeforeValidator(parse_deadline)] | None = Field(
+        None, description='Seconds, or text such as "30s". Default: the deadline of the daemon\'s configuration.'
+    )
+    top: Annotated[int, Field(ge=1, le=TOP_MAX)] | None = Field(None, description="Groups listed; default all.")
+
+    def to_query(self) -> Query:
+        """The query that every node will run. Raises `QueryError`."""
+        text = self.query if isinstance(self.query, str) else "count"
+        query = parse_query(
+            text, files=self.files, format=self.format, pattern=self.pattern, groups_max=self.groups_max
+        )
+        if isinstance(self.query, str):
+            return query
+        parts = self.query
+        conditions = tuple(Condition(each.field, each.operator, each.value) for each in parts.where)
+        return replace(query, function=parts.function, field=parts.field, by=parts.by, where=conditions)
+
+
+class Feed:
+    """Between the plugin's listener, which must not wait, and the stream, which may have to.
+
+    Holds at most `PROGRESS_PENDING_MAX` progress reports, and the answer.
+    """
+
+    def __init__(self) -> None:
+        self._pending: deque[Progress] = deque(maxlen=PROGRESS_PENDING_MAX)
+        self._answer: Answer | None = None
+        self._woken = asyncio.Event()
+
+    def listener(self) -> RoundListener:
+        """What the plugin reports to."""
+        return RoundListener(finished=self._finished, progress=self._progress)
+
+    async def items(self, timeout_s: float) -> AsyncIterator[Progress | Answer]:
+        """Progress as it comes, then the answer. Raises ``TimeoutError`` when none came in ``timeout_s``."""
+        loop = asyncio.get_running_loop()
+        due_at = loop.time() + timeout_s
+        while True:
+            await asyncio.wait_for(self._woken.wait(), due_at - loop.time())
+            self._woken.clear()
+            while self._pending:
+                yield self._pending.popleft()
+            if self._answer is not None:
+                yield self._answer
+                return
+
+    def _progress(self, progress: Progress) -> None:
+        self._pending.append(progress)
+        self._woken.set()
+
+    def _finished(self, answer: Answer) -> None:
+        self._answer = answer
+        self._woken.set()
+
+
+def router(service: Aggregation) -> APIRouter:
+    """The routes; ``service`` is the running plugin of the daemon."""
+    routes = APIRouter()
+    streams: set[bytes] = set()
+
+    @routes.post("/aggregate", response_class=StreamingResponse)
+    async def aggregate(body: AggregateBody) -> StreamingResponse:
+        """Aggregate over all nodes' files. Answers with JSON lines: progress, then one answer."""
+        if len(streams) >= STREAMS_MAX:
+            raise Unavailable(f"{len(streams)} aggregates run through this API already; try again when one has ended")
+        try:
+            query = body.to_query()
+        except QueryError as error:
+            raise HTTPException(422, str(error)) from error
+        deadline_s = service.config.deadline if body.deadline is None else body.deadline
+        feed = Feed()
+        round_id = service.aggregate(query, feed.listener(), deadline_s)
+        streams.add(round_id)
+
+        def ended() -> None:
+            streams.discard(round_id)
+            service.cancel(round_id)
+
+        return RoundResponse(_lines(feed, deadline_s, body.top), ended)
+
+    return routes
+
+
+class RoundResponse(StreamingResponse):
+    """JSON lines; ``ended`` is called in any case: answered, hung up, or hung up before the first byte."""
+
+    def __init__(self, lines: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
+        super().__init__(lines, media_type=STREAM_TYPE, headers={"Cache-Control": "no-store"})
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+
+
+async def _lines(feed: Feed, deadline_s: float, top: int | None) -> AsyncIterator[bytes]:
+    try:
+        async for item in feed.items(deadline_s + ANSWER_GRACE_S):
+            yield _encode(item, top)
+    except TimeoutError:
+        yield _line({"type": "error", "detail": "the round ended without an answer; the daemon's log says why"})
+
+
+def _encode(item: Progress | Answer, top: int | None) -> bytes:
+    if isinstance(item, Progress):
+        return _line({"type": "progress", **asdict(item)})
+    return _line({"type": "answer", **item.to_json(top)})
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,200 @@
+"""``peerd aggregate``: ask all nodes, watch the round, print the answer and what it lacks."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Annotated, Any, cast
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from peerd.cli.locations import admin_address
+from peerd.cli.options import Output, OutputOption, SocketOption
+from peerd.cli.output import number, print_json, print_table, printable, seconds, size, stderr, stdout
+from peerd.client import AggregateAnswer, AggregateProgress, Client, GroupedValue
+from peerd.errors import Bug, ExitCode
+from peerd.quantities import parse_duration
+from protocols.aggregation import functions
+from protocols.aggregation.query import FORMATS, QUERY_HELP, Format, Query, parse_query
+
+TOP_DEFAULT = 20
+SHOWN_MISSING_MAX = 20
+LIVE_REFRESH_PER_S = 8
+
+STAGES = {
+    "started": "the question goes out",
+    "enrolled": "nodes report that they take part",
+    "result_ready": "a tree is complete",
+    "fetching": "fetching the result",
+}
+
+
+def aggregate(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="See above.")],
+    files: Annotated[str, typer.Option(metavar="GLOB", help="Files below each node's data root.")] = "**/*",
+    format: Annotated[str | None, typer.Option(metavar="|".join(FORMATS), help="What a record is.")] = None,
+    pattern: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Named groups become fields; each match is a record.")
+    ] = None,
+    groups_max: Annotated[
+        int, typer.Option(min=1, max=functions.GROUPS_HARD_MAX, help="Groups kept; the rest is a reported remainder.")
+    ] = functions.GROUPS_MAX_DEFAULT,
+    deadline: Annotated[
+        str | None, typer.Option(metavar="30s", help="Answer with what there is after this long.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Groups shown.")] = TOP_DEFAULT,
+    require: Annotated[
+        float, typer.Option(min=0, max=1, metavar="0..1", help="Exit with 3 when the completeness is below.")
+    ] = 1.0,
+    progress: Annotated[bool, typer.Option("--progress/--no-progress", help="Show how the round goes on.")] = True,
+    socket: SocketOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Aggregate a function of all nodes' files. Exit code 3 for a partial answer, unless it meets --require."""
+    # Here first: a mistake is found without a daemon, and shown with a caret.
+    asked = parse_query(query, files=files, format=_format(format), pattern=pattern, groups_max=groups_max)
+    if deadline is not None:
+        _check_deadline(deadline)
+    watcher = _Watcher(stderr() if progress else None)
+    answer = asyncio.run(_ask(socket, asked, deadline, top, watcher))
+    if output is Output.JSON:
+        print_json(answer)
+    else:
+        print_answer(answer, stdout())
+    print_gaps(answer, stderr())
+    if not is_enough(answer, require):
+        raise typer.Exit(ExitCode.PARTIAL)
+
+
+# The epilog of the help, typed as it is and not reflowed.
+aggregate.__doc__ = f"{aggregate.__doc__}\n\n\b\n" + QUERY_HELP.replace("\n\n", "\n\n\b\n")
+
+
+def is_enough(answer: AggregateAnswer, require: float) -> bool:
+    """Whether an answer satisfies ``--require``: complete, or complete enough for somebody who said how much is."""
+    return answer.outcome == "complete" or (require < 1.0 and answer.completeness >= require)
+
+
+async def _ask(socket: str | None, query: Query, deadline: str | None, top: int, watcher: _Watcher) -> AggregateAnswer:
+    async with Client(admin_address(socket)) as client:
+        lines = client.aggregate(
+            str(query),
+            files=query.files,
+            format=query.format,
+            pattern=query.pattern,
+            groups_max=query.groups_max,
+            deadline=deadline,
+            top=top,
+        )
+        with watcher:
+            async with aclosing(lines):
+                async for line in lines:
+                    if isinstance(line, AggregateAnswer):
+                        return line
+                    watcher.show(line)
+    raise Bug("the client ended a round without an answer and without an error")
+
+
+def _format(text: str | None) -> Format | None:
+    if text is not None and text not in FORMATS:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(FORMATS)}", param_hint="--format")
+    return cast(Format | None, text)
+
+
+def _check_deadline(text: str) -> None:
+    try:
+        parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--deadline") from error
+
+
+class _Watcher:
+    """Progress on standard error: one live line on a terminal, one line for each change of stage elsewhere."""
+
+    def __init__(self, console: Console | None) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._stage = ""
+
+    def __enter__(self) -> None:
+        if self._console is not None and self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=LIVE_REFRESH_PER_S, transient=True)
+            self._live.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, progress: AggregateProgress) -> None:
+        """Show where the round is."""
+        text = progress_line(progress)
+        if self._live is not None:
+            self._live.update(Text(text))
+        elif self._console is not None and progress.stage != self._stage:
+            self._console.print(printable(text))
+        self._stage = progress.stage
+
+
+def progress_line(progress: AggregateProgress) -> str:
+    """One line: time, nodes, what happens."""
+    level = "" if progress.level is None else f", level {progress.level}"
+    have = f"{progress.enrolled} of {progress.expected} nodes enrolled, {progress.contributors} in the result"
+    return f"{progress.elapsed_s:6.2f} s  {have}{level}  {STAGES.get(progress.stage, progress.stage)}"
+
+
+def print_answer(answer: AggregateAnswer, console: Console) -> None:
+    """Value first, then how it came about."""
+    if isinstance(answer.value, GroupedValue):
+        _print_groups(answer.value, console)
+    else:
+        console.print("no data" if answer.value is None else number(answer.value), style="bold")
+    about = "about " if answer.expected_basis == "estimate" else ""
+    report = answer.report
+    console.print(
+        f"\n{answer.outcome}: {answer.contributors} of {about}{answer.expected} nodes "
+        f"({answer.completeness:.1%}), {seconds(answer.duration_s)}"
+    )
+    console.print(
+        f"{report.records_selected:,} of {report.records:,} records in {report.files_read:,} files "
+        f"({size(report.bytes_read)}); result {size(answer.value_bytes)}, {size(answer.moved_bytes)} moved"
+    )
+
+
+def _print_groups(value: GroupedValue, console: Console) -> None:
+    rows: list[tuple[Any, ...]] = [(group, Text(number(each), justify="right")) for group, each in value.groups.items()]
+    print_table(console, ("group", "value"), rows)
+    hidden = value.groups_total - len(value.groups)
+    if hidden > 0:
+        console.print(f"and {hidden:,} groups more (--top)")
+    if not value.exact:
+        remainder = "" if value.remainder is None else f", together {number(value.remainder)}"
+        console.print(
+            f"not exact: up to {value.remainder_groups_max:,} groups were folded away{remainder} (--groups-max)"
+        )
+
+
+def print_gaps(answer: AggregateAnswer, console: Console) -> None:
+    """What the answer lacks, on standard error: nodes with reasons, files that could not be read."""
+    if answer.missing_count:
+        console.print(f"{answer.missing_count} node{'s are' if answer.missing_count > 1 else ' is'} missing:")
+        for missing in answer.missing[:SHOWN_MISSING_MAX]:
+            console.print(printable(f"  {missing.node[:8]}  {missing.address or '-'}  {missing.reason}"))
+        if answer.missing_count > SHOWN_MISSING_MAX:
+            console.print(f"  and {answer.missing_count - SHOWN_MISSING_MAX} more (-o json names up to 256)")
+    report = answer.report
+    counted = {
+        "files not readable": report.files_unreadable,
+        "binary files skipped": report.files_binary,
+        "files skipped": report.files_skipped,
+        "folders not readable": report.folders_unreadable,
+        "records rejected": report.records_rejected,
+        "lines cut": report.lines_truncated,
+    }
+    found = [f"{count:,} {what}" for what, count in counted.items() if count]
+    if found:
+        console.print(f"note: {', '.join(found)}")
+        for note in report.notes:
+            console.print(printable(f"  {note}"))

@@ -1,0 +1,75 @@
+"""Parameters of the aggregation protocol: the table ``[protocols.aggregation]``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from peerd.api import PluginConfig
+from peerd.quantities import Duration, Interval, between_durations, setting
+from protocols.aggregation.tree import TreeSettings
+
+RoundTime = Annotated[Duration, between_durations("100ms", "1d")]
+Pause = Annotated[Duration, between_durations("0s", "1h")]
+
+
+class AggregationConfig(PluginConfig):
+    """What this node contributes, and how patient a round is."""
+
+    data_root: str = setting(
+        "",
+        "Folder whose files queries read; nothing outside it is ever opened. Empty: this node may ask, but has no "
+        "data to answer with, and says so.",
+    )
+    share: Annotated[str, Field(pattern=r"^([0-9]+/[0-9]+)?$")] = setting(
+        "",
+        "k/n: this node reads only the files whose path hashes to part k of n (from 0). For nodes that see the same "
+        "folder (a demo, a shared file system), so that each file counts once. Empty: all files.",
+    )
+    deadline: RoundTime = setting(
+        "60s",
+        "How long a round may take unless the request says otherwise; afterwards every node forgets it, and the "
+        "requester answers with what it has. Longer: slow nodes still count. Shorter: quicker answers.",
+    )
+    timeout_base: Interval = setting(
+        "2s",
+        "Silence after which a prefix level is taken as dead: timeout_base + timeout_per_node x (estimated nodes "
+        "behind the prefix), at most timeout_max. Higher: fewer live nodes skipped. Lower: failures cost less time.",
+    )
+    timeout_per_node: Pause = setting("50ms", "The part of a level's time-out that grows with its estimated nodes.")
+    timeout_max: Interval = setting("30s", "Cap of a level's time-out.")
+    invite_interval: Interval = setting(
+        "500ms",
+        "How often a waiting node repeats its invitations: a quarter of timeout_base or less, so that one lost "
+        "message does not cost a level.",
+    )
+    invites_max: Annotated[int, Field(ge=1, le=64)] = setting(8, "Known nodes of a level invited at a time.")
+    random_invites: Annotated[int, Field(ge=0, le=16)] = setting(
+        2, "Random ids of the prefix invited at a time, where the leaf set does not know the whole level."
+    )
+    reserve: Interval = setting(
+        "5s", "How long a node that agreed to swap waits for the partner to open the swap, before it looks elsewhere."
+    )
+    settle: Pause = setting("1s", "How long the requester waits for a fuller result after an incomplete one came.")
+    swap_deadline: RoundTime = setting(
+        "2m", "Longest single swap of a round; a stalled one ends earlier, by swap.stall_timeout."
+    )
+    census_max: Annotated[int, Field(ge=0)] = setting(
+        4096,
+        "Up to this estimated ring size every node tells the requester that it takes part, so that the answer can "
+        "name who is missing; one small message a node. Above: the missing are only counted, by estimate.",
+    )
+    rounds_max: Annotated[int, Field(ge=1, le=1024)] = setting(16, "Open rounds a node holds; more are declined.")
+
+    def tree_settings(self) -> TreeSettings:
+        """The part that the trees use."""
+        return TreeSettings(
+            timeout_base_s=self.timeout_base,
+            timeout_per_node_s=self.timeout_per_node,
+            timeout_max_s=self.timeout_max,
+            invite_interval_s=self.invite_interval,
+            reserve_s=self.reserve,
+            invites_max=self.invites_max,
+            random_invites=self.random_invites,
+        )

@@ -1,0 +1,466 @@
+"""The extraction function: from the files of one node to the state of the query's function.
+
+Runs in a worker, off the loop: it blocks on files and keeps no state between calls. Nothing in a file stops it:
+what cannot be read or understood is counted in the `Report` with the first few names. Patterns are bounded (see
+`protocols.aggregation.query`), but ``re`` holds the interpreter lock while it matches one line.
+
+Which files: those below the root whose relative path matches the query's glob, folder by folder in name order.
+Links to folders are never followed, links to files only when they end inside the root; links and special files
+that match but are not read are counted as skipped. A file is read up to the size that it had when it was opened.
+"""
+
+from __future__ import annotations
+
+import csv
+import fnmatch
+import hashlib
+import json
+import operator
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from io import SEEK_END
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from peerd.errors import Unavailable
+from protocols.aggregation.functions import (
+    KEY_BYTES_MAX,
+    Function,
+    Grouped,
+    Groups,
+    Number,
+    Remainder,
+    check_number,
+    function_named,
+    parse_number,
+)
+from protocols.aggregation.partial import NOTES_MAX, Report, State, first_notes
+from protocols.aggregation.patterns import line_characters_max
+from protocols.aggregation.query import Condition, Query
+
+FILES_MAX: Final = 200_000
+"""Default of `FileSelection.files_max`."""
+BYTES_MAX: Final = 64 * 1024**3
+"""Default of `FileSelection.bytes_max`."""
+LINE_BYTES_MAX: Final = 1024 * 1024
+"""Longest line of NDJSON or CSV; a longer one is rejected. For text see `patterns.line_characters_max`."""
+BINARY_PROBE_BYTES: Final = 8192
+"""A file with a NUL among so many first bytes is binary."""
+
+Progress = Callable[[int, int], None]
+"""Called with (files done, files in all) after every file; an exception from it ends the extraction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One of ``parts`` disjoint shares of all relative paths, the same on every machine."""
+
+    index: int
+    parts: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.parts:
+            raise ValueError(f"a share is k/n with 0 <= k < n, not {self.index}/{self.parts}")
+
+    @staticmethod
+    def parse(text: str) -> Share:
+        """``"k/n"``. Raises ``ValueError``."""
+        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+        if match is None:
+            raise ValueError(f"a share is k/n, such as 0/8, not {text[:40]!r}")
+        return Share(int(match[1]), int(match[2]))
+
+    def owns(self, path: str) -> bool:
+        """Whether the relative path (``/`` between segments) hashes to this share."""
+        digest = hashlib.sha256(path.encode("utf-8", "surrogateescape")).digest()
+        return int.from_bytes(digest[:8], "big") % self.parts == self.index
+
+
+@dataclass(frozen=True, slots=True)
+class FileSelection:
+    """Which of the files that match the query's glob this node reads, and how much of them at most."""
+
+    share: Share | None = None
+    """``None``: all of them."""
+    files_max: int = FILES_MAX
+    """Files beyond are counted as skipped."""
+    bytes_max: int = BYTES_MAX
+    """Files that would pass this total are counted as skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """A state of the query's function (`Groups` when it has a ``by``), and how it came about."""
+
+    value: State
+    report: Report
+
+
+def extract(
+    query: Query, root: Path, selection: FileSelection | None = None, progress: Progress | None = None
+) -> Extraction:
+    """Runs ``query`` over the selected files below ``root``. Raises `Unavailable` when ``root`` is no folder."""
+    selection = selection or FileSelection()
+    tally = _Tally()
+    root = root.resolve()
+    if not root.is_dir():
+        raise Unavailable(f"the data root {root} is not a folder")
+    files: list[tuple[Path, str]] = []
+    for path, relative in _walk(root, query.files, selection.share, tally):
+        if len(files) < selection.files_max:
+            files.append((path, relative))
+        else:
+            tally.skip(relative, f"more than {selection.files_max} files")
+    accumulator = _Accumulator(query, tally)
+    for done, (path, relative) in enumerate(files, 1):
+        _read_file(query, path, relative, selection, accumulator)
+        if progress is not None:
+            progress(done, len(files))
+    return Extraction(accumulator.value(), tally.report())
+
+
+class _Tally:
+    """The counters of a `Report` while they grow."""
+
+    def __init__(self) -> None:
+        self.files_read = self.files_unreadable = self.files_binary = self.files_skipped = 0
+        self.folders_unreadable = self.bytes_read = self.lines_truncated = 0
+        self.records = self.records_selected = self.records_rejected = 0
+        self.notes: tuple[str, ...] = ()
+
+    def note(self, path: str, reason: str) -> None:
+        self.notes = first_notes((*self.notes, f"{path}: {reason}"))
+
+    def skip(self, path: str, reason: str) -> None:
+        self.files_skipped += 1
+        if len(self.notes) < NOTES_MAX:
+            self.note(path, reason)
+
+    def report(self) -> Report:
+        return Report(
+            files_read=self.files_read,
+            files_unreadable=self.files_unreadable,
+            files_binary=self.files_binary,
+            files_skipped=self.files_skipped,
+            folders_unreadable=self.folders_unreadable,
+            bytes_read=self.bytes_read,
+            records=self.records,
+            records_selected=self.records_selected,
+            records_rejected=self.records_rejected,
+            lines_truncated=self.lines_truncated,
+            notes=self.notes,
+        )
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+class _Glob:
+    """A glob as a small automaton over path segments, so that folders that cannot match are not entered."""
+
+    def __init__(self, glob: str) -> None:
+        segments = glob.split("/")
+        if segments[-1] == "**":
+            segments.append("*")
+        self._segments = [None if part == "**" else re.compile(fnmatch.translate(part)) for part in segments]
+        self.end = len(segments)
+
+    def step(self, positions: frozenset[int], name: str) -> frozenset[int]:
+        """Where one more segment leads from ``positions``; `end` among them is a match."""
+        reached: set[int] = set()
+        for start in positions:
+            position = start
+            while position < self.end and self._segments[position] is None:
+                reached.add(position)
+                position += 1
+            segment = self._segments[position] if position < self.end else None
+            if segment is not None and segment.match(name):
+                reached.add(position + 1)
+        return frozenset(reached)
+
+
+def _walk(root: Path, glob: str, share: Share | None, tally: _Tally) -> Iterator[tuple[Path, str]]:
+    """Every file of the share that matches, with its relative path; deterministic order. One lstat an entry."""
+    matcher = _Glob(glob)
+    folders: list[tuple[Path, str, frozenset[int]]] = [(root, "", frozenset({0}))]
+    while folders:
+        folder, prefix, positions = folders.pop()
+        try:
+            entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+        except OSError as error:
+            tally.folders_unreadable += 1
+            tally.note(prefix or ".", error.strerror or type(error).__name__)
+            continue
+        below = []
+        for entry in entries:
+            reached = matcher.step(positions, entry.name)
+            relative = prefix + entry.name
+            if not reached:
+                continue
+            mode = _mode(entry)
+            if stat.S_ISDIR(mode):
+                below.append((entry, relative + "/", reached - {matcher.end}))
+            elif matcher.end in reached and (share is None or share.owns(relative)):
+                if stat.S_ISREG(mode) or (stat.S_ISLNK(mode) and _leads_inside(entry, root)):
+                    yield entry, relative
+                else:
+                    tally.skip(relative, "a special file, or a link to a folder or out of the data root")
+        folders.extend(folder for folder in reversed(below) if folder[2])
+
+
+def _mode(entry: Path) -> int:
+    """Of the entry itself, not of what it links to; 0, which is no kind of file, when it is gone."""
+    try:
+        return entry.lstat().st_mode
+    except OSError:
+        return 0
+
+
+def _leads_inside(link: Path, root: Path) -> bool:
+    """Whether a link leads to a regular file below the root."""
+    try:
+        return link.is_file() and link.resolve(strict=True).is_relative_to(root)
+    except (OSError, RuntimeError):  # RuntimeError: a loop of links
+        return False
+
+
+def _read_file(query: Query, path: Path, relative: str, selection: FileSelection, accumulator: _Accumulator) -> None:
+    tally = accumulator.tally
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, SEEK_END)
+            if tally.bytes_read + size > selection.bytes_max:
+                tally.skip(relative, f"more than {selection.bytes_max} bytes in all")
+                return
+            file.seek(0)
+            if b"\0" in file.read(BINARY_PROBE_BYTES):
+                tally.files_binary += 1
+                tally.note(relative, "binary")
+                return
+            file.seek(0)
+            accumulator.add_all(_rows(query, file, size, tally))
+            tally.files_read += 1
+    except OSError as error:
+        tally.files_unreadable += 1
+        tally.note(relative, error.strerror or type(error).__name__)
+
+
+# --- records ------------------------------------------------------------------------------------------------
+
+Row = Sequence[object] | None
+"""The values of ``query.fields()``, ``None`` for a missing one; ``None`` as a whole for a malformed record."""
+
+
+def _rows(query: Query, file: BinaryIO, size: int, tally: _Tally) -> Iterator[Row]:
+    names = query.fields()
+    if query.format == "text":
+        assert query.pattern is not None
+        limit = line_characters_max(query.pattern)
+        return _text_rows(re.compile(query.pattern), names, _lines(file, size, limit, tally))
+    lines = _lines(file, size, LINE_BYTES_MAX, tally)
+    return _csv_rows(names, lines, tally) if query.format == "csv" else _json_rows(names, lines)
+
+
+def _lines(file: BinaryIO, size: int, limit: int, tally: _Tally) -> Iterator[tuple[bytes, bool]]:
+    """Lines without their ending, cut to ``limit`` bytes, and whether they were cut."""
+    position = 0
+    while position < size:
+        line = file.readline(limit + 2)
+        if not line:
+            return
+        position += len(line)
+        tally.bytes_read += len(line)
+        rest = line
+        while not rest.endswith(b"\n") and (rest := file.readline(limit + 2)):
+            position += len(rest)
+            tally.bytes_read += len(rest)
+        body = line.removesuffix(b"\n").removesuffix(b"\r")
+        cut = len(body) > limit
+        tally.lines_truncated += cut
+        yield body[:limit], cut
+
+
+def _text_rows(pattern: re.Pattern[str], names: tuple[str, ...], lines: Iterator[tuple[bytes, bool]]) -> Iterator[Row]:
+    finditer = pattern.finditer
+    for body, _ in lines:
+        for match in finditer(body.decode("utf-8", "replace")):
+            yield [match[name] for name in names]
+
+
+def _json_rows(names: tuple[str, ...], lines: Iterator[tuple[bytes, bool]]) -> Iterator[Row]:
+    for body, cut in lines:
+        if not body.strip():
+            continue
+        try:
+            record = None if cut else json.loads(body.decode("utf-8-sig"))
+        except (ValueError, RecursionError):
+            record = None
+        yield [_member(record, name) for name in names] if isinstance(record, dict) else None
+
+
+def _member(record: dict[str, object], name: str) -> object:
+    """The member of that very name, or else the one that its dots lead to; ``None`` when there is none."""
+    if name in record or "." not in name:
+        return record.get(name)
+    value: object = record
+    for part in name.split("."):
+        if not isinstance(value, dict):
+            return None
+        value = value.get(part)
+    return value
+
+
+def _csv_rows(names: tuple[str, ...], lines: Iterator[tuple[bytes, bool]], tally: _Tally) -> Iterator[Row]:
+    """Rows after the header. Lines that are too long never reach the parser and are rejected here."""
+
+    def texts() -> Iterator[str]:
+        for body, cut in lines:
+            if cut:
+                tally.records += 1
+                tally.records_rejected += 1
+            else:
+                yield body.decode("utf-8-sig", "replace") + "\n"
+
+    reader = csv.reader(texts())
+    header: list[str] | None = None
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error:
+            yield None
+            continue
+        if not row:
+            continue
+        if header is None:
+            header = row
+            columns = [header.index(name) if name in header else None for name in names]
+        elif len(row) != len(header):
+            yield None
+        else:
+            yield [None if column is None else row[column] for column in columns]
+
+
+# --- values -------------------------------------------------------------------------------------------------
+
+_COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def text_of(value: object) -> str | None:
+    """The text of a scalar, as group key and for comparisons with text; ``None`` for null, arrays and objects."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    return None
+
+
+def number_of(value: object, textual: bool) -> Number | None:
+    """The number in a field. ``textual``: CSV and text, where numbers are written out; in JSON "1" is no number."""
+    return parse_number(value.strip()) if textual and isinstance(value, str) else check_number(value)
+
+
+def holds(condition: Condition, value: object, textual: bool) -> bool:
+    """Whether a condition holds for a field's value. A missing value, an array and an object meet no condition.
+
+    With a number on the right, what is no number differs from it and is neither below nor above it.
+    """
+    text = text_of(value)
+    if text is None:
+        return False
+    if isinstance(condition.value, str):
+        return _COMPARE[condition.operator](text, condition.value)
+    number = number_of(value, textual)
+    if number is None:
+        return condition.operator == "!="
+    return _COMPARE[condition.operator](number, condition.value)
+
+
+def is_key(text: str) -> bool:
+    """Whether a text can be a group: at most `KEY_BYTES_MAX` bytes of valid Unicode."""
+    if len(text) > KEY_BYTES_MAX:
+        return False
+    try:
+        return text.isascii() or len(text.encode()) <= KEY_BYTES_MAX
+    except UnicodeEncodeError:
+        return False
+
+
+class _Accumulator:
+    """Rows in, one state out."""
+
+    def __init__(self, query: Query, tally: _Tally) -> None:
+        self.tally = tally
+        self._query = query
+        self._function: Function[Any] = function_named(query.function)
+        self._grouped = Grouped(self._function, query.groups_max)
+        self._state = self._function.zero
+        self._groups: dict[str, Any] = {}
+        self._remainder: Remainder[Any] = Remainder(0, self._function.zero)
+        self._textual = query.format != "ndjson"
+
+    def add_all(self, rows: Iterator[Row]) -> None:
+        """Counts and adds every row."""
+        tally, add = self.tally, self._add
+        for row in rows:
+            tally.records += 1
+            selected = add(row)
+            if selected:
+                tally.records_selected += 1
+            elif selected is None:
+                tally.records_rejected += 1
+
+    def _add(self, row: Row) -> bool | None:
+        """``True`` when the row is in the value, ``False`` when a condition excludes it, ``None`` when rejected."""
+        if row is None:
+            return None
+        query, textual = self._query, self._textual
+        position = len(row) - len(query.where)
+        for condition in query.where:
+            if not holds(condition, row[position], textual):
+                return False
+            position += 1
+        number = 0 if query.field is None else number_of(row[0], textual)
+        if number is None:
+            return None
+        if query.by is None:
+            self._state = self._function.combine(self._state, self._function.lift(number))
+            return True
+        return self._add_to_group(text_of(row[query.field is not None]), number)
+
+    def _add_to_group(self, key: str | None, number: Number) -> bool | None:
+        if key is None:
+            return None
+        present = self._groups.get(key)
+        if present is not None:
+            self._groups[key] = self._function.combine(present, self._function.lift(number))
+            return True
+        if not is_key(key):
+            return None
+        self._groups[key] = self._function.lift(number)
+        if len(self._groups) > 2 * self._query.groups_max:
+            self._fold()
+        return True
+
+    def _fold(self) -> None:
+        folded = self._grouped.fold(Groups(self._groups, self._remainder))
+        self._groups, self._remainder = folded.groups, folded.remainder
+
+    def value(self) -> State:
+        """The state of everything added."""
+        if self._query.by is None:
+            return self._state
+        self._fold()
+        return Groups(self._groups, self._remainder)

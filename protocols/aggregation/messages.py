@@ -1,0 +1,154 @@
+"""Messages of the aggregation protocol. ONLY APPEND: type ids and field positions are the protocol itself."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated, Final
+
+import annotated_types
+
+from peerd.limits import KIB
+from peerd.messages import U8, U16, U32, U64, Message, PeerRef, Text, message
+
+ROUND_ID_BYTES: Final = 16
+QUERY_BYTES_MAX: Final = 16 * KIB
+HINTS_MAX: Final = 8
+
+RoundId = Annotated[bytes, annotated_types.MinLen(ROUND_ID_BYTES), annotated_types.MaxLen(ROUND_ID_BYTES)]
+Level = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(128)]
+
+
+class AnswerKind(IntEnum):
+    """What an invited node says."""
+
+    NO = 0
+    """Your data is in my aggregate already."""
+    MAYBE_LATER = 1
+    """I am alive and may swap with you at that level; I remember you."""
+    ABSENT = 2
+    """I take no (further) part in this round, and do not have your data."""
+    HINT = 3
+    """I do not have the wanted prefix; the nodes that do, as far as I know, are in ``members``."""
+
+
+class NodeState(IntEnum):
+    """What a node says of its part in a round, for the reasons of missing data."""
+
+    UNKNOWN_ROUND = 0
+    EXTRACTING = 1
+    RUNNING = 2
+    PRUNED = 3
+    FINISHED = 4
+    DECLINED = 5
+    LEFT = 6
+
+
+@message(0x0100, bytes_max=20 * KIB)
+class StartRound(Message):
+    """A query, broadcast to every node; also the answer to `AskStart`."""
+
+    round_id: RoundId
+    requester: PeerRef
+    query: Annotated[bytes, annotated_types.MaxLen(QUERY_BYTES_MAX)]
+    age_ms: U32
+    remaining_ms: U32
+    census: bool
+
+
+@message(0x0101, bytes_max=512)
+class Enrolled(Message):
+    """To the requester: this node takes part; or does not, and why (``reason`` not empty)."""
+
+    round_id: RoundId
+    reason: Text
+
+
+@message(0x0102, bytes_max=512)
+class Invite(Message):
+    """The sender would swap with the recipient at a level: the length of their common prefix in bits."""
+
+    round_id: RoundId
+    level: Level
+
+
+@message(0x0103, bytes_max=4 * KIB)
+class InviteAnswer(Message):
+    """The answer to an invitation; ``kind`` is an `AnswerKind`."""
+
+    round_id: RoundId
+    level: Level
+    kind: U8
+    members: Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(HINTS_MAX)] = ()
+    is_exact: bool = False
+
+
+@message(0x0104, bytes_max=128)
+class Propose(Message):
+    """Request: shall we two swap now? The proposer then opens the swap."""
+
+    round_id: RoundId
+    level: Level
+
+
+@message(0x0105, bytes_max=128)
+class ProposeAnswer(Message):
+    """Reply to `Propose`: yes, or an `AnswerKind` (MAYBE_LATER means busy just now)."""
+
+    round_id: RoundId
+    accepted: bool
+    kind: U8
+
+
+@message(0x0106, bytes_max=128)
+class AskStart(Message):
+    """An invitation came for a round that this node has not heard of: what is it? Answered with `StartRound`."""
+
+    round_id: RoundId
+
+
+@message(0x0107, bytes_max=256)
+class ResultReady(Message):
+    """To the requester: the sender's tree is complete. The requester fetches the value if it wants this one."""
+
+    round_id: RoundId
+    contributors: U32
+    value_bytes: U64
+
+
+@message(0x0108, bytes_max=128)
+class StopRound(Message):
+    """Broadcast by the requester: forget the round."""
+
+    round_id: RoundId
+
+
+@message(0x0109, bytes_max=128)
+class WhyMissing(Message):
+    """Request to a node whose data is not in the answer."""
+
+    round_id: RoundId
+
+
+@message(0x010A, bytes_max=1024)
+class RoundStatus(Message):
+    """Reply to `WhyMissing`: a `NodeState`, the level reached, and a sentence."""
+
+    round_id: RoundId
+    state: U8
+    level: U16
+    detail: Text
+
+
+MESSAGES: Final[tuple[type[Message], ...]] = (
+    StartRound,
+    Enrolled,
+    Invite,
+    InviteAnswer,
+    Propose,
+    ProposeAnswer,
+    AskStart,
+    ResultReady,
+    StopRound,
+    WhyMissing,
+    RoundStatus,
+)

@@ -1,0 +1,323 @@
+"""One node's part in one round: carries out what its `Tree` decides, on the Host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial as bind
+
+from peerd.api import AcceptSwap, Host, RefuseSwap, SwapCallbacks, SwapHandle, SwapRequest, Value, value_size_bytes
+from peerd.errors import Bug, ProtocolError
+from peerd.ids import format_id, shared_prefix_bits, with_shared_prefix
+from peerd.messages import Message, PeerRef
+from peerd.telemetry.schema import LevelFinished, RoundExtracted, RoundLeft, RoundStarted
+from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.exchange import (
+    MERGE_COST_S_PER_BYTE,
+    Aggregate,
+    Extractor,
+    extract_own,
+    merge_received,
+    swap_tag,
+)
+from protocols.aggregation.messages import (
+    HINTS_MAX,
+    AnswerKind,
+    Invite,
+    InviteAnswer,
+    NodeState,
+    Propose,
+    ProposeAnswer,
+    RoundStatus,
+    StartRound,
+)
+from protocols.aggregation.prefix import HostNeighbourhood
+from protocols.aggregation.query import Query
+from protocols.aggregation.tree import (
+    Arm,
+    Disarm,
+    Effect,
+    LevelDone,
+    OpenSwap,
+    Phase,
+    RouteInvite,
+    SendAnswer,
+    SendInvite,
+    SendProposal,
+    Timer,
+    Tree,
+    TreeDone,
+)
+
+_STATES = {Phase.IDLE: NodeState.EXTRACTING, Phase.FINISHED: NodeState.FINISHED, Phase.PRUNED: NodeState.PRUNED}
+
+
+class Participant:
+    """State of one round on one node. ``on_result`` is called when this node's tree holds every level."""
+
+    def __init__(
+        self,
+        host: Host,
+        config: AggregationConfig,
+        start: StartRound,
+        query: Query,
+        on_result: Callable[[Participant], None],
+    ) -> None:
+        self.host = host
+        self.config = config
+        self.round_id = start.round_id
+        self.requester = start.requester
+        self.query = query
+        self.started_at = host.now() - start.age_ms / 1000
+        self.expires_at = host.now() + start.remaining_ms / 1000
+        self.census = start.census
+        self.neighbourhood = HostNeighbourhood(host)
+        self.tree = Tree(host.id, self.neighbourhood, config.tree_settings())
+        self.aggregate: Aggregate | None = None
+        self.declined: str | None = None
+        self.is_over = False
+        self._on_result = on_result
+        self._swap: SwapHandle | None = None
+        self._level_started_at = host.now()
+        self._received_bytes = 0
+        host.emit(RoundStarted(round=self.name, requester=format_id(start.requester.id), query=str(query)))
+
+    @property
+    def name(self) -> str:
+        """The round's id as people and logs see it."""
+        return self.round_id.hex()
+
+    # Own data
+
+    def extract(
+        self, extractor: Extractor, padding_bytes: int, on_declined: Callable[[Participant, str], None]
+    ) -> None:
+        """Read this node's data off the loop, then begin swapping."""
+        began_at = self.host.now()
+
+        def done(aggregate: Aggregate) -> None:
+            if self.is_over:
+                return
+            self.aggregate = aggregate
+            report = aggregate.partial.report
+            self.host.emit(
+                RoundExtracted(
+                    round=self.name,
+                    files=report.files_read,
+                    records=report.records,
+                    rejected=report.records_rejected,
+                    value_bytes=value_size_bytes(aggregate.value),
+                    duration_s=self.host.now() - began_at,
+                )
+            )
+            self._level_started_at = self.host.now()
+            self._apply(self.tree.begin())
+
+        def failed(error: BaseException) -> None:
+            if not self.is_over:
+                self.decline(f"extraction failed: {error}"[:400])
+                on_declined(self, self.declined or "")
+
+        self.host.offload(extract_own, extractor, self.query, self.host.id, padding_bytes, done=done, failed=failed)
+
+    def decline(self, reason: str) -> None:
+        """This node has nothing to contribute to the round."""
+        self.declined = reason
+
+    # Messages
+
+    def invite_received(self, invite: Invite, source: PeerRef) -> None:
+        """Somebody would swap with us, or meant to reach somebody of a prefix that we do not have."""
+        if self.declined is not None:
+            self._answer(source, invite.level, AnswerKind.ABSENT)
+        elif self._shared_bits(source) != invite.level:
+            members, is_exact = self.neighbourhood.hints(source.id, invite.level, HINTS_MAX)
+            hint = InviteAnswer(self.round_id, invite.level, AnswerKind.HINT, members, is_exact)
+            self.host.send(source, hint)
+        else:
+            self._apply(self.tree.invite_received(source, invite.level))
+
+    def answer_received(self, answer: InviteAnswer, source: PeerRef) -> None:
+        """An invited node answered."""
+        try:
+            kind = AnswerKind(answer.kind)
+        except ValueError:
+            return  # of a newer version: as good as no answer
+        self._apply(self.tree.answer_received(source, answer.level, kind, answer.members, answer.is_exact))
+
+    def proposal_received(self, proposal: Propose, source: PeerRef) -> ProposeAnswer:
+        """Decide at once whether to swap with the proposer."""
+        if self.declined is not None:
+            return ProposeAnswer(self.round_id, False, AnswerKind.ABSENT)
+        accepted, kind, effects = self.tree.proposal_received(source, proposal.level)
+        self._apply(effects)
+        return ProposeAnswer(self.round_id, accepted, kind)
+
+    def swap_requested(self, request: SwapRequest, level: int) -> AcceptSwap | RefuseSwap:
+        """The partner opens the swap that we agreed to."""
+        if self.aggregate is None or not self.tree.accepts_swap(request.peer, level):
+            return RefuseSwap("not_agreed")
+        self._apply(self.tree.swap_accepted(request.peer))
+        return AcceptSwap(self.aggregate.value, self._callbacks(request.peer, level), self.config.swap_deadline)
+
+    def result_requested(self) -> AcceptSwap | RefuseSwap:
+        """The requester fetches our result."""
+        if self.aggregate is None or self.tree.phase is not Phase.FINISHED:
+            return RefuseSwap("no_result")
+        ignore = SwapCallbacks(done=lambda value: None, failed=lambda reason: None)
+        return AcceptSwap(self.aggregate.value, ignore, self.config.swap_deadline)
+
+    def status(self) -> RoundStatus:
+        """What to tell a requester that misses our data."""
+        level = 0 if self.tree.level is None else self.tree.level
+        if self.declined is not None:
+            return RoundStatus(self.round_id, NodeState.DECLINED, level, self.declined)
+        state = _STATES.get(self.tree.phase, NodeState.RUNNING)
+        return RoundStatus(self.round_id, state, level, f"level {level}" if state is NodeState.RUNNING else "")
+
+    # Events of the host
+
+    def timer_fired(self, timer: Timer) -> None:
+        """One of the tree's timers is due."""
+        self._apply(self.tree.timer_fired(timer))
+
+    def neighbourhood_changed(self) -> None:
+        """The leaf set changed."""
+        self._apply(self.tree.neighbourhood_changed())
+
+    def leave(self, outcome: str) -> None:
+        """Forget the round: no timer, swap or value stays."""
+        if self.is_over:
+            return
+        self.is_over = True
+        for timer in Timer:
+            self.host.cancel_timer(timer.value, self.round_id)
+        if self._swap is not None:
+            self._swap.cancel()
+        contributors = 0 if self.aggregate is None else len(self.aggregate.partial.contributors)
+        duration_s = self.host.now() - self.started_at
+        self.host.emit(
+            RoundLeft(round=self.name, outcome=outcome, contributors=contributors, duration_s=max(0.0, duration_s))
+        )
+
+    def validate(self) -> None:
+        """Assert that tree and value agree on whose data is held."""
+        self.tree.validate()
+        if self.aggregate is not None and self.tree.phase is not Phase.MERGING:
+            assert frozenset(self.aggregate.partial.contributors) == self.tree.contributors
+
+    # Effects
+
+    def _apply(self, effects: list[Effect]) -> None:
+        if self.is_over:
+            return
+        for effect in effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case SendInvite(peer, level):
+                self.host.count("peerd_aggregation_invites_total")
+                self.host.send(peer, Invite(self.round_id, level))
+            case RouteInvite(level):
+                self.host.count("peerd_aggregation_invites_total")
+                key = with_shared_prefix(self.host.id, level, self.host.rng.getrandbits(128))
+                self.host.route(key, Invite(self.round_id, level))
+            case SendAnswer(peer, level, kind):
+                self._answer(peer, level, kind)
+            case SendProposal(peer, level):
+                self._propose(peer, level)
+            case OpenSwap(peer, level):
+                self._open_swap(peer, level)
+            case Arm(timer, delay_s):
+                self.host.cancel_timer(timer.value, self.round_id)
+                self.host.set_timer(timer.value, delay_s, self.round_id)
+            case Disarm(timer):
+                self.host.cancel_timer(timer.value, self.round_id)
+            case LevelDone():
+                self._level_done(effect)
+            case TreeDone(outcome):
+                if outcome == "result":
+                    self._on_result(self)
+
+    def _answer(self, peer: PeerRef, level: int, kind: AnswerKind) -> None:
+        self.host.send(peer, InviteAnswer(self.round_id, level, kind))
+
+    def _propose(self, peer: PeerRef, level: int) -> None:
+        def replied(message: Message, source: PeerRef) -> None:
+            accepted = isinstance(message, ProposeAnswer) and message.accepted
+            try:
+                kind = AnswerKind(message.kind) if isinstance(message, ProposeAnswer) else AnswerKind.ABSENT
+            except ValueError:
+                kind = AnswerKind.ABSENT
+            self._apply(self.tree.proposal_answered(source, accepted, kind))
+
+        def lost() -> None:
+            self._apply(self.tree.proposal_lost(peer))
+
+        self.host.request(peer, Propose(self.round_id, level), self.config.reserve, replied, lost)
+
+    def _open_swap(self, peer: PeerRef, level: int) -> None:
+        if self.aggregate is None:
+            raise Bug("a swap before extraction")
+        tag = swap_tag(self.round_id, level)
+        callbacks = self._callbacks(peer, level)
+        self._swap = self.host.swap(peer, tag, self.aggregate.value, callbacks, self.config.swap_deadline)
+
+    def _callbacks(self, peer: PeerRef, level: int) -> SwapCallbacks:
+        return SwapCallbacks(done=bind(self._swap_done, peer, level), failed=bind(self._swap_failed, peer))
+
+    def _swap_done(self, peer: PeerRef, level: int, value: Value) -> None:
+        self._swap = None
+        if self.is_over or self.aggregate is None:
+            return
+        self.host.count("peerd_aggregation_swaps_total", outcome="done")
+        self._apply(self.tree.swap_done(peer))
+        self._received_bytes = value_size_bytes(value)
+        cost_s = MERGE_COST_S_PER_BYTE * (value_size_bytes(value) + value_size_bytes(self.aggregate.value))
+        self.host.offload(
+            merge_received,
+            self.host.id,
+            level,
+            self.aggregate,
+            value,
+            done=self._merged,
+            failed=bind(self._merge_failed, peer),
+            cost_s=cost_s,
+        )
+
+    def _swap_failed(self, peer: PeerRef, reason: str) -> None:
+        self._swap = None
+        if not self.is_over:
+            self.host.count("peerd_aggregation_swaps_total", outcome=reason.partition(":")[0])
+            self._apply(self.tree.swap_failed(peer))
+
+    def _merged(self, aggregate: Aggregate) -> None:
+        if self.is_over:
+            return
+        self.aggregate = aggregate
+        self._apply(self.tree.merged(frozenset(aggregate.partial.contributors)))
+
+    def _merge_failed(self, peer: PeerRef, error: BaseException) -> None:
+        if not isinstance(error, ProtocolError):
+            raise Bug(f"merging failed: {error}") from error
+        if not self.is_over:
+            self.host.count("peerd_aggregation_rejected_total", reason=error.reason)
+            self._apply(self.tree.merge_rejected(peer))
+
+    def _level_done(self, done: LevelDone) -> None:
+        now = self.host.now()
+        self.host.emit(
+            LevelFinished(
+                round=self.name,
+                level=done.level,
+                outcome=done.outcome,
+                peer=None if done.peer is None else format_id(done.peer.id),
+                contributors=len(self.tree.contributors),
+                value_bytes=self._received_bytes if done.outcome == "swapped" else 0,
+                duration_s=now - self._level_started_at,
+            )
+        )
+        self._level_started_at = now
+
+    def _shared_bits(self, peer: PeerRef) -> int:
+        return shared_prefix_bits(self.host.id, peer.id)

@@ -1,0 +1,380 @@
+"""The query that every node runs over its own files: text form, validation, wire form, bounded patterns.
+
+It names the two functions of the paper (Cappos and Hartman 2008, section 4): *extraction* (which files, which
+records, which fields) and *aggregation* (which mergeable function of them). A query is data, never code: nodes
+agree on its meaning by its version, so a node refuses a wire form that it does not know to the last field
+(ignoring an unknown condition would give a wrong number that looks right).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, cast, get_args
+
+import msgpack
+
+from peerd.errors import ProtocolError
+from protocols.aggregation import functions
+from protocols.aggregation.functions import FUNCTIONS, GROUPS_HARD_MAX, FunctionName, Number
+from protocols.aggregation.patterns import QueryError, line_characters_max
+
+Format: TypeAlias = Literal["ndjson", "csv", "text"]
+Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">="]
+
+FORMATS: Final[tuple[str, ...]] = get_args(Format)
+OPERATORS: Final[tuple[str, ...]] = get_args(Operator)
+
+WIRE_VERSION: Final = 1
+QUERY_CHARACTERS_MAX: Final = 4096
+"""Longest text form."""
+QUERY_BYTES_MAX: Final = 16 * 1024
+"""Longest wire form: it has to fit into one control message."""
+NAME_BYTES_MAX: Final = 256
+"""Longest field name and longest text literal, in UTF-8."""
+CONDITIONS_MAX: Final = 16
+GLOB_CHARACTERS_MAX: Final = 512
+GLOB_SEGMENTS_MAX: Final = 32
+
+QUERY_HELP: Final = r"""
+QUERY     count | sum(FIELD) | min(FIELD) | max(FIELD) | mean(FIELD)   [by FIELD]   [where CONDITION [and ...]]
+CONDITION FIELD = VALUE, also != < <= > >=   (numbers compare as numbers, "quoted" values as text)
+FIELD     a JSON key (nested: request.status), a CSV column, or a named group of --pattern; "quoted" if unusual
+
+  count                                            how many records
+  count by status where method = GET               one count for each status
+  sum(bytes) by user                               bytes of each user, largest first
+  mean(latency_ms) where latency_ms < 60000        exact sum and count, divided once
+  count by word    --pattern '(?P<word>\w+)'       every match of the pattern in every line
+
+--files     glob below the node's data root, default **/* ; ** is any number of folders
+--format    ndjson, csv (first row names the columns) or text; text when there is a pattern, csv for *.csv
+--pattern   regular expression with named groups; each match is a record. (a+)+ and the like are refused
+--groups-max  groups kept (the largest); what is folded away is reported as a remainder
+""".strip("\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """``field operator value``; a number compares with numbers only, text with text only."""
+
+    field: str
+    operator: Operator
+    value: Number | str
+
+    def __str__(self) -> str:
+        return f"{_show_name(self.field)} {self.operator} {_show_value(self.value)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What to extract and how to aggregate it. Validated when made: raises `QueryError`."""
+
+    function: FunctionName
+    field: str | None = None
+    """The number that is summed or compared; ``None`` for ``count`` only."""
+    by: str | None = None
+    """The field whose values are the groups; ``None`` for one value over all records."""
+    where: tuple[Condition, ...] = ()
+    """All must hold. A condition on a field that a record lacks does not hold."""
+    files: str = "**/*"
+    format: Format = "ndjson"
+    pattern: str | None = None
+    groups_max: int = functions.GROUPS_MAX_DEFAULT
+
+    def __post_init__(self) -> None:
+        _check_choice("function", self.function, FUNCTIONS)
+        _check_choice("format", self.format, FORMATS)
+        if (self.field is None) != (self.function == "count"):
+            wanted = "counts records and takes no field" if self.function == "count" else "needs a field"
+            raise QueryError(f"{self.function} {wanted}")
+        for name in self.fields():
+            _check_text("a field name", name)
+        if len(self.where) > CONDITIONS_MAX:
+            raise QueryError(f"at most {CONDITIONS_MAX} conditions, not {len(self.where)}")
+        for condition in self.where:
+            _check_condition(condition)
+        check_glob(self.files)
+        if type(self.groups_max) is not int or not 1 <= self.groups_max <= GROUPS_HARD_MAX:
+            raise QueryError(f"groups_max is a whole number from 1 to {GROUPS_HARD_MAX}, not {self.groups_max!r}")
+        self._check_pattern()
+
+    def _check_pattern(self) -> None:
+        if self.format != "text":
+            if self.pattern is not None:
+                raise QueryError(f"a pattern is for format text, not {self.format}")
+            return
+        if self.pattern is None:
+            raise QueryError("format text needs a pattern with named groups, such as (?P<word>\\w+)")
+        line_characters_max(self.pattern)
+        groups = re.compile(self.pattern).groupindex
+        for name in self.fields():
+            if name not in groups:
+                known = ", ".join(groups) or "no named group at all"
+                raise QueryError(f"the pattern has no group named {name!r}; it has {known}")
+
+    def fields(self) -> tuple[str, ...]:
+        """Every field that the query reads, in the order in which its text form names them."""
+        own = tuple(name for name in (self.field, self.by) if name is not None)
+        return own + tuple(condition.field for condition in self.where)
+
+    def __str__(self) -> str:
+        """The text form, without the options: ``parse_query(str(query), ...)`` gives the same query."""
+        parts = [self.function if self.field is None else f"{self.function}({_show_name(self.field)})"]
+        if self.by is not None:
+            parts.append(f"by {_show_name(self.by)}")
+        if self.where:
+            parts.append("where " + " and ".join(str(condition) for condition in self.where))
+        return " ".join(parts)
+
+    def to_wire(self) -> bytes:
+        """At most `QUERY_BYTES_MAX` bytes of msgpack. Raises `QueryError` when the query is longer."""
+        conditions = [(condition.field, condition.operator, condition.value) for condition in self.where]
+        body = (WIRE_VERSION, self.function, self.field, self.by, conditions, self.files, self.format, self.pattern)
+        try:
+            data = cast(bytes, msgpack.packb((*body, self.groups_max)))
+        except OverflowError as error:
+            raise QueryError("a number in a condition needs more than 64 bits") from error
+        if len(data) > QUERY_BYTES_MAX:
+            raise QueryError(f"the query takes {len(data)} bytes, more than {QUERY_BYTES_MAX}")
+        return data
+
+    @staticmethod
+    def from_wire(data: bytes) -> Query:
+        """Inverse of `to_wire`. Raises `peerd.errors.ProtocolError` for anything that is not a valid query."""
+        if len(data) > QUERY_BYTES_MAX:
+            raise ProtocolError("aggregation_query", f"{len(data)} bytes, more than {QUERY_BYTES_MAX}")
+        try:
+            body = msgpack.unpackb(
+                data, use_list=False, raw=False, max_array_len=CONDITIONS_MAX, max_map_len=0, max_ext_len=0
+            )
+            return _query_from_tuple(body)
+        except QueryError as error:
+            raise ProtocolError("aggregation_query", error.message) from error
+        except (ValueError, msgpack.exceptions.UnpackException) as error:
+            raise ProtocolError("aggregation_query", f"not msgpack: {type(error).__name__}") from error
+
+
+def _query_from_tuple(body: object) -> Query:
+    if not isinstance(body, tuple) or len(body) != 9:
+        raise QueryError("expected an array of 9 fields")
+    version, function, name, by, conditions, files, format_, pattern, groups_max = body
+    if type(version) is not int or version != WIRE_VERSION:
+        raise QueryError(f"version {version!r:.20}, expected {WIRE_VERSION}")
+    for label, value in (("function", function), ("files", files), ("format", format_)):
+        if not isinstance(value, str):
+            raise QueryError(f"{label} is not text")
+    for label, value in (("field", name), ("by", by), ("pattern", pattern)):
+        if value is not None and not isinstance(value, str):
+            raise QueryError(f"{label} is neither text nor nil")
+    if not isinstance(conditions, tuple):
+        raise QueryError("conditions are not an array")
+    where = []
+    for condition in conditions:
+        if not isinstance(condition, tuple) or len(condition) != 3:
+            raise QueryError("a condition is not an array of 3 fields")
+        where.append(Condition(*condition))
+    return Query(function, name, by, tuple(where), files, format_, pattern, groups_max)
+
+
+def _check_choice(label: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise QueryError(f"{label} is one of {', '.join(choices)}, not {value!r:.60}")
+
+
+def _check_text(label: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise QueryError(f"{label} is not text")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise QueryError(f"{label} is not valid Unicode: {value!r:.60}") from error
+    if not size or size > NAME_BYTES_MAX or "\0" in value:
+        raise QueryError(f"{label} has 1 to {NAME_BYTES_MAX} bytes and no NUL, not {value!r:.60}")
+
+
+def _check_condition(condition: Condition) -> None:
+    if condition.operator not in OPERATORS:
+        raise QueryError(f"a condition has one of {' '.join(OPERATORS)}, not {condition.operator!r:.60}")
+    value = condition.value
+    if isinstance(value, str):
+        if value:
+            _check_text("a text value", value)
+    elif type(value) is int:
+        if not -(2**63) <= value < 2**63:
+            raise QueryError("a whole number in a condition has at most 64 bits")
+    elif type(value) is not float or not math.isfinite(value):
+        raise QueryError(f"a value is text or a finite number, not {value!r:.60}")
+
+
+def check_glob(glob: str) -> None:
+    """Raises `QueryError` unless ``glob`` stays below the root: relative, ``/`` between segments, no ``..``."""
+    if not 0 < len(glob) <= GLOB_CHARACTERS_MAX:
+        raise QueryError(f"files is a glob of 1 to {GLOB_CHARACTERS_MAX} characters")
+    if "\0" in glob or "\\" in glob or not glob.isprintable():
+        raise QueryError("files has no backslash and no unprintable character")
+    if glob.startswith(("/", "~")) or re.match("[A-Za-z]:", glob):
+        raise QueryError(f"files is relative to the node's data root, not absolute: {glob!r}")
+    segments = glob.split("/")
+    if ".." in segments:
+        raise QueryError(f"files may not leave the node's data root with '..': {glob!r}")
+    if "" in segments or "." in segments:
+        raise QueryError(f"files has an empty or '.' segment: {glob!r}")
+    if any("**" in segment and segment != "**" for segment in segments):
+        raise QueryError(f"'**' in files stands alone between slashes: {glob!r}")
+    if len(segments) > GLOB_SEGMENTS_MAX:
+        raise QueryError(f"files has at most {GLOB_SEGMENTS_MAX} segments, not {len(segments)}")
+
+
+# --- text form ----------------------------------------------------------------------------------------------
+
+_TOKEN: Final = re.compile(r'\s*(?:("(?:[^"\\]|\\.)*")|(<=|>=|!=|=|<|>)|([()])|([^\s()"=!<>]+))')
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
+_KEYWORDS: Final = frozenset({"by", "where", "and"})
+
+
+def _show_name(name: str) -> str:
+    return name if _NAME.fullmatch(name) and name.lower() not in _KEYWORDS else json.dumps(name, ensure_ascii=False)
+
+
+def _show_value(value: Number | str) -> str:
+    return _show_name(value) if isinstance(value, str) else repr(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str
+    column: int
+    quoted: bool = False
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens: list[_Token] = []
+    position, end = 0, len(text.rstrip())
+    while position < end:
+        match = _TOKEN.match(text, position)
+        if match is None:
+            column = position + len(text[position:]) - len(text[position:].lstrip())
+            what = "a quote that is never closed" if text[column] == '"' else f"{text[column]!r}"
+            raise QueryError(f"did not expect {what}", text=text, column=column)
+        kind = cast(int, match.lastindex)
+        tokens.append(_Token(match[kind], match.start(kind), kind == 1))
+        position = match.end()
+    return tokens
+
+
+class _Parser:
+    """``value [by FIELD] [where CONDITION {and CONDITION}]``, one token of look-ahead."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = _tokens(text)
+        self.position = 0
+
+    def fail(self, expected: str) -> QueryError:
+        """The error for "something else was expected here"."""
+        if self.position < len(self.tokens):
+            token = self.tokens[self.position]
+            return QueryError(f"expected {expected}, found {token.text!r}", text=self.text, column=token.column)
+        column = len(self.text.rstrip())
+        return QueryError(f"expected {expected}, found the end", text=self.text, column=column)
+
+    def accept(self, *words: str) -> str | None:
+        """Takes the next token when it is one of the (lower-case) words."""
+        if self.position < len(self.tokens):
+            token = self.tokens[self.position]
+            if not token.quoted and token.text.lower() in words:
+                self.position += 1
+                return token.text.lower()
+        return None
+
+    def expect(self, expected: str, *words: str) -> str:
+        """Like `accept`, but raises when it is none of them."""
+        word = self.accept(*words)
+        if word is None:
+            raise self.fail(expected)
+        return word
+
+    def field(self) -> str:
+        """A field name, bare or quoted."""
+        if self.position >= len(self.tokens):
+            raise self.fail("a field name")
+        token = self.tokens[self.position]
+        if not token.quoted and (not _NAME.fullmatch(token.text) or token.text.lower() in _KEYWORDS):
+            raise self.fail("a field name (put unusual ones in double quotes)")
+        name = self.unquote(token) if token.quoted else token.text
+        self.position += 1
+        return name
+
+    def unquote(self, token: _Token) -> str:
+        """The text of a quoted token (JSON's escapes)."""
+        try:
+            return cast(str, json.loads(token.text))
+        except ValueError as error:
+            raise self.fail("a quoted text with JSON's escapes") from error
+
+    def value(self) -> Number | str:
+        """A literal: number, bare word or quoted text."""
+        expected = 'a value: a number, a word or "quoted text"'
+        if self.position >= len(self.tokens):
+            raise self.fail(expected)
+        token = self.tokens[self.position]
+        if token.quoted:
+            value: Number | str = self.unquote(token)
+        elif token.text in "()" or token.text in OPERATORS:
+            raise self.fail(expected)
+        elif functions.is_numeral(token.text):
+            number = functions.parse_number(token.text)
+            if number is None:
+                raise self.fail("a number in the range of a double")
+            value = number
+        else:
+            value = token.text
+        self.position += 1
+        return value
+
+    def conditions(self) -> Iterable[Condition]:
+        """After ``where``."""
+        while True:
+            name = self.field()
+            operator = self.expect(f"one of {' '.join(OPERATORS)}", *OPERATORS)
+            yield Condition(name, cast(Operator, operator), self.value())
+            if self.accept("and") is None:
+                return
+
+    def parse(self) -> tuple[FunctionName, str | None, str | None, tuple[Condition, ...]]:
+        """Function, field, group field, conditions."""
+        function = cast(FunctionName, self.expect(f"one of {', '.join(FUNCTIONS)}", *FUNCTIONS))
+        name = None
+        if function != "count":
+            self.expect(f"'(' and a field, as in {function}(bytes)", "(")
+            name = self.field()
+            self.expect("')'", ")")
+        by = self.field() if self.accept("by") else None
+        where = tuple(self.conditions()) if self.accept("where") else ()
+        if self.position < len(self.tokens):
+            raise self.fail("'and'" if where else "'by', 'where' or the end" if by is None else "'where' or the end")
+        return function, name, by, where
+
+
+def parse_query(
+    text: str,
+    *,
+    files: str = "**/*",
+    format: Format | None = None,
+    pattern: str | None = None,
+    groups_max: int = functions.GROUPS_MAX_DEFAULT,
+) -> Query:
+    """The query of a command line. Without a format: text if there is a pattern, csv for ``*.csv``, else ndjson.
+
+    Raises `QueryError`; for an error in ``text`` it carries the column (0-based) and shows a caret below it.
+    """
+    if len(text) > QUERY_CHARACTERS_MAX:
+        raise QueryError(f"a query has at most {QUERY_CHARACTERS_MAX} characters, not {len(text)}")
+    function, name, by, where = _Parser(text).parse()
+    if format is None:
+        format = "text" if pattern is not None else "csv" if files.lower().endswith(".csv") else "ndjson"
+    return Query(function, name, by, where, files, format, pattern, groups_max)

@@ -1,0 +1,253 @@
+"""The requester's part in a round: collects offers, fetches the best result, asks why nodes are missing, answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from peerd.api import Host, SwapCallbacks, Value, value_size_bytes
+from peerd.errors import ProtocolError
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from peerd.telemetry.schema import RoundFinished
+from protocols.aggregation.answer import Answer, Progress, value_of
+from protocols.aggregation.collector import NAMED_MISSING_MAX, Candidate, Collector, Missing
+from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.exchange import Aggregate, decode_value, result_tag
+from protocols.aggregation.messages import NodeState, ResultReady, RoundStatus, WhyMissing
+from protocols.aggregation.partial import Partial, Report
+from protocols.aggregation.query import Query
+
+STATUS_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundListener:
+    """Who waits for the answer. ``finished`` is called exactly once."""
+
+    finished: Callable[[Answer], None]
+    progress: Callable[[Progress], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The result that the answer is made of."""
+
+    partial: Partial
+    value_bytes: int
+    moved_bytes: int
+    computed_by: NodeId
+
+
+class Requester:
+    """State of one round at the node that asked. ``own_aggregate`` tells what its own tree holds so far."""
+
+    def __init__(
+        self,
+        host: Host,
+        config: AggregationConfig,
+        round_id: bytes,
+        query: Query,
+        listener: RoundListener,
+        on_answered: Callable[[bytes], None],
+    ) -> None:
+        self.host = host
+        self.round_id = round_id
+        self.query = query
+        self.own_aggregate: Aggregate | None = None
+        self.is_answered = False
+        self._config = config
+        self._listener = listener
+        self._on_answered = on_answered
+        self._began_at = host.now()
+        estimate = host.estimated_ring_size()
+        self.with_census = estimate <= config.census_max
+        self.collector = Collector.start(host.peer, host.leaf_set(), estimate, self.with_census)
+        self._fetching: PeerRef | None = None
+        self._is_settling = False
+        self._is_closing = False
+        self._taken: Taken | None = None
+        self._reasons: dict[NodeId, str] = {}
+        self._asked = 0
+
+    def tell(self, stage: str, level: int | None = None, contributors: int = 0) -> None:
+        """Report progress to whoever asked."""
+        if self._listener.progress is None or self.is_answered:
+            return
+        self._listener.progress(
+            Progress(
+                self.round_id.hex(),
+                stage,
+                len(self.collector.enrolled),
+                self.collector.expected_count(),
+                contributors,
+                level,
+                self.host.now() - self._began_at,
+            )
+        )
+
+    def enrolled(self, peer: PeerRef, reason: str) -> None:
+        """A node takes part, or does not."""
+        self.collector.enrol(peer, reason)
+        self.tell("enrolled")
+        if len(self.collector.declined) == len(self.collector.expected):
+            self.expire()  # nobody has anything to contribute; no tree will ever report
+
+    def offered(self, ready: ResultReady, peer: PeerRef) -> None:
+        """A tree is complete (perhaps our own)."""
+        self.collector.offered(Candidate(peer, ready.contributors, ready.value_bytes))
+        self.tell("result_ready", 0, ready.contributors)
+        self._consider()
+
+    def settled(self) -> None:
+        """No fuller result came in time."""
+        self._is_settling = False
+        self._take_best()
+
+    def neighbours_changed(self) -> None:
+        """Perhaps those that we wait for are known to be dead now."""
+        self._consider()
+
+    def expire(self) -> None:
+        """The deadline: answer with what there is."""
+        if self._is_closing:
+            return
+        aggregate = self.own_aggregate
+        if aggregate is not None:
+            self._take(aggregate.partial, aggregate, self.host.id)
+        else:
+            self._close()
+
+    def _consider(self) -> None:
+        best = self.collector.best()
+        if best is None or self._fetching is not None or self._is_closing:
+            return
+        live = [peer.id for peer in self.host.leaf_set().members()]
+        if self.collector.is_full(best.contributors, live):
+            self.host.cancel_timer("settle_due", self.round_id)
+            self._is_settling = False
+            self._take_best()
+        elif not self._is_settling:
+            self._is_settling = True
+            self.host.set_timer("settle_due", self._config.settle, self.round_id)
+
+    def _take_best(self) -> None:
+        best = self.collector.best()
+        if best is None or self._fetching is not None or self._is_closing:
+            return
+        if best.peer.id == self.host.id and self.own_aggregate is not None:
+            self._take(self.own_aggregate.partial, self.own_aggregate, self.host.id)
+            return
+        self._fetching = best.peer
+        self.tell("fetching", 0, best.contributors)
+        callbacks = SwapCallbacks(done=self._fetched, failed=self._fetch_failed)
+        self.host.fetch(best.peer, result_tag(self.round_id), callbacks, self._config.swap_deadline)
+
+    def _fetched(self, value: Value) -> None:
+        peer, self._fetching = self._fetching, None
+        if peer is None or self._is_closing:
+            return
+
+        def decoded(result: tuple[Partial, int]) -> None:
+            size_bytes = value_size_bytes(value)
+            if not self._is_closing:
+                self._finish(Taken(result[0], size_bytes, result[1] + size_bytes, peer.id))
+
+        def failed(error: BaseException) -> None:
+            if not isinstance(error, ProtocolError):
+                raise error
+            self.collector.could_not_fetch(peer, str(error))
+            self._take_best()
+
+        self.host.offload(decode_value, self.query, value, done=decoded, failed=failed)
+
+    def _fetch_failed(self, reason: str) -> None:
+        peer, self._fetching = self._fetching, None
+        if peer is not None and not self._is_closing:
+            self.collector.could_not_fetch(peer, reason)
+            self._take_best()
+
+    def _take(self, partial: Partial, aggregate: Aggregate, computed_by: NodeId) -> None:
+        self._finish(Taken(partial, value_size_bytes(aggregate.value), aggregate.moved_bytes, computed_by))
+
+    def _finish(self, taken: Taken) -> None:
+        self._taken = taken
+        self._close()
+
+    def _close(self) -> None:
+        """The value is settled; ask the missing nodes why, all at once, then answer."""
+        self._is_closing = True
+        self.host.cancel_timer("settle_due", self.round_id)
+        missing = self.collector.missing(() if self._taken is None else self._taken.partial.contributors)
+        for peer in missing[:NAMED_MISSING_MAX]:
+            if peer.id in self.collector.declined or peer.id == self.host.id:
+                state = None if peer.id in self.collector.declined else NodeState.EXTRACTING
+                self._reasons[peer.id] = self.collector.reason(peer.id, state, "")
+            else:
+                self._ask_why(peer)
+        if self._asked == 0:
+            self._answer(missing)
+
+    def _ask_why(self, peer: PeerRef) -> None:
+        self._asked += 1
+
+        def replied(message: Message, source: PeerRef) -> None:
+            state, detail = NodeState.UNKNOWN_ROUND, ""
+            if isinstance(message, RoundStatus) and message.state in set(NodeState):
+                state, detail = NodeState(message.state), message.detail
+            self._reason_known(peer, self.collector.reason(peer.id, state, detail))
+
+        def silent() -> None:
+            self._reason_known(peer, self.collector.reason(peer.id, None, ""))
+
+        self.host.request(peer, WhyMissing(self.round_id), STATUS_TIMEOUT_S, replied, silent)
+
+    def _reason_known(self, peer: PeerRef, reason: str) -> None:
+        self._reasons[peer.id] = reason
+        self._asked -= 1
+        if self._asked == 0:
+            self._answer(self.collector.missing(() if self._taken is None else self._taken.partial.contributors))
+
+    def _answer(self, missing: list[PeerRef]) -> None:
+        taken = self._taken
+        contributors = () if taken is None else taken.partial.contributors
+        expected = max(self.collector.expected_count(), len(contributors))
+        answer = Answer(
+            round_id=self.round_id.hex(),
+            query=str(self.query),
+            value=value_of(None if taken is None else taken.partial),
+            contributors=contributors,
+            expected=expected,
+            expected_basis=self.collector.basis,
+            missing=tuple(
+                Missing(peer.id, peer.address, self._reasons[peer.id]) for peer in missing if peer.id in self._reasons
+            ),
+            missing_count=max(len(missing), expected - len(contributors)),
+            report=Report() if taken is None else taken.partial.report,
+            duration_s=self.host.now() - self._began_at,
+            value_bytes=0 if taken is None else taken.value_bytes,
+            moved_bytes=0 if taken is None else taken.moved_bytes,
+            computed_by=None if taken is None else taken.computed_by,
+        )
+        self._emit(answer)
+        self.is_answered = True
+        self._on_answered(self.round_id)
+        self._listener.finished(answer)
+
+    def _emit(self, answer: Answer) -> None:
+        self.host.emit(
+            RoundFinished(
+                round=answer.round_id,
+                requester=f"{self.host.id:032x}",
+                query=answer.query,
+                contributors=len(answer.contributors),
+                expected=float(answer.expected),
+                missing=answer.missing_count,
+                completeness=answer.completeness,
+                duration_s=answer.duration_s,
+                value_bytes=answer.value_bytes,
+                outcome=answer.outcome,
+            )
+        )
+        self.host.count("peerd_aggregation_rounds_total", outcome=answer.outcome)
+        self.host.observe("peerd_aggregation_round_duration_seconds", answer.duration_s)

@@ -1,0 +1,62 @@
+"""What a simulation scenario may ask of this plugin: numbers instead of files, and rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from peerd.errors import ConfigError
+from peerd.quantities import parse_duration, parse_size
+from protocols.aggregation.answer import Answer
+from protocols.aggregation.exchange import Extractor
+from protocols.aggregation.extraction import Extraction
+from protocols.aggregation.functions import Grouped, function_named
+from protocols.aggregation.partial import Report
+from protocols.aggregation.query import Query, parse_query
+from protocols.aggregation.requester import RoundListener
+
+Reporter = Callable[[dict[str, Any]], None]
+
+
+def one_record(group: str) -> Extractor:
+    """Extraction without files: one record, whose every number is 1 and whose every text is ``group``."""
+
+    def run(query: Query) -> Extraction:
+        function = function_named(query.function)
+        value = function.lift(1) if query.by is None else Grouped(function, query.groups_max).lift(group, 1)
+        return Extraction(value, Report(records=1, records_selected=1))
+
+    return run
+
+
+def give_numbers(plugin: Any, arguments: Mapping[str, Any], group: str) -> None:
+    """Action ``numbers``: this node contributes one record; each value weighs ``value_bytes`` (such as "1MiB")."""
+    _check_arguments(arguments, {"value_bytes"})
+    plugin.extractor = one_record(group)
+    plugin.value_padding_bytes = parse_size(arguments.get("value_bytes", "0B"))
+
+
+def ask(plugin: Any, arguments: Mapping[str, Any], report: Reporter) -> None:
+    """Action ``aggregate``: one round; its answer becomes a row of the report."""
+    _check_arguments(arguments, {"query", "deadline"})
+    deadline_s = parse_duration(arguments["deadline"]) if "deadline" in arguments else None
+
+    def finished(answer: Answer) -> None:
+        report(
+            {
+                "outcome": answer.outcome,
+                "value": answer.value if isinstance(answer.value, int | float) else None,
+                "contributors": len(answer.contributors),
+                "expected": answer.expected,
+                "missing": answer.missing_count,
+                "duration_s": round(answer.duration_s, 6),
+                "moved_bytes": answer.moved_bytes,
+            }
+        )
+
+    plugin.aggregate(parse_query(arguments.get("query", "count")), RoundListener(finished), deadline_s)
+
+
+def _check_arguments(arguments: Mapping[str, Any], known: set[str]) -> None:
+    for name in sorted(set(arguments) - known):
+        raise ConfigError(f"unknown argument; known here: {', '.join(sorted(known))}", key=f"arguments.{name}")

@@ -1,0 +1,452 @@
+"""One node's binomial swap tree in one round: Cappos and Hartman 2008, section 4, as a pure state machine.
+
+Events go in as method calls; each returns the effects to carry out, in order. The tree knows ids, levels and whose
+data it holds, never the data itself. The phases::
+
+    IDLE -begin-> WAITING <-> PROPOSING -> SWAPPING -> MERGING -> WAITING (next, shorter level) ... -> FINISHED
+                  WAITING <-> RESERVED  -> SWAPPING                                             or -> PRUNED
+
+A node swaps with one node at a time, level by level, from the longest common prefix to level 0. Whatever ends without
+success goes back to WAITING, and WAITING always holds the level timer: no path can wait for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from peerd.errors import Bug
+from peerd.ids import NodeId, shared_prefix_bits
+from peerd.messages import PeerRef
+from protocols.aggregation.messages import AnswerKind
+from protocols.aggregation.prefix import Neighbourhood
+
+INVITED_PER_LEVEL_MAX: Final = 64
+HINTED_MAX: Final = 64
+
+
+class Phase(Enum):
+    """What the tree is doing."""
+
+    IDLE = "extracting"
+    WAITING = "waiting"
+    PROPOSING = "proposing"
+    RESERVED = "reserved"
+    SWAPPING = "swapping"
+    MERGING = "merging"
+    FINISHED = "finished"
+    PRUNED = "pruned"
+
+
+class Timer(Enum):
+    """The tree's timers; arming one again replaces it."""
+
+    LEVEL = "level_due"
+    INVITE = "invite_due"
+    RESERVE = "reserve_due"
+
+
+@dataclass(frozen=True, slots=True)
+class SendInvite:
+    """Invite this node to swap at the level."""
+
+    peer: PeerRef
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class RouteInvite:
+    """Invite a random id of L^level, through the overlay."""
+
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendAnswer:
+    """Answer an invitation."""
+
+    peer: PeerRef
+    level: int
+    kind: AnswerKind
+
+
+@dataclass(frozen=True, slots=True)
+class SendProposal:
+    """Ask this node to swap now; its reply goes to `Tree.proposal_answered` (or `Tree.proposal_lost`)."""
+
+    peer: PeerRef
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSwap:
+    """Open the swap; its end goes to `Tree.swap_done` or `Tree.swap_failed`."""
+
+    peer: PeerRef
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """(Re-)arm a timer."""
+
+    timer: Timer
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Disarm:
+    """Cancel a timer, if armed."""
+
+    timer: Timer
+
+
+@dataclass(frozen=True, slots=True)
+class LevelDone:
+    """A level ended: "swapped", "empty" (nobody there), "timed_out" or "pruned"."""
+
+    level: int
+    outcome: str
+    peer: PeerRef | None
+
+
+@dataclass(frozen=True, slots=True)
+class TreeDone:
+    """The tree ended: "result" (it holds the aggregate of every level) or "pruned"."""
+
+    outcome: str
+
+
+Effect = SendInvite | RouteInvite | SendAnswer | SendProposal | OpenSwap | Arm | Disarm | LevelDone | TreeDone
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSettings:
+    """Pace of a tree; see `protocols.aggregation.config` for what each means to an operator."""
+
+    timeout_base_s: float = 2.0
+    timeout_per_node_s: float = 0.05
+    timeout_max_s: float = 30.0
+    invite_interval_s: float = 0.5
+    reserve_s: float = 5.0
+    invites_max: int = 8
+    random_invites: int = 2
+
+
+@dataclass(slots=True)
+class LevelState:
+    """What is known about the current level; forgotten when it ends."""
+
+    level: int
+    said_no: dict[NodeId, PeerRef] = field(default_factory=dict)
+    absent: set[NodeId] = field(default_factory=set)
+    hinted: dict[NodeId, PeerRef] = field(default_factory=dict)
+    is_hinted_empty: bool = False
+
+
+class Tree:
+    """The state machine. ``own`` is this node; ``neighbourhood`` is asked anew each time, so repairs count at once."""
+
+    def __init__(self, own: NodeId, neighbourhood: Neighbourhood, settings: TreeSettings) -> None:
+        self.own = own
+        self.phase = Phase.IDLE
+        self.partner: PeerRef | None = None
+        self.contributors: frozenset[NodeId] = frozenset((own,))
+        """Whose data this tree's aggregate holds. Peers' values live elsewhere until they are merged in."""
+        self._neighbourhood = neighbourhood
+        self._settings = settings
+        self._current: LevelState | None = None
+        self._invited: dict[int, dict[NodeId, PeerRef]] = {}
+        self._banned: set[NodeId] = set()
+
+    @property
+    def level(self) -> int | None:
+        """The level in work; ``None`` before the first and after the last."""
+        return None if self._current is None else self._current.level
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this tree swaps no more."""
+        return self.phase in (Phase.FINISHED, Phase.PRUNED)
+
+    # Events
+
+    def begin(self) -> list[Effect]:
+        """This node's own data is ready: start at the longest common prefix with any node (section 4.1)."""
+        if self.phase is not Phase.IDLE:
+            raise Bug(f"a tree begins once, not in phase {self.phase.value}")
+        longest = self._neighbourhood.longest_level()
+        return self._finish("result") if longest is None else self._enter(longest)
+
+    def invite_received(self, peer: PeerRef, level: int) -> list[Effect]:
+        """An invitation from a node with which we share exactly ``level`` bits."""
+        verdict = self._position(peer, level)
+        if verdict is not AnswerKind.MAYBE_LATER:
+            return [SendAnswer(peer, level, verdict)]
+        self._remember(peer, level)
+        effects: list[Effect] = [SendAnswer(peer, level, verdict)]
+        if self.phase is Phase.WAITING and self.level == level:
+            effects += self._propose_or_wait()
+        return effects
+
+    def answer_received(
+        self, peer: PeerRef, level: int, kind: AnswerKind, members: tuple[PeerRef, ...], is_exact: bool
+    ) -> list[Effect]:
+        """What an invited node said. Answers to an earlier level are late and mean nothing."""
+        current = self._current
+        if current is None or current.level != level or self.is_over:
+            return []
+        match kind:
+            case AnswerKind.NO:
+                current.said_no[peer.id] = peer
+            case AnswerKind.ABSENT:
+                current.absent.add(peer.id)
+            case AnswerKind.MAYBE_LATER:
+                return [self._arm_level()] if self.phase is Phase.WAITING else []
+            case AnswerKind.HINT:
+                return self._hint_received(current, members, is_exact)
+        return self._conclude_if_exhausted() if self.phase is Phase.WAITING else []
+
+    def proposal_received(self, peer: PeerRef, level: int) -> tuple[bool, AnswerKind, list[Effect]]:
+        """Whether to swap with this node now; else what it should make of us."""
+        verdict = self._position(peer, level)
+        if verdict is not AnswerKind.MAYBE_LATER:
+            return False, verdict, []
+        is_crossing = self.phase is Phase.PROPOSING and self.partner is not None and self.partner.id == peer.id
+        # Two nodes that propose to each other at once: the proposal of the smaller id stands.
+        gives_way = is_crossing and self.own > peer.id
+        if self.level == level and (self.phase is Phase.WAITING or gives_way):
+            self.phase, self.partner = Phase.RESERVED, peer
+            return True, verdict, [*self._stop_waiting(), Arm(Timer.RESERVE, self._settings.reserve_s)]
+        if not is_crossing:
+            self._remember(peer, level)
+        return False, verdict, []
+
+    def proposal_answered(self, peer: PeerRef, accepted: bool, kind: AnswerKind) -> list[Effect]:
+        """The reply to our proposal."""
+        current = self._current
+        if current is None or not self._is_partner(Phase.PROPOSING, peer):
+            return []  # we gave way to its own proposal meanwhile
+        self.partner = None
+        if accepted:
+            self.phase, self.partner = Phase.SWAPPING, peer
+            return [OpenSwap(peer, current.level)]
+        if kind is AnswerKind.NO:
+            current.said_no[peer.id] = peer
+        elif kind is AnswerKind.ABSENT:
+            current.absent.add(peer.id)
+        return self._wait()
+
+    def proposal_lost(self, peer: PeerRef) -> list[Effect]:
+        """No reply to our proposal: the node is down, or too slow to swap with."""
+        if not self._is_partner(Phase.PROPOSING, peer):
+            return []
+        return self._give_up_on(peer)
+
+    def accepts_swap(self, peer: PeerRef, level: int) -> bool:
+        """Whether a swap that this node opens now is the one we agreed to."""
+        return self._is_partner(Phase.RESERVED, peer) and self.level == level
+
+    def swap_accepted(self, peer: PeerRef) -> list[Effect]:
+        """The partner opened the agreed swap."""
+        if not self._is_partner(Phase.RESERVED, peer):
+            raise Bug(f"swap with {peer} in phase {self.phase.value}")
+        self.phase = Phase.SWAPPING
+        return [Disarm(Timer.RESERVE)]
+
+    def swap_done(self, peer: PeerRef) -> list[Effect]:
+        """The partner's value is here, verified; merge it and call `merged` (or `merge_rejected`)."""
+        if not self._is_partner(Phase.SWAPPING, peer):
+            raise Bug(f"swap with {peer} ended in phase {self.phase.value}")
+        self.phase = Phase.MERGING
+        return []
+
+    def swap_failed(self, peer: PeerRef) -> list[Effect]:
+        """The swap ended without a value; this partner is not tried again in this round."""
+        if not self._is_partner(Phase.SWAPPING, peer):
+            return []
+        return self._give_up_on(peer)
+
+    def merged(self, contributors: frozenset[NodeId]) -> list[Effect]:
+        """The aggregate now holds these nodes' data; go on with the next shorter level."""
+        current, partner = self._current, self.partner
+        if self.phase is not Phase.MERGING or current is None or partner is None:
+            raise Bug(f"merged in phase {self.phase.value}")
+        if not self.contributors < contributors:
+            raise Bug("a merge loses nobody")
+        self.contributors, self.partner = contributors, None
+        effects: list[Effect] = [LevelDone(current.level, "swapped", partner)]
+        waiting = self._invited.pop(current.level, {}).values()  # they need not wait for their next invitation
+        effects += [
+            SendAnswer(peer, current.level, AnswerKind.NO)
+            for peer in waiting
+            if peer.id in contributors and peer.id != partner.id
+        ]
+        return effects + self._enter(current.level - 1)
+
+    def merge_rejected(self, peer: PeerRef) -> list[Effect]:
+        """The partner's value could not be used (not decodable, or not of the nodes it should be of)."""
+        if not self._is_partner(Phase.MERGING, peer):
+            raise Bug(f"merge rejected in phase {self.phase.value}")
+        return self._give_up_on(peer)
+
+    def timer_fired(self, timer: Timer) -> list[Effect]:
+        """One of the armed timers is due."""
+        current = self._current
+        if current is None or self.is_over:
+            return []
+        if timer is Timer.RESERVE and self.phase is Phase.RESERVED and self.partner is not None:
+            return self._give_up_on(self.partner)
+        if self.phase is not Phase.WAITING:
+            return []
+        if timer is Timer.INVITE:
+            return [*self._invitations(current), self._arm_invite()]
+        return self._conclude(current, "timed_out")
+
+    def neighbourhood_changed(self) -> list[Effect]:
+        """Leaf set or routing table changed: perhaps the level is empty now, or has new members."""
+        return self._conclude_if_exhausted() if self.phase is Phase.WAITING else []
+
+    def validate(self) -> None:
+        """Assert the invariants of the state."""
+        assert self.own in self.contributors
+        assert (self.partner is not None) == (
+            self.phase in (Phase.PROPOSING, Phase.RESERVED, Phase.SWAPPING, Phase.MERGING)
+        )
+        assert (self._current is None) == (self.phase in (Phase.IDLE, Phase.FINISHED, Phase.PRUNED))
+        if self._current is not None:
+            deepest = min(shared_prefix_bits(self.own, node) for node in self.contributors)
+            assert deepest > self._current.level, "data of the level in work is held before its swap"
+        assert all(len(peers) <= INVITED_PER_LEVEL_MAX for peers in self._invited.values())
+
+    # Inside
+
+    def _position(self, peer: PeerRef, level: int) -> AnswerKind:
+        """Where we stand towards a node that wants to swap at a level (section 4.3).
+
+        The paper answers "no" whenever our level is shorter. But a level may also have been skipped by a time-out,
+        and then a "no" would prune a tree whose data nobody else has. The contributor set knows: "no" only when the
+        node's data is in our aggregate.
+        """
+        if level != shared_prefix_bits(self.own, peer.id) or peer.id in self._banned:
+            return AnswerKind.ABSENT
+        if self.phase is Phase.IDLE or (self.level is not None and self.level >= level):
+            return AnswerKind.MAYBE_LATER
+        return AnswerKind.NO if peer.id in self.contributors else AnswerKind.ABSENT
+
+    def _is_partner(self, phase: Phase, peer: PeerRef) -> bool:
+        return self.phase is phase and self.partner is not None and self.partner.id == peer.id
+
+    def _remember(self, peer: PeerRef, level: int) -> None:
+        invited = self._invited.setdefault(level, {})
+        if peer.id in invited or len(invited) < INVITED_PER_LEVEL_MAX:
+            invited[peer.id] = peer
+
+    def _enter(self, level: int) -> list[Effect]:
+        """Go down the levels to the first one with somebody to swap with."""
+        if level < 0:
+            return self._finish("result")
+        self._current = LevelState(level)
+        return self._wait()
+
+    def _wait(self) -> list[Effect]:
+        """(Back) to WAITING at the current level: both timers, invitations, and the first candidate if any."""
+        self.phase, self.partner = Phase.WAITING, None
+        current = self._current
+        assert current is not None
+        if self._is_exhausted(current):
+            return self._conclude_if_exhausted()
+        effects = self._propose_or_wait()
+        if self.phase is not Phase.WAITING:
+            return effects
+        return [*effects, *self._invitations(current), self._arm_level(), self._arm_invite()]
+
+    def _propose_or_wait(self) -> list[Effect]:
+        """Try a node that invited us (section 4.2: only nodes that sent an invitation are swapped with)."""
+        current = self._current
+        assert current is not None
+        invited = self._invited.get(current.level, {})
+        for node_id in list(invited):
+            peer = invited.pop(node_id)
+            if self._is_excluded(current, node_id):
+                continue
+            self.phase, self.partner = Phase.PROPOSING, peer
+            return [*self._stop_waiting(), SendProposal(peer, current.level)]
+        return []
+
+    def _give_up_on(self, peer: PeerRef) -> list[Effect]:
+        self._banned.add(peer.id)
+        return [Disarm(Timer.RESERVE), *self._wait()]
+
+    def _hint_received(self, current: LevelState, members: tuple[PeerRef, ...], is_exact: bool) -> list[Effect]:
+        fresh = [
+            peer
+            for peer in members
+            if shared_prefix_bits(self.own, peer.id) == current.level
+            and peer.id not in current.hinted
+            and len(current.hinted) < HINTED_MAX
+        ]
+        current.hinted.update((peer.id, peer) for peer in fresh)
+        current.is_hinted_empty = current.is_hinted_empty or (is_exact and not members)
+        if self.phase is not Phase.WAITING:
+            return []
+        invites: list[Effect] = [
+            SendInvite(peer, current.level) for peer in fresh if not self._is_excluded(current, peer.id)
+        ]
+        return invites or self._conclude_if_exhausted()
+
+    def _is_excluded(self, current: LevelState, node_id: NodeId) -> bool:
+        return node_id in self._banned or node_id in current.said_no or node_id in current.absent
+
+    def _candidates(self, current: LevelState) -> list[PeerRef]:
+        known = {peer.id: peer for peer in self._neighbourhood.members(current.level)}
+        known.update(current.hinted)
+        return [peer for node_id, peer in sorted(known.items()) if not self._is_excluded(current, node_id)]
+
+    def _is_exhausted(self, current: LevelState) -> bool:
+        """Whether every node of the level is known, and none is left to swap with."""
+        if self._invited.get(current.level):
+            return False
+        is_known = current.is_hinted_empty or self._neighbourhood.is_exact(current.level)
+        return is_known and not self._candidates(current)
+
+    def _conclude_if_exhausted(self) -> list[Effect]:
+        current = self._current
+        if current is None or not self._is_exhausted(current):
+            return []
+        return self._conclude(current, "empty")
+
+    def _conclude(self, current: LevelState, outcome: str) -> list[Effect]:
+        """No partner at this level: prune when a live node has our data (section 4.4), else skip the level."""
+        effects = self._stop_waiting()
+        if current.said_no:
+            return [*effects, LevelDone(current.level, "pruned", None), *self._finish("pruned")]
+        return [*effects, LevelDone(current.level, outcome, None), *self._enter(current.level - 1)]
+
+    def _invitations(self, current: LevelState) -> list[Effect]:
+        candidates = self._candidates(current)[: self._settings.invites_max]
+        effects: list[Effect] = [SendInvite(peer, current.level) for peer in candidates]
+        if not self._neighbourhood.is_exact(current.level):
+            effects += [RouteInvite(current.level)] * self._settings.random_invites
+        return effects
+
+    def _arm_level(self) -> Arm:
+        """Section 4.3: the time-out grows with the estimated number of nodes behind the prefix."""
+        assert self._current is not None
+        settings = self._settings
+        size = self._neighbourhood.estimated_size(self._current.level)
+        timeout_s = settings.timeout_base_s + settings.timeout_per_node_s * size
+        return Arm(Timer.LEVEL, min(timeout_s, settings.timeout_max_s))
+
+    def _arm_invite(self) -> Arm:
+        return Arm(Timer.INVITE, self._settings.invite_interval_s)
+
+    def _stop_waiting(self) -> list[Effect]:
+        return [Disarm(Timer.LEVEL), Disarm(Timer.INVITE)]
+
+    def _finish(self, outcome: str) -> list[Effect]:
+        self.phase = Phase.FINISHED if outcome == "result" else Phase.PRUNED
+        self.partner, self._current = None, None
+        self._invited.clear()
+        return [TreeDone(outcome)]

@@ -1,0 +1,155 @@
+"""San Fermín rounds on simulated rings: calm, with crashes, with loss; the answer is always honest."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from peerd.sim.network import NetworkConfig
+from peerd.sim.records import ListSink
+from peerd.sim.simulation import Simulation
+from protocols.aggregation.plugin import Aggregation
+from tests.support.aggregation import Round, aggregation_of, aggregation_ring, check_answer
+
+
+def assert_nothing_left(simulation: Simulation) -> None:
+    """Invariant 25: after the round no live node holds state of it, nor a timer."""
+    for place in simulation.live_nodes():
+        plugin = place.node.plugins["aggregation"]
+        assert isinstance(plugin, Aggregation)
+        assert not plugin.participants
+        assert not plugin.requesters
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13, 17, 33, 64])
+def test_a_calm_ring_answers_completely(count: int) -> None:
+    simulation = aggregation_ring(count, seed=count, check_every=1)
+    answer = Round(simulation, requester=count // 2).answer()
+    check_answer(simulation, answer)
+    assert answer.outcome == "complete"
+    assert len(answer.contributors) == answer.expected == count
+    simulation.run_for(10)
+    assert_nothing_left(simulation)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ten_percent_crash_during_a_round(seed: int) -> None:
+    """F01, small: never a double count, completeness reported truthfully, no state left."""
+    count = 50
+    simulation = aggregation_ring(count, seed, padding_bytes=1 << 20, network=NetworkConfig(up_bytes_per_s=10e6))
+    round_ = Round(simulation)
+    rng = random.Random(seed)
+    for index in rng.sample(range(1, count), count // 10):
+        simulation.run_for(rng.uniform(0, 0.6))
+        simulation.kill(simulation.nodes[index])
+    answer = round_.answer()
+    check_answer(simulation, answer)
+    assert len(answer.contributors) >= 0.8 * count
+    simulation.run_for(70)
+    assert_nothing_left(simulation)
+
+
+def test_a_node_that_died_before_the_round_is_missing_and_unreachable() -> None:
+    simulation = aggregation_ring(8, seed=3)
+    simulation.silence(simulation.nodes[5])
+    answer = Round(simulation).answer()
+    check_answer(simulation, answer)
+    assert answer.outcome == "partial"
+    assert [missing.node for missing in answer.missing] == [simulation.nodes[5].id]
+    assert answer.missing[0].reason == "unreachable"
+    assert len(answer.contributors) == 7
+
+
+def test_a_node_without_data_declines_and_says_so() -> None:
+    simulation = aggregation_ring(6, seed=4)
+    aggregation_of(simulation, 2).extractor = None
+    answer = Round(simulation).answer()
+    check_answer(simulation, answer)
+    assert [missing.reason for missing in answer.missing] == ["no data root is configured on this node"]
+
+
+def test_a_requester_without_data_gets_the_others() -> None:
+    simulation = aggregation_ring(6, seed=4)
+    aggregation_of(simulation, 0).extractor = None
+    answer = Round(simulation).answer()
+    check_answer(simulation, answer)
+    assert len(answer.contributors) == 5
+
+
+def test_nobody_has_data() -> None:
+    simulation = aggregation_ring(3, seed=4)
+    for index in range(3):
+        aggregation_of(simulation, index).extractor = None
+    answer = Round(simulation).answer()
+    assert answer.outcome == "failed"
+    assert answer.missing_count == 3
+
+
+def test_the_requester_dies_and_the_round_ends_everywhere() -> None:
+    """F02: no orphan state after the round's time."""
+    simulation = aggregation_ring(12, seed=5, padding_bytes=1 << 20)
+    Round(simulation, deadline_s=20)
+    simulation.run_for(0.1)
+    simulation.kill(simulation.nodes[0])
+    simulation.run_for(40)
+    assert_nothing_left(simulation)
+    answer = Round(simulation, requester=1).answer()
+    check_answer(simulation, answer)
+    assert len(answer.contributors) == 11
+
+
+def test_loss_costs_time_and_not_truth() -> None:
+    simulation = aggregation_ring(24, seed=6)
+    simulation.network.config = NetworkConfig(loss=0.05)
+    answer = Round(simulation).answer()
+    check_answer(simulation, answer)
+    assert len(answer.contributors) >= 20
+
+
+def test_two_rounds_at_once_do_not_mix() -> None:
+    simulation = aggregation_ring(10, seed=7, check_every=1)
+    first, second = Round(simulation, requester=1), Round(simulation, requester=8)
+    for round_ in (first, second):
+        answer = round_.answer()
+        check_answer(simulation, answer)
+        assert answer.outcome == "complete"
+
+
+def test_too_many_rounds_are_declined_not_queued() -> None:
+    simulation = aggregation_ring(4, seed=8)
+    plugin = aggregation_of(simulation, 3)
+    rounds = [Round(simulation, requester=index % 3) for index in range(plugin.config.rounds_max + 1)]
+    declined = [missing for round_ in rounds for missing in round_.answer().missing]
+    assert any("busy" in missing.reason for missing in declined)
+
+
+def test_events_tell_the_story_of_a_round() -> None:
+    sink = ListSink()
+    simulation = aggregation_ring(8, seed=9, sink=sink)
+    answer = Round(simulation).answer()
+    simulation.run_for(5)
+    [finished] = sink.of_kind("aggregation.round_finished")
+    assert finished["contributors"] == 8
+    assert finished["round"] == answer.round_id
+    assert len(sink.of_kind("aggregation.extracted")) == 8
+    swapped = [line for line in sink.of_kind("aggregation.level_finished") if line["outcome"] == "swapped"]
+    assert len(swapped) >= 7, "a tree of eight nodes takes at least seven merges"
+    assert len(sink.of_kind("aggregation.round_left")) == 8
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2])
+def test_f01_ten_percent_of_1024_nodes_crash(seed: int) -> None:
+    """F01: at least 97 % of all nodes' data, 1 MiB each over 100 Mbit/s, crashes all through the round."""
+    count = 1024
+    network = NetworkConfig(up_bytes_per_s=12.5e6, down_bytes_per_s=12.5e6)
+    simulation = aggregation_ring(count, seed, padding_bytes=1 << 20, network=network)
+    round_ = Round(simulation, deadline_s=120)
+    rng = random.Random(seed)
+    for at_s, index in sorted((rng.uniform(0, 8), index) for index in rng.sample(range(1, count), count // 10)):
+        simulation.run_for(max(0.0, round_.began_at + at_s - simulation.now))
+        simulation.kill(simulation.nodes[index])
+    answer = round_.answer()
+    check_answer(simulation, answer)
+    assert len(answer.contributors) >= 0.97 * count

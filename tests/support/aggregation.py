@@ -1,0 +1,117 @@
+"""Simulated rings whose nodes have numbers instead of files, and rounds over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from peerd.api import Plugin
+from peerd.ids import NodeId
+from peerd.sim.network import NetworkConfig
+from peerd.sim.records import RecordSink
+from peerd.sim.simulation import Simulation
+from protocols.aggregation.answer import Answer, Progress
+from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.exchange import Extractor
+from protocols.aggregation.extraction import Extraction
+from protocols.aggregation.functions import function_named
+from protocols.aggregation.partial import Report
+from protocols.aggregation.plugin import Aggregation
+from protocols.aggregation.query import Query
+from protocols.aggregation.requester import RoundListener
+from tests.support.simulation import ring
+
+SUM = Query("sum", field="value", files="**/*")
+
+
+def weight(index: int) -> int:
+    """What node ``index`` contributes: powers of two up to 2^40 and then odd multiples, so sums tell who is in."""
+    return 1 << index if index < 40 else (2 * index + 1) << 41
+
+
+def number_extractor(index: int) -> Extractor:
+    """Extraction without files: one record with this node's weight."""
+
+    def run(query: Query) -> Extraction:
+        value = function_named("sum").lift(weight(index))
+        return Extraction(value, Report(records=1, records_selected=1))
+
+    return run
+
+
+def aggregation_plugins(index: int, padding_bytes: int = 0) -> list[Plugin]:
+    """The plugins of simulated node ``index``."""
+    plugin = Aggregation(AggregationConfig())
+    plugin.extractor = number_extractor(index)
+    plugin.value_padding_bytes = padding_bytes
+    return [plugin]
+
+
+def aggregation_ring(
+    count: int,
+    seed: int,
+    *,
+    padding_bytes: int = 0,
+    network: NetworkConfig | None = None,
+    sink: RecordSink | None = None,
+    check_every: int = 0,
+) -> Simulation:
+    """A converged ring of nodes that aggregate."""
+    return ring(
+        count,
+        seed,
+        plugins=lambda index: aggregation_plugins(index, padding_bytes),
+        network=network,
+        sink=sink,
+        check_every=check_every,
+    )
+
+
+@dataclass
+class Round:
+    """One round under way, asked for by one node."""
+
+    simulation: Simulation
+    requester: int = 0
+    deadline_s: float = 60.0
+    answers: list[Answer] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.began_at = self.simulation.now
+        listener = RoundListener(self.answers.append, self.progress.append)
+        self.round_id = self.plugin.aggregate(SUM, listener, self.deadline_s)
+
+    @property
+    def plugin(self) -> Aggregation:
+        """The requester's."""
+        return aggregation_of(self.simulation, self.requester)
+
+    def answer(self, limit_s: float = 120.0) -> Answer:
+        """Run until the answer is there; it comes once."""
+        self.simulation.run_until(lambda: bool(self.answers), limit_s=limit_s)
+        [answer] = self.answers
+        return answer
+
+
+def aggregation_of(simulation: Simulation, index: int) -> Aggregation:
+    """The aggregation plugin of a node."""
+    plugin = simulation.nodes[index].node.plugins["aggregation"]
+    assert isinstance(plugin, Aggregation)
+    return plugin
+
+
+def total(simulation: Simulation, contributors: Iterable[NodeId]) -> int:
+    """The reference: the sum of the weights of exactly these nodes."""
+    indices = {place.id: place.index for place in simulation.nodes}
+    return sum(weight(indices[node_id]) for node_id in contributors)
+
+
+def check_answer(simulation: Simulation, answer: Answer) -> None:
+    """An answer is honest: each contributor once, the value theirs exactly, and the missing are the others."""
+    assert len(set(answer.contributors)) == len(answer.contributors)
+    assert (answer.value or 0) == total(simulation, answer.contributors)
+    named = {missing.node for missing in answer.missing}
+    assert named.isdisjoint(answer.contributors)
+    assert len(answer.contributors) + answer.missing_count == answer.expected
+    assert all(missing.reason for missing in answer.missing)

@@ -1,0 +1,130 @@
+"""A daemon without sockets: what the admin API reads of one, under the test's control."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+
+from peerd.api import LeafSet, LookupResult, Plugin, RoutedHop
+from peerd.client import Client
+from peerd.config import LoadedConfig, load_config
+from peerd.daemon.admin import admin_app
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
+from peerd.node import Node
+
+
+def peer(number: int) -> PeerRef:
+    """A peer whose id begins with ``number``."""
+    return PeerRef(NodeId(number << 120), "127.0.0.1", 7000 + number)
+
+
+OWN = peer(0x40)
+
+
+class FakeOverlay:
+    """A leaf set of two, and one entry of the routing table."""
+
+    name = "overlay"
+    version = 1
+
+    def __init__(self) -> None:
+        self.is_ready = True
+        self.leaves = LeafSet((peer(0x30), peer(0x50)), (peer(0x50), peer(0x60)), is_complete=True, covers_ring=False)
+        self.state = SimpleNamespace(proximity=SimpleNamespace(rtt_s={peer(0x30).id: 0.001}.get))
+
+    def leaf_set(self) -> LeafSet:
+        """As set."""
+        return self.leaves
+
+    def estimated_ring_size(self) -> float:
+        """Not exact."""
+        return 17.4
+
+    def table_peers(self) -> tuple[PeerRef, ...]:
+        """One that is a leaf, too."""
+        return (peer(0x60), peer(0xF0))
+
+
+class FakeLinks:
+    """One link."""
+
+    def links(self) -> Sequence[object]:
+        """One."""
+        return ["link"]
+
+    def link_to(self, peer_id: NodeId) -> object | None:
+        """To 0x30."""
+        return "link" if peer_id == peer(0x30).id else None
+
+
+class FakeHost:
+    """Answers lookups at once, with 0x50 as the root; or never."""
+
+    def __init__(self) -> None:
+        self.result: Callable[[NodeId], LookupResult] = lambda key: LookupResult(
+            key, peer(0x50), (RoutedHop(peer(0x30), 0.002), RoutedHop(peer(0x50), None)), 0.003
+        )
+
+    def lookup(self, key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:
+        """See `Host.lookup`."""
+        on_result(self.result(key))
+
+
+class FakeMetrics:
+    """One line."""
+
+    def render(self) -> bytes:
+        """Prometheus text."""
+        return b"peerd_links 1.0\n"
+
+
+@dataclass
+class FakeDaemon:
+    """Implements `peerd.daemon.admin_view.Subject`."""
+
+    plugins: dict[str, Plugin] = field(default_factory=dict)
+    loop_lag_s: float = 0.0
+    disabled_plugins: Mapping[str, str] = field(default_factory=dict)
+    uptime_s: float = 12.5
+    loaded: LoadedConfig = field(default_factory=lambda: load_config(environment={}, sets=["node.cluster=blue"]))
+
+    def __post_init__(self) -> None:
+        self.overlay = FakeOverlay()
+        self.host = FakeHost()
+        self.links = FakeLinks()
+        self.metrics = FakeMetrics()
+        self.fake_node = SimpleNamespace(
+            peer=OWN,
+            overlay=self.overlay,
+            hosts={"overlay": self.host},
+            plugins={"overlay": self.overlay, **self.plugins},
+            settings=SimpleNamespace(version="9.9", boot_epoch=77),
+            is_stopped=False,
+            is_ready=True,
+        )
+
+    @property
+    def node(self) -> Node:
+        """The node's part that is read."""
+        return cast(Node, self.fake_node)
+
+    def set_ready(self, is_ready: bool) -> None:
+        """Joined, or not."""
+        self.overlay.is_ready = self.fake_node.is_ready = is_ready
+
+    def transport(self, **options: Any) -> httpx.ASGITransport:
+        """The admin API without a server."""
+        return httpx.ASGITransport(admin_app(self), **options)
+
+    def client(self) -> Client:
+        """The real client on it."""
+        return Client("/nowhere/admin.sock", transport=self.transport())
+
+    def http(self, **options: Any) -> httpx.AsyncClient:
+        """Raw HTTP on it."""
+        return httpx.AsyncClient(transport=self.transport(**options), base_url="http://localhost")

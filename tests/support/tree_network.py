@@ -1,0 +1,205 @@
+"""A network of bare `Tree` objects: every message and timer in flight is an entry of one list, drawn at random.
+
+No clock: a seeded generator picks what happens next, so every order of events that a network can produce comes up
+sooner or later. Timers fire only when nothing else is left, as if they were slow.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from peerd.ids import NodeId, shared_prefix_bits
+from peerd.messages import PeerRef
+from protocols.aggregation.messages import AnswerKind
+from protocols.aggregation.tree import (
+    Arm,
+    Disarm,
+    Effect,
+    LevelDone,
+    OpenSwap,
+    Phase,
+    RouteInvite,
+    SendAnswer,
+    SendInvite,
+    SendProposal,
+    Timer,
+    Tree,
+    TreeDone,
+    TreeSettings,
+)
+
+EVENTS_MAX = 200_000
+
+
+class RingView:
+    """A `Neighbourhood` with full knowledge of who is alive, or (``known``) of a few of each prefix only."""
+
+    def __init__(self, own: NodeId, network: TreeNetwork, known: int | None) -> None:
+        self._own, self._network, self._known = own, network, known
+
+    def _level(self, level: int) -> list[PeerRef]:
+        alive = self._network.alive()
+        return [peer for peer in alive if peer.id != self._own and shared_prefix_bits(self._own, peer.id) == level]
+
+    def longest_level(self) -> int | None:
+        others = [peer.id for peer in self._network.alive() if peer.id != self._own]
+        return max((shared_prefix_bits(self._own, other) for other in others), default=None)
+
+    def members(self, level: int) -> tuple[PeerRef, ...]:
+        return tuple(self._level(level)[: self._known])
+
+    def is_exact(self, level: int) -> bool:
+        return self._known is None or len(self._level(level)) <= self._known
+
+    def estimated_size(self, level: int) -> float:
+        return float(len(self._level(level)))
+
+
+@dataclass
+class TreeNetwork:
+    """``swap_failure`` is the chance that a swap ends well on the acceptor's side only, or on neither."""
+
+    ids: list[NodeId]
+    seed: int
+    known: int | None = None
+    swap_failure: float = 0.0
+    trees: dict[NodeId, Tree] = field(default_factory=dict)
+    results: dict[NodeId, frozenset[NodeId]] = field(default_factory=dict)
+    outcomes: list[tuple[NodeId, LevelDone]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.peers = {node_id: PeerRef(node_id, "127.0.0.1", 1) for node_id in sorted(self.ids)}
+        self.dead: set[NodeId] = set()
+        self.in_flight: list[tuple[Any, ...]] = []
+        self.timers: dict[tuple[NodeId, Timer], None] = {}
+        for node_id in self.peers:
+            self.trees[node_id] = Tree(node_id, RingView(node_id, self, self.known), TreeSettings())
+            self.in_flight.append(("begin", node_id))
+
+    def alive(self) -> list[PeerRef]:
+        return [peer for node_id, peer in self.peers.items() if node_id not in self.dead]
+
+    def kill(self, node_id: NodeId) -> None:
+        """The node is gone; its neighbours notice."""
+        self.dead.add(node_id)
+        self.timers = {key: None for key in self.timers if key[0] != node_id}
+        for other in self.trees:
+            if other not in self.dead:
+                self.in_flight.append(("neighbours", other))
+
+    def step(self) -> bool:
+        """One event; false when nothing is left to happen."""
+        if self.in_flight:
+            index = self.rng.randrange(len(self.in_flight))
+            self.in_flight[index], self.in_flight[-1] = self.in_flight[-1], self.in_flight[index]
+            self._deliver(*self.in_flight.pop())
+            return True
+        if not self.timers:
+            return False
+        node_id, timer = self.rng.choice(list(self.timers))
+        del self.timers[node_id, timer]
+        self._run(node_id, self.trees[node_id].timer_fired(timer))
+        return True
+
+    def run(self) -> None:
+        """Until every tree is over. Fails when the network stops, or goes on for ever, before that."""
+        for _ in range(EVENTS_MAX):
+            if not self.step():
+                break
+        else:
+            raise AssertionError(f"still busy after {EVENTS_MAX} events (seed {self.seed})")
+        stuck = [tree for node_id, tree in self.trees.items() if node_id not in self.dead and not tree.is_over]
+        assert not stuck, f"{len(stuck)} trees wait for ever in {[tree.phase.value for tree in stuck]}"
+
+    def _run(self, node_id: NodeId, effects: list[Effect]) -> None:
+        own = self.peers[node_id]
+        for effect in effects:
+            match effect:
+                case SendInvite(peer, level):
+                    self.in_flight.append(("invite", peer.id, own, level))
+                case RouteInvite(level):
+                    there = [p for p in self.alive() if shared_prefix_bits(node_id, p.id) == level]
+                    if there:
+                        self.in_flight.append(("invite", self.rng.choice(there).id, own, level))
+                    else:
+                        self.in_flight.append(("answer", node_id, own, level, AnswerKind.HINT, True))
+                case SendAnswer(peer, level, kind):
+                    self.in_flight.append(("answer", peer.id, own, level, kind, False))
+                case SendProposal(peer, level):
+                    self.in_flight.append(("propose", peer.id, own, level))
+                case OpenSwap(peer, level):
+                    self.in_flight.append(("open", peer.id, own, level))
+                case Arm(timer, delay_s):
+                    assert delay_s > 0
+                    self.timers[node_id, timer] = None
+                case Disarm(timer):
+                    self.timers.pop((node_id, timer), None)
+                case LevelDone():
+                    self.outcomes.append((node_id, effect))
+                case TreeDone(outcome):
+                    if outcome == "result":
+                        self.results[node_id] = self.trees[node_id].contributors
+        self.trees[node_id].validate()
+
+    def _deliver(self, kind: object, target: NodeId, *rest: object) -> None:
+        if target in self.dead:
+            self._bounce(kind, target, *rest)
+            return
+        tree, own = self.trees[target], self.peers[target]
+        match kind, rest:
+            case "begin", _:
+                self._run(target, tree.begin())
+            case "neighbours", _:
+                self._run(target, tree.neighbourhood_changed())
+            case "invite", (PeerRef() as source, int(level)):
+                self._run(target, tree.invite_received(source, level))
+            case "answer", (PeerRef() as source, int(level), AnswerKind() as answer, bool(exact)):
+                self._run(target, tree.answer_received(source, level, answer, (), exact))
+            case "propose", (PeerRef() as source, int(level)):
+                accepted, answer, effects = tree.proposal_received(source, level)
+                self._run(target, effects)
+                self.in_flight.append(("proposed", source.id, own, accepted, answer))
+            case "proposed", (PeerRef() as source, bool(accepted), AnswerKind() as answer):
+                self._run(target, tree.proposal_answered(source, accepted, answer))
+            case "lost", (PeerRef() as source,):
+                self._run(target, tree.proposal_lost(source))
+            case "failed", (PeerRef() as source,):
+                self._run(target, tree.swap_failed(source))
+            case "open", (PeerRef() as source, int(level)):
+                self._swap(target, source, level)
+
+    def _bounce(self, kind: object, target: NodeId, *rest: object) -> None:
+        """What the sender of something to a dead node sees."""
+        gone = self.peers[target]
+        if kind == "propose" and isinstance(rest[0], PeerRef):
+            self.in_flight.append(("lost", rest[0].id, gone))
+        if kind == "open" and isinstance(rest[0], PeerRef):
+            self.in_flight.append(("failed", rest[0].id, gone))
+
+    def _swap(self, target: NodeId, source: PeerRef, level: int) -> None:
+        acceptor, opener = self.trees[target], self.trees[source.id]
+        if not acceptor.accepts_swap(source, level):
+            self.in_flight.append(("failed", source.id, self.peers[target]))
+            return
+        self._run(target, acceptor.swap_accepted(source))
+        opener_dead = source.id in self.dead
+        fails = opener_dead or self.rng.random() < self.swap_failure
+        merged = acceptor.contributors | opener.contributors
+        disjoint = not acceptor.contributors & opener.contributors
+        assert disjoint, "two partials with a common contributor were about to be merged"
+        one_sided = fails and not opener_dead and self.rng.random() < 0.5
+        if fails and not one_sided:
+            self._run(target, acceptor.swap_failed(source))
+        else:
+            acceptor.swap_done(source)
+            self._run(target, acceptor.merged(merged))
+        if opener_dead:
+            return
+        if fails:
+            self._run(source.id, opener.swap_failed(self.peers[target]))
+        elif opener.phase is Phase.SWAPPING:
+            opener.swap_done(self.peers[target])
+            self._run(source.id, opener.merged(merged))

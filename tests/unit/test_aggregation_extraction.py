@@ -1,0 +1,227 @@
+"""Extraction equals the plain computation, and meets bad files without failing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from functools import reduce
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peerd.errors import Unavailable
+from peerd.ids import NodeId
+from protocols.aggregation import extraction
+from protocols.aggregation.extraction import FileSelection, Share, extract
+from protocols.aggregation.functions import GroupedAnswer, Number
+from protocols.aggregation.partial import Partial, merge
+from protocols.aggregation.query import Query, parse_query
+from protocols.aggregation.reference import plain, selected_files
+
+Answer = Number | Mapping[str, Number] | None
+WORDS = r"(?P<word>[a-z]+)(?:=(?P<x>[0-9.]+))?"
+
+
+def answer(query: Query, root: Path, selections: list[FileSelection]) -> Answer:
+    """What the nodes together answer: each extracts, the partials are merged over the wire."""
+    partials = []
+    for index, selection in enumerate(selections):
+        found = extract(query, root, selection)
+        partial = Partial.of(query, NodeId(index), found.value, found.report)
+        partials.append(Partial.decode(partial.encode(), query))
+    result = reduce(merge, partials).finish()
+    return result.groups if isinstance(result, GroupedAnswer) else result
+
+
+def write(root: Path, files: dict[str, str | bytes]) -> None:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats()
+    | st.sampled_from(["a", "b", "", "7", "é", "1.5"])
+    | st.text(max_size=4)
+)
+records = st.dictionaries(st.sampled_from(["x", "k", "s", "o"]), scalars | st.just({"x": 1}) | st.just([1]), max_size=4)
+json_lines = st.lists(records.map(json.dumps) | st.sampled_from(["", "{", "[1]", "7", "\ufeff{}"]), max_size=8)
+rows = st.lists(
+    st.lists(st.sampled_from(["a", "1", "-2.5", "x y", "", 'q"', "n\nl", "1e3", "nan"]), max_size=3), max_size=8
+)
+texts = st.text("abc=1.\n\r é", max_size=60)
+names = st.sampled_from(["a.log", "b.log", "d/a.log", "d/e/f.log", ".hidden", "d/x.txt"])
+queries = st.sampled_from(
+    [
+        "count",
+        "count by k",
+        "count by o.x",
+        "sum(x)",
+        "sum(x) by k",
+        "min(x) by k",
+        "max(x)",
+        "mean(x) by k where x >= 0",
+        "mean(x) where k != 7",
+        "count by k where x < 1.5 and k = a",
+        'count where k = "7"',
+        'count where k > "a"',
+    ]
+)
+globs = st.sampled_from(["**/*", "*.log", "**/*.log", "d/**/*", "d/**", "[ab].log", "*/?.log", "**/e/*"])
+
+
+def csv_text(table: list[list[str]]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows([["x", "k", "o.x"], *table])
+    return buffer.getvalue()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.one_of(
+        st.tuples(st.just("ndjson"), st.dictionaries(names, json_lines.map("\n".join), max_size=4)),
+        st.tuples(st.just("csv"), st.dictionaries(names, rows.map(csv_text), max_size=4)),
+        st.tuples(st.just("text"), st.dictionaries(names, texts, max_size=4)),
+    ),
+    queries,
+    globs,
+    st.integers(1, 3),
+)
+def test_equals_the_plain_computation(tree: tuple[Any, Any], text: str, glob: str, parts: int) -> None:
+    format_, files = tree
+    pattern = None
+    if format_ == "text":
+        text, pattern = text.replace("o.x", "k"), WORDS.replace("word", "k")
+    query = parse_query(text, files=glob, format=format_, pattern=pattern)
+    selections = [FileSelection(Share(index, parts)) for index in range(parts)]
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        write(root, files)
+        merged, expected = answer(query, root, selections), plain(query, root, selections)
+        assert merged == expected
+        assert expected == plain(query, root, [FileSelection()])
+        assert extract(query, root).report.files_read == len(selected_files(query, root, [FileSelection()]))
+
+
+def test_every_match_counts(tmp_path: Path) -> None:
+    write(tmp_path, {"a": "the cat the dog\nthe end", "b/c": "cat"})
+    query = parse_query("count by word", pattern=r"(?P<word>\w+)")
+    found = extract(query, tmp_path)
+    assert found.value.groups == {"the": 3, "cat": 2, "dog": 1, "end": 1}
+    report = found.report
+    assert (report.files_read, report.records, report.records_selected, report.bytes_read) == (2, 7, 7, 26)
+
+
+def test_shares_divide_the_files() -> None:
+    paths = [f"lib/{index}.py" for index in range(800)]
+    owners = [[index for index in range(8) if Share(index, 8).owns(path)] for path in paths]
+    assert all(len(owner) == 1 for owner in owners)
+    assert all(60 < sum(owner == [index] for owner in owners) < 140 for index in range(8))
+    assert Share.parse("3/8") == Share(3, 8)
+    assert Share(0, 3).owns("a/b.py") is False
+    for text in ("8/8", "0/0", "-1/2", "1", "1/2/3", "a/b"):
+        with pytest.raises(ValueError, match="a share is k/n"):
+            Share.parse(text)
+
+
+def test_bad_files_are_counted_not_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = tmp_path / "outside"
+    root = tmp_path / "root"
+    write(outside, {"secret": '{"x": 1}\n'})
+    write(
+        root,
+        {"good": '{"x": 1}\nnot json\n{"y": 2}\n{"x": NaN}\n{"x": "3"}\n{"x": 4}', "bin": b"\x7fELF\0\0", "no": ""},
+    )
+    (root / "link_in").symlink_to(root / "good")
+    (root / "link_out").symlink_to(outside / "secret")
+    (root / "link_folder").symlink_to(outside)
+    (root / "loop").symlink_to(root / "loop")
+    unreadable, real_open = root.resolve() / "no", Path.open
+
+    def failing_open(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path == unreadable:
+            raise PermissionError(13, "Permission denied")
+        return real_open(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", failing_open)
+    found = extract(parse_query("sum(x)"), root)
+    report = found.report
+    assert found.value == (10, -1)
+    assert (report.files_read, report.files_binary, report.files_unreadable, report.files_skipped) == (2, 1, 1, 3)
+    assert (report.records, report.records_selected, report.records_rejected) == (12, 4, 8)
+    assert report.notes[0] == "bin: binary"
+    assert "no: Permission denied" in report.notes
+    assert plain(parse_query("sum(x)"), root, [FileSelection()]) == 10
+
+
+def test_unreadable_folders_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"a": '{"x": 1}', "closed/b": '{"x": 1}'})
+    closed, real_iterdir = tmp_path.resolve() / "closed", Path.iterdir
+
+    def failing_iterdir(path: Path) -> Any:
+        if path == closed:
+            raise PermissionError(13, "Permission denied")
+        return real_iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", failing_iterdir)
+    report = extract(parse_query("count"), tmp_path).report
+    assert (report.files_read, report.folders_unreadable) == (1, 1)
+    assert report.notes == ("closed/: Permission denied",)
+
+
+def test_long_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"t": "a" * 70_000 + "b\nb\n"})
+    found = extract(parse_query("count by w", pattern="(?P<w>b|aa)"), tmp_path)
+    assert found.value.groups == {"aa": 32_768, "b": 1}
+    assert found.report.lines_truncated == 1
+    assert found.report.bytes_read == 70_004
+    monkeypatch.setattr(extraction, "LINE_BYTES_MAX", 20)
+    write(tmp_path, {"t": 'x\n1\n"22222222222222222222222"\n3\n'})
+    found = extract(parse_query("sum(x)", format="csv"), tmp_path)
+    assert (found.value, found.report.records, found.report.records_rejected) == ((4, -1), 3, 1)
+    write(tmp_path, {"t": '{"x": 1}\r\n{"x": 2, "y": "aaaaaaaaaaaa"}\n{"x": 12345678901234}\n'})
+    found = extract(parse_query("count"), tmp_path)
+    assert (found.value, found.report.records_rejected, found.report.lines_truncated) == (1, 2, 2)
+
+
+def test_hostile_json(tmp_path: Path) -> None:
+    lines = [
+        "[" * 100_000,
+        '{"k": "\\ud800"}',
+        '{"k": "' + "y" * 300 + '"}',
+        '{"k": 1' + "0" * 5000 + "}",
+        '{"k": "fine"}',
+    ]
+    write(tmp_path, {"a": "\n".join(lines)})
+    found = extract(parse_query("count by k"), tmp_path)
+    assert found.value.groups == {"fine": 1}
+    assert found.report.records_rejected == 4
+
+
+def test_caps_on_files_bytes_and_groups(tmp_path: Path) -> None:
+    write(tmp_path, {f"{index}": f'{{"k": {index}}}\n' for index in range(6)})
+    query = parse_query("count by k", groups_max=2)
+    found = extract(query, tmp_path, FileSelection(files_max=5, bytes_max=40))
+    assert (found.report.files_read, found.report.files_skipped) == (4, 2)
+    assert found.value.groups == {"0": 1, "1": 1}
+    assert (found.value.remainder.groups, found.value.remainder.state) == (2, 2)
+    assert extract(query, tmp_path).value.remainder.state == 4
+
+
+def test_progress_and_a_missing_root(tmp_path: Path) -> None:
+    write(tmp_path, {"a": "", "b": ""})
+    calls: list[tuple[int, int]] = []
+    extract(parse_query("count"), tmp_path, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(1, 2), (2, 2)]
+    with pytest.raises(Unavailable, match="not a folder"):
+        extract(parse_query("count"), tmp_path / "missing")

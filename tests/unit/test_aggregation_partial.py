@@ -1,0 +1,211 @@
+"""Merging, the contributor rule, the encoding, and hostile bytes."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any, get_args
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peerd.errors import Bug, ProtocolError, Unavailable
+from peerd.ids import NodeId
+from protocols.aggregation import partial as module
+from protocols.aggregation.functions import (
+    COUNT_MAX,
+    FunctionName,
+    Grouped,
+    GroupedAnswer,
+    Groups,
+    Number,
+    Remainder,
+    function_named,
+)
+from protocols.aggregation.partial import Partial, Report, disjoint, merge
+from protocols.aggregation.query import Query
+
+numbers = st.integers(-(2**100), 2**100) | st.floats(allow_nan=False, allow_infinity=False).map(
+    lambda value: value + 0.0
+)
+keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+rows = st.lists(st.tuples(keys, numbers), max_size=8)
+
+
+@st.composite
+def queries(draw: st.DrawFn) -> Query:
+    function: FunctionName = draw(st.sampled_from(get_args(FunctionName)))
+    field = None if function == "count" else "x"
+    return Query(function, field, draw(st.sampled_from([None, "k"])), groups_max=draw(st.sampled_from([2, 100])))
+
+
+def own(query: Query, contributor: int, pairs: list[tuple[str, Number]]) -> Partial:
+    function: Any = function_named(query.function)
+    value: Any
+    if query.by is None:
+        value = reduce(function.combine, (function.lift(number) for _, number in pairs), function.zero)
+    else:
+        grouped: Grouped[Any] = Grouped(function, query.groups_max)
+        value = reduce(grouped.combine, (grouped.lift(key, number) for key, number in pairs), grouped.zero)
+    report = Report(
+        files_read=1, records=len(pairs) + 1, records_selected=len(pairs), notes=(f"{contributor}: binary",)
+    )
+    return Partial.of(query, NodeId(contributor), value, report)
+
+
+@given(queries(), st.lists(rows, min_size=1, max_size=4))
+def test_merged_partials_round_trip(query: Query, parts: list[Any]) -> None:
+    merged = reduce(merge, (own(query, index * 2**120, part) for index, part in enumerate(parts)))
+    again = Partial.decode(merged.encode(), query)
+    assert again == merged
+    assert repr(again.value) == repr(merged.value)
+    assert again.finish() == merged.finish()
+
+
+@given(queries().filter(lambda query: query.groups_max == 100), rows, rows, rows)
+def test_merge_is_commutative_and_associative(query: Query, x: Any, y: Any, z: Any) -> None:
+    a, b, c = own(query, 3, x), own(query, 1, y), own(query, 2, z)
+    assert merge(a, b) == merge(b, a)
+    assert merge(merge(a, b), c) == merge(a, merge(b, c))
+    assert merge(a, b).contributors == (1, 3)
+    assert merge(a, b).report.records == len(x) + len(y) + 2
+
+
+def test_a_common_contributor_is_never_merged() -> None:
+    query = Query("count")
+    a, b, c = (own(query, contributor, [("", 1)]) for contributor in (1, 2, 3))
+    ab, bc = merge(a, b), merge(b, c)
+    assert disjoint(ab, c)
+    assert not disjoint(ab, bc)
+    with pytest.raises(Bug, match="twice"):
+        merge(ab, bc)
+    with pytest.raises(Bug, match="different queries"):
+        merge(a, own(Query("count", files="*.log"), 4, []))
+    assert merge(ab, c).finish() == 3
+    assert ab.finish() == 2
+
+
+def test_notes_are_few_short_and_printable() -> None:
+    notes = [f"{name}: x\x1b[31m\ud800{'y' * 300}" for name in "zyxwvutsrqponm"]
+    kept = module.first_notes(notes)
+    assert len(kept) == module.NOTES_MAX
+    assert kept[0].startswith("m: x\\x1b[31m\\ud800")
+    assert all(note.isprintable() and len(note) <= module.NOTE_CHARACTERS_MAX for note in kept)
+
+
+def test_groups_answer_largest_first() -> None:
+    query = Query("count", by="k")
+    answer = own(query, 1, [("a", 0), ("b", 0), ("b", 0)]).finish()
+    assert isinstance(answer, GroupedAnswer)
+    assert list(answer.groups.items()) == [("b", 2), ("a", 1)]
+    assert answer.exact
+
+
+def stream(*values: object) -> bytes:
+    return b"".join(msgpack.packb(value) for value in values)
+
+
+def counted(*value: object, contributors: bytes = bytes(16), selected: int = 2, grouped: bool = True) -> bytes:
+    counters = [0, 0, 0, 0, 0, 0, selected, selected, 0, 0]
+    return stream(1, "count", grouped, contributors, *counters, 0, *value)
+
+
+GOOD = (2, stream("a", "b"), stream(1, 1), 0, 0)
+
+
+def test_the_hand_made_encoding_is_the_encoding() -> None:
+    query = Query("count", by="k")
+    expected = Partial.of(
+        query, NodeId(0), Groups({"a": 1, "b": 1}, Remainder(0, 0)), Report(records=2, records_selected=2)
+    )
+    assert Partial.decode(counted(*GOOD), query) == expected
+    assert expected.encode() == counted(*GOOD)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", "too early"),
+        (counted(*GOOD)[:-1], "too early"),
+        (counted(*GOOD, 0), "follows the end"),
+        (stream(2, "count", True), "version"),
+        (counted(2, grouped=False), "not a value of the query"),
+        (counted(*GOOD, contributors=b""), "contributors"),
+        (counted(*GOOD, contributors=bytes(17)), "contributors"),
+        (counted(*GOOD, contributors=bytes(32)), "ascending"),
+        (counted(*GOOD, contributors=bytes([1] * 16 + [0] * 16)), "ascending"),
+        (counted(*GOOD, selected=3), "3 were selected"),
+        (counted(2, stream("a", "a"), stream(1, 1), 0, 0), "twice"),
+        (counted(2, stream("a", 7), stream(1, 1), 0, 0), "key is not text"),
+        (counted(2, stream("a", "b"), stream(2, 0), 0, 0), "without records"),
+        (counted(2, stream("a", "b"), stream(3, -1), 0, 0), "not a count"),
+        (counted(2, stream("a", "b"), stream(1, True), 0, 0), "not a count"),
+        (counted(2, stream("a", "b"), stream(1.0, 1), 0, 0), "not a count"),
+        (counted(2, stream("a", "b"), stream(1, bytes(4)), 0, 0), "shortest form"),
+        (counted(2, stream("a"), stream(1, 1), 0, 0), "too early"),
+        (counted(2, stream("a", "b"), stream(1), 0, 0), "too early"),
+        (counted(1, stream("a"), stream(1), 0, 1), "remainder of no groups"),
+        (counted(1, stream("x" * 300), stream(2), 0, 0), "more than 256 bytes"),
+        (counted(10**6, b"", b"", 0, 0), "whole number"),
+        (counted(2, stream(["a"], "b"), stream(1, 1), 0, 0), "exceeds max_array_len"),
+        (counted(2, b"\xa1\xff\xa1b", stream(1, 1), 0, 0), "not msgpack"),
+        (b"\x91" * 100_000, "exceeds max_array_len"),
+        (b"\xc1", "not msgpack"),
+        (b"\xdd\xff\xff\xff\xff", "exceeds max_array_len"),
+    ],
+)
+def test_hostile_partials(data: bytes, expected: str) -> None:
+    with pytest.raises(ProtocolError, match=expected) as caught:
+        Partial.decode(data, Query("count", by="k"))
+    assert caught.value.reason == "aggregation_partial"
+
+
+def test_states_that_are_not_canonical() -> None:
+    head = (bytes(16), 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0)
+    for function, columns in (("sum", (2, 1)), ("sum", (1, 2000)), ("sum", (1, -2)), ("min", (float("nan"),))):
+        with pytest.raises(ProtocolError):
+            Partial.decode(stream(1, function, False, *head, *columns), Query(function, "x"))  # type: ignore[arg-type]  # a name
+    for mean in ((0, 1, -1), (1, 1.5, 0), (2, 1, 0)):
+        with pytest.raises(ProtocolError):
+            Partial.decode(stream(1, "mean", False, *head, *mean), Query("mean", "x"))
+
+
+@given(st.binary(max_size=300), queries())
+def test_random_bytes_are_a_protocol_error(data: bytes, query: Query) -> None:
+    with pytest.raises(ProtocolError):
+        Partial.decode(data, query)
+
+
+@settings(max_examples=200)
+@given(queries(), rows, st.data())
+def test_changed_bytes_decode_to_something_valid_or_a_protocol_error(
+    query: Query, part: Any, data: st.DataObject
+) -> None:
+    raw = bytearray(own(query, 2**127, part).encode())
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        decoded = Partial.decode(raw, query)
+    except ProtocolError:
+        return
+    assert Partial.decode(decoded.encode(), query) == decoded
+    decoded.finish()
+
+
+def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query("count")
+    half = Report(bytes_read=COUNT_MAX, records=1, records_selected=1)
+    a, b = (Partial.of(query, NodeId(contributor), 1, half) for contributor in (1, 2))
+    with pytest.raises(ProtocolError, match="aggregation_overflow"):
+        merge(a, b)
+    small = own(query, 3, [])
+    monkeypatch.setattr(module, "CONTRIBUTORS_MAX", 1)
+    with pytest.raises(ProtocolError, match="contributors"):
+        merge(a, small)
+    data = small.encode()
+    monkeypatch.setattr(module, "PARTIAL_BYTES_MAX", len(data) - 1)
+    with pytest.raises(Unavailable, match="groups_max"):
+        small.encode()
+    with pytest.raises(ProtocolError, match="more than"):
+        Partial.decode(data, query)

@@ -1,0 +1,207 @@
+"""The text form, the wire form and the bound on patterns."""
+
+from __future__ import annotations
+
+import re
+from time import perf_counter
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peerd.errors import ProtocolError
+from protocols.aggregation.functions import FUNCTIONS, GROUPS_HARD_MAX
+from protocols.aggregation.patterns import (
+    LINE_CHARACTERS_MAX,
+    LINE_CHARACTERS_MIN,
+    QueryError,
+    line_characters_max,
+)
+from protocols.aggregation.query import (
+    OPERATORS,
+    QUERY_BYTES_MAX,
+    QUERY_HELP,
+    Condition,
+    Query,
+    parse_query,
+)
+
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=40)
+values = st.one_of(
+    names, st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False), st.just("")
+)
+conditions = st.builds(Condition, names, st.sampled_from(OPERATORS), values)
+
+
+@st.composite
+def queries(draw: st.DrawFn) -> Query:
+    function = draw(st.sampled_from(FUNCTIONS))
+    return Query(
+        function,  # type: ignore[arg-type]  # sampled from the names themselves
+        None if function == "count" else draw(names),
+        draw(st.none() | names),
+        tuple(draw(st.lists(conditions, max_size=4))),
+        draw(st.sampled_from(["**/*", "logs/*.csv", "a/**/b?.[ch]"])),
+        draw(st.sampled_from(["ndjson", "csv"])),
+        None,
+        draw(st.integers(1, GROUPS_HARD_MAX)),
+    )
+
+
+@given(queries())
+def test_both_forms_round_trip(query: Query) -> None:
+    assert Query.from_wire(query.to_wire()) == query
+    again = parse_query(str(query), files=query.files, format=query.format, groups_max=query.groups_max)
+    assert again == query
+
+
+def test_examples() -> None:
+    assert parse_query("count") == Query("count")
+    assert parse_query("SUM(bytes) BY user") == Query("sum", "bytes", "user")
+    kind = (Condition("kind", "=", "import"),)
+    assert parse_query("count by module where kind = import") == Query("count", by="module", where=kind)
+    where = parse_query('mean(x) where a.b>=-1.5 and c!="404" and d<2024-01-31').where
+    assert where == (Condition("a.b", ">=", -1.5), Condition("c", "!=", "404"), Condition("d", "<", "2024-01-31"))
+    assert parse_query("count", files="x/*.csv").format == "csv"
+    assert parse_query("count by word", pattern=r"(?P<word>\w+)").format == "text"
+    assert len(QUERY_HELP.splitlines()) <= 22
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "expected"),
+    [
+        ("", 0, "expected one of count, sum, min, max, mean, found the end"),
+        ("median(x)", 0, "found 'median'"),
+        ("sum bytes", 4, "expected '(' and a field"),
+        ("sum(bytes", 9, "expected ')'"),
+        ("count by", 8, "expected a field name"),
+        ("count by where", 9, "expected a field name"),
+        ("count group a", 6, "expected 'by', 'where' or the end, found 'group'"),
+        ("count where a ~ 3", 14, "expected one of = != < <= > >="),
+        ("count where a =", 15, "expected a value"),
+        ("count where a = 1e999", 16, "range of a double"),
+        ('count where a = "x', 16, "never closed"),
+        ("count where a = 1 or b = 2", 18, "expected 'and'"),
+    ],
+)
+def test_errors_point_at_the_column(text: str, column: int, expected: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        parse_query(text)
+    assert caught.value.column == column
+    assert expected in str(caught.value)
+    assert str(caught.value).splitlines()[-1] == "  " + " " * column + "^"
+
+
+@given(st.text(max_size=60) | st.text("count sum()bywhere=<>!\"'and1.5 ", max_size=60))
+def test_any_text_is_a_query_or_a_query_error(text: str) -> None:
+    try:
+        parse_query(text)
+    except QueryError as error:
+        assert error.message
+
+
+@pytest.mark.parametrize(
+    "glob", ["", "/etc/*", "../x", "a/../b", "a//b", "./a", "~/x", "C:/x", "a\\b", "a\0", "a**/b", "/".join("a" * 40)]
+)
+def test_globs_stay_below_the_root(glob: str) -> None:
+    with pytest.raises(QueryError, match="files"):
+        parse_query("count", files=glob)
+
+
+def test_options_are_validated() -> None:
+    for groups_max in (0, GROUPS_HARD_MAX + 1, True):
+        with pytest.raises(QueryError, match="groups_max"):
+            parse_query("count", groups_max=groups_max)
+    with pytest.raises(QueryError, match="named groups"):
+        parse_query("count", format="text")
+    with pytest.raises(QueryError, match=r"no group named 'x'; it has word"):
+        parse_query("count by x", pattern=r"(?P<word>\w+)")
+    with pytest.raises(QueryError, match="pattern is for format text"):
+        parse_query("count", pattern="a", format="csv")
+
+
+@given(st.binary(max_size=200) | st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists).map(repr))
+def test_hostile_bytes_are_a_protocol_error(data: bytes | str) -> None:
+    raw = data if isinstance(data, bytes) else data.encode()
+    with pytest.raises(ProtocolError):
+        Query.from_wire(raw)
+
+
+@given(st.data())
+def test_a_changed_field_is_valid_or_a_protocol_error(data: st.DataObject) -> None:
+    body = list(msgpack.unpackb(data.draw(queries()).to_wire()))
+    junk = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5)
+    index = data.draw(st.integers(0, len(body) - 1))
+    body[index] = data.draw(junk | st.lists(junk | st.lists(junk, min_size=3, max_size=3), max_size=3))
+    try:
+        query = Query.from_wire(msgpack.packb(body))
+    except ProtocolError as error:
+        assert error.reason == "aggregation_query"
+    else:
+        assert Query.from_wire(query.to_wire()) == query
+
+
+def test_wire_is_strict() -> None:
+    wire = Query("count").to_wire()
+    for bad in (b"", wire + b"\0", wire[:-1], b"\xff" * (QUERY_BYTES_MAX + 1), b"\x91" * 5000):
+        with pytest.raises(ProtocolError):
+            Query.from_wire(bad)
+    assert wire == bytes.fromhex("9901a5636f756e74c0c090a42a2a2f2aa66e646a736f6ec0ce000186a0")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(a+)+",
+        r"(a|aa)*b",
+        r"(?:\w+\.)+",
+        r"((a?)b){2,}",
+        r"(?:(?:a|b)c)*",
+        r"(a)\1",
+        r"(?P<a>x)(?P=a)",
+        r"(a)?(?(1)b|c)",
+        r"(?x)a",
+        "a?" * 40 + "a" * 40,
+        "(a|a)" * 40,
+        ".*a.*b.*c.*d",
+        "a{1001}",
+        "[[a]",
+        "(",
+        "",
+        "a" * 600,
+        "\ud800",
+    ],
+)
+def test_dangerous_and_invalid_patterns_are_refused(pattern: str) -> None:
+    with pytest.raises(QueryError, match="pattern"):
+        line_characters_max(pattern)
+
+
+def test_line_length_follows_from_the_pattern() -> None:
+    assert line_characters_max(r"(?P<word>\w+)") == LINE_CHARACTERS_MAX
+    assert line_characters_max(r"(?i)(?P<level>ERROR|WARN)") == LINE_CHARACTERS_MAX
+    log = r'^(?P<ip>\S+) \S+ \S+ \[(?P<t>[^\]]+)\] "(?P<verb>[A-Z]+) [^"]*" (?P<status>\d{3}) (?P<bytes>\d+)'
+    assert line_characters_max(log) == LINE_CHARACTERS_MAX
+    assert line_characters_max(r"error.*code=(?P<code>\d+)") > 20_000
+    assert line_characters_max(r".*error.*code=(?P<code>\d+)") < 1100
+    assert line_characters_max(r"^\s*(?:from|import)\s+(?P<module>[\w.]+)") > 10_000
+
+
+def test_the_longest_allowed_line_of_a_bad_case_is_bearable() -> None:
+    pattern = r"a.*b.*c"
+    line = "ab" * (line_characters_max(pattern) // 2)
+    started = perf_counter()
+    assert re.search(pattern, line) is None
+    assert perf_counter() - started < 20
+
+
+@given(st.text(r"ab.*+?|()[]{}1,^$\w", max_size=14))
+def test_any_pattern_has_a_length_or_a_query_error(pattern: str) -> None:
+    try:
+        characters = line_characters_max(pattern)
+    except QueryError:
+        return
+    assert LINE_CHARACTERS_MIN <= characters <= LINE_CHARACTERS_MAX
+    line = "ab" * 15
+    assert sum(1 for _ in re.finditer(pattern, line)) <= len(line) + 1

@@ -1,0 +1,163 @@
+"""The San Fermín state machine: whole networks of trees under any order of events, and single transcripts."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peerd.ids import ID_BITS, NodeId
+from peerd.messages import PeerRef
+from protocols.aggregation.messages import AnswerKind
+from protocols.aggregation.tree import Arm, LevelDone, Phase, SendAnswer, SendProposal, Timer, Tree, TreeSettings
+from tests.support.tree_network import TreeNetwork
+
+SIZES = st.integers(1, 24)
+
+
+def random_ids(count: int, seed: int) -> list[NodeId]:
+    rng = random.Random(seed)
+    return [NodeId(rng.getrandbits(ID_BITS)) for _ in range(count)]
+
+
+def three_bit(*prefixes: str) -> list[NodeId]:
+    """The paper's example ids, in the top three bits."""
+    return [NodeId(int(prefix, 2) << (ID_BITS - 3)) for prefix in prefixes]
+
+
+@given(count=SIZES, seed=st.integers(0, 2**32), known=st.sampled_from([None, 1, 2]))
+def test_without_faults_a_tree_ends_with_every_node(count: int, seed: int, known: int | None) -> None:
+    network = TreeNetwork(random_ids(count, seed), seed, known)
+    network.run()
+    assert network.results, "no tree computed the result"
+    if known is None:
+        assert max(len(contributors) for contributors in network.results.values()) == count
+
+
+@given(count=st.integers(2, 24), seed=st.integers(0, 2**32))
+def test_a_tree_is_pruned_only_when_its_data_is_in_another(count: int, seed: int) -> None:
+    network = TreeNetwork(random_ids(count, seed), seed)
+    network.run()
+    held = frozenset().union(*network.results.values())
+    for node_id, tree in network.trees.items():
+        if tree.phase is Phase.PRUNED:
+            assert node_id in held
+
+
+@given(count=st.integers(2, 20), seed=st.integers(0, 2**32), deaths=st.integers(1, 4), after=st.integers(0, 300))
+@settings(deadline=None)
+def test_crashes_never_stop_the_rest_nor_count_twice(count: int, seed: int, deaths: int, after: int) -> None:
+    network = TreeNetwork(random_ids(count, seed), seed)
+    rng = random.Random(seed + 1)
+    for _ in range(deaths):
+        for _ in range(after):
+            network.step()
+        alive = [peer.id for peer in network.alive()]
+        if len(alive) > 1:
+            network.kill(rng.choice(alive))
+    network.run()
+    assert network.results
+
+
+@given(count=st.integers(2, 20), seed=st.integers(0, 2**32))
+@settings(deadline=None)
+def test_failing_swaps_never_count_twice(count: int, seed: int) -> None:
+    """A third of the swaps fail, half of these on one side only (the two generals)."""
+    network = TreeNetwork(random_ids(count, seed), seed, swap_failure=0.33)
+    network.run()
+    assert network.results
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_example_of_six_nodes(seed: int) -> None:
+    """Section 2: 000, 001, 010, 101, 110, 111; L2 is empty for 010 and 101, which start at L1."""
+    ids = three_bit("000", "001", "010", "101", "110", "111")
+    network = TreeNetwork(ids, seed)
+    network.run()
+    swaps = [(node, done.level) for node, done in network.outcomes if done.outcome == "swapped"]
+    assert (ids[2], 2) not in swaps
+    assert (ids[3], 2) not in swaps
+    assert any(contributors == frozenset(ids) for contributors in network.results.values())
+
+
+class Lonely:
+    """One known node at level 0."""
+
+    def __init__(self, *peers: PeerRef) -> None:
+        self.peers = peers
+
+    def longest_level(self) -> int | None:
+        return 0
+
+    def members(self, level: int) -> tuple[PeerRef, ...]:
+        return self.peers
+
+    def is_exact(self, level: int) -> bool:
+        return False
+
+    def estimated_size(self, level: int) -> float:
+        return 40.0
+
+
+LEFT, RIGHT = three_bit("000", "111")
+PEER = PeerRef(RIGHT, "127.0.0.1", 2)
+
+
+def test_time_out_grows_with_the_estimated_nodes() -> None:
+    effects = Tree(LEFT, Lonely(PEER), TreeSettings(timeout_base_s=1, timeout_per_node_s=0.1)).begin()
+    [armed] = [effect for effect in effects if isinstance(effect, Arm) and effect.timer is Timer.LEVEL]
+    assert armed.delay_s == pytest.approx(1 + 0.1 * 40)
+
+
+def test_a_no_prunes_at_the_time_out_only() -> None:
+    tree = Tree(LEFT, Lonely(PEER), TreeSettings())
+    tree.begin()
+    assert tree.answer_received(PEER, 0, AnswerKind.NO, (), False) == []
+    effects = tree.timer_fired(Timer.LEVEL)
+    assert LevelDone(0, "pruned", None) in effects
+    assert tree.phase is Phase.PRUNED
+
+
+def test_silence_skips_the_level() -> None:
+    tree = Tree(LEFT, Lonely(PEER), TreeSettings())
+    tree.begin()
+    assert LevelDone(0, "timed_out", None) in tree.timer_fired(Timer.LEVEL)
+    assert tree.phase is Phase.FINISHED
+
+
+def test_maybe_later_resets_the_time_out() -> None:
+    tree = Tree(LEFT, Lonely(PEER), TreeSettings())
+    tree.begin()
+    [effect] = tree.answer_received(PEER, 0, AnswerKind.MAYBE_LATER, (), False)
+    assert isinstance(effect, Arm)
+    assert effect.timer is Timer.LEVEL
+
+
+def test_a_node_that_skipped_a_level_does_not_say_no() -> None:
+    """The paper's "no" would prune a tree whose data nobody has; here the contributor set decides."""
+    tree = Tree(LEFT, Lonely(PEER), TreeSettings())
+    tree.begin()
+    tree.timer_fired(Timer.LEVEL)
+    assert tree.invite_received(PEER, 0) == [SendAnswer(PEER, 0, AnswerKind.ABSENT)]
+
+
+def test_crossing_proposals_the_smaller_id_stands() -> None:
+    small, large = Tree(LEFT, Lonely(PEER), TreeSettings()), Tree(RIGHT, Lonely(), TreeSettings())
+    left = PeerRef(LEFT, "127.0.0.1", 1)
+    small.begin()
+    large.begin()
+    assert SendProposal(PEER, 0) in small.invite_received(PEER, 0)
+    assert SendProposal(left, 0) in large.invite_received(left, 0)
+    assert small.proposal_received(PEER, 0)[0] is False
+    assert large.proposal_received(left, 0)[0] is True
+    assert large.proposal_answered(left, False, AnswerKind.MAYBE_LATER) == []
+    assert large.accepts_swap(left, 0)
+
+
+def test_an_invitation_of_the_wrong_prefix_is_no_candidate() -> None:
+    tree = Tree(LEFT, Lonely(PEER), TreeSettings())
+    tree.begin()
+    assert tree.invite_received(PEER, 5) == [SendAnswer(PEER, 5, AnswerKind.ABSENT)]
+    assert tree.phase is Phase.WAITING
