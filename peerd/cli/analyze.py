@@ -1,0 +1,191 @@
+"""``peerd analyze``: event logs of a cluster or of a simulation, as tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from peerd.errors import ExitCode, PeerdError, Unavailable
+
+if TYPE_CHECKING:
+    from peerd.pipeline.job import Report
+
+ROUND_COLUMNS = {
+    "round": "round",
+    "outcome": "outcome",
+    "duration_s": "time",
+    "completeness": "complete",
+    "contributors": "nodes",
+    "swap_bytes": "swap bytes",
+    "query": "query",
+}
+TRAFFIC_COLUMNS = {
+    "kind": "kind",
+    "plugin": "plugin",
+    "outcome": "outcome",
+    "count": "count",
+    "sent_bytes": "bytes sent",
+    "received_bytes": "bytes received",
+}
+MESSAGE_COLUMNS = {
+    "message": "message",
+    "nodes": "nodes",
+    "sent_per_node": "sent a node",
+    "sent": "sent",
+    "received": "received",
+    "sent_bytes": "bytes sent",
+}
+LOSS_COLUMNS = {
+    "node": "node",
+    "boot": "boot",
+    "records": "records",
+    "missing": "missing",
+    "missing_before": "missing before",
+    "told": "dropped by sink",
+}
+QUICK_BYTES_MAX = 64 * 1024 * 1024
+"""Up to so much input Spark runs without its optimising compilers, which would not pay."""
+ROWS_MAX = 50
+"""Rows of a printed table; the JSON and the Parquet files have all of them."""
+ID_COLUMNS = ("round", "node")
+ID_LENGTH = 8
+
+
+class Output(StrEnum):
+    """How to print."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def _local_master(value: str) -> str:
+    if not re.fullmatch(r"local(\[(\*|[1-9][0-9]*)\])?", value):
+        raise typer.BadParameter("local, local[THREADS] or local[*]: the job runs on this machine")
+    return value
+
+
+def analyze(
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", exists=True, file_okay=False, help="Where event logs (*.ndjson) are, at any depth."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Where the Parquet tables go; tables already there are overwritten.")],
+    master: Annotated[str, typer.Option(help="Spark master: local[THREADS].", callback=_local_master)] = "local[2]",
+    driver_memory: Annotated[str, typer.Option(help="Memory of Spark's JVM.")] = "1g",
+    output: Annotated[Output, typer.Option("-o", "--output", help="How to print the report.")] = Output.TABLE,
+    parts: Annotated[
+        bool, typer.Option("--parts/--no-parts", help="Also read *.ndjson.part: files still open, or of killed nodes.")
+    ] = True,
+) -> None:
+    """Turn event logs into Parquet tables (events, rounds, levels, messages) and print a report.
+
+    Needs the extra `spark` and Java 17 or newer. Corrupt lines are counted and left out; they do not fail the run.
+    """
+    errors = Console(stderr=True)
+    try:
+        report = _run(directory, out, master, driver_memory, parts, errors)
+    except PeerdError as error:
+        errors.print(f"peerd analyze: {error}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(ExitCode.UNAVAILABLE if isinstance(error, Unavailable) else ExitCode.FAILURE) from error
+    if output is Output.JSON:
+        typer.echo(json.dumps(report_as_json(report), indent=2))
+    else:
+        print_report(report, Console())
+    for warning in warnings_of(report):
+        errors.print(f"warning: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def _run(directory: Path, out: Path, master: str, driver_memory: str, parts: bool, errors: Console) -> Report:
+    from peerd.pipeline.requirements import check_requirements
+
+    check_requirements()
+    from peerd.pipeline.job import find_event_files, run_job, size_bytes
+    from peerd.pipeline.session import spark_session
+
+    is_quick = size_bytes(find_event_files(directory, include_parts=parts)) <= QUICK_BYTES_MAX
+    session = spark_session(master, driver_memory, is_quick=is_quick)
+    with errors.status("starting Spark") as status, session as spark:
+        return run_job(spark, directory, out, include_parts=parts, progress=status.update)
+
+
+def report_as_json(report: Report) -> dict[str, Any]:
+    """The report's fields and its two totals, JSON-ready."""
+    return {**dataclasses.asdict(report), "missing": report.missing, "told_dropped": report.told_dropped}
+
+
+def warnings_of(report: Report) -> list[str]:
+    """What the reader of the tables must know about what is not in them."""
+    found = []
+    if report.corrupt:
+        places = ", ".join(f"{row['file']} ({row['corrupt']})" for row in report.corrupt_files[:3])
+        found.append(f"{report.corrupt} of {report.lines} lines are corrupt and left out: {places}")
+    if report.missing:
+        found.append(f"{report.missing} events are missing between others ({report.told_dropped} told by sinks)")
+    if report.duplicates:
+        found.append(
+            f"{report.duplicates} events came twice (copies, or two runs in one directory); one of each is kept"
+        )
+    if report.newer_schema:
+        found.append(f"{report.newer_schema} events are of a newer schema; fields unknown here are left out")
+    return found
+
+
+def print_report(report: Report, console: Console) -> None:
+    """The tables for people."""
+    console.print(
+        f"{report.events} events of {len(report.losses)} node boots from {report.files} files "
+        f"({report.part_files} unfinished); {report.corrupt} corrupt lines, {report.missing} missing, "
+        f"{report.told_dropped} dropped by sinks",
+        soft_wrap=True,
+    )
+    rounds = [{**row, "contributors": _share(row["contributors"], row["expected"])} for row in report.rounds]
+    _print_table(console, "Rounds", ROUND_COLUMNS, rounds)
+    _print_table(console, "Bytes by kind", TRAFFIC_COLUMNS, report.traffic)
+    _print_table(console, "Messages by type", MESSAGE_COLUMNS, report.messages)
+    incomplete = [row for row in report.losses if row["missing"] or row["missing_before"] or row["told"]]
+    if incomplete:
+        _print_table(console, "Logs with gaps", LOSS_COLUMNS, incomplete)
+
+
+def _print_table(console: Console, title: str, columns: dict[str, str], rows: Sequence[dict[str, Any]]) -> None:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for name, heading in columns.items():
+        is_text = any(isinstance(row[name], str) for row in rows)
+        table.add_column(heading, justify="left" if is_text else "right", overflow="fold", no_wrap=name != "query")
+    for row in rows[:ROWS_MAX]:
+        table.add_row(*(Text(_cell(name, row[name])) for name in columns))
+    if len(rows) > ROWS_MAX:
+        table.caption = f"{len(rows) - ROWS_MAX} more rows"
+    console.print(table)
+
+
+def _share(contributors: int | None, expected: float | None) -> str | None:
+    """ "7 of 8"; the requester's estimate of the expected number may be broken."""
+    return None if contributors is None or expected is None else f"{contributors} of {_cell('expected', expected)}"
+
+
+def _cell(name: str, value: object) -> str:
+    if value is None:
+        return "-"
+    if name in ID_COLUMNS:
+        return str(value)[:ID_LENGTH]
+    if name == "completeness" and isinstance(value, float):
+        return f"{value:.1%}"
+    if isinstance(value, float):
+        return f"{value:.3f} s" if name.endswith("_s") else f"{value:.1f}".removesuffix(".0")
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "".join(character if character.isprintable() else "?" for character in str(value))

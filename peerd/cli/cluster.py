@@ -1,0 +1,211 @@
+"""``peerd cluster``: real daemons on this machine, started quickly and tidied away completely."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+
+from peerd.cli.options import Output, OutputOption
+from peerd.cli.output import print_json, print_table, size, stderr, stdout
+from peerd.cluster.layout import NodeRecord, Settings, Tables, socket_file
+from peerd.cluster.local import DEFAULT_NAME, NODES_MAX, READY_TIMEOUT_S, Forming, LocalCluster, NodeStatus
+from peerd.errors import ExitCode, Unavailable
+
+INTERRUPTED: Final = 130
+"""128 + SIGINT, as shells say it."""
+
+app = typer.Typer(help="A cluster of real daemons on this machine: up, status, kill, down.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Option(help="Name of the cluster; each name has a folder of its own.")]
+Directory = Annotated[
+    Path | None,
+    typer.Option("--dir", help="Folder of the cluster. Default: peerd/clusters/NAME in the user's state directory."),
+]
+
+
+@app.command()
+def up(
+    nodes: Annotated[int, typer.Option("-n", "--nodes", min=1, max=NODES_MAX, help="How many daemons.")] = 5,
+    name: Name = DEFAULT_NAME,
+    directory: Directory = None,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay; Ctrl-C ends the cluster.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Event logs and log files outlive the cluster.")] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of every daemon; {k} and {n} stand for its number and how many there are, as in "
+            "protocols.aggregation.share={k}/{n}.",
+        ),
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds until the ring must be complete.")] = READY_TIMEOUT_S,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Start daemons on loopback, with mutual TLS under a CA of their own, and wait until their ring is complete."""
+    console = stderr()
+    with interruptible():
+        cluster = LocalCluster(directory, name=name, keep=keep)
+        settings = _settings(set_ or [], nodes)
+        with console.status("starting daemons") as status:
+            progress = _Ticker(status.update)
+            cluster.up(nodes, settings=settings, timeout_s=timeout, progress=progress)
+        try:
+            _print_status(cluster, output)
+            if not foreground:
+                cluster.detach()
+                _print_hints(cluster)
+                return
+            console.print("up; Ctrl-C ends the cluster")
+            cluster.watch(lambda node: console.print(f"node {node.index} {_ending(node)}"))
+            raise Unavailable("no daemon is left")
+        except BaseException:
+            cluster.down()
+            raise
+
+
+@app.command()
+def status(name: Name = DEFAULT_NAME, directory: Directory = None, output: OutputOption = Output.TABLE) -> None:
+    """Show every daemon. Ends with 0 when all are ready, else with 3."""
+    found = _print_status(LocalCluster(directory, name=name), output)
+    if not all(_state(node) == "ready" for node in found):
+        raise typer.Exit(ExitCode.PARTIAL)
+
+
+@app.command()
+def kill(
+    node: Annotated[int, typer.Argument(metavar="K", min=0, help="Number of the daemon.")],
+    name: Name = DEFAULT_NAME,
+    directory: Directory = None,
+) -> None:
+    """Kill one daemon with SIGKILL: it has no chance to say goodbye."""
+    killed = LocalCluster(directory, name=name).kill(node)
+    typer.echo(f"killed node {killed.index} ({killed.id[:8]}, {killed.address})")
+
+
+@app.command()
+def down(
+    name: Name = DEFAULT_NAME,
+    directory: Directory = None,
+    keep: Annotated[bool | None, typer.Option("--keep/--no-keep", help="Leave event logs and log files.")] = None,
+) -> None:
+    """Stop every daemon and remove everything that the cluster wrote."""
+    cluster = LocalCluster(directory, name=name)
+    count = len(cluster.record().nodes)
+    cluster.down(keep=keep)
+    kept = f"; logs and events are in {cluster.layout.directory}" if cluster.layout.directory.exists() else ""
+    typer.echo(f"stopped {count} daemons{kept}")
+
+
+# Inside
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """TERM and HUP act as Ctrl-C, so that they too leave nothing behind; all three end with `INTERRUPTED`."""
+
+    def interrupt(_number: int, _frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _settings(texts: Sequence[str], count: int) -> Settings | None:
+    """``--set`` options as configuration of each node. Raises `ConfigError`."""
+    if not texts:
+        return None
+    from peerd import config_sources
+    from peerd.config import PeerdConfig
+    from peerd.daemon.plugins import find_plugins, plugin_models
+
+    schema = config_sources.Schema(PeerdConfig, plugin_models(find_plugins()))
+
+    def of_node(index: int) -> Tables:
+        filled = [text.replace("{k}", str(index)).replace("{n}", str(count)) for text in texts]
+        return config_sources.read_sets(filled, schema).tree
+
+    return of_node
+
+
+class _Ticker:
+    """Shows how the ring forms."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+
+    def __call__(self, forming: Forming) -> None:
+        self._show(f"ring: {forming.complete} of {forming.expected} nodes complete, {forming.answering} answer")
+
+
+def _print_status(cluster: LocalCluster, output: Output) -> list[NodeStatus]:
+    found = cluster.status()
+    if output is Output.JSON:
+        print_json([_as_json(cluster, node) for node in found])
+    else:
+        headings = ("node", "id", "address", "process", "state", "memory", "links", "ring")
+        print_table(stdout(), headings, [_row(node) for node in found])
+    return found
+
+
+def _row(node: NodeStatus) -> tuple[object, ...]:
+    process = node.node.process.pid if node.node.process and node.is_alive else "-"
+    memory = "-" if node.resident_bytes is None else size(node.resident_bytes)
+    says = node.status
+    ring = "-" if says is None else f"{'' if says.is_ring_size_exact else '~'}{says.ring_size:.0f}"
+    links = "-" if says is None else says.links
+    return node.node.index, node.node.id[:8], node.node.address, process, _state(node), memory, links, ring
+
+
+def _state(node: NodeStatus) -> str:
+    if not node.is_alive:
+        return _ending(node.node)
+    if node.status is None:
+        return "silent"
+    return "ready" if node.status.is_ready else "joining"
+
+
+def _ending(node: NodeRecord) -> str:
+    """How a node that does not run ended."""
+    if node.exit_status is None:
+        return "gone"
+    if node.exit_status < 0:
+        return f"ended: {signal.Signals(-node.exit_status).name}"
+    return f"ended: exit {node.exit_status}"
+
+
+def _as_json(cluster: LocalCluster, node: NodeStatus) -> dict[str, Any]:
+    return {
+        "node": node.node.index,
+        "id": node.node.id,
+        "address": node.node.address,
+        "pid": node.node.process.pid if node.node.process and node.is_alive else None,
+        "state": _state(node),
+        "exit_status": node.node.exit_status,
+        "resident_bytes": node.resident_bytes,
+        "socket": str(socket_file(cluster.record(), node.node.index)),
+        "log": str(cluster.layout.log_file(node.node.index)),
+        "status": None if node.status is None else node.status.model_dump(),
+    }
+
+
+def _print_hints(cluster: LocalCluster) -> None:
+    socket = socket_file(cluster.record(), 0)
+    folder = cluster.layout.directory
+    for line in (
+        f"ask a node:   peerd ring --socket {socket}",
+        f"logs, events: {folder}",
+        "end it:       peerd cluster down",
+    ):
+        typer.echo(line, err=True)

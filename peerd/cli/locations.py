@@ -1,0 +1,53 @@
+"""Where things are when nobody says: configuration files, the state directory, the admin socket."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from peerd.config import AdminConfig, NodeConfig
+from peerd.config_sources import read_file, value_at
+from peerd.errors import ConfigError
+
+SYSTEM_FILE: Final = Path("/etc/peerd/peerd.toml")
+SYSTEM_FOLDER: Final = Path("/etc/peerd/conf.d")
+CONFIG_NAME: Final = "peerd.toml"
+SOCKET_VARIABLE: Final = "PEERD_ADMIN__SOCKET"
+
+
+def own_directory(environment: Mapping[str, str] = os.environ, user_id: int | None = None) -> Path:
+    """Where `peerd init` puts a node by default: the system's place for root, else below the user's state home."""
+    if (os.geteuid() if user_id is None else user_id) == 0:
+        return Path(NodeConfig().state_dir)
+    home = environment.get("XDG_STATE_HOME", "")
+    return (Path(home) if home.startswith("/") else Path.home() / ".local" / "state") / "peerd"
+
+
+def standard_files() -> list[Path]:
+    """The configuration to use when none is named: the system's, else that of `own_directory`, else none."""
+    system = [path for path in (SYSTEM_FILE, SYSTEM_FOLDER) if path.exists()]
+    if system:
+        return system
+    own = own_directory() / CONFIG_NAME
+    return [own] if own.exists() else []
+
+
+def admin_address(given: str | None) -> str:
+    """Where the daemon's admin API is: ``--socket``, ``PEERD_ADMIN__SOCKET``, the standard files, the default.
+
+    A standard file that this user may not read counts as none: it is the daemon's, and the default may still be right.
+    """
+    if given:
+        return given
+    if from_environment := os.environ.get(SOCKET_VARIABLE):
+        return from_environment
+    found: object = None
+    for path in standard_files():
+        if path.is_file():
+            try:
+                found = value_at(read_file(path).tree, "admin.socket", found)
+            except ConfigError:
+                continue
+    return found if isinstance(found, str) else AdminConfig().socket

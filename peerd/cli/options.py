@@ -1,0 +1,41 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from peerd.client import Client
+
+Result = TypeVar("Result")
+
+
+class Output(StrEnum):
+    """How to print."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="For people, or for programs.")]
+SocketOption = Annotated[
+    str | None,
+    typer.Option(
+        "--socket",
+        metavar="PATH|URL",
+        help="The daemon's admin socket, or http://127.0.0.1:PORT. Default: PEERD_ADMIN__SOCKET, else what the "
+        "configuration in its standard place says.",
+    ),
+]
+
+
+def ask(socket: str | None, call: Callable[[Client], Coroutine[Any, Any, Result]]) -> Result:
+    """One conversation with the daemon that ``--socket`` names. Raises what the client raises."""
+    from peerd.cli.locations import admin_address  # here, so that commands that ask nobody start at once
+    from peerd.client import run_sync
+
+    return run_sync(call, admin_address(socket))

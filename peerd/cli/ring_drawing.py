@@ -1,0 +1,93 @@
+"""The ring as a drawing in characters: ids clockwise, 000... at the top."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from peerd.ids import RING, NodeId, short_id
+
+WIDTH: Final = 64
+HEIGHT: Final = 23
+LABEL_LENGTH: Final = 8
+OUTLINE_POINTS: Final = 360
+
+Kind = Literal["own", "leaf", "known"]
+_RANK: Final[dict[Kind, int]] = {"known": 0, "leaf": 1, "own": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Symbols:
+    """Characters of a drawing."""
+
+    own: str
+    leaf: str
+    known: str
+    line: str
+
+
+UNICODE: Final = Symbols("◆", "●", "○", "·")
+ASCII: Final = Symbols("@", "o", "+", ".")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One node of a drawing."""
+
+    node_id: NodeId
+    kind: Kind
+
+
+def symbols_for(encoding: str) -> Symbols:
+    """What a terminal of this encoding can show."""
+    try:
+        "".join((UNICODE.own, UNICODE.leaf, UNICODE.known, UNICODE.line)).encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return ASCII
+    return UNICODE
+
+
+def draw_ring(
+    marks: Iterable[Mark], centre: Sequence[str], symbols: Symbols = UNICODE, width: int = WIDTH, height: int = HEIGHT
+) -> list[str]:
+    """Lines of the drawing. A label that would cover another is left out; where nodes share a place, own wins."""
+    grid = [[" "] * width for _ in range(height)]
+    radius_x, radius_y = (width - 2 * LABEL_LENGTH - 5) / 2, (height - 3) / 2
+    for point in range(OUTLINE_POINTS):
+        row, column = _place(point / OUTLINE_POINTS, radius_x, radius_y, width, height)
+        grid[row][column] = symbols.line
+    ordered = sorted(marks, key=lambda mark: (_RANK[mark.kind], mark.node_id))
+    for mark in ordered:
+        row, column = _place(mark.node_id / RING, radius_x, radius_y, width, height)
+        grid[row][column] = getattr(symbols, mark.kind)
+    for mark in reversed(ordered):  # own first: its label is sure to have room
+        row, column = _place(mark.node_id / RING, radius_x, radius_y, width, height)
+        _label(grid, row, column, mark, symbols)
+    for offset, text in enumerate(centre):
+        _write_over(grid, height // 2 - len(centre) // 2 + offset, (width - len(text)) // 2, text)
+    return ["".join(line).rstrip() for line in grid]
+
+
+def _place(turn: float, radius_x: float, radius_y: float, width: int, height: int) -> tuple[int, int]:
+    angle = 2 * math.pi * turn
+    column = round((width - 1) / 2 + radius_x * math.sin(angle))
+    row = round((height - 1) / 2 - radius_y * math.cos(angle))
+    return row, column
+
+
+def _label(grid: list[list[str]], row: int, column: int, mark: Mark, symbols: Symbols) -> None:
+    """To the outside of the ring, where those characters are free."""
+    text = short_id(mark.node_id)
+    is_right = mark.node_id < RING // 2
+    start = column + 2 if is_right else column - 1 - len(text)
+    end = start + len(text)
+    if start >= 0 and end <= len(grid[row]) and all(cell in (" ", symbols.line) for cell in grid[row][start:end]):
+        _write_over(grid, row, start, text)
+
+
+def _write_over(grid: list[list[str]], row: int, start: int, text: str) -> None:
+    for offset, character in enumerate(text):
+        if 0 <= row < len(grid) and 0 <= start + offset < len(grid[row]):
+            grid[row][start + offset] = character

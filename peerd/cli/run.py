@@ -1,0 +1,80 @@
+"""``peerd run``: the daemon in the foreground.
+
+Parsed with argparse and not typer: this process becomes the daemon, and what it imports it holds for ever.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from peerd.cli.locations import standard_files
+from peerd.config import LoadedConfig, load_config
+from peerd.errors import ConfigError
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the daemon until it is told to stop; returns its exit code. Raises `ConfigError`, `Unavailable`."""
+    loaded = load(arguments)
+    _import_structlog()
+    from peerd.daemon.service import serve
+    from peerd.telemetry.logs import configure_logging
+
+    telemetry = loaded.config.telemetry
+    configure_logging(telemetry.log_level, telemetry.log_format)
+    _check_identity(loaded)
+    return serve(loaded)
+
+
+def load(arguments: Sequence[str]) -> LoadedConfig:
+    """The configuration that a command line means. Raises `ConfigError`; ``SystemExit`` for a bad command line."""
+    from peerd.daemon.plugins import find_plugins, plugin_models
+
+    options = _parser().parse_args(arguments)
+    return load_config(
+        options.config or standard_files(),
+        environment=os.environ,
+        sets=options.set,
+        flags={"node.listen": options.listen, "node.bootstrap": options.bootstrap, "node.state_dir": options.state_dir},
+        plugin_models=plugin_models(find_plugins()),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="peerd run",
+        description="Run the daemon in the foreground until SIGTERM or SIGINT.",
+        epilog="Later settings win: defaults, profile, files in order, PEERD_SECTION__KEY variables, --set, flags. "
+        "Without --config: /etc/peerd/peerd.toml and /etc/peerd/conf.d, else what `peerd init` made for this user.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--config", metavar="FILE", type=Path, nargs="+", action="extend", help="TOML files, or folders of them")
+    add("--set", metavar="SECTION.KEY=VALUE", action="append", default=[], help="one setting; may be repeated")
+    add("--listen", metavar="HOST:PORT", help="node.listen")
+    add("--bootstrap", metavar="HOST:PORT", nargs="+", action="extend", help="node.bootstrap")
+    add("--state-dir", metavar="DIR", help="node.state_dir")
+    return parser
+
+
+def _import_structlog() -> None:
+    """Import structlog without rich, which it would load for tracebacks that our logs never print (3 MB for ever)."""
+    hidden = "rich" not in sys.modules
+    if hidden:
+        sys.modules["rich"] = None  # type: ignore[assignment]  # the documented way to make an import fail
+    try:
+        importlib.import_module("structlog")
+    finally:
+        if hidden:
+            del sys.modules["rich"]
+
+
+def _check_identity(loaded: LoadedConfig) -> None:
+    """The one thing that is missing before the first `peerd init`; its absence deserves its own words."""
+    key_file = loaded.config.tls_files().key_file
+    if loaded.config.tls.mode == "mutual" and not key_file.exists():
+        raise ConfigError("this node has no identity yet: make one with `peerd init`", file=str(key_file))

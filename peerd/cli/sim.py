@@ -1,0 +1,183 @@
+"""``peerd sim``: run a scenario in the simulator."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from peerd.errors import ConfigError, ExitCode, PeerdError
+
+if TYPE_CHECKING:
+    from peerd.sim.determinism import Verdict
+    from peerd.sim.report import ScenarioReport
+
+
+class Output(StrEnum):
+    """How to print."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def sim(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (TOML); see docs/simulator.md.")],
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=(1 << 63) - 1, help="What all randomness comes from; default: the file's.")
+    ] = None,
+    check_determinism: Annotated[
+        bool,
+        typer.Option(
+            "--check-determinism", help="Run twice in processes that hash strings differently, and compare the traces."
+        ),
+    ] = False,
+    events: Annotated[
+        Path | None, typer.Option(metavar="DIR", file_okay=False, help="Write event logs there, for `peerd analyze`.")
+    ] = None,
+    output: Annotated[Output, typer.Option("-o", "--output", help="How to print the report.")] = Output.TABLE,
+) -> None:
+    """Run a scenario: simulated nodes, real protocol code, virtual time. One seed is one run.
+
+    Exits with 0 when every check held, 1 when one did not (the last line repeats the run), 78 for a bad scenario.
+    """
+    errors = Console(stderr=True)
+    try:
+        passed = _run(scenario, seed, check_determinism, events, output, errors)
+    except PeerdError as error:
+        errors.print(f"peerd sim: {error}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(ExitCode.CONFIG if isinstance(error, ConfigError) else ExitCode.FAILURE) from error
+    if not passed:
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+def _run(path: Path, seed: int | None, is_checked: bool, events: Path | None, output: Output, errors: Console) -> bool:
+    from peerd.sim.determinism import check_determinism
+    from peerd.sim.records import NdjsonSink
+    from peerd.sim.runner import run_scenario
+    from peerd.sim.scenario import load_scenario
+
+    scenario = load_scenario(path)
+    seed = scenario.seed if seed is None else seed
+    with errors.status(f"simulating {scenario.name}") as status:
+        report = run_scenario(
+            scenario,
+            seed=seed,
+            sink=NdjsonSink(events) if events is not None else None,
+            progress=lambda phase, now: status.update(f"simulating {scenario.name}: {phase}, t={now:.1f} s"),
+        )
+        report.repeat = repeat_command(path, seed, is_checked and report.passed)
+        verdict = None
+        if is_checked:
+            status.update("running twice to compare the traces")
+            verdict = check_determinism(path, seed)
+    is_deterministic = verdict is None or verdict.is_deterministic
+    if output is Output.JSON:
+        typer.echo(json.dumps(report_as_json(report, verdict), indent=2))
+    else:
+        print_report(report, verdict, Console())
+    if not (report.passed and is_deterministic):
+        reason = report.failure or (str(verdict) if not is_deterministic else "a check did not hold")
+        errors.print(f"peerd sim: failed: {reason}", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"repeat with: {report.repeat}", markup=False, highlight=False, soft_wrap=True)
+    return report.passed and is_deterministic
+
+
+def repeat_command(path: Path, seed: int, is_checked: bool) -> str:
+    """What to type to see the same run again."""
+    words = ["peerd", "sim", str(path), "--seed", str(seed)]
+    return shlex.join([*words, "--check-determinism"] if is_checked else words)
+
+
+def report_as_json(report: ScenarioReport, verdict: Verdict | None) -> dict[str, Any]:
+    """The report, and the verdict on determinism if there is one."""
+    data = report.to_json()
+    if verdict is not None:
+        data["deterministic"] = verdict.is_deterministic
+        data["determinism"] = str(verdict)
+    return data
+
+
+def print_report(report: ScenarioReport, verdict: Verdict | None, console: Console) -> None:
+    """The tables for people."""
+    _print_rows(
+        console,
+        f"{report.scenario}, seed {report.seed}",
+        ("", ""),
+        [
+            ("simulated time", f"{report.simulated_s:,.1f} s"),
+            ("nodes", f"{report.live_nodes:,} running of {report.nodes:,}"),
+            ("control messages", f"{report.messages:,} ({report.messages_bytes:,} bytes)"),
+            ("bulk", f"{report.stream_bytes:,} bytes"),
+            ("lost", ", ".join(f"{reason} {count:,}" for reason, count in report.dropped.items()) or "none"),
+            ("events", f"{report.events:,} in {report.wall_s:.2f} s ({report.events_per_s:,.0f} a second)"),
+            ("trace hash", report.trace_hash),
+        ],
+    )
+    _print_rows(
+        console,
+        "Phases",
+        ("phase", "from", "for", "events", "messages", "running"),
+        [
+            (
+                phase.name,
+                f"{phase.begun_s:.1f} s",
+                f"{phase.duration_s:.1f} s",
+                f"{phase.events:,}",
+                f"{phase.messages:,}",
+                f"{phase.live_nodes:,}",
+            )
+            for phase in report.phases
+        ],
+    )
+    _print_rows(
+        console,
+        "Lookups",
+        ("phase", "asked", "answered", "right", "share", "hops", "time"),
+        [
+            (
+                row.phase,
+                f"{row.asked:,}",
+                f"{row.answered:,}",
+                f"{row.correct:,}",
+                f"{row.success:.2%}",
+                f"{row.hops / max(row.answered, 1):.2f}",
+                f"{row.duration_s / max(row.answered, 1):.3f} s",
+            )
+            for row in report.lookups
+        ],
+    )
+    calls = [
+        (
+            f"{call['at_s']:.1f} s",
+            f"{call['protocol']}.{call['action']}",
+            ", ".join(f"{key}={value}" for key, value in call.items() if key not in ("at_s", "protocol", "action")),
+        )
+        for call in report.calls
+    ]
+    _print_rows(console, "Plugins", ("at", "action", "result"), calls)
+    checks = [
+        (f"{check.at_s:.1f} s", check.name, "holds" if check.passed else f"does not hold: {check.detail}")
+        for check in report.checks
+    ]
+    if verdict is not None:
+        checks.append(("", "determinism", str(verdict)))
+    _print_rows(console, "Checks", ("at", "what", "result"), checks)
+
+
+def _print_rows(console: Console, title: str, headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    if not rows:
+        return
+    table = Table(title=title, title_justify="left", show_header=any(headings))
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)

@@ -1,0 +1,28 @@
+"""What a forked child of the fork server is: one daemon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from peerd.config import load_config
+from peerd.daemon.admin import start_admin
+from peerd.daemon.loops import loop_factory
+from peerd.daemon.plugins import find_plugins, plugin_models
+from peerd.daemon.service import serve
+from peerd.telemetry.logs import configure_logging
+
+_IMPORTED_EARLY = (start_admin,)
+"""`serve` imports it late; here the point is that every child has it already."""
+
+
+def prepare() -> None:
+    """Import the plugins and the event loop; importing this module has done the rest."""
+    find_plugins()
+    loop_factory()
+
+
+def run(config_file: Path) -> int:
+    """Be the daemon until SIGTERM. The environment of whoever started the cluster has no say in its configuration."""
+    loaded = load_config([config_file], environment={}, plugin_models=plugin_models(find_plugins()))
+    configure_logging(loaded.config.telemetry.log_level, loaded.config.telemetry.log_format)
+    return serve(loaded)

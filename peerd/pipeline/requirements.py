@@ -1,0 +1,53 @@
+"""What the pipeline needs beside Python, checked before pyspark is imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from peerd.errors import Unavailable
+
+JAVA_VERSION_MIN: Final = 17
+JAVA_TIMEOUT_S: Final = 20.0
+JAVA_ADVICE: Final = (
+    f"Spark needs Java {JAVA_VERSION_MIN} or newer: install a JRE (Debian and Ubuntu: apt-get install "
+    f"openjdk-{JAVA_VERSION_MIN}-jre-headless) or point JAVA_HOME at one"
+)
+
+
+def check_requirements() -> None:
+    """Raise `Unavailable`, saying what to install, unless pyspark and a Java for it are here."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise Unavailable("pyspark is not installed: pip install 'peerd[spark]'")
+    check_java()
+
+
+def check_java() -> int:
+    """The major version of the Java that Spark will run. Raises `Unavailable` when there is none or it is too old."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None:
+        raise Unavailable(f"there is no java on the path. {JAVA_ADVICE}")
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"{java} does not run ({error}). {JAVA_ADVICE}") from error
+    version = java_major(done.stderr + done.stdout)
+    if version is None or version < JAVA_VERSION_MIN:
+        found = f"is Java {version}" if version is not None else "does not say which version it is"
+        raise Unavailable(f"{java} {found}. {JAVA_ADVICE}")
+    return version
+
+
+def java_major(text: str) -> int | None:
+    """17 of ``openjdk version "17.0.15" ...``, 8 of ``java version "1.8.0_392"``."""
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if found is None:
+        return None
+    first = int(found[1])
+    return int(found[2]) if first == 1 and found[2] else first

@@ -1,0 +1,138 @@
+"""A quiet local Spark session that leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, cast
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from peerd.errors import PeerdError, Unavailable
+
+SHUFFLE_PARTITIONS: Final = 4
+"""Spark's default of 200 is for clusters; with logs of megabytes each empty partition costs more than the data."""
+QUICK_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+JVM_EXIT_TIMEOUT_S: Final = 10.0
+LOG_TAIL_BYTES: Final = 2000
+
+_LOG4J: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+"""
+
+
+@contextlib.contextmanager
+def spark_session(
+    master: str = "local[2]", driver_memory: str = "1g", *, is_quick: bool = False
+) -> Iterator[SparkSession]:
+    """A session on ``master`` for the length of a ``with`` block; one at a time in a process.
+
+    What the JVM prints goes to a file, of which the end is shown when it does not start. All of Spark's files
+    (shuffle, warehouse, derby) are in a temporary directory that is removed at the end, with the JVM gone.
+
+    ``is_quick`` is for input of some megabytes: Spark then spends most of its time compiling for data that never comes,
+    so optimising compilers stay off (half the time and CPU on small logs, slower on large ones).
+
+    Raises `Unavailable` when the JVM does not start, `PeerdError` for what Spark reports inside the block.
+    """
+    with tempfile.TemporaryDirectory(prefix="peerd-spark-") as scratch, _environment(scratch):
+        folder = Path(scratch)
+        (folder / "log4j2.properties").write_text(_LOG4J)
+        conf = _conf(master, driver_memory, is_quick, folder)
+        log_path = folder / "jvm.log"
+        with log_path.open("wb") as log:
+            try:
+                gateway = cast(Callable[..., Any], launch_gateway)(conf, {"stdout": log, "stderr": log})
+            except (PySparkRuntimeError, OSError) as error:
+                tail = log_path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+                raise Unavailable(f"Spark's JVM did not start ({error}). It said:\n{tail}") from error
+        process = cast(subprocess.Popen[bytes], gateway.proc)
+        try:
+            context = SparkContext(conf=conf, gateway=gateway)
+            try:
+                context.setLogLevel("ERROR")
+                yield SparkSession(context)
+            except (PySparkException, Py4JError) as error:
+                raise PeerdError(f"Spark failed: {_first_line(error)}") from error
+            finally:
+                context.stop()
+        finally:
+            # pyspark keeps the gateway for the process' life; a stopped one must not be found by the next session.
+            SparkContext._gateway = None
+            SparkContext._jvm = None
+            gateway.shutdown()
+            _end(process)
+
+
+def _conf(master: str, driver_memory: str, is_quick: bool, scratch: Path) -> SparkConf:
+    java_options = (
+        f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()} "
+        f"-Dderby.system.home={scratch / 'derby'} -Djava.io.tmpdir={scratch}"
+    )
+    settings = {
+        "spark.app.name": "peerd analyze",
+        "spark.master": master,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": driver_memory,
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if is_quick:
+        settings["spark.driver.extraJavaOptions"] += f" {QUICK_JAVA_OPTIONS}"
+        settings |= {"spark.sql.shuffle.partitions": "1", "spark.sql.codegen.wholeStage": "false"}
+    conf = SparkConf(loadDefaults=False)
+    for key, value in settings.items():
+        conf.set(key, value)
+    return conf
+
+
+@contextlib.contextmanager
+def _environment(scratch: str) -> Iterator[None]:
+    """What only the environment can say, set for the start of the JVM and put back afterwards."""
+    wanted = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": scratch}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The JVM leaves when its standard input closes; one that does not is ended."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(JVM_EXIT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,167 @@
+"""``peerd demo`` as a user runs it: its comparisons, its exit code, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from peerd.client import AggregateAnswer, GroupedValue
+from protocols.aggregation.demo.cli import is_same, messages_sent
+from tests.support.interrupts import take_interrupts
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+LEVELS = ("DEBUG", "INFO", "INFO", "WARNING", "ERROR")
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("logs")
+    for number in range(60):
+        lines = (f"2026-01-01 {LEVELS[(number * line) % 5]} request {line} took {number} ms" for line in range(4000))
+        (root / f"app-{number}.log").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def environment(temporary: Path) -> dict[str, str]:
+    """No Java, so that the demo has to do without; temporary files where the test sees them."""
+    temporary.mkdir()
+    return {"PATH": "/nowhere", "JAVA_HOME": "/nowhere", "HOME": str(temporary), "TMPDIR": str(temporary)}
+
+
+def processes_that_name(path: Path) -> list[str]:
+    """Command lines of processes that mention a path."""
+    found = []
+    for directory in Path("/proc").iterdir():
+        try:
+            command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # no process, or one that has just ended
+            continue
+        if str(path) in command:
+            found.append(command)
+    return found
+
+
+def assert_all_end(path: Path) -> None:
+    """No process that mentions the path is left. One that was being started when its starter was interrupted notices
+    by its closed lifeline, as soon as it has started."""
+    deadline = time.monotonic() + 10
+    while left := processes_that_name(path):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def test_every_comparison_holds_and_nothing_is_left(tmp_path: Path, logs: Path) -> None:
+    command = [sys.executable, "-m", "peerd", "demo", "-n", "4", "--input", str(logs)]
+    done = subprocess.run(
+        command, env=environment(tmp_path / "t"), capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "answer: 4 of 4 nodes" in done.stdout
+    assert "3 of 4" in done.stdout or "had been swapped already" in done.stdout
+    assert "DIFFERS" not in done.stdout
+    assert "every comparison held" in done.stdout
+    assert "Spark job skipped: " in done.stdout
+    assert list((tmp_path / "t").iterdir()) == []
+    assert processes_that_name(tmp_path / "t") == []
+
+
+def wait_for(directory: Path, pattern: str) -> None:
+    deadline = time.monotonic() + 60
+    while not list(directory.glob(pattern)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("moment", ["", "ring: 4 daemons", "asking again"])
+def test_ctrl_c_in_the_demo_leaves_nothing(moment: str, tmp_path: Path, logs: Path) -> None:
+    temporary = tmp_path / "t"
+    command = [sys.executable, "-m", "peerd", "demo", "-n", "4", "--input", str(logs)]
+    # A session of its own: the terminal sends Ctrl-C to the whole group, the worker process included.
+    with subprocess.Popen(
+        command,
+        env=environment(temporary),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=take_interrupts,
+    ) as process:
+        if moment:
+            assert process.stdout is not None
+            assert any(moment in line for line in process.stdout)
+        else:
+            wait_for(temporary, "peerd-demo-*/cluster/cluster.json")  # daemons are only just starting
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert_all_end(temporary)
+    assert list(temporary.iterdir()) == []
+
+
+def answer(value: int | float | GroupedValue | None) -> AggregateAnswer:
+    return AggregateAnswer.model_validate(
+        {
+            "round": "00",
+            "query": "count",
+            "outcome": "complete",
+            "value": value,
+            "contributors": 1,
+            "contributor_ids": [],
+            "expected": 1,
+            "expected_is_exact": True,
+            "expected_basis": "leaf_set",
+            "completeness": 1.0,
+            "missing": [],
+            "missing_count": 0,
+            "report": {},
+            "duration_s": 0.1,
+            "value_bytes": 1,
+            "moved_bytes": 1,
+            "computed_by": None,
+        }
+    )
+
+
+def groups(counts: dict[str, int | float], *, folded: int = 0) -> GroupedValue:
+    return GroupedValue(
+        groups=counts, groups_total=len(counts), remainder_groups_max=folded, remainder=None, exact=not folded
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "same"),
+    [
+        (groups({"a": 1, "b": 2}), {"b": 2, "a": 1}, True),
+        (groups({"a": 1, "b": 2}), {"a": 1, "b": 3}, False),
+        (groups({"a": 1}), {"a": 1, "b": 2}, False),
+        (groups({"a": 1, "b": 2}), {"a": 1}, False),
+        (groups({"a": 1}, folded=1), {"a": 1}, False),
+        (groups({}), {}, True),
+        (groups({}), None, False),
+        (7, 7, True),
+        (7, 8, False),
+        (None, None, True),
+    ],
+)
+def test_equal_means_to_the_last_count(
+    value: GroupedValue | int | None, expected: dict[str, int] | int | None, same: bool
+) -> None:
+    assert is_same(answer(value), expected) is same
+
+
+def test_messages_are_summed_over_types() -> None:
+    text = (
+        "# TYPE peerd_messages_sent_total counter\n"
+        'peerd_messages_sent_total{message="Ping"} 3.0\n'
+        'peerd_messages_sent_total{message="Pong"} 4.0\n'
+        'peerd_messages_received_total{message="Pong"} 50.0\n'
+    )
+    assert messages_sent(text) == 7

@@ -1,0 +1,129 @@
+"""``peerd analyze`` from the outside: exit codes, messages, formats."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from peerd.cli.analyze import Output, analyze
+from peerd.errors import ExitCode, Unavailable
+from peerd.pipeline.requirements import check_java, java_major
+from peerd.telemetry.schema import SCHEMA_VERSION, NodeReady
+from peerd.telemetry.sinks import encode_record
+
+
+def run(*arguments: str) -> Result:
+    application = typer.Typer()
+    application.command()(analyze)
+    return CliRunner().invoke(application, arguments)
+
+
+def write_log(directory: Path) -> None:
+    event = NodeReady(duration_s=1.0, ring_size=3.0)
+    stamps = {"schema_version": SCHEMA_VERSION, "ts": 1.0, "mono_s": 1.0, "node": "a" * 32, "boot": 1, "cause": None}
+    record = encode_record({**stamps, "id": 1, "event": event.KIND, **event.model_dump()})
+    (directory / "events-aaaaaaaa-1-1.ndjson").write_bytes(record + record[:-9])
+
+
+def fake_java(directory: Path, version_line: str) -> None:
+    """A ``java`` that only says its version."""
+    path = directory / "bin" / "java"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\necho '{version_line}' >&2\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('Picked up JAVA_TOOL_OPTIONS: -Dx\njava version "1.8.0_392"', 8),
+        ('openjdk version "25" 2025-09-16', 25),
+        ('openjdk version "26-ea" 2026-03-17', 26),
+        ("command not found", None),
+    ],
+)
+def test_java_versions(text: str, version: int | None) -> None:
+    assert java_major(text) == version
+
+
+def test_old_java_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(tmp_path, 'openjdk version "11.0.2"')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(Unavailable, match=r"is Java 11\. Spark needs Java 17"):
+        check_java()
+
+
+def test_new_java_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(tmp_path, 'openjdk version "21.0.1"')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert check_java() == 21
+
+
+def test_without_java_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = run(str(tmp_path), "--out", str(tmp_path / "out"))
+    assert result.exit_code == ExitCode.UNAVAILABLE
+    assert "Java 17 or newer" in result.output
+    assert "JAVA_HOME" in result.output
+
+
+def test_without_pyspark_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = run(str(tmp_path), "--out", str(tmp_path / "out"))
+    assert result.exit_code == ExitCode.UNAVAILABLE
+    assert "pip install 'peerd[spark]'" in result.output
+
+
+def test_a_directory_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+    assert run(str(tmp_path / "nowhere"), "--out", str(tmp_path)).exit_code == ExitCode.USAGE
+
+
+def test_a_remote_master_is_a_usage_error(tmp_path: Path) -> None:
+    result = run(str(tmp_path), "--out", str(tmp_path / "out"), "--master", "spark://host:7077")
+    assert result.exit_code == ExitCode.USAGE
+
+
+def test_no_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+    monkeypatch.setattr("peerd.pipeline.requirements.check_java", lambda: 17)
+    result = run(str(tmp_path), "--out", str(tmp_path / "out"))
+    assert result.exit_code == ExitCode.UNAVAILABLE
+    assert "no *.ndjson files below" in result.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(180)
+class TestWithSpark:
+    """The command with the shared session in place of one of its own."""
+
+    @pytest.fixture(autouse=True)
+    def shared_session(self, spark: object, monkeypatch: pytest.MonkeyPatch) -> None:
+        from contextlib import nullcontext
+
+        monkeypatch.setattr("peerd.pipeline.session.spark_session", lambda *arguments, **options: nullcontext(spark))
+
+    def test_json(self, tmp_path: Path) -> None:
+        write_log(tmp_path)
+        result = run(str(tmp_path), "--out", str(tmp_path / "out"), "-o", Output.JSON)
+        assert result.exit_code == ExitCode.OK
+        report = json.loads(result.stdout)
+        assert (report["events"], report["corrupt"], report["missing"], report["rounds"]) == (1, 1, 0, [])
+        assert "warning: 1 of 2 lines are corrupt" in result.stderr
+        assert sorted(os.listdir(tmp_path / "out")) == ["events", "levels", "messages", "rounds"]
+
+    def test_tables(self, tmp_path: Path) -> None:
+        write_log(tmp_path)
+        result = run(str(tmp_path), "--out", str(tmp_path / "out"))
+        assert result.exit_code == ExitCode.OK
+        assert "1 events of 1 node boots from 1 files" in result.stdout
+        for title in ("Rounds", "Bytes by kind", "Messages by type"):
+            assert title in result.stdout

@@ -1,0 +1,370 @@
+"""The job on event logs whose every number was worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from peerd.errors import Unavailable
+from peerd.telemetry.schema import (
+    SCHEMA_VERSION,
+    Event,
+    LevelFinished,
+    NodeReady,
+    NodeStarted,
+    RecordsDropped,
+    RoundFinished,
+    RoundStarted,
+    SwapFinished,
+    TrafficSnapshot,
+)
+from peerd.telemetry.sinks import EventFiles, encode_record
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from peerd.pipeline.job import Report
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+A, B, C = ("a" * 32, "b" * 32, "c" * 32)
+ROUND, LOST_ROUND = ("1" * 32, "2" * 32)
+
+
+class Log:
+    """Numbers and stamps the events of one node, as `Node.emit` does."""
+
+    def __init__(self, node: str, boot: int = 1) -> None:
+        self.node = node
+        self.boot = boot
+        self.last_id = 0
+        self.records: list[dict[str, object]] = []
+
+    def add(self, mono_s: float, event: Event) -> None:
+        self.last_id += 1
+        self.records.append(self.stamp(mono_s, event, self.last_id))
+
+    def stamp(self, mono_s: float, event: Event, number: int) -> dict[str, object]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "ts": 1000.0 + mono_s,
+            "mono_s": mono_s,
+            "node": self.node,
+            "boot": self.boot,
+            "id": number,
+            "cause": None,
+            "event": event.KIND,
+            **event.model_dump(),
+        }
+
+    def write(self, directory: Path) -> None:
+        files = EventFiles(directory, self.node, boot=self.boot)
+        for record in self.records:
+            files.write(record)
+        files.close()
+
+
+def swap(
+    peer: str,
+    level: int,
+    sent: int,
+    received: int,
+    *,
+    initiated: bool = True,
+    outcome: str = "done",
+    round_id: str = ROUND,
+) -> SwapFinished:
+    return SwapFinished(
+        tag=f"53{round_id}{level:02x}",
+        peer=peer,
+        plugin="aggregation",
+        outcome=outcome,
+        initiated=initiated,
+        sent_bytes=sent,
+        received_bytes=received,
+        duration_s=0.25,
+    )
+
+
+def level(number: int, outcome: str, peer: str | None, duration_s: float = 1.0, round_id: str = ROUND) -> LevelFinished:
+    return LevelFinished(
+        round=round_id,
+        level=number,
+        outcome=outcome,
+        peer=peer,
+        contributors=2,
+        value_bytes=50,
+        duration_s=duration_s,
+    )
+
+
+def traffic(message: str, sent: int, received: int) -> TrafficSnapshot:
+    return TrafficSnapshot(
+        message=message, sent=sent, received=received, sent_bytes=sent * 20, received_bytes=received * 20
+    )
+
+
+def requester_log() -> Log:
+    """Node a asks: swaps with b at level 1, then with c at level 0; has the answer after 2.5 s."""
+    log = Log(A)
+    log.add(0.0, NodeStarted(address="127.0.0.1:1", version="0", profile="local"))
+    log.add(1.0, RoundStarted(round=ROUND, requester=A, query="count(*)"))
+    log.add(1.5, swap(B, 1, 100, 110))
+    log.add(1.5, level(1, "swapped", B))
+    log.add(1.6, traffic("Invite", 1, 1))
+    log.add(2.0, swap(C, 0, 7, 0, outcome="stalled"))
+    log.add(3.0, swap(C, 0, 200, 90))
+    log.add(3.0, level(0, "swapped", C, duration_s=1.5))
+    finished = RoundFinished(
+        round=ROUND,
+        requester=A,
+        query="count(*)",
+        contributors=3,
+        expected=4.0,
+        missing=1,
+        completeness=0.75,
+        duration_s=2.5,
+        value_bytes=64,
+        outcome="partial",
+    )
+    log.add(3.5, finished)
+    log.add(4.0, traffic("Invite", 3, 2))
+    log.add(4.0, traffic("Query", 5, 0))
+    return log
+
+
+def helper_log() -> Log:
+    """Node b swaps with a; a swap at a level that it had left belongs to none."""
+    log = Log(B)
+    log.add(11.0, RoundStarted(round=ROUND, requester=A, query="count(*)"))
+    log.add(11.5, swap(A, 1, 110, 100, initiated=False))
+    log.add(11.5, level(1, "swapped", A))
+    log.add(13.0, level(0, "timed_out", None))
+    log.add(99.0, swap(A, 0, 1000, 1000, initiated=False))
+    log.add(100.0, traffic("Invite", 1, 3))
+    return log
+
+
+def killed_log() -> Log:
+    """Node c swaps with a and learns of a round whose requester never says more; then it dies."""
+    log = Log(C, boot=7)
+    log.add(1.0, RoundStarted(round=ROUND, requester=A, query="count(*)"))
+    log.add(2.0, swap(A, 0, 90, 200, initiated=False))
+    log.add(2.0, level(0, "swapped", A))
+    log.add(3.0, RoundStarted(round=LOST_ROUND, requester=B, query="sum(x)"))
+    log.add(3.5, NodeReady(duration_s=1.0, ring_size=3.0))
+    return log
+
+
+def write_ring(directory: Path) -> int:
+    """Three nodes in directories of their own; c's file is cut in its last line. Returns the number of whole lines."""
+    logs = requester_log(), helper_log()
+    for log in logs:
+        log.write(directory / log.node[:8])
+    torn = b"".join(encode_record(record) for record in killed_log().records)[:-30]
+    part = directory / "c [odd] {name}" / f"events-{C[:8]}-7-1.ndjson.part"
+    part.parent.mkdir()
+    part.write_bytes(torn)
+    return sum(len(log.records) for log in logs) + len(killed_log().records) - 1
+
+
+@pytest.fixture(scope="module")
+def analysed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Report, Path, int]]:
+    from peerd.pipeline.job import run_job
+
+    directory, out = tmp_path_factory.mktemp("logs"), tmp_path_factory.mktemp("out")
+    whole_lines = write_ring(directory)
+    run_job(spark, directory, out)
+    yield run_job(spark, directory, out), out, whole_lines  # the second run: it overwrites
+
+
+def read(spark: SparkSession, out: Path, name: str) -> DataFrame:
+    return spark.read.parquet(str(out / name))
+
+
+def row(table: DataFrame, **wanted: object) -> dict[str, Any]:
+    """The one row with these values."""
+    found: list[dict[str, Any]] = [candidate.asDict() for candidate in table.collect()]
+    matching = [candidate for candidate in found if all(candidate[key] == value for key, value in wanted.items())]
+    assert len(matching) == 1, found
+    return matching[0]
+
+
+def test_every_whole_line_is_an_event_and_the_torn_one_is_counted(
+    spark: SparkSession, analysed: tuple[Report, Path, int]
+) -> None:
+    report, out, whole_lines = analysed
+    assert (report.files, report.part_files) == (3, 1)
+    assert (report.corrupt, report.duplicates, report.newer_schema) == (1, 0, 0)
+    assert [entry["corrupt"] for entry in report.corrupt_files] == [1]
+    assert report.corrupt_files[0]["file"].endswith(".ndjson.part")
+    assert report.events == report.lines - 1 == whole_lines
+    events = read(spark, out, "events")
+    assert events.count() == whole_lines
+    assert "_corrupt_record" not in events.columns
+    assert row(events, node=A, id=1)["address"] == "127.0.0.1:1"
+
+
+def test_the_round_is_what_its_requester_told(spark: SparkSession, analysed: tuple[Report, Path, int]) -> None:
+    report, out, _ = analysed
+    found = row(read(spark, out, "rounds"), round=ROUND)
+    assert found == {
+        "round": ROUND,
+        "requester": A,
+        "query": "count(*)",
+        "outcome": "partial",
+        "started_ts": 1001.0,
+        "finished_ts": 1003.5,
+        "duration_s": 2.5,
+        "completeness": 0.75,
+        "contributors": 3,
+        "expected": 4.0,
+        "missing": 1,
+        "value_bytes": 64,
+        "nodes": 3,
+        "levels_swapped": 4,
+        "levels_timed_out": 1,
+        "swaps": 4,
+        "swap_bytes": 100 + 200 + 110 + 90,
+    }
+    assert report.rounds[0] == found
+
+
+def test_a_round_without_an_answer_is_unfinished(spark: SparkSession, analysed: tuple[Report, Path, int]) -> None:
+    found = row(read(spark, analysed[1], "rounds"), round=LOST_ROUND)
+    assert (found["outcome"], found["requester"], found["query"]) == ("unfinished", B, "sum(x)")
+    assert (found["duration_s"], found["completeness"], found["swap_bytes"]) == (None, None, 0)
+
+
+def test_levels_have_the_swap_that_ended_them(spark: SparkSession, analysed: tuple[Report, Path, int]) -> None:
+    levels = read(spark, analysed[1], "levels")
+    assert levels.count() == 5
+    assert row(levels, node=A, level=1)["swap_sent_bytes"] == 100
+    assert row(levels, node=A, level=0)["swap_sent_bytes"] == 200  # not the stalled one before it
+    assert row(levels, node=B, level=1)["swap_received_bytes"] == 100  # not the late one
+    assert row(levels, node=B, level=0)["swap_sent_bytes"] is None
+
+
+def test_messages_are_the_last_snapshot(spark: SparkSession, analysed: tuple[Report, Path, int]) -> None:
+    report, out, _ = analysed
+    messages = read(spark, out, "messages")
+    assert messages.count() == 3
+    assert row(messages, node=A, message="Invite")["sent"] == 3
+    assert report.messages == [
+        {
+            "message": "Query",
+            "nodes": 1,
+            "sent": 5,
+            "received": 0,
+            "sent_bytes": 100,
+            "received_bytes": 0,
+            "sent_per_node": 5.0,
+        },
+        {
+            "message": "Invite",
+            "nodes": 2,
+            "sent": 4,
+            "received": 5,
+            "sent_bytes": 80,
+            "received_bytes": 100,
+            "sent_per_node": 2.0,
+        },
+    ]
+
+
+def test_bytes_by_kind(analysed: tuple[Report, Path, int]) -> None:
+    rows = [
+        (entry["kind"], entry["plugin"], entry["outcome"], entry["count"], entry["sent_bytes"], entry["received_bytes"])
+        for entry in analysed[0].traffic
+    ]
+    assert rows == [
+        ("control", None, None, 9, 180, 100),
+        ("swap", "aggregation", "done", 2, 1500, 1500),
+        ("swap", "aggregation", "failed", 1, 7, 0),
+    ]
+
+
+def test_gaps_are_lost_records(spark: SparkSession, tmp_path: Path) -> None:
+    from peerd.pipeline.job import run_job
+
+    log = Log(A, boot=3)
+    for _ in range(12):
+        log.add(1.0, NodeReady(duration_s=1.0, ring_size=3.0))
+    kept = [record for record in log.records if record["id"] not in (1, 2, 5, 6, 7, 10)]
+    kept.append(log.stamp(1.0, RecordsDropped(records=3), 5))  # stands in the place of 5, 6, 7
+    log.records = kept
+    log.write(tmp_path / "logs")
+    report = run_job(spark, tmp_path / "logs", tmp_path / "out")
+    assert report.losses == [
+        {
+            "node": A,
+            "boot": 3,
+            "records": 6,
+            "first_id": 3,
+            "last_id": 12,
+            "missing": 4,
+            "missing_before": 2,
+            "told": 3,
+        }
+    ]
+    assert (report.missing, report.told_dropped, report.rounds, report.corrupt) == (4, 3, [], 0)
+
+
+def test_bad_lines_duplicates_and_newer_events(spark: SparkSession, tmp_path: Path) -> None:
+    from peerd.pipeline.job import run_job
+
+    log = Log(A)
+    for _ in range(3):
+        log.add(1.0, NodeReady(duration_s=1.0, ring_size=3.0))
+    newer = {**log.stamp(1.0, NodeReady(duration_s=1.0, ring_size=3.0), 4), "schema_version": 2, "colour": "blue"}
+    lines = [json.dumps(record) for record in [*log.records, log.records[1], newer]]
+    lines += ["", "{}", "null", "[1]", '{"node":', json.dumps({**newer, "id": "five"}), "\x00\xff"]
+    (tmp_path / "events-aaaaaaaa-1-1.ndjson").write_text("\n".join(lines), "utf-8")
+    report = run_job(spark, tmp_path, tmp_path / "out")
+    assert (report.events, report.duplicates, report.newer_schema, report.corrupt) == (4, 1, 1, 6)
+
+
+def test_a_swap_belongs_to_its_round_and_level(spark: SparkSession, tmp_path: Path) -> None:
+    from peerd.pipeline.tables import levels
+
+    log = Log(A)
+    log.add(1.0, swap(B, 2, 1, 1))
+    log.add(1.0, level(2, "swapped", B))
+    log.add(1.5, level(1, "swapped", B, duration_s=0.5))  # its swap's record was lost: not the one before
+    log.add(1.5, swap(B, 2, 2, 2, round_id=LOST_ROUND))  # the same two nodes at the same time, another round
+    log.add(1.5, level(2, "swapped", B, round_id=LOST_ROUND))
+    log.add(2.0, swap(C, 0, 4, 4))  # done here; the value was then rejected, and the level went on
+    log.add(2.5, swap(B, 0, 5, 5))
+    log.add(2.6, level(0, "swapped", B, duration_s=1.1))
+    log.add(2.7, level(1, "timed_out", C, duration_s=1.2, round_id=LOST_ROUND))
+    path = tmp_path / "events.ndjson"
+    path.write_bytes(b"".join(encode_record(record) for record in log.records))
+    table = levels(read_all(spark, path)).orderBy("id")
+    assert [entry["swap_sent_bytes"] for entry in table.collect()] == [1, None, 2, 5, None]
+
+
+def read_all(spark: SparkSession, path: Path) -> DataFrame:
+    from peerd.pipeline.job import read_events
+
+    return read_events(spark, [path])
+
+
+def test_a_copy_made_around_the_rename_counts_once(tmp_path: Path) -> None:
+    from peerd.pipeline.job import find_event_files
+
+    for name in ("x-1.ndjson", "x-1.ndjson.part", "x-2.ndjson.part", "notes.json"):
+        (tmp_path / name).touch()
+    assert [path.name for path in find_event_files(tmp_path)] == ["x-1.ndjson", "x-2.ndjson.part"]
+    assert [path.name for path in find_event_files(tmp_path, include_parts=False)] == ["x-1.ndjson"]
+
+
+def test_no_files_is_unavailable(tmp_path: Path) -> None:
+    from peerd.pipeline.job import find_event_files
+
+    with pytest.raises(Unavailable, match=r"no \*\.ndjson files"):
+        find_event_files(tmp_path)

@@ -1,0 +1,161 @@
+"""``peerd aggregate``: what it asks, what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import protocols.aggregation.cli
+from peerd.cli.main import main
+from protocols.aggregation.answer import Answer
+from protocols.aggregation.functions import GroupedAnswer
+from protocols.aggregation.partial import Report
+from protocols.aggregation.query import QUERY_HELP
+from tests.support.fake_aggregation import ANSWER, PROGRESS, Call, FakeAggregation
+from tests.support.fake_daemon import FakeDaemon, peer
+
+COMPLETE = replace(ANSWER, missing=(), missing_count=0, contributors=(peer(1).id, peer(2).id, peer(3).id))
+
+
+class Asked:
+    """A daemon whose aggregation answers with `answer`."""
+
+    def __init__(self) -> None:
+        self.answer = ANSWER
+        self.service = FakeAggregation()
+        self.service.on_call = self._reply
+        self.daemon = FakeDaemon({"aggregation": self.service})
+
+    def _reply(self, call: Call) -> None:
+        assert call.listener.progress is not None
+        call.listener.progress(PROGRESS)
+        call.listener.progress(replace(PROGRESS, enrolled=3))
+        call.listener.finished(self.answer)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    found = Asked()
+    monkeypatch.setattr(protocols.aggregation.cli, "Client", lambda address: found.daemon.client())
+    return found
+
+
+WORDS = ["aggregate", "count by word", "--pattern", r"(?P<word>\w+)"]
+
+
+def test_a_complete_answer(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    asked.answer = COMPLETE
+    assert main(WORDS) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0].split() == ["group", "value"]
+    assert [line.split() for line in captured.out.splitlines()[1:4]] == [["a", "3"], ["b", "2"], ["c", "1"]]
+    assert "complete: 3 of 3 nodes (100.0%), 500 ms" in captured.out
+    assert "missing" not in captured.err
+    (call,) = asked.service.calls
+    assert (str(call.query), call.query.format) == ("count by word", "text")
+
+
+def test_a_partial_answer_names_the_missing_and_exits_with_3(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(WORDS) == 3
+    captured = capsys.readouterr()
+    assert "partial: 2 of 3 nodes (66.7%)" in captured.out
+    assert "1 node is missing:\n  03000000  127.0.0.1:7003  no answer\n" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("answer", "require", "code"),
+    [
+        (ANSWER, "0.99", 3),
+        (ANSWER, "0.67", 3),
+        (ANSWER, "0.66", 0),
+        (ANSWER, "0", 0),
+        (ANSWER, "1", 3),
+        (COMPLETE, "1", 0),
+        (COMPLETE, "0.99", 0),
+        (replace(ANSWER, contributors=(), value=None), "0.5", 3),
+    ],
+)
+def test_require(asked: Asked, answer: Answer, require: str, code: int) -> None:
+    asked.answer = answer
+    assert main([*WORDS, "--require", require]) == code
+
+
+def test_json_is_the_whole_answer_and_nothing_else(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*WORDS, "-o", "json"]) == 3
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["value"]["groups"] == {"a": 3, "b": 2, "c": 1}
+    assert answer["missing"][0]["reason"] == "no answer" and answer["outcome"] == "partial"
+
+
+def test_progress_off_a_terminal_is_a_line_a_stage(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    main(WORDS)
+    assert capsys.readouterr().err.count("nodes enrolled") == 1
+    main([*WORDS, "--no-progress"])
+    assert "enrolled" not in capsys.readouterr().err
+
+
+def test_top_is_said(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    main([*WORDS, "--top", "1"])
+    assert "and 2 groups more (--top)" in capsys.readouterr().out
+
+
+def test_what_was_folded_away_is_said(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    asked.answer = replace(COMPLETE, value=GroupedAnswer({"a": 3}, 1, remainder_groups_max=5, remainder=1200))
+    main(WORDS)
+    assert "not exact: up to 5 groups were folded away, together 1,200" in capsys.readouterr().out
+
+
+def test_a_single_value(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    asked.answer = replace(COMPLETE, value=2.5)
+    assert main(["aggregate", "mean(x)"]) == 0
+    assert capsys.readouterr().out.startswith("2.5\n")
+
+
+def test_troubles_with_files_are_noted(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    asked.answer = replace(
+        COMPLETE, report=Report(files_unreadable=2, records_rejected=1000, notes=("a: \x1b[31mbad",))
+    )
+    assert main(WORDS) == 0
+    err = capsys.readouterr().err
+    assert "note: 2 files not readable, 1,000 records rejected" in err
+    assert "\x1b" not in err, "text of a file reached the terminal as a command"
+
+
+def test_names_of_groups_cannot_command_the_terminal(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    asked.answer = replace(COMPLETE, value=GroupedAnswer({"\x1b[2J[red]": 1}, 1, 0, None))
+    main(WORDS)
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "[red]" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["count bye x"], "count bye x\n        ^"),
+        (["count", "--pattern", "(a+)+"], "exponential"),
+        (["count", "--format", "xml"], "not one of ndjson, csv, text"),
+        (["count", "--deadline", "30"], "expected a duration with its unit"),
+        (["count", "--require", "1.5"], "--require"),
+        ([], "QUERY"),
+    ],
+)
+def test_a_mistake_is_found_without_a_daemon(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert main(["aggregate", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_without_a_daemon(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["aggregate", "count", "--socket", "/nonexistent/admin.sock"]) == 69
+    assert "no daemon answers at /nonexistent/admin.sock" in capsys.readouterr().err
+
+
+def test_the_help_explains_the_query_in_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["aggregate", "--help"]) == 0
+    text = capsys.readouterr().out
+    for line in QUERY_HELP.splitlines():
+        assert line.strip() in text
+    assert len(text.splitlines()) <= 60

@@ -1,0 +1,130 @@
+"""The commands that ask a daemon, on one that the test controls."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import peerd.client
+from peerd.api import LookupResult
+from peerd.cli.main import main
+from peerd.client import Client
+from peerd.ids import format_id
+from tests.support.fake_daemon import OWN, FakeDaemon, peer
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
+    """Whoever asks a daemon asks this one."""
+    fake = FakeDaemon()
+
+    def run_sync(call: Callable[[Client], Coroutine[Any, Any, Any]], address: str) -> Any:
+        async def run() -> Any:
+            async with fake.client() as client:
+                return await call(client)
+
+        return asyncio.run(run())
+
+    monkeypatch.setattr(peerd.client, "run_sync", run_sync)
+    return fake
+
+
+def test_status_for_people(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status"]) == 0
+    text = capsys.readouterr().out
+    assert format_id(OWN.id) in text and "about 17 nodes" in text and "ready: in the ring" in text
+
+
+@pytest.mark.parametrize("command", [["status"], ["peers"], ["ring"], ["route", "hello"]])
+def test_json_is_one_document(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    assert main([*command, "-o", "json"]) == 0
+    assert isinstance(json.loads(capsys.readouterr().out), dict)
+
+
+def test_peers(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["peers"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.match(rf"{format_id(peer(0x30).id)} +127.0.0.1:7048 +leaf set, smaller +up +1 ms", lines[1])
+    assert len(lines) == 5
+
+
+def test_ring_is_drawn(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ring"]) == 0
+    text = capsys.readouterr().out
+    assert "about 17 nodes" in text and "leaf set complete" in text
+    drawing = text.split("this node")[0]
+    assert drawing.count("●") >= 3 and "40000000" in drawing
+
+
+def test_route(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["route", "hello"]) == 0
+    text = capsys.readouterr().out
+    assert "(hash of 'hello')" in text and f"{format_id(peer(0x50).id)} at 127.0.0.1:7080" in text and "2 ms" in text
+
+
+def test_route_without_an_answer_is_a_failure(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon.host.result = lambda key: LookupResult(key, None, (), 10.0)
+    assert main(["route", "hello"]) == 1
+    assert "nobody answered in time" in capsys.readouterr().out
+
+
+def test_route_before_the_join(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon.set_ready(False)
+    assert main(["route", "hello"]) == 69
+    assert capsys.readouterr().err == "peerd: error: this node has not joined the ring yet; try again in a moment\n"
+
+
+def test_healthcheck(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["healthcheck"]) == 0
+    assert capsys.readouterr().out.startswith("ready: event_loop: ")
+    daemon.set_ready(False)
+    assert main(["healthcheck"]) == 1
+    assert capsys.readouterr().err.startswith("not ready: ")
+
+
+def test_config_show_running(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--running", "--changed"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and re.match(r'node.cluster +"blue" +flag --set', lines[1])
+
+
+@pytest.mark.parametrize("command", [["status"], ["peers"], ["ring"], ["route", "x"], ["config", "show", "--running"]])
+def test_without_a_daemon_each_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    path = tmp_path / "admin.sock"
+    assert main([*command, "--socket", str(path)]) == 69
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"peerd: error: no daemon answers at {path} (there is no such socket; start one")
+    assert captured.err.count("\n") == 1
+
+
+def test_healthcheck_without_a_daemon_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["healthcheck", "--socket", str(tmp_path / "admin.sock")]) == 1
+    assert "no daemon answers" in capsys.readouterr().err
+
+
+def test_the_socket_comes_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PEERD_ADMIN__SOCKET", str(tmp_path / "else.sock"))
+    assert main(["status"]) == 69
+    assert "else.sock" in capsys.readouterr().err
+
+
+def test_the_socket_comes_from_the_standard_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "peerd.toml"
+    file.write_text('[admin]\nsocket = "/tmp/from-file.sock"\n')
+    monkeypatch.delenv("PEERD_ADMIN__SOCKET", raising=False)
+    monkeypatch.setattr("peerd.cli.locations.SYSTEM_FILE", file)
+    assert main(["status"]) == 69
+    assert "/tmp/from-file.sock" in capsys.readouterr().err
