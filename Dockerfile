@@ -1,0 +1,43 @@
+# syntax=docker/dockerfile:1
+# Two stages: the first builds a virtual environment, the second carries it and nothing that builds.
+#   docker build --tag peerd:0.1.0 .
+#   docker build --build-arg EXTRAS=sql --tag peerd:0.1.0-sql .
+ARG PYTHON_IMAGE=python:3.12-slim
+
+FROM ${PYTHON_IMAGE} AS build
+ARG EXTRAS=""
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /src
+RUN python -m venv /opt/peerd
+COPY pyproject.toml README.md LICENSE ./
+COPY peerd ./peerd
+COPY protocols ./protocols
+RUN /opt/peerd/bin/pip install ".${EXTRAS:+[${EXTRAS}]}" \
+    && /opt/peerd/bin/python -m compileall -q /opt/peerd/lib
+
+FROM ${PYTHON_IMAGE}
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="peerd" \
+      org.opencontainers.image.description="Peer-to-peer data dissemination and aggregation: one daemon per machine" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /opt/peerd /opt/peerd
+# A named volume that is empty takes over owner and mode of the folder below it. The id is a number, and has no
+# entry in /etc/passwd, so that an orchestrator can prove it is not root.
+RUN install -d -o 65532 -g 65532 -m 0700 /var/lib/peerd /run/peerd \
+    && install -d -o 65532 -g 65532 -m 0750 /etc/peerd
+ENV PATH=/opt/peerd/bin:$PATH \
+    HOME=/var/lib/peerd \
+    PEERD_ADMIN__SOCKET=/run/peerd/admin.sock \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1
+WORKDIR /var/lib/peerd
+USER 65532:65532
+EXPOSE 7420
+STOPSIGNAL SIGTERM
+# The exec form: no shell between the container runtime and the check.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 CMD ["peerd", "healthcheck"]
+ENTRYPOINT ["peerd"]
+CMD ["run", "--config", "/etc/peerd/peerd.toml"]

@@ -1,0 +1,48 @@
+"""A node's counters: so many keys that they encode to a given size, as a dict, as a partial, and as a CSV file."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from peerd.ids import NodeId
+from protocols.aggregation.functions import Grouped, function_named
+from protocols.aggregation.partial import Partial, Report
+from protocols.aggregation.query import Query
+
+QUERY: Final = Query("sum", field="value", by="key", files="*.csv", format="csv")
+VALUE_MAX: Final = 1_000_000
+_CALIBRATION_GROUPS: Final = 4000
+
+Counters = Mapping[str, int]
+
+
+def counters(count: int, seed: int) -> Counters:
+    """``count`` counters: the same keys for every seed, other values."""
+    rng = random.Random(seed)
+    return {f"k{number:06d}": rng.randrange(1, VALUE_MAX) for number in range(count)}
+
+
+def count_for(size_bytes: int) -> int:
+    """How many counters encode to about ``size_bytes``."""
+    sample_bytes = len(partial(counters(_CALIBRATION_GROUPS, 0), 1).encode())
+    return round(size_bytes * _CALIBRATION_GROUPS / sample_bytes)
+
+
+def partial(values: Counters, contributor: int) -> Partial:
+    """What the node with that id contributes."""
+    function = function_named("sum")
+    grouped = Grouped(function, QUERY.groups_max)
+    groups = {key: function.lift(value) for key, value in values.items()}
+    zero = grouped.zero
+    report = Report(records=len(values), records_selected=len(values))
+    return Partial.of(QUERY, NodeId(contributor), type(zero)(groups, zero.remainder), report)
+
+
+def write_csv(values: Counters, file: Path) -> None:
+    """The file that `QUERY` reads."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["key,value", *(f"{key},{value}" for key, value in values.items())]
+    file.write_text("\n".join(lines) + "\n", "utf-8")

@@ -1,0 +1,17 @@
+"""The sections, in the order of the table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bench.measure import Section
+from bench.sections import aggregation, control, micro, rest, simulator, swap
+
+SECTIONS: Final[tuple[Section, ...]] = (
+    Section("micro", "building blocks, one process", micro.run),
+    Section("swap", "64 MiB both ways between two daemons, beside iperf3", swap.run),
+    Section("control", "small control messages between two daemons, beside msgpack", control.run),
+    Section("simulator", "1,000 simulated nodes, beside a bare heap", simulator.run),
+    Section("rest", "a daemon at rest; 32 daemons up", rest.run),
+    Section("aggregation", "1 MiB of counters a node on 8 to 32 daemons, beside MPI Allreduce", aggregation.run),
+)

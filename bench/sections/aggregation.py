@@ -1,0 +1,132 @@
+"""Aggregating a megabyte of counters a node on local daemons, beside MPI's Allreduce over TCP of as large arrays."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from bench.counters import QUERY, count_for, counters, write_csv
+from bench.measure import Bench, BenchFailure, ratios
+from bench.processes import Children, cpu_s
+from peerd.admin_models import AggregateAnswer, GroupedValue
+from peerd.client import Client, run_sync
+from peerd.cluster.layout import socket_file
+from peerd.cluster.local import LocalCluster
+from peerd.limits import MIB
+
+RING_SIZES: Final = (8, 16, 32)
+DEADLINE_S: Final = 120.0
+MPIRUN: Final = (
+    *("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"),
+    *("--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo", "--mca", "mpi_yield_when_idle", "1"),
+)
+
+
+def run(bench: Bench) -> None:
+    """One ring size after the other; on each, rounds and Allreduce in turn."""
+    missing = why_no_mpi()
+    if missing:
+        bench.skip("comparison with MPI Allreduce", missing)
+    size_bytes = bench.scale.of(MIB, MIB, 16 * 1024)
+    for nodes in bench.scale.of(RING_SIZES, RING_SIZES, (2,)):
+        _ring(bench, nodes, size_bytes, has_mpi=not missing)
+
+
+def _ring(bench: Bench, nodes: int, size_bytes: int, *, has_mpi: bool) -> None:
+    bench.progress(f"{nodes} daemons")
+    rounds: list[float] = []
+    reductions: list[float] = []
+    moved: list[float] = []
+    shares: list[float] = []
+    with _cluster(nodes, count_for(size_bytes)) as (cluster, total), Children() as children:
+        address = socket_file(cluster.record(), 0)
+        pids = [node.process.pid for node in cluster.record().nodes if node.process is not None]
+        _round(address, nodes, total)  # links are dialled and files cached after it
+        for number in range(bench.runs):
+            bench.progress(f"{nodes} daemons, run {number + 1} of {bench.runs}")
+            before = [cpu_s(pid) for pid in pids]
+            answer = _round(address, nodes, total)
+            used_s = sum(cpu_s(pid) - used for pid, used in zip(pids, before, strict=True))
+            rounds.append(answer.duration_s)
+            shares.append(used_s / nodes)
+            moved.append(answer.moved_bytes / MIB)
+            if has_mpi:
+                reductions.append(_allreduce_s(children, nodes, size_bytes))
+    size = f"{size_bytes / MIB:.3g} MiB"
+    bench.row(f"{nodes} daemons: round", "s", rounds, note=f"{size} of counters a node, read from files, TLS")
+    cores = len(os.sched_getaffinity(0))
+    note = f"reading, merging and swapping; the {nodes} share {cores} cores here"
+    bench.row(f"{nodes} daemons: processor time a node", "s", shares, note=note)
+    bench.row(f"{nodes} daemons: value bytes moved", "MiB", moved)
+    if has_mpi:
+        bench.row(f"{nodes} ranks: MPI Allreduce", "s", reductions, note=f"{size} of int64 a rank, in memory, no TLS")
+        bench.row(f"{nodes}: round / Allreduce", "x", ratios(rounds, reductions))
+
+
+@contextmanager
+def _cluster(nodes: int, count: int) -> Iterator[tuple[LocalCluster, dict[str, int]]]:
+    """Daemons with files of ``count`` counters each, and what the sums must be."""
+    with tempfile.TemporaryDirectory(prefix="peerd-bench-") as folder:
+        data = Path(folder) / "data"
+        total: dict[str, int] = {}
+        for index in range(nodes):
+            own = counters(count, index)
+            write_csv(own, data / str(index) / "counters.csv")
+            for key, value in own.items():
+                total[key] = total.get(key, 0) + value
+
+        def settings(index: int) -> dict[str, Any]:
+            return {"protocols": {"aggregation": {"data_root": str(data / str(index))}}}
+
+        with LocalCluster(Path(folder) / "cluster") as cluster:
+            cluster.up(nodes, settings=settings)
+            yield cluster, total
+
+
+def _round(address: Path, nodes: int, total: dict[str, int]) -> AggregateAnswer:
+    """One round asked of node 0. Raises `BenchFailure` unless everything is counted once."""
+
+    async def ask(client: Client) -> AggregateAnswer:
+        lines = client.aggregate(str(QUERY), files=QUERY.files, format=QUERY.format, deadline=DEADLINE_S, top=10)
+        answers = [line async for line in lines if isinstance(line, AggregateAnswer)]
+        return answers[0]
+
+    answer = run_sync(ask, address)
+    if answer.outcome != "complete" or answer.contributors != nodes:
+        raise BenchFailure(f"{answer.outcome}: {answer.contributors} of {nodes}, missing {answer.missing}")
+    value = answer.value
+    if not isinstance(value, GroupedValue) or value.groups_total != len(total):
+        raise BenchFailure(f"not the {len(total)} groups that the files hold: {value}")
+    wrong = {key: found for key, found in value.groups.items() if total[key] != found}
+    if wrong:
+        raise BenchFailure(f"wrong sums: {wrong}")
+    return answer
+
+
+def why_no_mpi() -> str:
+    """Empty when Allreduce can be measured."""
+    if shutil.which("mpirun") is None:
+        return "mpirun is not installed: apt-get install openmpi-bin libopenmpi-dev"
+    if importlib.util.find_spec("mpi4py") is None:
+        return "mpi4py is not installed: pip install 'peerd[bench]'"
+    return ""
+
+
+def _allreduce_s(children: Children, ranks: int, size_bytes: int) -> float:
+    """Median of several Allreduce calls in one MPI job, the slowest rank's time each."""
+    command = [*MPIRUN, "-n", str(ranks), sys.executable, "-m", "bench.allreduce", str(size_bytes)]
+    process = children.start(command, stdout=subprocess.PIPE)
+    output, _ = process.communicate(timeout=300)
+    children.end(process)
+    if process.returncode != 0:
+        raise BenchFailure(f"mpirun ended with status {process.returncode}; its words are above")
+    return float(json.loads(output)["duration_s"])

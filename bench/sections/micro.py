@@ -1,0 +1,84 @@
+"""Building blocks in one process: what a message costs, and what an aggregate of a megabyte costs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import blake3
+
+from bench.counters import QUERY, count_for, counters, partial, write_csv
+from bench.measure import Bench
+from bench.workload import Probe, probe
+from peerd.ids import NodeId
+from peerd.limits import MIB
+from peerd.messages import decode_body, encode_body, unpack
+from peerd.wire.codec import decode, encode
+from protocols.aggregation.extraction import extract
+from protocols.aggregation.partial import Partial, merge
+
+SAMPLE_S: Final = 0.2
+
+
+Calls = dict[tuple[str, str], tuple[Callable[[], object], str]]
+"""Name and unit of a row to the call and the remark."""
+
+
+def run(bench: Bench) -> None:
+    """Every row is measured once before any is measured again."""
+    with tempfile.TemporaryDirectory(prefix="peerd-bench-") as folder:
+        value = os.urandom(bench.scale.of(64, 16, 1) * MIB)
+        groups = count_for(bench.scale.of(MIB, MIB, 16 * 1024))
+        calls: Calls = {
+            **_message_calls(),
+            **_partial_calls(groups, Path(folder)),
+            ("BLAKE3", "ms/MiB"): (lambda: blake3.blake3(value).digest(), "one thread"),
+        }
+        factors = {"us": 1e6, "ms": 1e3, "ms/MiB": 1e3 * MIB / len(value)}
+        sample_s = bench.scale.of(SAMPLE_S, SAMPLE_S / 2, 0.001)
+        samples: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
+        for number in range(bench.runs):
+            bench.progress(f"run {number + 1} of {bench.runs}")
+            for key, (call, _) in calls.items():
+                samples[key].append(_duration_s(call, sample_s) * factors[key[1]])
+    for (name, unit), (_, note) in calls.items():
+        bench.row(name, unit, samples[name, unit], note=note)
+
+
+def _message_calls() -> Calls:
+    message = probe(NodeId((1 << 127) + 99), 5)
+    body, frame = encode_body(message), encode(message)
+    return {
+        ("message: encode", "us"): (lambda: encode_body(message), f"{len(body)} bytes: two ids and seven numbers"),
+        ("message: unpack only", "us"): (lambda: unpack(body), "strict msgpack, nothing validated"),
+        ("message: decode and validate", "us"): (lambda: decode_body(Probe, body), ""),
+        ("message: frame to handler", "us"): (lambda: decode(frame), ""),
+    }
+
+
+def _partial_calls(groups: int, folder: Path) -> Calls:
+    mine, yours = partial(counters(groups, 1), 1), partial(counters(groups, 2), 2)
+    encoded = yours.encode()
+    write_csv(counters(groups, 1), folder / "counters.csv")
+    return {
+        ("partial: read from a file", "ms"): (lambda: extract(QUERY, folder), f"CSV of {groups:,} rows"),
+        ("partial: encode", "ms"): (mine.encode, f"{len(encoded) / MIB:.2f} MiB, {groups:,} groups"),
+        ("partial: decode and validate", "ms"): (lambda: Partial.decode(encoded, QUERY), ""),
+        ("partial: merge", "ms"): (lambda: merge(mine, yours), "the same keys in both"),
+    }
+
+
+def _duration_s(call: Callable[[], object], sample_s: float) -> float:
+    """Seconds a call, over at least ``sample_s``."""
+    calls, batch = 0, 1
+    began = time.perf_counter()
+    while (elapsed_s := time.perf_counter() - began) < sample_s:
+        for _ in range(batch):
+            call()
+        calls += batch
+        batch = min(2 * batch, 1000)
+    return elapsed_s / calls

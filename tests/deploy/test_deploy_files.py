@@ -1,0 +1,247 @@
+"""The files under deploy/, the Dockerfile and the CI script say what they must; nothing is built or started."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+UNIT = ROOT / "deploy/systemd/peerd.service"
+COMPOSE = ROOT / "deploy/compose/compose.yaml"
+DOCKERFILE = ROOT / "Dockerfile"
+CI = ROOT / ".ci/run"
+
+EXPOSURE_MAX = 15
+"""`systemd-analyze security` in tenths: 1.5."""
+
+UNIT_DIRECTIVES = [
+    "Type=notify",
+    "ExecStart=/usr/bin/peerd run --config /etc/peerd/peerd.toml",
+    "RestartPreventExitStatus=77 78",
+    "KillSignal=SIGTERM",
+    "WatchdogSec=30",
+    "LimitCORE=0",
+    "User=peerd",
+    "StateDirectory=peerd",
+    "StateDirectoryMode=0700",
+    "RuntimeDirectory=peerd",
+    "NoNewPrivileges=yes",
+    "CapabilityBoundingSet=",
+    "AmbientCapabilities=",
+    "RestrictSUIDSGID=yes",
+    "LockPersonality=yes",
+    "RestrictRealtime=yes",
+    "ProtectSystem=strict",
+    "ProtectHome=yes",
+    "PrivateTmp=yes",
+    "PrivateDevices=yes",
+    "PrivateUsers=yes",
+    "RemoveIPC=yes",
+    "ProtectProc=invisible",
+    "ProtectClock=yes",
+    "ProtectHostname=yes",
+    "ProtectControlGroups=yes",
+    "ProtectKernelLogs=yes",
+    "ProtectKernelModules=yes",
+    "ProtectKernelTunables=yes",
+    "RestrictNamespaces=yes",
+    "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6",
+    "MemoryDenyWriteExecute=yes",
+    "SystemCallArchitectures=native",
+    "SystemCallFilter=@system-service",
+    "SystemCallFilter=~@privileged @resources",
+    "SystemCallErrorNumber=EPERM",
+    "UMask=0077",
+]
+
+
+def settings_of(path: Path) -> list[str]:
+    """The lines of a unit file without comments, empty lines and section names."""
+    lines = (line.strip() for line in path.read_text("utf-8").splitlines())
+    return [line for line in lines if line and not line.startswith(("#", ";", "["))]
+
+
+def value_of(key: str) -> str:
+    """The one value of a key of the unit."""
+    (value,) = (line.partition("=")[2] for line in settings_of(UNIT) if line.startswith(f"{key}="))
+    return value
+
+
+def instructions(stage: int = -1) -> list[tuple[str, str]]:
+    """(instruction, arguments) of one stage of the Dockerfile, continuation lines joined; -1 is the last stage."""
+    text = re.sub(r"^\s*#.*\n", "", DOCKERFILE.read_text("utf-8"), flags=re.MULTILINE).replace("\\\n", " ")
+    words = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
+    pairs = [(instruction.upper(), arguments.strip()) for instruction, arguments in words]
+    starts = [index for index, (instruction, _) in enumerate(pairs) if instruction == "FROM"]
+    return pairs[starts[stage] : ([*starts, len(pairs)])[stage % len(starts) + 1]]
+
+
+def argument_of(instruction: str) -> str:
+    """The arguments of the only such instruction in the last stage."""
+    (arguments,) = (arguments for name, arguments in instructions() if name == instruction)
+    return arguments
+
+
+# --- systemd --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("directive", UNIT_DIRECTIVES)
+def test_unit_has(directive: str) -> None:
+    assert directive in settings_of(UNIT), f"{UNIT.name}: {directive} is missing"
+
+
+def test_unit_bounds_what_the_daemon_may_use() -> None:
+    assert 1024 <= int(value_of("LimitNOFILE")) <= 65536
+    assert re.fullmatch(r"\d+[MG]", value_of("MemoryMax"))
+    assert int(value_of("TasksMax")) > 0
+    assert 10 <= int(value_of("TimeoutStopSec")) <= 90
+    assert int(value_of("RestartSec")) > 0, "a daemon that fails at once must not spin"
+
+
+def test_unit_waits_longer_than_the_daemon_does() -> None:
+    """systemd must not kill a graceful stop that is within its own bound."""
+    config = importlib.import_module("peerd.config").PeerdConfig()
+    assert int(value_of("TimeoutStopSec")) > config.node.shutdown_timeout
+
+
+def test_unit_directories_are_the_configured_ones() -> None:
+    config = importlib.import_module("peerd.config").PeerdConfig()
+    assert config.node.state_dir == f"/var/lib/{value_of('StateDirectory')}"
+    assert str(Path(config.admin.socket).parent) == f"/run/{value_of('RuntimeDirectory')}"
+
+
+def test_unit_does_not_retry_what_cannot_succeed() -> None:
+    exit_code = importlib.import_module("peerd.errors").ExitCode
+    expected = {exit_code.DUPLICATE_IDENTITY, exit_code.CONFIG}
+    assert {int(code) for code in value_of("RestartPreventExitStatus").split()} == expected
+
+
+def test_unit_exposure_is_low() -> None:
+    tool = shutil.which("systemd-analyze")
+    if tool is None:
+        pytest.skip("no systemd-analyze: the directives were checked one by one, their total score was not")
+    command = [tool, "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", "--no-pager", str(UNIT)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    if "unrecognized option" in run.stderr:
+        pytest.skip("systemd-analyze is older than 250 and has no --offline: the total score was not checked")
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_user_and_directories_come_with_the_unit() -> None:
+    user = value_of("User")
+    assert any(line.startswith(f"u {user} ") for line in settings_of(UNIT.with_name("peerd.sysusers.conf")))
+    directories = {line.split()[1]: line.split()[2] for line in settings_of(UNIT.with_name("peerd.tmpfiles.conf"))}
+    assert directories == {"/etc/peerd": "0750", "/var/lib/peerd": "0700"}
+
+
+# --- container image ------------------------------------------------------------------------------------------------
+
+
+def test_image_has_two_stages_and_the_last_one_builds_nothing() -> None:
+    assert [name for name, _ in instructions(0)].count("FROM") == 1
+    assert argument_of("COPY").startswith("--from=build ")
+    assert not any("pip" in arguments for name, arguments in instructions() if name == "RUN")
+
+
+def test_image_runs_as_a_numeric_user_who_is_not_root() -> None:
+    assert re.fullmatch(r"(\d+):(\d+)", argument_of("USER")), "an orchestrator can only judge numbers"
+    assert "0" not in argument_of("USER").split(":")
+
+
+@pytest.mark.parametrize("instruction", ["ENTRYPOINT", "CMD", "HEALTHCHECK"])
+def test_image_needs_no_shell(instruction: str) -> None:
+    arguments = argument_of(instruction)
+    command = json.loads(arguments[arguments.index("[") :])
+    assert command and all(isinstance(word, str) for word in command)
+
+
+def test_image_health_and_stop() -> None:
+    assert argument_of("HEALTHCHECK").endswith('CMD ["peerd", "healthcheck"]')
+    assert argument_of("STOPSIGNAL") == "SIGTERM"
+    assert argument_of("EXPOSE") == "7420"
+
+
+@pytest.mark.parametrize("label", ["title", "description", "version", "revision", "licenses"])
+def test_image_is_labelled(label: str) -> None:
+    assert f"org.opencontainers.image.{label}=" in argument_of("LABEL")
+
+
+def test_images_are_pinned_to_a_version() -> None:
+    images = re.findall(r"^ARG PYTHON_IMAGE=(.*)$", DOCKERFILE.read_text("utf-8"), flags=re.MULTILINE)
+    assert images == ["python:3.12-slim"], "never `latest`"
+    assert ":latest" not in COMPOSE.read_text("utf-8")
+
+
+def test_build_context_is_a_list_of_what_may_enter() -> None:
+    lines = settings_of(ROOT / ".dockerignore")
+    assert lines[0] == "*", "keys and logs stay out unless named"
+    copied = {word.strip("./") for name, words in instructions(0) if name == "COPY" for word in words.split()[:-1]}
+    assert copied == {line.removeprefix("!") for line in lines if line.startswith("!")}
+
+
+# --- compose --------------------------------------------------------------------------------------------------------
+
+
+def test_compose_can_scale_and_starts_in_order() -> None:
+    text = COMPOSE.read_text("utf-8")
+    assert "container_name" not in text, "a fixed name forbids --scale"
+    assert not re.search(r"^\s+ports:", text, flags=re.MULTILINE), "a published port forbids --scale"
+    assert "condition: service_completed_successfully" in text and "condition: service_healthy" in text
+    assert '["CMD", "peerd", "healthcheck"]' in text
+    for line in ("read_only: true", "cap_drop: [ALL]", "no-new-privileges:true", "mem_limit:", "pids_limit:"):
+        assert line in text, f"{COMPOSE.name}: {line} is missing"
+
+
+def test_compose_parses() -> None:
+    if importlib.util.find_spec("yaml") is None:
+        pytest.skip("no YAML library: compose.yaml was checked as text only")
+    services = importlib.import_module("yaml").safe_load(COMPOSE.read_text("utf-8"))
+    assert set(services["services"]) == {"init", "seed", "peer"}
+    assert set(services["volumes"]) == {"authority", "state"}
+    assert services["services"]["peer"]["read_only"] is True
+    assert services["services"]["init"]["restart"] == "no"
+
+
+def test_environment_variables_in_deploy_files_are_settings() -> None:
+    """A misspelt variable would end the daemon with exit code 78 on the operator's machine, so it fails here."""
+    files = [path for path in (ROOT / "deploy").rglob("*") if path.is_file()]
+    names = {name for path in [*files, DOCKERFILE] for name in re.findall(r"PEERD_[A-Z_]+__[A-Z_]+", path.read_text())}
+    assert names > {"PEERD_NODE__LISTEN"}
+    for name in sorted(names - {"PEERD_SECTION__KEY"}):
+        model: type[BaseModel] | None = importlib.import_module("peerd.config").PeerdConfig
+        for key in name.removeprefix("PEERD_").lower().split("__"):
+            assert model is not None and key in model.model_fields, f"{name} is no setting"
+            annotation = model.model_fields[key].annotation
+            model = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+# --- scripts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("path", "shell"), [(CI, "bash"), (ROOT / "deploy/compose/node.sh", "sh")], ids=["ci", "node"])
+def test_script_is_well_formed(path: Path, shell: str) -> None:
+    assert path.read_text("utf-8").splitlines()[0].endswith(shell)
+    run = subprocess.run([shell, "-n", str(path)], capture_output=True, text=True, timeout=30, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_ci_script_runs_the_two_targets_and_can_be_executed() -> None:
+    text = CI.read_text("utf-8")
+    assert os.access(CI, os.X_OK)
+    assert text.index("make lint") < text.index("make test")
+    assert "set -euo pipefail" in text and "</dev/null" in text
+
+
+def test_makefile_has_every_target() -> None:
+    text = (ROOT / "Makefile").read_text("utf-8")
+    for target in ("demo", "test", "lint", "bench", "test-long", "clean"):
+        assert re.search(rf"^{target}:", text, flags=re.MULTILINE), f"Makefile: no target {target}"
