@@ -48,6 +48,7 @@ LAYERS = {
     "peerd.driver": "driver",
     "peerd.overlay": "overlay",
     "peerd.swap": "swap",
+    "peerd.services": "services",
     "peerd.node": "node",
     "peerd.node_host": "node",
     "peerd.config": "config",
@@ -65,7 +66,7 @@ LAYERS = {
 }
 _KERNEL = {"base", "messages", "wire", "api"}
 _SEAM = _KERNEL | {"driver"}
-_NODE = _SEAM | {"overlay", "swap", "node"}
+_NODE = _SEAM | {"overlay", "swap", "services", "node"}
 _HOST = _NODE | {"config", "telemetry"}
 MAY_IMPORT: dict[str, set[str]] = {
     "base": {"base"},
@@ -75,6 +76,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "driver": _SEAM,
     "overlay": _SEAM | {"overlay"},
     "swap": _SEAM | {"swap"},
+    "services": _KERNEL | {"services"},
     "node": _NODE,
     "config": _NODE | {"config"},
     "telemetry": _KERNEL | {"config", "telemetry"},
@@ -103,7 +105,7 @@ SANS_IO = (
     *("peerd/ids.py", "peerd/errors.py", "peerd/limits.py", "peerd/quantities.py"),
     *("peerd/messages.py", "peerd/wire_types.py"),
     *("peerd/api.py", "peerd/driver.py", "peerd/node.py", "peerd/node_host.py"),
-    *("peerd/wire/", "peerd/overlay/", "peerd/swap/", "protocols/"),
+    *("peerd/wire/", "peerd/overlay/", "peerd/swap/", "peerd/services/", "protocols/"),
 )
 PLUGIN_FRONTS = ("/api.py", "/cli.py")
 """The parts of a plugin that talk to people: they run beside the protocol, never in it."""
