@@ -223,7 +223,7 @@ async def test_a_dial_given_up_while_its_connection_is_made_ends_quietly() -> No
             connection_made(transport)
             dial.cancel()
 
-        connection.connection_made = made_and_given_up  # type: ignore[method-assign]
+        connection.connection_made = made_and_given_up  # type: ignore[method-assign]  # spied on
         with pytest.raises(asyncio.CancelledError):
             await dial
         assert connection.outcome.cancelled()
