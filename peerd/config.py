@@ -266,6 +266,7 @@ PROFILES: Final[Mapping[str, Tree]] = {
         "overlay": {
             "heartbeat_interval": "10s",
             "failure_timeout": "30s",
+            "lease": "1m",
             "probe_retry": "1s",
             "ack_timeout_min": "1s",
             "ack_timeout_initial": "3s",
@@ -283,6 +284,8 @@ PROFILES: Final[Mapping[str, Tree]] = {
             "join_retry_min": "50ms",
             "join_retry_max": "2s",
             "exchange_interval": "2s",
+            "lease": "8s",
+            "departed_interval": "2s",
             "table_interval": "10s",
         },
     },

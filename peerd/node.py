@@ -45,6 +45,8 @@ from peerd.wire.frames import Frame
 
 SENT, SENT_BYTES, RECEIVED, RECEIVED_BYTES = range(4)
 _CORRELATIONS: Final = 1 << 32
+TIMER_LATE_S: Final = 0.2
+"""A time-out that fires so much too late says that this node was not running, not that the peer is silent."""
 
 
 class Traffic(dict[int, list[int]]):
@@ -65,6 +67,9 @@ class PendingRequest:
     on_timeout: Callable[[], None]
     timer: TimerHandle
     cause: int | None
+    due_at: float
+    timeout_s: float
+    was_extended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +235,11 @@ class Node:
             self.driver.call_soon(lambda: self._guard(plugin, on_timeout))
             return
         self._correlation = correlation = (self._correlation + 1) % _CORRELATIONS
-        timer = self.driver.call_later(timeout_s, lambda: self._expire_request(correlation))
-        self._pending[correlation] = PendingRequest(peer, plugin, on_reply, on_timeout, timer, self.cause)
+        timer = self.driver.call_later(timeout_s, lambda: self._request_due(correlation))
+        due_at = self.driver.now() + timeout_s
+        self._pending[correlation] = PendingRequest(
+            peer, plugin, on_reply, on_timeout, timer, self.cause, due_at, timeout_s
+        )
         self._send_counted(peer, encode_request(message, correlation), priority)
 
     def deliver(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None:
@@ -396,6 +404,15 @@ class Node:
         del self._pending[decoded.correlation or 0]
         pending.timer.cancel()
         self._guard(pending.plugin, pending.on_reply, decoded.message, peer, cause=pending.cause)
+
+    def _request_due(self, correlation: int) -> None:
+        """The time for a reply is over. A starved node waits once more: the reply may lie unread in its buffers."""
+        pending = self._pending[correlation]
+        if not pending.was_extended and self.driver.now() - pending.due_at > TIMER_LATE_S:
+            pending.was_extended = True
+            pending.timer = self.driver.call_later(pending.timeout_s, lambda: self._request_due(correlation))
+            return
+        self._expire_request(correlation)
 
     def _expire_request(self, correlation: int) -> None:
         pending = self._pending.pop(correlation, None)

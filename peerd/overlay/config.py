@@ -7,14 +7,14 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from peerd.api import PluginConfig
-from peerd.quantities import Interval, format_duration, misfit, setting
+from peerd.quantities import Age, Interval, format_duration, misfit, setting
 
 
 class OverlayConfig(PluginConfig):
     """How patient and how talkative the overlay is."""
 
     heartbeat_interval: Interval = setting(
-        "5s",
+        "6s",
         "Silence after which a node sends its left neighbour a heartbeat. "
         "Costs 1/heartbeat_interval messages a second a node; lower finds crashes sooner.",
     )
@@ -73,9 +73,14 @@ class OverlayConfig(PluginConfig):
         "Lower converges faster when many nodes join at once, for more messages.",
     )
     exchange_interval: Interval = setting(
-        "10s",
-        "Between two periodic leaf-set exchanges, each with one member (+-20 % jitter). "
-        "Costs 2/exchange_interval messages a second a node.",
+        "20s",
+        "Between two periodic leaf-set exchanges with the left neighbour (+-20 % jitter); every third time with a "
+        "random member, too. Costs 2.7/exchange_interval messages a second a node; at most 2/3 of lease.",
+    )
+    lease: Interval = setting(
+        "30s",
+        "How long a node answers as root after it last heard from both sides of its leaf set. "
+        "Lower ends double service after a cut sooner; it must outlive one exchange and its repetition.",
     )
     table_interval: Interval = setting(
         "30s",
@@ -85,6 +90,24 @@ class OverlayConfig(PluginConfig):
         "60s",
         "How long a failed peer stays ignored when others mention it; longer than its failure takes to "
         "be found everywhere, about failure_timeout + 4 x ack_timeout_max. A message from the peer itself ends it.",
+    )
+    departed_interval: Interval = setting(
+        "10s",
+        "Pause before a removed peer is looked for again; it doubles with each attempt, up to 1 h. After a mass loss "
+        "one of the lost is looked for each time. Lower merges two rings sooner after a partition.",
+    )
+    departed_memory: Age = setting(
+        "72h",
+        "How long removed peers (at most 256) are remembered, to find them again after a partition.",
+    )
+    partition_share: Annotated[float, Field(gt=0.0, le=1.0)] = setting(
+        0.25,
+        "Share of the known peers lost within 2 x failure_timeout at which a partition is suspected. "
+        "Lower suspects (and looks for the lost) after smaller losses.",
+    )
+    partition_memory: Age = setting(
+        "1h",
+        "How long a suspected partition is acted upon when none of the lost peers comes back.",
     )
     lookup_retry: Interval = setting(
         "2s",
@@ -96,6 +119,9 @@ class OverlayConfig(PluginConfig):
         if self.failure_timeout < 2 * self.heartbeat_interval:
             least = format_duration(2 * self.heartbeat_interval)
             raise misfit("overlay.failure_timeout", f"expected at least 2 x overlay.heartbeat_interval = {least}")
+        if self.lease < 1.5 * self.exchange_interval:
+            least = format_duration(1.5 * self.exchange_interval)
+            raise misfit("overlay.lease", f"expected at least 1.5 x overlay.exchange_interval = {least}")
         if not self.ack_timeout_min <= self.ack_timeout_initial <= self.ack_timeout_max:
             raise misfit("overlay.ack_timeout_initial", "expected a value from ack_timeout_min to ack_timeout_max")
         if self.join_retry_min > self.join_retry_max:

@@ -24,6 +24,7 @@ from peerd.overlay.state import OverlayState
 HELD_MAX: Final = 1024
 ACCEPTED: Final = RouteAck(True)
 REFUSED: Final = RouteAck(False)
+NOT_ROOT: Final = RouteAck(False, not_root=True)
 
 
 @dataclass(slots=True)
@@ -91,6 +92,9 @@ class Forwarder:
         state = self.state
         if not state.is_ready or state.is_leaving:
             return REFUSED
+        if not state.may_serve and any(self._is_root(key) for key in route.keys):
+            self._host.count("peerd_overlay_not_root_total")
+            return NOT_ROOT
         if route.hops >= limits.HOPS_MAX:
             self._drop("hops", len(route.keys))
             return ACCEPTED
@@ -102,6 +106,10 @@ class Forwarder:
         transit = self._held.pop(number)
         transit.excluded.clear()
         self._advance(transit)
+
+    def _is_root(self, key: NodeId) -> bool:
+        leaves = self.state.leaves
+        return leaves.covers(key) and leaves.closest(key) is None
 
     # One node's work on a message
 
@@ -115,7 +123,7 @@ class Forwarder:
         waiting: list[NodeId] = []
         for key in transit.route.keys:
             step, peer = next_step(key, state.leaves, state.table, excluded)
-            if step is Step.WAIT or not state.is_ready:
+            if step is Step.WAIT or not state.is_ready or (step is Step.DELIVER and not state.may_serve):
                 waiting.append(key)
                 continue
             hop: PeerRef | None = self._host.peer if peer is None else peer

@@ -16,8 +16,11 @@ from peerd.messages import Message, PeerRef
 from peerd.overlay.membership import Membership
 from peerd.overlay.messages import ROW_MAX, Heartbeat, Ping, Pong, RowReply, RowRequest
 from peerd.overlay.state import OverlayState
+from peerd.telemetry.schema import LeaseChanged
 
 JITTER: Final = 0.2
+RANDOM_EVERY: Final = 3
+"""Exchanges with the left neighbour for one with a random member."""
 PINGS_MAX: Final = 8
 PING_QUEUE_MAX: Final = 128
 COMPARISONS_MAX: Final = 2
@@ -38,6 +41,7 @@ class Maintenance:
         self._table_ticks = 0
         self._left_contact: tuple[NodeId, float] | None = None
         self._is_settling = False
+        self._had_lease = True
         self._pings: dict[NodeId, float] = {}
         self._ping_queue: deque[PeerRef] = deque()
 
@@ -47,6 +51,7 @@ class Maintenance:
         self._host.set_timer("heartbeat", uniform(0.0, config.heartbeat_interval))
         self._host.set_timer("exchange", uniform(0.0, config.exchange_interval))
         self._host.set_timer("table", uniform(0.0, config.table_interval))
+        self._host.set_timer("departed", uniform(0.0, config.departed_interval))
 
     def _again(self, timer: str, interval_s: float) -> None:
         self._host.set_timer(timer, interval_s * self._host.rng.uniform(1.0 - JITTER, 1.0 + JITTER))
@@ -57,6 +62,10 @@ class Maintenance:
         """Tell the left neighbour that this node lives; check that the right one does."""
         state, now = self.state, self._host.now()
         self._host.set_timer("heartbeat", state.config.heartbeat_interval)
+        if state.lease.note_event(now):
+            self.was_away()
+        self._membership.judge()
+        self._tell_lease()
         left, right = state.leaves.left_neighbour(), state.leaves.right_neighbour()
         if left is not None:
             contact = self._left_contact
@@ -68,8 +77,34 @@ class Maintenance:
         if right is not None and state.silence_s(right.id) > state.config.failure_timeout:
             self._membership.suspect(right, "silent")
 
+    def was_away(self) -> None:
+        """This node was not running for a while: it may have been given up, so it asks before it serves or accuses."""
+        self._host.count("peerd_overlay_absences_total")
+        self._membership.verify_neighbours()
+        self._tell_lease()
+
+    def _tell_lease(self) -> None:
+        state = self.state
+        is_held = state.lease.is_held(self._host.now())
+        if is_held != self._had_lease and state.is_ready:
+            self._had_lease = is_held
+            left, right = state.leaves.left_neighbour(), state.leaves.right_neighbour()
+            self._host.gauge("peerd_overlay_lease_held", float(is_held))
+            self._host.emit(
+                LeaseChanged(
+                    held=is_held,
+                    left_silence_s=None if left is None else state.silence_s(left.id),
+                    right_silence_s=None if right is None else state.silence_s(right.id),
+                )
+            )
+
+    def departed(self) -> None:
+        """Look for a peer that was removed."""
+        self._again("departed", self.state.config.departed_interval)
+        self._membership.look_for_departed()
+
     def exchange(self) -> None:
-        """Compare leaf sets with one member: the left neighbour every other time, else a random one."""
+        """Compare leaf sets with the left neighbour, which renews both leases, and at times with a random member."""
         state = self.state
         self._again("exchange", state.config.exchange_interval)
         leaves = state.leaves
@@ -79,10 +114,10 @@ class Maintenance:
             return
         self._ticks += 1
         left = leaves.left_neighbour()
-        if left is not None and self._ticks % 2:
+        if left is not None:
             self._left_contact = (left.id, self._host.now())
             self._membership.exchange(left)
-        else:
+        if left is None or self._ticks % RANDOM_EVERY == 0:
             self._membership.exchange(self._host.rng.choice(tuple(leaves)))
 
     def leaf_set_changed(self) -> None:

@@ -21,8 +21,12 @@ from peerd.telemetry.schema import PeerFailed, PeerSuspected
 PROBES_MAX: Final = 128
 LEFT: Final = "left"
 """Evidence that is the peer's own word."""
+BACK_AT_ONCE: Final = 3
+"""Other removed peers that are looked for when one has come back."""
 REPRIEVES_MAX: Final = 4
 """How often a peer that is heard, but does not answer a probe, is given another chance."""
+ISOLATION_TIMEOUTS: Final = 4
+"""After so many times ``failure_timeout`` without hearing anybody, a node believes that all others are gone."""
 
 
 @dataclass(slots=True)
@@ -46,6 +50,8 @@ class Membership:
         self._drained = drained
         self._probes: dict[NodeId, Probe] = {}
         self._is_unsure = False
+        self._withheld: dict[NodeId, tuple[PeerRef, str]] = {}
+        self._isolated_since = 0.0
 
     @property
     def is_probing(self) -> bool:
@@ -101,9 +107,31 @@ class Membership:
         self._host.emit(PeerSuspected(peer=format_id(peer.id), silence_s=silence_s, evidence=evidence))
 
     def revive(self, peer: PeerRef) -> None:
-        """A removed peer spoke: it is alive after all."""
-        del self.state.failed[peer.id]
-        self.consider((peer,))
+        """A removed peer spoke. It is back once it answers: a peer that we hear, but that does not hear us, is not."""
+        if peer.id not in self._probes and self.state.departed.may_answer(peer.id, self._host.now()):
+            self.exchange(peer, "revived")
+
+    def look_for_departed(self) -> None:
+        """Probe one removed peer, if it is time to; after a partition it is how the two rings find each other."""
+        state, now = self.state, self._host.now()
+        if state.mass_loss.expired(now, state.config.partition_memory):
+            state.tell_partition()
+        is_urgent = state.mass_loss.is_suspected or not state.lease.is_held(now)
+        peer = state.departed.next_to_probe(now, state.leaves.would_accept, is_mass_loss=is_urgent)
+        if peer is not None:
+            self.exchange(peer, "departed")
+
+    def _welcome_back(self, peer: PeerRef) -> None:
+        """A removed peer answered. Where one comes back more may: look for some that would be members at once."""
+        state, now = self.state, self._host.now()
+        state.departed.pop(peer.id)
+        if state.mass_loss.found(peer.id):
+            state.tell_partition()
+        for _ in range(BACK_AT_ONCE):
+            other = state.departed.next_to_probe(now, state.leaves.would_accept, is_mass_loss=True)
+            if other is None or other.id in self._probes:
+                return
+            self.exchange(other, "departed")
 
     # Probes
 
@@ -126,7 +154,10 @@ class Membership:
             self._silent(probe)
             return
         self.state.proximity.observe(source.id, self._host.now() - probe.sent_at)
+        self.state.lease.confirm(source.id, probe.sent_at)
         self._finish(probe)
+        if source.id in self.state.departed:
+            self._welcome_back(source)
         self.learn(source, reply)
         self._check_drained()
 
@@ -145,8 +176,33 @@ class Membership:
             return
         self._finish(probe)
         self._is_unsure = True
-        self.remove(peer, probe.evidence, is_told=not probe.is_reported)
+        if state.is_known(peer.id) and state.is_isolated:
+            self._withhold(peer, probe.evidence)
+        else:
+            self.remove(peer, probe.evidence, is_told=not probe.is_reported)
         self._check_drained()
+
+    def _withhold(self, peer: PeerRef, evidence: str) -> None:
+        """Nobody at all is heard: accuse nobody yet, and ask everybody. Whoever answers ends the isolation."""
+        is_first = not self._withheld
+        self._withheld.setdefault(peer.id, (peer, evidence))
+        if is_first:
+            self._isolated_since = self._host.now()
+            for other in tuple(self.state.leaves):
+                self.exchange(other, evidence)
+
+    def judge(self) -> None:
+        """Called once a heartbeat: an isolation that has ended, or has lasted too long, ends the withholding."""
+        if not self._withheld:
+            return
+        state = self.state
+        if not state.is_isolated:
+            self._withheld.clear()
+        elif self._host.now() - self._isolated_since > ISOLATION_TIMEOUTS * state.config.failure_timeout:
+            withheld, self._withheld = self._withheld, {}
+            for peer, evidence in withheld.values():
+                self.remove(peer, evidence, is_told=False)
+            self._check_drained()
 
     def retry(self, node_id: NodeId) -> None:
         """The pause after a silent probe is over."""
@@ -177,10 +233,12 @@ class Membership:
     def learn(self, peer: PeerRef, message: LeafSetProbe | LeafSetReply) -> None:
         """A direct exchange with ``peer``: it is alive, and this is what it knows."""
         state = self.state
-        state.failed.pop(peer.id, None)
-        state.admit_leaf(peer)
-        if message.is_ready:
-            state.admit_entry(peer)
+        if peer.id in state.departed:
+            self.revive(peer)  # it may enter again when it answers; what it knows is worth reading all the same
+        else:
+            state.admit_leaf(peer)
+            if message.is_ready:
+                state.admit_entry(peer)
         if message.larger:
             state.leaves.note_adjacent(peer.id, message.larger[0].id)
         if message.smaller:
@@ -191,6 +249,7 @@ class Membership:
     def notified(self, failed: tuple[NodeId, ...], source: PeerRef) -> None:
         """A peer removed these; when this node is among them, tell the peer that it lives."""
         if self.state.own in failed:
+            self.state.lease.disclaim(source.id, self._host.now())
             self.exchange(source)
         else:
             self.check_reported(failed)
@@ -229,7 +288,8 @@ class Membership:
         state.heard.pop(peer.id, None)
         state.suspects.pop(peer.id, None)
         state.proximity.forget(peer.id)
-        state.remember_failed(peer.id)
+        self._withheld.pop(peer.id, None)
+        state.note_departed(peer, was_member=member is not None, has_left=evidence == LEFT)
         if member is None and entry is None:
             return
         self._host.emit(PeerFailed(peer=format_id(peer.id), evidence=evidence))

@@ -65,9 +65,13 @@ class Route(Message):
 
 @message(0x0011, bytes_max=_SMALL)
 class RouteAck(Message):
-    """The next hop took a `Route` or `Broadcast` over, or refuses it because it is not (or no longer) in the ring."""
+    """The next hop took a `Route` or `Broadcast` over, or refuses it because it is not (or no longer) in the ring.
+
+    ``not_root``: it is in the ring and would be the root, but its lease has lapsed, so it must not serve the key.
+    """
 
     accepted: bool
+    not_root: bool = False
 
 
 @message(0x0012, bytes_max=_SMALL)

@@ -53,6 +53,12 @@ class Overlay(Plugin):
     messages = OVERLAY_MESSAGES
     metrics = (
         Metric("peerd_overlay_reroutes_total", "counter", "Hops that refused or did not answer."),
+        Metric(
+            "peerd_overlay_partition_suspected", "gauge", "1 while many peers that were lost at once are still missing."
+        ),
+        Metric("peerd_overlay_not_root_total", "counter", "Messages refused because the lease had lapsed."),
+        Metric("peerd_overlay_lease_held", "gauge", "1 while this node may answer as root."),
+        Metric("peerd_overlay_absences_total", "counter", "Times this node found that it had not been running."),
         Metric("peerd_overlay_routes_dropped_total", "counter", "Keys of routed messages given up here.", ("reason",)),
     )
     Config = OverlayConfig
@@ -164,10 +170,12 @@ class Overlay(Plugin):
 
     def peer_heard(self, peer: PeerRef) -> None:
         """Any traffic counts as a heartbeat, and revives a peer that was given up."""
-        heard, node_id = self.state.heard, peer.id
+        heard, node_id, now = self.state.heard, peer.id, self._now()
+        if self.state.lease.note_event(now):
+            self.maintenance.was_away()
         if node_id in heard:
-            heard[node_id] = self._now()
-        elif node_id in self.state.failed:
+            heard[node_id] = now
+        elif node_id in self.state.departed:
             self.membership.revive(peer)
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
@@ -218,8 +226,10 @@ class Overlay(Plugin):
 
     @handles(Announce)
     def _on_announce(self, message: Announce, source: PeerRef) -> None:
-        self.state.failed.pop(source.id, None)
-        self.state.admit_entry(source)
+        if source.id in self.state.departed:
+            self.membership.revive(source)
+        else:
+            self.state.admit_entry(source)
         self.joiner.note_newcomer(source)
         self.membership.consider((source, *message.smaller, *message.larger))
 
@@ -257,6 +267,10 @@ class Overlay(Plugin):
     @on_timer("settle")
     def _settle(self, payload: object) -> None:
         self.maintenance.settle()
+
+    @on_timer("departed")
+    def _departed(self, payload: object) -> None:
+        self.maintenance.departed()
 
     @on_timer("table")
     def _table(self, payload: object) -> None:

@@ -10,14 +10,21 @@ from peerd.api import NeighbourChange
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.overlay.config import OverlayConfig
+from peerd.overlay.departed import DepartedPeers, MassLoss
 from peerd.overlay.leafset import Leaves
+from peerd.overlay.lease import Lease
 from peerd.overlay.messages import CANDIDATES_MAX, FAILED_MAX, LeafSetProbe, LeafSetReply
 from peerd.overlay.ports import OverlayHost
 from peerd.overlay.proximity import Proximity
 from peerd.overlay.table import RoutingTable
-from peerd.telemetry.schema import LeafSetChanged
+from peerd.telemetry.schema import LeafSetChanged, PartitionSuspected
 
-FAILED_REMEMBERED_MAX: Final = 512
+ABSENCE_SHARE: Final = 2 / 3
+"""Without any event for this share of ``failure_timeout``, a node takes itself for the one that was away."""
+ISOLATION_PEERS_MIN: Final = 3
+"""With at least so many known peers, all silent at once, the fault is more likely this node's."""
+PARTITION_PEERS_MIN: Final = 4
+"""Fewer peers lost at once are no sign of a partition."""
 
 
 class OverlayState:
@@ -36,8 +43,9 @@ class OverlayState:
         """When each member or entry was last heard."""
         self.suspects: dict[NodeId, str] = {}
         """Peers that must not be routed through now, and the evidence."""
-        self.failed: dict[NodeId, float] = {}
-        """Removed peers, and when; oldest first."""
+        self.departed = DepartedPeers(config.failed_memory, config.departed_memory, config.departed_interval)
+        self.mass_loss = MassLoss(2 * config.failure_timeout, config.partition_share, PARTITION_PEERS_MIN)
+        self.lease = Lease(self.leaves, self.heard, config.lease, ABSENCE_SHARE * config.failure_timeout)
         self.candidates: dict[NodeId, PeerRef] = {}
         """Peers being probed that are not members yet."""
         self.leaves_changed: Callable[[], None] = lambda: None
@@ -49,16 +57,20 @@ class OverlayState:
         return self._sequence
 
     def is_failed(self, node_id: NodeId) -> bool:
-        """Whether the peer was removed a short while ago."""
-        since = self.failed.get(node_id)
-        return since is not None and self.host.now() - since < self.config.failed_memory
+        """Whether the peer was removed a short while ago: what others say of it may be older than that."""
+        return node_id in self.departed and self.departed.is_disbelieved(node_id, self.host.now())
 
-    def remember_failed(self, node_id: NodeId) -> None:
-        """Ignore what others say about this peer for a while."""
-        self.failed.pop(node_id, None)
-        if len(self.failed) >= FAILED_REMEMBERED_MAX:
-            del self.failed[next(iter(self.failed))]
-        self.failed[node_id] = self.host.now()
+    @property
+    def may_serve(self) -> bool:
+        """Whether this node may answer as root now: in the ring, not leaving, and both sides confirmed in time."""
+        return self.is_ready and not self.is_leaving and self.lease.is_held(self.host.now())
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether everybody is silent at once: then this node is cut off, rather than all others dead."""
+        heard = self.heard
+        silence_s = self.config.failure_timeout
+        return len(heard) >= ISOLATION_PEERS_MIN and self.host.now() - max(heard.values()) > silence_s
 
     def silence_s(self, node_id: NodeId) -> float:
         """Seconds since the peer was heard; infinite for one that never was."""
@@ -87,6 +99,19 @@ class OverlayState:
         if replaced is not None:
             self.forget_unless_known(replaced.id)
 
+    def note_departed(self, peer: PeerRef, *, was_member: bool, has_left: bool) -> None:
+        """A peer was removed: disbelieve others about it for a while, and look for it again later."""
+        now = self.host.now()
+        self.departed.add(peer, now, was_member=was_member, has_left=has_left)
+        if not has_left and self.mass_loss.lost(peer.id, now, len(self.heard)):
+            self.tell_partition()
+
+    def tell_partition(self) -> None:
+        """A partition is suspected, or is not any more."""
+        suspected, missing = self.mass_loss.is_suspected, self.mass_loss.missing
+        self.host.gauge("peerd_overlay_partition_suspected", float(suspected))
+        self.host.emit(PartitionSuspected(suspected=suspected, missing=missing, known=len(self.heard)))
+
     def forget_unless_known(self, node_id: NodeId) -> None:
         """Drop the bookkeeping of a peer that is in no table any more."""
         if not self.is_known(node_id):
@@ -104,8 +129,7 @@ class OverlayState:
 
     def recently_failed(self) -> tuple[NodeId, ...]:
         """The latest removals, for peers to check."""
-        recent = list(self.failed)[-FAILED_MAX:]
-        return tuple(node_id for node_id in recent if self.is_failed(node_id))
+        return self.departed.recent(self.host.now(), FAILED_MAX)
 
     def probe_message(self) -> LeafSetProbe:
         """This node's leaf set as a question."""
@@ -122,7 +146,7 @@ class OverlayState:
     ) -> tuple[tuple[PeerRef, ...], tuple[PeerRef, ...], tuple[PeerRef, ...], tuple[NodeId, ...]]:
         leaves = self.leaves.snapshot()
         candidates = tuple(self.candidates.values())[:CANDIDATES_MAX] if self.candidates else ()
-        return leaves.smaller, leaves.larger, candidates, self.recently_failed() if self.failed else ()
+        return leaves.smaller, leaves.larger, candidates, self.recently_failed() if len(self.departed) else ()
 
     def known_peers(self) -> tuple[PeerRef, ...]:
         """Distinct members and entries, leaf set first, at most `limits.KNOWN_PEERS_MAX`."""

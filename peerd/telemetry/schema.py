@@ -210,6 +210,24 @@ class LeafSetChanged(Event):
     complete: bool
 
 
+class LeaseChanged(Event):
+    """The node may (or may no longer) answer as root; silences are those of its neighbours on the ring."""
+
+    KIND = "overlay.lease_changed"
+    held: bool
+    left_silence_s: float | None
+    right_silence_s: float | None
+
+
+class PartitionSuspected(Event):
+    """Many peers were lost at once, or enough of them are back. ``known`` are those that are still in the tables."""
+
+    KIND = "overlay.partition_suspected"
+    suspected: bool
+    missing: int
+    known: int
+
+
 class LookupFinished(Event):
     """A lookup started here ended."""
 
