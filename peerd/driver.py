@@ -92,6 +92,9 @@ class Driver(Protocol):
     def disconnect(self, peer: PeerRef, reason: str) -> None:
         """Close the control link, if any."""
 
+    def is_linked(self, peer: PeerRef) -> bool:
+        """Whether a control link to this peer is up, so that what is sent now does not wait for a dial."""
+
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         """A peer broke the protocol: count it, score it, close its link."""
 

@@ -173,6 +173,9 @@ class PluginHost:
     def disconnect(self, peer: PeerRef, reason: str) -> None:
         self._driver.disconnect(peer, reason)
 
+    def is_linked(self, peer: PeerRef) -> bool:
+        return self._driver.is_linked(peer)
+
     def forward_upcall(
         self, key: NodeId, type_id: int, body: bytes, source: PeerRef, next_hop: PeerRef, hops: int
     ) -> PeerRef | None:

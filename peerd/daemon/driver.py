@@ -111,6 +111,9 @@ class AsyncioDriver:
     def disconnect(self, peer: PeerRef, reason: str) -> None:
         self.links.disconnect(peer, reason)
 
+    def is_linked(self, peer: PeerRef) -> bool:
+        return self.links.is_linked(peer)
+
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         self.links.misbehaved(peer, error)
 

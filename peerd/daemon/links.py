@@ -157,6 +157,11 @@ class Links:
             channel.link = None
         self.telemetry.dropped(channel.outbox.clear(), "disconnect")
 
+    def is_linked(self, peer: PeerRef) -> bool:
+        """See `peerd.driver.Driver.is_linked`."""
+        channel = self._channels.get(peer.id)
+        return channel is not None and channel.link is not None and channel.link.is_up
+
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         """Count it, score it, and close the link to this peer, if there is one."""
         reason = getattr(error, "reason", "misbehaved")

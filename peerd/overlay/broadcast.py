@@ -134,11 +134,12 @@ class Broadcaster:
 
     def _delegate(self, peer: PeerRef, broadcast: Broadcast, deadline: float, excluded: frozenset[NodeId]) -> None:
         host, state = self._host, self.state
-        sent_at = host.now()
+        sent_at, is_timed = host.now(), host.is_linked(peer)
 
         def answered(reply: Message, source: PeerRef) -> None:
             if isinstance(reply, RouteAck) and reply.accepted:
-                state.proximity.observe(source.id, host.now() - sent_at)
+                if is_timed:
+                    state.proximity.observe(source.id, host.now() - sent_at)
             else:
                 lost()
 

@@ -83,8 +83,22 @@ class OverlayConfig(PluginConfig):
         "Lower ends double service after a cut sooner; it must outlive one exchange and its repetition.",
     )
     table_interval: Interval = setting(
+        "60s",
+        "Between two requests for a row of somebody's routing table, in search of nearer entries (+-20 % jitter; "
+        "twelve of them follow soon after a join). It costs 2/table_interval messages a second; lower finds near entries sooner.",
+    )
+    target_loss: Annotated[float, Field(gt=0.0, lt=1.0)] = setting(
+        0.05,
+        "Share of routes that may meet a dead entry before any re-routing: the period of the entries' probes follows "
+        "from it and the observed failures. Lower probes more often.",
+    )
+    table_probe_min: Interval = setting(
         "30s",
-        "Between two steps of routing-table maintenance, each one row request or one ping (+-20 % jitter).",
+        "Shortest period between two probes of one routing-table entry, however many peers fail.",
+    )
+    table_probe_max: Interval = setting(
+        "20m",
+        "Longest period between two probes of one routing-table entry, when nobody fails.",
     )
     failed_memory: Interval = setting(
         "60s",
@@ -124,6 +138,8 @@ class OverlayConfig(PluginConfig):
             raise misfit("overlay.lease", f"expected at least 1.5 x overlay.exchange_interval = {least}")
         if not self.ack_timeout_min <= self.ack_timeout_initial <= self.ack_timeout_max:
             raise misfit("overlay.ack_timeout_initial", "expected a value from ack_timeout_min to ack_timeout_max")
+        if self.table_probe_min > self.table_probe_max:
+            raise misfit("overlay.table_probe_max", "expected at least overlay.table_probe_min")
         if self.join_retry_min > self.join_retry_max:
             raise misfit("overlay.join_retry_max", "expected at least overlay.join_retry_min")
         return self

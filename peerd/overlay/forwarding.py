@@ -156,14 +156,15 @@ class Forwarder:
         trace = route.trace
         if trace is not None:
             trace = (*trace, TraceHop(hop, state.proximity.rtt_s(hop.id)))[-limits.HOPS_MAX :]
-        sent_at = self._host.now()
+        sent_at, is_timed = self._host.now(), self._host.is_linked(hop)
         part = Transit(
             route if keys == route.keys else replace(route, keys=keys), transit.deadline, transit.excluded, True
         )
 
         def answered(reply: Message, source: PeerRef) -> None:
             if isinstance(reply, RouteAck) and reply.accepted:
-                state.proximity.observe(source.id, self._host.now() - sent_at)
+                if is_timed:
+                    state.proximity.observe(source.id, self._host.now() - sent_at)
             else:
                 self._reroute(part, hop)
 

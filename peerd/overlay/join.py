@@ -17,11 +17,11 @@ from peerd import limits
 from peerd.api import Priority
 from peerd.ids import NodeId, closeness, digit, shared_prefix_digits
 from peerd.messages import Message, PeerRef
-from peerd.overlay.maintenance import Maintenance
 from peerd.overlay.membership import Membership
 from peerd.overlay.messages import AVOID_MAX, PATH_PEERS_MAX, Announce, JoinReply, JoinRequest
 from peerd.overlay.routing import join_step, known_peers
 from peerd.overlay.state import OverlayState
+from peerd.overlay.table_care import TableCare
 
 FOUND_ROUNDS: Final = 3
 """Rounds after which a sole seed no longer waits for peers that it remembers."""
@@ -46,13 +46,13 @@ class Joiner:
     """Drives one node from nothing to ready, and back there when it loses its place."""
 
     def __init__(
-        self, state: OverlayState, membership: Membership, maintenance: Maintenance, ready: Callable[[bool], None]
+        self, state: OverlayState, membership: Membership, table_care: TableCare, ready: Callable[[bool], None]
     ) -> None:
         self.state = state
         self.phase = Phase.IDLE
         self._host = state.host
         self._membership = membership
-        self._maintenance = maintenance
+        self._table_care = table_care
         self._tell_ready = ready
         self._addresses: list[tuple[str, int]] = []
         self._is_seed = False
@@ -188,7 +188,7 @@ class Joiner:
         self._step(source, reply)
 
     def _step(self, source: PeerRef, reply: JoinReply) -> None:
-        self._maintenance.consider_entries(reply.peers)
+        self._table_care.consider(reply.peers)
         next_hop = reply.next_hop
         is_progress = (
             next_hop is not None
@@ -203,7 +203,7 @@ class Joiner:
         self._ask_hop(next_hop, source, reply)
 
     def _ask_hop(self, hop: PeerRef, before: PeerRef, reply_before: JoinReply) -> None:
-        round_number, sent_at = self._round, self._host.now()
+        round_number = self._round
 
         def answered(reply: Message, source: PeerRef) -> None:
             if round_number != self._round or self.phase is not Phase.WALKING:
@@ -211,7 +211,6 @@ class Joiner:
             if not isinstance(reply, JoinReply):
                 lost()
             elif reply.is_ready:
-                self.state.proximity.observe(source.id, self._host.now() - sent_at)
                 self._step(source, reply)
             else:
                 self._probe_from(before, reply_before, hop)
@@ -310,6 +309,7 @@ class Joiner:
         self._host.cancel_timer("join_round")
         self._host.cancel_timer("join_retry")
         state.is_ready = True
+        self._table_care.became_ready()
         self._announce()
         self._tell_ready(True)
 

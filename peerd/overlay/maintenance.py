@@ -1,4 +1,4 @@
-"""What a node does at rest: heartbeats, leaf-set exchange, and care of the routing table.
+"""What a node does for its leaf set at rest: heartbeats, exchanges, its lease, and the search for the departed.
 
 As in MSPastry (section 4.1) a node sends heartbeats to its left neighbour only, and watches its right neighbour only:
 who finds a crash tells the rest of the leaf set.
@@ -6,28 +6,20 @@ who finds a crash tells the rest of the leaf set.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
 from typing import Final
 
 from peerd.api import Priority
-from peerd.ids import DIGITS, NodeId
-from peerd.messages import Message, PeerRef
+from peerd.ids import NodeId
 from peerd.overlay.membership import Membership
-from peerd.overlay.messages import ROW_MAX, Heartbeat, Ping, Pong, RowReply, RowRequest
+from peerd.overlay.messages import Heartbeat
 from peerd.overlay.state import OverlayState
 from peerd.telemetry.schema import LeaseChanged
 
 JITTER: Final = 0.2
 RANDOM_EVERY: Final = 3
 """Exchanges with the left neighbour for one with a random member."""
-PINGS_MAX: Final = 8
-PING_QUEUE_MAX: Final = 128
-COMPARISONS_MAX: Final = 2
-"""Occupied slots for which one row reply may have a nearer candidate measured."""
 
 _HEARTBEAT: Final = Heartbeat()
-_PING: Final = Ping()
 
 
 class Maintenance:
@@ -38,19 +30,15 @@ class Maintenance:
         self._host = state.host
         self._membership = membership
         self._ticks = 0
-        self._table_ticks = 0
         self._left_contact: tuple[NodeId, float] | None = None
         self._is_settling = False
         self._had_lease = True
-        self._pings: dict[NodeId, float] = {}
-        self._ping_queue: deque[PeerRef] = deque()
 
     def start(self) -> None:
         """Arm the periodic timers, each at a random phase."""
         config, uniform = self.state.config, self._host.rng.uniform
         self._host.set_timer("heartbeat", uniform(0.0, config.heartbeat_interval))
         self._host.set_timer("exchange", uniform(0.0, config.exchange_interval))
-        self._host.set_timer("table", uniform(0.0, config.table_interval))
         self._host.set_timer("departed", uniform(0.0, config.departed_interval))
 
     def _again(self, timer: str, interval_s: float) -> None:
@@ -133,81 +121,3 @@ class Maintenance:
         self._membership.verify_neighbours()
         if not self.state.leaves.is_complete:
             self._membership.repair()
-
-    # Routing table
-
-    def table_step(self) -> None:
-        """By turns: ask an entry for its row, and ping the entry that was silent longest."""
-        state = self.state
-        self._again("table", state.config.table_interval)
-        if not len(state.table) or not state.is_ready:
-            return
-        self._table_ticks += 1
-        if self._table_ticks % 2:
-            row = self._host.rng.choice(state.table.rows())
-            self._ask_row(row, self._host.rng.choice(state.table.row(row)))
-        else:
-            self.ping(max(state.table, key=lambda peer: (state.silence_s(peer.id), peer.id)))
-
-    def _ask_row(self, row: int, peer: PeerRef) -> None:
-        self._host.request(
-            peer,
-            RowRequest(row),
-            self.state.proximity.timeout_s(peer.id),
-            self._row_answered,
-            lambda: self._membership.suspect(peer, "row_request"),
-            Priority.BACKGROUND,
-        )
-
-    def _row_answered(self, reply: Message, source: PeerRef) -> None:
-        if isinstance(reply, RowReply):
-            self.consider_entries(reply.peers)
-
-    def row_reply(self, request: RowRequest) -> RowReply:
-        """This node's row; none for a row number that does not exist."""
-        row = self.state.table.row(request.row) if request.row < DIGITS else ()
-        return RowReply((self._host.peer, *row)[:ROW_MAX])
-
-    def consider_entries(self, peers: Iterable[PeerRef]) -> None:
-        """Hearsay: ping those that would fill a slot, and a few that may be nearer than who holds it."""
-        state = self.state
-        comparisons = 0
-        for peer in peers:
-            if peer.id == state.own or state.is_failed(peer.id) or state.proximity.rtt_s(peer.id) is not None:
-                continue
-            incumbent = state.table.incumbent(peer.id)
-            if incumbent is not None and (incumbent.id == peer.id or comparisons >= COMPARISONS_MAX):
-                continue
-            comparisons += incumbent is not None
-            self.ping(peer)
-
-    def ping(self, peer: PeerRef) -> None:
-        """Measure a peer; it enters the table if it answers and is ready. Queued when many are under way."""
-        if peer.id in self._pings:
-            return
-        if len(self._pings) >= PINGS_MAX:
-            if len(self._ping_queue) < PING_QUEUE_MAX:
-                self._ping_queue.append(peer)
-            return
-        self._pings[peer.id] = self._host.now()
-        timeout_s = self.state.proximity.timeout_s(peer.id)
-        self._host.request(peer, _PING, timeout_s, self._ponged, lambda: self._ping_lost(peer), Priority.BACKGROUND)
-
-    def _ponged(self, reply: Message, source: PeerRef) -> None:
-        sent_at = self._pings.pop(source.id, None)
-        if isinstance(reply, Pong) and sent_at is not None:
-            self.state.proximity.observe(source.id, self._host.now() - sent_at)
-            if reply.is_ready:
-                self.state.admit_entry(source)
-        self._next_ping()
-
-    def _ping_lost(self, peer: PeerRef) -> None:
-        self._pings.pop(peer.id, None)
-        self._membership.suspect(peer, "ping")
-        self._next_ping()
-
-    def _next_ping(self) -> None:
-        while self._ping_queue and len(self._pings) < PINGS_MAX:
-            peer = self._ping_queue.popleft()
-            if not self.state.is_known(peer.id) and not self.state.is_failed(peer.id):
-                self.ping(peer)

@@ -39,6 +39,8 @@ class Probe:
     attempts: int = 0
     reprieves: int = 0
     sent_at: float = 0.0
+    is_timed: bool = False
+    """The link was up when it was sent."""
 
 
 class Membership:
@@ -137,7 +139,7 @@ class Membership:
 
     def _send(self, probe: Probe) -> None:
         state, peer = self.state, probe.peer
-        probe.sent_at = self._host.now()
+        probe.sent_at, probe.is_timed = self._host.now(), self._host.is_linked(peer)
         self._host.request(
             peer,
             state.probe_message(),
@@ -153,12 +155,14 @@ class Membership:
         if not isinstance(reply, LeafSetReply):
             self._silent(probe)
             return
-        self.state.proximity.observe(source.id, self._host.now() - probe.sent_at)
+        if probe.is_timed:
+            self.state.measured(source, self._host.now() - probe.sent_at, reply.coordinate)
         self.state.lease.confirm(source.id, probe.sent_at)
         self._finish(probe)
         if source.id in self.state.departed:
             self._welcome_back(source)
         self.learn(source, reply)
+        self.state.note_coordinate(source.id, reply.coordinate)
         self._check_drained()
 
     def _silent(self, probe: Probe) -> None:
@@ -288,6 +292,7 @@ class Membership:
         state.heard.pop(peer.id, None)
         state.suspects.pop(peer.id, None)
         state.proximity.forget(peer.id)
+        state.coordinates.pop(peer.id, None)
         self._withheld.pop(peer.id, None)
         state.note_departed(peer, was_member=member is not None, has_left=evidence == LEFT)
         if member is None and entry is None:

@@ -12,6 +12,7 @@ import annotated_types
 from peerd import limits
 from peerd.ids import NodeId
 from peerd.messages import U8, U16, U64, Message, PeerRef, message, struct
+from peerd.overlay.coordinates import Coordinate
 
 KEYS_MAX: Final = 512
 SIDE_MAX: Final = 32
@@ -25,6 +26,7 @@ _SMALL: Final = 512
 _STATE: Final = 32 * limits.KIB
 
 Keys = Annotated[tuple[NodeId, ...], annotated_types.MinLen(1), annotated_types.MaxLen(KEYS_MAX)]
+Coordinates = Annotated[tuple[Coordinate | None, ...], annotated_types.MaxLen(ROW_MAX)]
 Side = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(SIDE_MAX)]
 Candidates = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(CANDIDATES_MAX)]
 FailedIds = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(FAILED_MAX)]
@@ -150,6 +152,7 @@ class LeafSetReply(Message):
     larger: Side
     candidates: Candidates
     failed: FailedIds
+    coordinate: Coordinate | None = None
 
 
 @message(0x001C, bytes_max=_STATE)
@@ -172,9 +175,10 @@ class Ping(Message):
 
 @message(0x0022, bytes_max=_SMALL)
 class Pong(Message):
-    """Answer to `Ping`; a peer that is not ready does not enter a routing table."""
+    """Answer to `Ping`; a peer that is not ready does not enter a routing table. ``coordinate`` is the sender's."""
 
     is_ready: bool
+    coordinate: Coordinate | None = None
 
 
 @message(0x0023, bytes_max=_SMALL)
@@ -204,9 +208,10 @@ class RowRequest(Message):
 
 @message(0x0026, bytes_max=16 * limits.KIB)
 class RowReply(Message):
-    """The entries of the row, and the sender itself."""
+    """The sender itself and the entries of the row; ``coordinates`` are theirs in the same order, where known."""
 
     peers: RowPeers
+    coordinates: Coordinates = ()
 
 
 OVERLAY_MESSAGES: Final[tuple[type[Message], ...]] = (

@@ -43,6 +43,7 @@ from peerd.overlay.messages import (
 from peerd.overlay.ports import OverlayHost
 from peerd.overlay.routing import known_peers
 from peerd.overlay.state import OverlayState
+from peerd.overlay.table_care import TableCare
 
 
 class Overlay(Plugin):
@@ -77,7 +78,8 @@ class Overlay(Plugin):
         self.state = state = OverlayState(self._host, self._config)
         self.membership = Membership(state, self._drained)
         self.maintenance = Maintenance(state, self.membership)
-        self.joiner = Joiner(state, self.membership, self.maintenance, self._host.ready_changed_upcall)
+        self.table_care = TableCare(state, self.membership)
+        self.joiner = Joiner(state, self.membership, self.table_care, self._host.ready_changed_upcall)
         self.lookups = Lookups(state, self._send_lookup)
         self.forwarder = Forwarder(state, self.membership, window, self.lookups.answer)
         self.broadcaster = Broadcaster(state, self.membership, window)
@@ -152,6 +154,7 @@ class Overlay(Plugin):
     def join(self, bootstrap: Iterable[tuple[str, int]], known: Iterable[PeerRef]) -> None:
         """Join through any of these addresses or peers, for ever; with none but this node itself, found a ring."""
         self.maintenance.start()
+        self.table_care.start()
         self.joiner.join(bootstrap, known)
 
     def leave(self) -> None:
@@ -240,7 +243,7 @@ class Overlay(Plugin):
 
     @handles(Ping)
     def _on_ping(self, message: Ping, source: PeerRef) -> Pong:
-        return Pong(self.is_ready)
+        return Pong(self.is_ready, self.state.vivaldi.current)
 
     @handles(FailureNotice)
     def _on_failure_notice(self, message: FailureNotice, source: PeerRef) -> None:
@@ -252,7 +255,7 @@ class Overlay(Plugin):
 
     @handles(RowRequest)
     def _on_row_request(self, message: RowRequest, source: PeerRef) -> RowReply:
-        return self.maintenance.row_reply(message)
+        return self.table_care.row_reply(message)
 
     # Timers
 
@@ -274,7 +277,11 @@ class Overlay(Plugin):
 
     @on_timer("table")
     def _table(self, payload: object) -> None:
-        self.maintenance.table_step()
+        self.table_care.step()
+
+    @on_timer("table_probe")
+    def _table_probe(self, payload: object) -> None:
+        self.table_care.probe()
 
     @on_timer("probe_retry")
     def _probe_retry(self, payload: NodeId) -> None:

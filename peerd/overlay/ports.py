@@ -19,6 +19,9 @@ class OverlayHost(Host, Protocol):
     def disconnect(self, peer: PeerRef, reason: str) -> None:
         """Close the control link, if any."""
 
+    def is_linked(self, peer: PeerRef) -> bool:
+        """Whether a control link to this peer is up: only then does an answer's delay tell the round-trip time."""
+
     def forward_upcall(
         self, key: NodeId, type_id: int, body: bytes, source: PeerRef, next_hop: PeerRef, hops: int
     ) -> PeerRef | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from peerd import limits
@@ -10,6 +10,7 @@ from peerd.api import NeighbourChange
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.overlay.config import OverlayConfig
+from peerd.overlay.coordinates import Coordinate, Vivaldi
 from peerd.overlay.departed import DepartedPeers, MassLoss
 from peerd.overlay.leafset import Leaves
 from peerd.overlay.lease import Lease
@@ -17,6 +18,7 @@ from peerd.overlay.messages import CANDIDATES_MAX, FAILED_MAX, LeafSetProbe, Lea
 from peerd.overlay.ports import OverlayHost
 from peerd.overlay.proximity import Proximity
 from peerd.overlay.table import RoutingTable
+from peerd.overlay.tuning import FailureRate
 from peerd.telemetry.schema import LeafSetChanged, PartitionSuspected
 
 ABSENCE_SHARE: Final = 2 / 3
@@ -37,6 +39,10 @@ class OverlayState:
         self.leaves = Leaves(self.own)
         self.table = RoutingTable(self.own)
         self.proximity = Proximity(config.ack_timeout_min, config.ack_timeout_max, config.ack_timeout_initial)
+        self.vivaldi = Vivaldi(host.rng)
+        self.coordinates: dict[NodeId, Coordinate] = {}
+        """Latest coordinates of known peers, as they told them."""
+        self.failures = FailureRate(host.now())
         self.is_ready = False
         self.is_leaving = False
         self.heard: dict[NodeId, float] = {}
@@ -91,9 +97,29 @@ class OverlayState:
             self.tell_change((peer,), () if evicted is None else (evicted,))
         return added
 
+    def measured(self, peer: PeerRef, rtt_s: float, coordinate: Coordinate | None = None) -> None:
+        """A round trip to a peer over a link that was up, and the coordinate that came back."""
+        self.proximity.observe(peer.id, rtt_s)
+        if coordinate is not None:
+            self.vivaldi.observe(rtt_s, coordinate)
+            self.note_coordinate(peer.id, coordinate)
+
+    def note_coordinate(self, node_id: NodeId, coordinate: Coordinate | None) -> None:
+        """Keep what a known peer says of its place."""
+        if coordinate is not None and node_id in self.heard:
+            self.coordinates[node_id] = coordinate
+
+    def distance_s(self, node_id: NodeId) -> float | None:
+        """Measured round trip to a peer, else the predicted one; ``None`` when nothing is known."""
+        rtt_s = self.proximity.rtt_s(node_id)
+        if rtt_s is not None:
+            return rtt_s
+        coordinate = self.coordinates.get(node_id)
+        return None if coordinate is None else self.vivaldi.current.rtt_s(coordinate)
+
     def admit_entry(self, peer: PeerRef) -> None:
         """This ready peer answered directly: it may be an entry of the table."""
-        added, replaced = self.table.consider(peer, self.proximity.rtt_s)
+        added, replaced = self.table.consider(peer, self.distance_s)
         if added:
             self.heard[peer.id] = self.host.now()
         if replaced is not None:
@@ -103,6 +129,8 @@ class OverlayState:
         """A peer was removed: disbelieve others about it for a while, and look for it again later."""
         now = self.host.now()
         self.departed.add(peer, now, was_member=was_member, has_left=has_left)
+        if not has_left:
+            self.failures.note_failure(now)
         if not has_left and self.mass_loss.lost(peer.id, now, len(self.heard)):
             self.tell_partition()
 
@@ -117,6 +145,7 @@ class OverlayState:
         if not self.is_known(node_id):
             self.heard.pop(node_id, None)
             self.suspects.pop(node_id, None)
+            self.coordinates.pop(node_id, None)
 
     def tell_change(self, added: tuple[PeerRef, ...], removed: tuple[PeerRef, ...]) -> None:
         """The leaf set changed: telemetry, the plugins, and whoever keeps it in order."""
@@ -139,7 +168,7 @@ class OverlayState:
     def reply_message(self) -> LeafSetReply:
         """This node's leaf set as an answer."""
         smaller, larger, candidates, failed = self._fields()
-        return LeafSetReply(self.is_ready, smaller, larger, candidates, failed)
+        return LeafSetReply(self.is_ready, smaller, larger, candidates, failed, self.vivaldi.current)
 
     def _fields(
         self,
@@ -147,6 +176,11 @@ class OverlayState:
         leaves = self.leaves.snapshot()
         candidates = tuple(self.candidates.values())[:CANDIDATES_MAX] if self.candidates else ()
         return leaves.smaller, leaves.larger, candidates, self.recently_failed() if len(self.departed) else ()
+
+    def peers(self) -> Iterator[PeerRef]:
+        """Members and entries; a peer that is both comes twice."""
+        yield from self.leaves
+        yield from self.table
 
     def known_peers(self) -> tuple[PeerRef, ...]:
         """Distinct members and entries, leaf set first, at most `limits.KNOWN_PEERS_MAX`."""

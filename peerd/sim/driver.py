@@ -314,6 +314,11 @@ class SimDriver:
             if back is not None:
                 back.close()
 
+    def is_linked(self, peer: PeerRef) -> bool:
+        """Whether the link is past its handshake."""
+        link = self.links.get(peer.id)
+        return link is not None and link.is_open
+
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         """Count it and close the link; in a simulation of honest nodes the world raises."""
         self.world.misbehaved(self, peer, error)

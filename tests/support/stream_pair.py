@@ -343,6 +343,9 @@ class MemoryNode:
     def disconnect(self, peer: PeerRef, reason: str) -> None:
         self._unused()
 
+    def is_linked(self, peer: PeerRef) -> bool:
+        self._unused()
+
     def offload(
         self,
         function: Callable[..., Any],

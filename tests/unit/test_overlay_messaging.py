@@ -259,7 +259,7 @@ def test_hearsay_of_nodes_that_do_not_exist_changes_nothing() -> None:
 def test_a_row_that_does_not_exist_is_empty() -> None:
     ring = ring_of(3)
     place, _ = hostile(ring)
-    assert place.node.overlay.maintenance.row_reply(RowRequest(200)).peers == (place.peer,)
+    assert place.node.overlay.table_care.row_reply(RowRequest(200)).peers == (place.peer,)
 
 
 def test_join_replies_stay_within_their_cap_whatever_the_addresses() -> None:

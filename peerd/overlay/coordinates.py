@@ -1,0 +1,101 @@
+"""Network coordinates: what the round trip to a peer would be, without asking it. Pure state.
+
+Vivaldi (Dabek, Cox, Kaashoek and Morris 2004, section 3) in three dimensions with a height, which stands for the access
+link. Positions are milliseconds, so that a coordinate is readable; each node moves its own by a fraction of the error
+of every round trip that it measures anyway.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import annotated_types
+
+from peerd.api import Rng
+from peerd.messages import struct
+
+DIMENSIONS: Final = 3
+POSITION_MAX_MS: Final = 60_000.0
+"""No honest coordinate is farther out than a round trip of a minute."""
+ERROR_MAX: Final = 1.5
+ERROR_WIRE_MAX: Final = 100.0
+ERROR_MIN: Final = 0.01
+HEIGHT_MIN_MS: Final = 0.05
+RTT_MAX_S: Final = 30.0
+
+_GAIN: Final = 0.25
+"""Both c_c and c_e of the paper."""
+_PULL_MAX_MS: Final = 250.0
+"""How far one sample may move a node: a liar's, or one taken through a full queue, must not throw it about."""
+
+_Position = Annotated[float, annotated_types.Ge(-POSITION_MAX_MS), annotated_types.Le(POSITION_MAX_MS)]
+
+
+@struct
+class Coordinate:
+    """A place in the latency space, ms; ``error`` is the node's own estimate of its relative error."""
+
+    x: _Position
+    y: _Position
+    z: _Position
+    height: Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(POSITION_MAX_MS)]
+    error: Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(ERROR_WIRE_MAX)]
+
+    def rtt_s(self, other: Coordinate) -> float:
+        """Predicted round trip between two places, seconds."""
+        plane = math.sqrt((self.x - other.x) ** 2 + (self.y - other.y) ** 2 + (self.z - other.z) ** 2)
+        return (plane + self.height + other.height) / 1000.0
+
+
+ORIGIN: Final = Coordinate(0.0, 0.0, 0.0, HEIGHT_MIN_MS, ERROR_MAX)
+
+
+class Vivaldi:
+    """The coordinate of this node; `current` is what goes into messages."""
+
+    __slots__ = ("_random", "current", "samples")
+
+    def __init__(self, rng: Rng) -> None:
+        self._random: Callable[[float, float], float] = rng.uniform
+        self.current = ORIGIN
+        self.samples = 0
+
+    def observe(self, rtt_s: float, other: Coordinate) -> None:
+        """One measured round trip to a node at ``other``."""
+        if not 0.0 < rtt_s <= RTT_MAX_S:
+            return
+        own, rtt_ms = self.current, rtt_s * 1000.0
+        predicted_ms = own.rtt_s(other) * 1000.0
+        weight = own.error / (own.error + other.error) if own.error + other.error > 0 else 0.5
+        sample_error = abs(predicted_ms - rtt_ms) / rtt_ms
+        error = sample_error * _GAIN * weight + own.error * (1.0 - _GAIN * weight)
+        pull_ms = max(-_PULL_MAX_MS, min(_PULL_MAX_MS, _GAIN * weight * (rtt_ms - predicted_ms)))
+        self.current = self._moved(other, pull_ms, min(ERROR_MAX, max(ERROR_MIN, error)))
+        self.samples += 1
+
+    def _moved(self, other: Coordinate, pull_ms: float, error: float) -> Coordinate:
+        """Away from ``other`` by ``pull_ms`` (towards it, when negative), in the plane and in height."""
+        own = self.current
+        dx, dy, dz = own.x - other.x, own.y - other.y, own.z - other.z
+        plane = math.sqrt(dx * dx + dy * dy + dz * dz)
+        heights = own.height + other.height
+        if plane < 1e-3:  # at one place: any direction will do
+            dx, dy, dz = (self._random(-1.0, 1.0) for _ in range(DIMENSIONS))
+            plane = math.sqrt(dx * dx + dy * dy + dz * dz) or 1.0
+            share = 1.0 / plane
+        else:
+            share = 1.0 / (plane + heights)
+        height = max(HEIGHT_MIN_MS, own.height + pull_ms * own.height / (plane + heights))
+        return Coordinate(
+            _bounded(own.x + pull_ms * dx * share),
+            _bounded(own.y + pull_ms * dy * share),
+            _bounded(own.z + pull_ms * dz * share),
+            min(POSITION_MAX_MS, height),
+            error,
+        )
+
+
+def _bounded(position_ms: float) -> float:
+    return max(-POSITION_MAX_MS, min(POSITION_MAX_MS, position_ms))
