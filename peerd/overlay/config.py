@@ -85,7 +85,7 @@ class OverlayConfig(PluginConfig):
     table_interval: Interval = setting(
         "60s",
         "Between two requests for a row of somebody's routing table, in search of nearer entries (+-20 % jitter; "
-        "twelve of them follow soon after a join). It costs 2/table_interval messages a second; lower finds near entries sooner.",
+        "twelve soon after a join). Costs 2/table_interval messages a second; lower finds near entries sooner.",
     )
     target_loss: Annotated[float, Field(gt=0.0, lt=1.0)] = setting(
         0.05,
