@@ -138,8 +138,7 @@ class Broadcaster:
 
         def answered(reply: Message, source: PeerRef) -> None:
             if isinstance(reply, RouteAck) and reply.accepted:
-                if is_timed:
-                    state.proximity.observe(source.id, host.now() - sent_at)
+                state.answered(source, host.now() - sent_at, is_timed=is_timed)
             else:
                 lost()
 

@@ -163,8 +163,7 @@ class Forwarder:
 
         def answered(reply: Message, source: PeerRef) -> None:
             if isinstance(reply, RouteAck) and reply.accepted:
-                if is_timed:
-                    state.proximity.observe(source.id, self._host.now() - sent_at)
+                state.answered(source, self._host.now() - sent_at, is_timed=is_timed)
             else:
                 self._reroute(part, hop)
 

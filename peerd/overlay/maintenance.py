@@ -16,6 +16,8 @@ from peerd.overlay.state import OverlayState
 from peerd.telemetry.schema import LeaseChanged
 
 JITTER: Final = 0.2
+LAG_STRETCH: Final = 2.0
+"""A node whose own timers are late is more patient with others, by so many times the lag."""
 RANDOM_EVERY: Final = 3
 """Exchanges with the left neighbour for one with a random member."""
 
@@ -33,6 +35,7 @@ class Maintenance:
         self._left_contact: tuple[NodeId, float] | None = None
         self._is_settling = False
         self._had_lease = True
+        self._heartbeat_due = float("inf")
 
     def start(self) -> None:
         """Arm the periodic timers, each at a random phase."""
@@ -49,6 +52,8 @@ class Maintenance:
     def heartbeat(self) -> None:
         """Tell the left neighbour that this node lives; check that the right one does."""
         state, now = self.state, self._host.now()
+        state.history.lag_s = max(0.0, now - self._heartbeat_due)
+        self._heartbeat_due = now + state.config.heartbeat_interval
         self._host.set_timer("heartbeat", state.config.heartbeat_interval)
         if state.lease.note_event(now):
             self.was_away()
@@ -62,7 +67,8 @@ class Maintenance:
             )
             if not is_fresh:
                 self._host.send(left, _HEARTBEAT, Priority.URGENT)
-        if right is not None and state.silence_s(right.id) > state.config.failure_timeout:
+        patience_s = state.config.failure_timeout + LAG_STRETCH * state.history.lag_s
+        if right is not None and state.silence_s(right.id) > patience_s:
             self._membership.suspect(right, "silent")
 
     def was_away(self) -> None:

@@ -38,6 +38,8 @@ class Probe:
     is_reported: bool
     attempts: int = 0
     reprieves: int = 0
+    is_search: bool = False
+    """It looks for a removed peer."""
     sent_at: float = 0.0
     is_timed: bool = False
     """The link was up when it was sent."""
@@ -93,6 +95,12 @@ class Membership:
             state.candidates[peer.id] = peer
         self._send(probe)
 
+    def _search(self, peer: PeerRef) -> None:
+        """Probe a removed peer, once. Nobody is told of it as a candidate, and nothing follows from its silence."""
+        if peer.id not in self._probes and len(self._probes) < PROBES_MAX:
+            self._probes[peer.id] = probe = Probe(peer, "departed", False, is_search=True)
+            self._send(probe)
+
     def suspect(self, peer: PeerRef, evidence: str, *, is_reported: bool = False) -> None:
         """There is evidence against a member or entry: do not route through it, and probe it."""
         state = self.state
@@ -106,12 +114,13 @@ class Membership:
     def _mark(self, peer: PeerRef, evidence: str) -> None:
         self.state.suspects[peer.id] = evidence
         silence_s = self.state.silence_s(peer.id)
+        self.state.history.note(peer.id, "suspected", evidence, silence_s)
         self._host.emit(PeerSuspected(peer=format_id(peer.id), silence_s=silence_s, evidence=evidence))
 
     def revive(self, peer: PeerRef) -> None:
         """A removed peer spoke. It is back once it answers: a peer that we hear, but that does not hear us, is not."""
         if peer.id not in self._probes and self.state.departed.may_answer(peer.id, self._host.now()):
-            self.exchange(peer, "revived")
+            self._search(peer)
 
     def look_for_departed(self) -> None:
         """Probe one removed peer, if it is time to; after a partition it is how the two rings find each other."""
@@ -121,19 +130,20 @@ class Membership:
         is_urgent = state.mass_loss.is_suspected or not state.lease.is_held(now)
         peer = state.departed.next_to_probe(now, state.leaves.would_accept, is_mass_loss=is_urgent)
         if peer is not None:
-            self.exchange(peer, "departed")
+            self._search(peer)
 
     def _welcome_back(self, peer: PeerRef) -> None:
         """A removed peer answered. Where one comes back more may: look for some that would be members at once."""
         state, now = self.state, self._host.now()
         state.departed.pop(peer.id)
+        state.history.note(peer.id, "back", "answered")
         if state.mass_loss.found(peer.id):
             state.tell_partition()
         for _ in range(BACK_AT_ONCE):
             other = state.departed.next_to_probe(now, state.leaves.would_accept, is_mass_loss=True)
             if other is None or other.id in self._probes:
                 return
-            self.exchange(other, "departed")
+            self._search(other)
 
     # Probes
 
@@ -143,7 +153,7 @@ class Membership:
         self._host.request(
             peer,
             state.probe_message(),
-            state.proximity.timeout_s(peer.id),
+            state.proximity.timeout_s(peer.id, probe.attempts),
             lambda reply, source: self._answered(probe, reply, source),
             lambda: self._silent(probe),
             Priority.URGENT,
@@ -155,9 +165,10 @@ class Membership:
         if not isinstance(reply, LeafSetReply):
             self._silent(probe)
             return
-        if probe.is_timed:
-            self.state.measured(source, self._host.now() - probe.sent_at, reply.coordinate)
+        self.state.answered(source, self._host.now() - probe.sent_at, reply.coordinate, is_timed=probe.is_timed)
         self.state.lease.confirm(source.id, probe.sent_at)
+        if source.id in self.state.suspects:
+            self.state.history.note(source.id, "cleared", "answered")
         self._finish(probe)
         if source.id in self.state.departed:
             self._welcome_back(source)
@@ -168,6 +179,10 @@ class Membership:
     def _silent(self, probe: Probe) -> None:
         state, peer = self.state, probe.peer
         if self._probes.get(peer.id) is not probe:
+            return
+        if probe.is_search:
+            del self._probes[peer.id]
+            self._check_drained()
             return
         if state.heard.get(peer.id, float("-inf")) > probe.sent_at and probe.reprieves < REPRIEVES_MAX:
             probe.attempts = 0  # it spoke meanwhile: alive, the answer was lost
@@ -189,6 +204,7 @@ class Membership:
     def _withhold(self, peer: PeerRef, evidence: str) -> None:
         """Nobody at all is heard: accuse nobody yet, and ask everybody. Whoever answers ends the isolation."""
         is_first = not self._withheld
+        self.state.history.note(peer.id, "withheld", evidence, self.state.silence_s(peer.id))
         self._withheld.setdefault(peer.id, (peer, evidence))
         if is_first:
             self._isolated_since = self._host.now()
@@ -247,7 +263,7 @@ class Membership:
             state.leaves.note_adjacent(peer.id, message.larger[0].id)
         if message.smaller:
             state.leaves.note_adjacent(message.smaller[0].id, peer.id)
-        self.check_reported(message.failed)
+        self.check_reported(message.failed, peer)
         self.consider((*message.smaller, *message.larger, *message.candidates))
 
     def notified(self, failed: tuple[NodeId, ...], source: PeerRef) -> None:
@@ -256,15 +272,16 @@ class Membership:
             self.state.lease.disclaim(source.id, self._host.now())
             self.exchange(source)
         else:
-            self.check_reported(failed)
+            self.check_reported(failed, source)
 
-    def check_reported(self, failed: Iterable[NodeId]) -> None:
-        """Others removed these: probe those of ours that have been silent for a heartbeat."""
+    def check_reported(self, failed: Iterable[NodeId], accuser: PeerRef) -> None:
+        """``accuser`` removed these: probe those of ours that have been silent for a heartbeat."""
         state = self.state
         for node_id in failed:
             if state.is_known(node_id) and state.silence_s(node_id) > state.config.heartbeat_interval / 2:
                 peer = self._known(node_id)
                 if peer is not None:
+                    state.history.note(node_id, "accused", "reported", state.silence_s(node_id), accuser.id)
                     self.suspect(peer, "reported", is_reported=True)
 
     def _known(self, node_id: NodeId) -> PeerRef | None:
@@ -287,6 +304,9 @@ class Membership:
     def remove(self, peer: PeerRef, evidence: str, *, is_told: bool) -> None:
         """Take a peer out of every table, remember that, and repair what it leaves open."""
         state = self.state
+        if state.is_known(peer.id):
+            verdict = "left" if evidence == LEFT else "removed"
+            state.history.note(peer.id, verdict, evidence, state.silence_s(peer.id))
         member = state.leaves.remove(peer.id)
         entry = state.table.remove(peer.id)
         state.heard.pop(peer.id, None)

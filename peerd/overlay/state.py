@@ -12,6 +12,7 @@ from peerd.messages import PeerRef
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.coordinates import Coordinate, Vivaldi
 from peerd.overlay.departed import DepartedPeers, MassLoss
+from peerd.overlay.history import History
 from peerd.overlay.leafset import Leaves
 from peerd.overlay.lease import Lease
 from peerd.overlay.messages import CANDIDATES_MAX, FAILED_MAX, LeafSetProbe, LeafSetReply
@@ -43,6 +44,7 @@ class OverlayState:
         self.coordinates: dict[NodeId, Coordinate] = {}
         """Latest coordinates of known peers, as they told them."""
         self.failures = FailureRate(host.now())
+        self.history = History(host.wall_time)
         self.is_ready = False
         self.is_leaving = False
         self.heard: dict[NodeId, float] = {}
@@ -97,11 +99,16 @@ class OverlayState:
             self.tell_change((peer,), () if evicted is None else (evicted,))
         return added
 
-    def measured(self, peer: PeerRef, rtt_s: float, coordinate: Coordinate | None = None) -> None:
-        """A round trip to a peer over a link that was up, and the coordinate that came back."""
-        self.proximity.observe(peer.id, rtt_s)
+    def answered(
+        self, peer: PeerRef, elapsed_s: float, coordinate: Coordinate | None = None, *, is_timed: bool
+    ) -> None:
+        """A peer answered, with its coordinate; ``is_timed``: the link was up before, so that was the round trip."""
+        if not is_timed:
+            self.proximity.observe_bound(peer.id, elapsed_s)
+            return
+        self.proximity.observe(peer.id, elapsed_s)
         if coordinate is not None:
-            self.vivaldi.observe(rtt_s, coordinate)
+            self.vivaldi.observe(elapsed_s, coordinate)
             self.note_coordinate(peer.id, coordinate)
 
     def note_coordinate(self, node_id: NodeId, coordinate: Coordinate | None) -> None:

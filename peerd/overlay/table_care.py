@@ -200,9 +200,8 @@ class TableCare:
         state = self.state
         sent = self._pings.pop(source.id, None)
         if isinstance(reply, Pong) and sent is not None:
-            if sent.is_timed:
-                state.measured(source, self._host.now() - sent.at, reply.coordinate)
-            elif state.table.incumbent(source.id) not in (None, source):
+            state.answered(source, self._host.now() - sent.at, reply.coordinate, is_timed=sent.is_timed)
+            if not sent.is_timed and state.table.incumbent(source.id) not in (None, source):
                 self._send_ping(source)  # the first one paid for the dial, and would lose against anybody
                 return
             if reply.is_ready:

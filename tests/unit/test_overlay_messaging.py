@@ -251,7 +251,7 @@ def test_hearsay_of_nodes_that_do_not_exist_changes_nothing() -> None:
     ring.run_for(5.0)
     assert ring.is_exact()
     live = tuple(other.id for other in ring.nodes)[:16]
-    place.node.overlay.membership.check_reported(live)
+    place.node.overlay.membership.check_reported(live, source)
     ring.run_for(5.0)
     assert ring.is_exact()
 
