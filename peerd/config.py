@@ -286,6 +286,7 @@ PROFILES: Final[Mapping[str, Tree]] = {
             "exchange_interval": "2s",
             "lease": "8s",
             "departed_interval": "2s",
+            "vouch_delay": "5s",
             "table_interval": "10s",
         },
     },

@@ -105,6 +105,11 @@ class OverlayConfig(PluginConfig):
         "How long a failed peer stays ignored when others mention it; longer than its failure takes to "
         "be found everywhere, about failure_timeout + 4 x ack_timeout_max. A message from the peer itself ends it.",
     )
+    vouch_delay: Interval = setting(
+        "8s",
+        "After the removal of a silent member, the time to ask both neighbours if they still see it: then messages for "
+        "it go through them. Longer than a neighbour takes to find a dead peer for itself.",
+    )
     departed_interval: Interval = setting(
         "10s",
         "Pause before a removed peer is looked for again; it doubles with each attempt, up to 1 h. After a mass loss "

@@ -23,10 +23,15 @@ ANSWER_PAUSE_MAX_S: Final = 60.0
 
 @dataclass(slots=True)
 class Departed:
-    """A removed peer: when, whether it was in the leaf set, whether it said goodbye, and the next time to probe it."""
+    """A removed peer: when, whether it was in the leaf set, whether it said goodbye, and the next time to probe it.
+
+    ``since``: when it was last found silent; ``removed_at``: when it ceased to be known. A peer that others go on
+    naming is tried again and again, and found silent each time.
+    """
 
     peer: PeerRef
     since: float
+    removed_at: float
     was_member: bool
     has_left: bool
     next_probe_at: float
@@ -55,13 +60,14 @@ class DepartedPeers:
         return self._peers.get(node_id)
 
     def add(self, peer: PeerRef, now: float, *, was_member: bool, has_left: bool) -> None:
-        """A peer was removed just now. One that was removed before keeps its longer pause."""
+        """A peer was found silent, or said goodbye, just now. One that was removed before keeps its longer pause."""
         before = self._peers.pop(peer.id, None)
         if len(self._peers) >= DEPARTED_MAX:
             del self._peers[next(iter(self._peers))]
         pause_s = self._pause_s if before is None else before.pause_s
         is_member = was_member or (before is not None and before.was_member)
-        self._peers[peer.id] = Departed(peer, now, is_member, has_left, now + pause_s, pause_s)
+        removed_at = now if before is None else before.removed_at
+        self._peers[peer.id] = Departed(peer, now, removed_at, is_member, has_left, now + pause_s, pause_s)
 
     def pop(self, node_id: NodeId) -> Departed | None:
         """The peer is back (or was never away)."""

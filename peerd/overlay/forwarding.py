@@ -37,6 +37,8 @@ class Transit:
     """Hops that did not take it; membership tests only."""
     is_upcalled: bool = False
     """Its plugin has been asked about the keys of this transit."""
+    came_from: NodeId | None = None
+    """The hop before, while this node has not yet tried."""
 
 
 def encoded(message: Message) -> bytes:
@@ -87,18 +89,19 @@ class Forwarder:
         route = Route(keys, type_id, body, host.peer, host.boot_epoch, sequence, 0, trace)
         self._advance(Transit(route, host.now() + self.state.config.route_deadline))
 
-    def received(self, route: Route) -> RouteAck:
+    def received(self, route: Route, source: PeerRef) -> RouteAck:
         """Take over a message from the hop before, or refuse it when not in the ring."""
         state = self.state
         if not state.is_ready or state.is_leaving:
             return REFUSED
-        if not state.may_serve and any(self._is_root(key) for key in route.keys):
+        if not state.may_serve and any(state.is_root(key) for key in route.keys):
             self._host.count("peerd_overlay_not_root_total")
             return NOT_ROOT
         if route.hops >= limits.HOPS_MAX:
             self._drop("hops", len(route.keys))
             return ACCEPTED
-        self._advance(Transit(route, self._host.now() + state.config.route_deadline))
+        deadline = self._host.now() + state.config.route_deadline
+        self._advance(Transit(route, deadline, came_from=source.id))
         return ACCEPTED
 
     def resume(self, number: int) -> None:
@@ -106,10 +109,6 @@ class Forwarder:
         transit = self._held.pop(number)
         transit.excluded.clear()
         self._advance(transit)
-
-    def _is_root(self, key: NodeId) -> bool:
-        leaves = self.state.leaves
-        return leaves.covers(key) and leaves.closest(key) is None
 
     # One node's work on a message
 
@@ -123,7 +122,12 @@ class Forwarder:
         waiting: list[NodeId] = []
         for key in transit.route.keys:
             step, peer = next_step(key, state.leaves, state.table, excluded)
-            if step is Step.WAIT or not state.is_ready or (step is Step.DELIVER and not state.may_serve):
+            if step is Step.DELIVER and len(state.vouches):
+                peer = state.vouches.owner_beyond(key, state.own, self._host.now())
+                if peer is not None and (peer.id in excluded or peer.id == transit.came_from):
+                    step = Step.WAIT
+            is_fenced = peer is None and step is Step.DELIVER and not state.may_serve
+            if step is Step.WAIT or not state.is_ready or is_fenced:
                 waiting.append(key)
                 continue
             hop: PeerRef | None = self._host.peer if peer is None else peer

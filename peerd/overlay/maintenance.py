@@ -18,6 +18,8 @@ from peerd.telemetry.schema import LeaseChanged
 JITTER: Final = 0.2
 LAG_STRETCH: Final = 2.0
 """A node whose own timers are late is more patient with others, by so many times the lag."""
+VOUCHERS_ASKED_MAX: Final = 4
+"""Peers asked in one exchange whether they still see what this node does not."""
 RANDOM_EVERY: Final = 3
 """Exchanges with the left neighbour for one with a random member."""
 
@@ -111,6 +113,8 @@ class Maintenance:
         if left is not None:
             self._left_contact = (left.id, self._host.now())
             self._membership.exchange(left)
+        for voucher in state.vouches.vouchers()[:VOUCHERS_ASKED_MAX]:
+            self._membership.exchange(voucher)
         if left is None or self._ticks % RANDOM_EVERY == 0:
             self._membership.exchange(self._host.rng.choice(tuple(leaves)))
 

@@ -263,6 +263,7 @@ class Membership:
             state.leaves.note_adjacent(peer.id, message.larger[0].id)
         if message.smaller:
             state.leaves.note_adjacent(message.smaller[0].id, peer.id)
+        state.vouches.heard(peer, (*message.smaller, *message.larger), self._host.now())
         self.check_reported(message.failed, peer)
         self.consider((*message.smaller, *message.larger, *message.candidates))
 
@@ -314,6 +315,7 @@ class Membership:
         state.proximity.forget(peer.id)
         state.coordinates.pop(peer.id, None)
         self._withheld.pop(peer.id, None)
+        state.vouches.forget(peer.id)
         state.note_departed(peer, was_member=member is not None, has_left=evidence == LEFT)
         if member is None and entry is None:
             return
@@ -328,6 +330,9 @@ class Membership:
             for other in state.leaves:
                 self._host.send(other, notice, Priority.URGENT)
         state.tell_change((), (member,))
+        if evidence != LEFT:
+            self._host.cancel_timer("second_opinion")
+            self._host.set_timer("second_opinion", state.config.vouch_delay)
         self.verify_neighbours()
         self.repair()
 

@@ -206,7 +206,7 @@ class Overlay(Plugin):
 
     @handles(Route)
     def _on_route(self, message: Route, source: PeerRef) -> RouteAck:
-        return self.forwarder.received(message)
+        return self.forwarder.received(message, source)
 
     @handles(Broadcast)
     def _on_broadcast(self, message: Broadcast, source: PeerRef) -> RouteAck:
@@ -282,6 +282,10 @@ class Overlay(Plugin):
     @on_timer("table_probe")
     def _table_probe(self, payload: object) -> None:
         self.table_care.probe()
+
+    @on_timer("second_opinion")
+    def _second_opinion(self, payload: object) -> None:
+        self.membership.verify_neighbours()
 
     @on_timer("probe_retry")
     def _probe_retry(self, payload: NodeId) -> None:

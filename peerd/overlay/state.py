@@ -20,12 +20,15 @@ from peerd.overlay.ports import OverlayHost
 from peerd.overlay.proximity import Proximity
 from peerd.overlay.table import RoutingTable
 from peerd.overlay.tuning import FailureRate
+from peerd.overlay.vouching import Vouches
 from peerd.telemetry.schema import LeafSetChanged, PartitionSuspected
 
 ABSENCE_SHARE: Final = 2 / 3
 """Without any event for this share of ``failure_timeout``, a node takes itself for the one that was away."""
 ISOLATION_PEERS_MIN: Final = 3
 """With at least so many known peers, all silent at once, the fault is more likely this node's."""
+VOUCH_EXCHANGES: Final = 3
+"""A neighbour's vouch stands for so many times ``exchange_interval``."""
 PARTITION_PEERS_MIN: Final = 4
 """Fewer peers lost at once are no sign of a partition."""
 
@@ -52,6 +55,7 @@ class OverlayState:
         self.suspects: dict[NodeId, str] = {}
         """Peers that must not be routed through now, and the evidence."""
         self.departed = DepartedPeers(config.failed_memory, config.departed_memory, config.departed_interval)
+        self.vouches = Vouches(self.departed, config.vouch_delay, VOUCH_EXCHANGES * config.exchange_interval)
         self.mass_loss = MassLoss(2 * config.failure_timeout, config.partition_share, PARTITION_PEERS_MIN)
         self.lease = Lease(self.leaves, self.heard, config.lease, ABSENCE_SHARE * config.failure_timeout)
         self.candidates: dict[NodeId, PeerRef] = {}
@@ -72,6 +76,10 @@ class OverlayState:
     def may_serve(self) -> bool:
         """Whether this node may answer as root now: in the ring, not leaving, and both sides confirmed in time."""
         return self.is_ready and not self.is_leaving and self.lease.is_held(self.host.now())
+
+    def is_root(self, key: NodeId) -> bool:
+        """Whether no member is closer to ``key`` than this node; says nothing about peers that it cannot reach."""
+        return self.leaves.covers(key) and self.leaves.closest(key) is None
 
     @property
     def is_isolated(self) -> bool:

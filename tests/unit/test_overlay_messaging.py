@@ -228,7 +228,7 @@ def test_a_route_over_its_hop_limit_ends_here() -> None:
     ring = ring_of(5)
     place, source = hostile(ring)
     route = Route((source.id,), Note.TYPE_ID, b"\x92\x01\xc4\x00", source, 1, 1, 255)
-    assert place.node.overlay.forwarder.received(route) == RouteAck(True)
+    assert place.node.overlay.forwarder.received(route, source) == RouteAck(True)
     ring.run_for(1.0)
     assert sum(recorder(other).count(1) for other in ring.nodes) == 0
 
@@ -238,7 +238,7 @@ def test_the_overlays_own_messages_cannot_travel_in_an_envelope() -> None:
     place, source = hostile(ring)
     body = b"\x91" + b"\x05"
     ring.misbehaviour_is_failure = False
-    place.node.overlay.forwarder.received(Route((place.id,), RowRequest.TYPE_ID, body, source, 1, 5, 1))
+    place.node.overlay.forwarder.received(Route((place.id,), RowRequest.TYPE_ID, body, source, 1, 5, 1), source)
     ring.run_for(1.0)
     assert ring.is_exact()
 
@@ -273,7 +273,9 @@ def test_a_malformed_body_stops_where_it_is_decoded_and_raises_nothing() -> None
     ring.sink = sink = ListSink()
     place, source = hostile(ring)
     target = ring.nodes[2].id
-    assert place.node.overlay.forwarder.received(Route((target,), Note.TYPE_ID, b"junk", source, 1, 9, 1)).accepted
+    assert place.node.overlay.forwarder.received(
+        Route((target,), Note.TYPE_ID, b"junk", source, 1, 9, 1), source
+    ).accepted
     ring.run_for(1.0)
     assert [record["address"] for record in sink.of_kind("peer.misbehaved")] == [source.address]
     assert not ring.misbehaviours, "any hop may have damaged the body: nobody's link is cut for it"
