@@ -46,7 +46,7 @@ class OverlayConfig(PluginConfig):
         "Time to wait for a peer whose RTT is not known yet; it includes dialling it.",
     )
     route_deadline: Interval = setting(
-        "10s",
+        "30s",
         "How long one hop tries to pass a routed message on before it drops (and counts) it. "
         "Longer survives longer repairs, and holds messages longer.",
     )

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from peerd.api import Priority
-from peerd.ids import NodeId
-from peerd.overlay.membership import Membership
+from peerd.overlay.membership import NO_HEARTBEAT, SUSPICION_SHARE, Membership
 from peerd.overlay.messages import Heartbeat
 from peerd.overlay.state import OverlayState
 from peerd.telemetry.schema import LeaseChanged
 
 JITTER: Final = 0.2
+HEARTBEATS_MISSED: Final = 1.25
+"""So many heartbeat intervals of silence at least, before the right neighbour is suspected."""
 LAG_STRETCH: Final = 2.0
 """A node whose own timers are late is more patient with others, by so many times the lag."""
 VOUCHERS_ASKED_MAX: Final = 4
@@ -34,7 +35,6 @@ class Maintenance:
         self._host = state.host
         self._membership = membership
         self._ticks = 0
-        self._left_contact: tuple[NodeId, float] | None = None
         self._is_settling = False
         self._had_lease = True
         self._heartbeat_due = float("inf")
@@ -54,24 +54,20 @@ class Maintenance:
     def heartbeat(self) -> None:
         """Tell the left neighbour that this node lives; check that the right one does."""
         state, now = self.state, self._host.now()
+        heartbeat_s = state.config.heartbeat_interval
         state.history.lag_s = max(0.0, now - self._heartbeat_due)
-        self._heartbeat_due = now + state.config.heartbeat_interval
-        self._host.set_timer("heartbeat", state.config.heartbeat_interval)
+        self._heartbeat_due = now + heartbeat_s
+        self._host.set_timer("heartbeat", heartbeat_s)
         if state.lease.note_event(now):
             self.was_away()
         self._membership.judge()
         self._tell_lease()
         left, right = state.leaves.left_neighbour(), state.leaves.right_neighbour()
         if left is not None:
-            contact = self._left_contact
-            is_fresh = (
-                contact is not None and contact[0] == left.id and now - contact[1] < state.config.heartbeat_interval
-            )
-            if not is_fresh:
-                self._host.send(left, _HEARTBEAT, Priority.URGENT)
-        patience_s = state.config.failure_timeout + LAG_STRETCH * state.history.lag_s
-        if right is not None and state.silence_s(right.id) > patience_s:
-            self._membership.suspect(right, "silent")
+            self._host.send(left, _HEARTBEAT, Priority.URGENT)
+        patience_s = max(SUSPICION_SHARE * state.config.failure_timeout, HEARTBEATS_MISSED * heartbeat_s)
+        if right is not None and state.silence_s(right.id) > patience_s + LAG_STRETCH * state.history.lag_s:
+            self._membership.suspect(right, NO_HEARTBEAT)
 
     def was_away(self) -> None:
         """This node was not running for a while: it may have been given up, so it asks before it serves or accuses."""
@@ -111,7 +107,6 @@ class Maintenance:
         self._ticks += 1
         left = leaves.left_neighbour()
         if left is not None:
-            self._left_contact = (left.id, self._host.now())
             self._membership.exchange(left)
         for voucher in state.vouches.vouchers()[:VOUCHERS_ASKED_MAX]:
             self._membership.exchange(voucher)

@@ -23,6 +23,11 @@ LEFT: Final = "left"
 """Evidence that is the peer's own word."""
 BACK_AT_ONCE: Final = 3
 """Other removed peers that are looked for when one has come back."""
+NO_HEARTBEAT: Final = "no_heartbeat"
+"""Evidence against the right neighbour."""
+SUSPICION_SHARE: Final = 0.5
+"""A silent neighbour is suspected after this share of ``failure_timeout``, and removed after the whole; anybody else is
+removed for silence alone only when probes went unanswered for this share."""
 REPRIEVES_MAX: Final = 4
 """How often a peer that is heard, but does not answer a probe, is given another chance."""
 ISOLATION_TIMEOUTS: Final = 4
@@ -36,8 +41,11 @@ class Probe:
     peer: PeerRef
     evidence: str
     is_reported: bool
+    started_at: float
     attempts: int = 0
     reprieves: int = 0
+    is_down: bool = False
+    """The driver could not get a link: this is more than silence."""
     is_search: bool = False
     """It looks for a removed peer."""
     sent_at: float = 0.0
@@ -90,7 +98,7 @@ class Membership:
         state = self.state
         if peer.id == state.own or peer.id in self._probes or len(self._probes) >= PROBES_MAX:
             return
-        probe = self._probes[peer.id] = Probe(peer, evidence, is_reported)
+        probe = self._probes[peer.id] = Probe(peer, evidence, is_reported, self._host.now())
         if not state.is_known(peer.id):
             state.candidates[peer.id] = peer
         self._send(probe)
@@ -98,7 +106,7 @@ class Membership:
     def _search(self, peer: PeerRef) -> None:
         """Probe a removed peer, once. Nobody is told of it as a candidate, and nothing follows from its silence."""
         if peer.id not in self._probes and len(self._probes) < PROBES_MAX:
-            self._probes[peer.id] = probe = Probe(peer, "departed", False, is_search=True)
+            self._probes[peer.id] = probe = Probe(peer, "departed", False, self._host.now(), is_search=True)
             self._send(probe)
 
     def suspect(self, peer: PeerRef, evidence: str, *, is_reported: bool = False) -> None:
@@ -110,6 +118,13 @@ class Membership:
         self.exchange(peer, evidence, is_reported=is_reported)
         if peer.id not in self._probes:
             del state.suspects[peer.id]  # too many probes under way; whoever trips over it next asks again
+
+    def down(self, peer: PeerRef) -> None:
+        """The link is gone, and a new one could not be had."""
+        self.suspect(peer, "peer_down")
+        probe = self._probes.get(peer.id)
+        if probe is not None:
+            probe.is_down = True
 
     def _mark(self, peer: PeerRef, evidence: str) -> None:
         self.state.suspects[peer.id] = evidence
@@ -188,7 +203,7 @@ class Membership:
             probe.attempts = 0  # it spoke meanwhile: alive, the answer was lost
             probe.reprieves += 1
         probe.attempts += 1
-        if probe.attempts < state.config.probe_attempts:
+        if probe.attempts < state.config.probe_attempts or self._is_early(probe):
             if peer.id not in state.suspects and state.is_known(peer.id):
                 self._mark(peer, probe.evidence)
             self._host.set_timer("probe_retry", state.config.probe_retry, peer.id)
@@ -200,6 +215,18 @@ class Membership:
         else:
             self.remove(peer, probe.evidence, is_told=not probe.is_reported)
         self._check_drained()
+
+    def _is_early(self, probe: Probe) -> bool:
+        """A paused process is as silent as a dead one, but only for a while.
+
+        Of a neighbour whose heartbeats stopped the whole silence counts; of others, only from the first probe on.
+        """
+        state, node_id = self.state, probe.peer.id
+        if probe.is_down or probe.is_reported or not state.is_known(node_id):
+            return False
+        if probe.evidence == NO_HEARTBEAT:
+            return state.silence_s(node_id) < state.config.failure_timeout
+        return self._host.now() - probe.started_at < SUSPICION_SHARE * state.config.failure_timeout
 
     def _withhold(self, peer: PeerRef, evidence: str) -> None:
         """Nobody at all is heard: accuse nobody yet, and ask everybody. Whoever answers ends the isolation."""
@@ -263,9 +290,24 @@ class Membership:
             state.leaves.note_adjacent(peer.id, message.larger[0].id)
         if message.smaller:
             state.leaves.note_adjacent(message.smaller[0].id, peer.id)
+        self._close_ring(peer, message)
         state.vouches.heard(peer, (*message.smaller, *message.larger), self._host.now())
         self.check_reported(message.failed, peer)
         self.consider((*message.smaller, *message.larger, *message.candidates))
+
+    def _close_ring(self, peer: PeerRef, message: LeafSetProbe | LeafSetReply) -> None:
+        """After most of a ring is gone, its two ends may face each other, each waiting for somebody in between.
+
+        When nobody is known beyond the leaf set, and the far end of it says of itself what this node finds (nothing on
+        that side, and this node last on the other), then these are all: the ends are neighbours.
+        """
+        leaves, table, own = self.state.leaves, self.state.table, self.state.own
+        if leaves.is_gapless or not len(leaves) or any(entry.id not in leaves for entry in table):
+            return
+        if leaves.right_neighbour() is None and not message.smaller and _ends_with(message.larger, own):
+            leaves.note_adjacent(own, peer.id)
+        elif leaves.left_neighbour() is None and not message.larger and _ends_with(message.smaller, own):
+            leaves.note_adjacent(peer.id, own)
 
     def notified(self, failed: tuple[NodeId, ...], source: PeerRef) -> None:
         """A peer removed these; when this node is among them, tell the peer that it lives."""
@@ -356,3 +398,7 @@ class Membership:
                 other = leaves.smaller() or leaves.larger()
                 if other:
                     self.exchange(other[-1])
+
+
+def _ends_with(side: tuple[PeerRef, ...], node_id: NodeId) -> bool:
+    return bool(side) and side[-1].id == node_id

@@ -183,7 +183,7 @@ class Overlay(Plugin):
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         """The link is gone and could not be had back: probe at once, and do not route there meanwhile."""
-        self.membership.suspect(peer, "peer_down")
+        self.membership.down(peer)
 
     def validate(self) -> None:
         """Assert the invariants of tables and bookkeeping."""

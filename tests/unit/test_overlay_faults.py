@@ -173,7 +173,7 @@ def test_messages_in_flight_survive_a_crash_on_their_way() -> None:
     keys = [NodeId(ring.rng.getrandbits(128)) for _ in range(60)]
     for number, key in enumerate(keys):
         ring.rng.choice(ring.live_nodes()).node.hosts["recorder"].route(key, Note(number))
-    ring.run_for(12.0)
+    ring.run_for(40.0)
     oracle = RingOracle.of(ring)
     for number, key in enumerate(keys):
         takers = [place.id for place in ring.live_nodes() if recorder(place).count(number)]
