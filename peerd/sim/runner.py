@@ -244,7 +244,7 @@ class Runner:
     def _check(self, action: actions.Check) -> None:
         name = ", ".join(action.checkers)
         try:
-            self.simulation.check(BY_NAME[checker] for checker in action.checkers)
+            self.simulation.check(BY_NAME[checker]() for checker in action.checkers)
         except SimulationFailure as failure:
             self.report.checks.append(CheckResult(name, self.simulation.now, False, failure.reason))
             raise

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from peerd.errors import ConfigError
 from peerd.overlay.config import OverlayConfig
-from peerd.sim.checkers import BY_NAME
+from peerd.sim.checkers import BY_NAME, USUAL
 from peerd.sim.latency import ConstantLatency, EuclideanLatency, LatencyModel, MatrixLatency
 from peerd.sim.network import NetworkConfig
 from peerd.swap.config import SwapConfig
@@ -161,7 +161,7 @@ class Check(Action):
     """Ask checkers; the run fails if anything does not hold."""
 
     do: Literal["check"]
-    checkers: tuple[str, ...] = Field(default=tuple(BY_NAME), description="Which: " + ", ".join(BY_NAME) + ".")
+    checkers: tuple[str, ...] = Field(default=USUAL, description="Which: " + ", ".join(BY_NAME) + ".")
 
     @model_validator(mode="after")
     def _check_names(self) -> Check:
