@@ -55,9 +55,8 @@ class ObservedNode(Node):
 
     def stop(self, reason: str) -> None:
         """Who leaves answers for no key any more."""
-        if not self.is_stopped:
-            self._observer.on_ready_changed(self._index, False)
         super().stop(reason)
+        self._observer.on_ready_changed(self._index, False)
 
 
 class WatchedNode(ObservedNode):

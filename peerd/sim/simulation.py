@@ -65,6 +65,8 @@ class Simulation(World[ObservedNode]):
         self.truth = Truth(self.network)
         self.places: dict[NodeId, Place] = {}
         """By id; the newest place, should an id have two."""
+        self.introducers: dict[int, list[Place]] = {}
+        """Whom the newest incarnation of a node was told to join through, by index."""
         self.checkers = tuple(checkers)
         self.sweeps = 0
         self._plugins = plugins
@@ -97,15 +99,17 @@ class Simulation(World[ObservedNode]):
         )
         is_watched = any(self._watchers[hook] for hook in ("handled", "sent", "emitted"))
         kind = WatchedNode if is_watched else ObservedNode
-        return kind(driver, settings, self._plugins(place.index), self, place.index)
+        node = kind(driver, settings, self._plugins(place.index), self, place.index)
+        self.truth.runs(place)
+        for watcher in self._watchers["booted"]:
+            self._judge(watcher, watcher.booted(self, place, node), place)
+        return node
 
     def started(self, place: Place) -> None:
         """Join through a few running nodes; the first one founds the ring."""
-        running = self.live_nodes()
-        self.truth.runs(place)
-        for watcher in self._watchers["booted"]:
-            self._judge(watcher, watcher.booted(self, place), place)
+        running = [other for other in self.live_nodes() if other is not place]
         contacts = self._contacts.sample(running, min(CONTACTS, len(running)))
+        self.introducers[place.index] = contacts
         place.node.start([(other.peer.host, other.peer.port) for other in contacts])
 
     def live_nodes(self) -> list[Place]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.node import Node
 from peerd.telemetry.schema import Event
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Watcher:
     watched_messages: ClassVar[tuple[type[Message], ...]] = ()
     """What `handled` is told of."""
 
-    def booted(self, simulation: Simulation, place: Place) -> str | None:
+    def booted(self, simulation: Simulation, place: Place, node: Node) -> str | None:
         """A new incarnation is about to start."""
 
     def delivered(self, simulation: Simulation, delivery: Delivery) -> str | None:

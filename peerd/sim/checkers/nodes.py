@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from peerd import limits
 from peerd.errors import Bug
 from peerd.ids import DIGIT_VALUES, DIGITS, NodeId, format_id, parse_id, short_id
+from peerd.node import Node
 from peerd.overlay.forwarding import HELD_MAX
 from peerd.overlay.membership import LEFT, PROBES_MAX
 from peerd.overlay.state import FAILED_REMEMBERED_MAX
@@ -74,9 +75,9 @@ class MonotoneEpochs(Checker):
     def __init__(self) -> None:
         self._epochs: dict[NodeId, int] = {}
 
-    def booted(self, simulation: Simulation, place: Place) -> str | None:
+    def booted(self, simulation: Simulation, place: Place, node: Node) -> str | None:
         """Compare with the last start."""
-        epoch, last = place.node.settings.boot_epoch, self._epochs.get(place.id, 0)
+        epoch, last = node.settings.boot_epoch, self._epochs.get(place.id, 0)
         self._epochs[place.id] = epoch
         if epoch <= last:
             return f"{short_id(place.id)} starts with boot epoch {epoch}, after {last}"
