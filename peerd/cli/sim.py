@@ -5,29 +5,44 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
+from peerd.cli.options import Output, OutputOption
+from peerd.cli.sim_swarm import swarm
 from peerd.errors import ConfigError, ExitCode, PeerdError
 
 if TYPE_CHECKING:
     from peerd.sim.determinism import Verdict
     from peerd.sim.report import ScenarioReport
 
-
-class Output(StrEnum):
-    """How to print."""
-
-    TABLE = "table"
-    JSON = "json"
+DEFAULT: Final = "run"
 
 
+class _Commands(TyperGroup):
+    """What names no command is a scenario file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the default command in front of such arguments."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Simulate a cluster: `peerd sim SCENARIO` (short for `peerd sim run SCENARIO`) or `peerd sim swarm`.",
+    no_args_is_help=True,
+)
+
+
+@app.command(DEFAULT)
 def sim(
     scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (TOML); see docs/simulator.md.")],
     seed: Annotated[
@@ -42,7 +57,7 @@ def sim(
     events: Annotated[
         Path | None, typer.Option(metavar="DIR", file_okay=False, help="Write event logs there, for `peerd analyze`.")
     ] = None,
-    output: Annotated[Output, typer.Option("-o", "--output", help="How to print the report.")] = Output.TABLE,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a scenario: simulated nodes, real protocol code, virtual time. One seed is one run.
 
@@ -56,6 +71,9 @@ def sim(
         raise typer.Exit(ExitCode.CONFIG if isinstance(error, ConfigError) else ExitCode.FAILURE) from error
     if not passed:
         raise typer.Exit(ExitCode.FAILURE)
+
+
+app.command()(swarm)
 
 
 def _run(path: Path, seed: int | None, is_checked: bool, events: Path | None, output: Output, errors: Console) -> bool:
