@@ -172,6 +172,7 @@ def print_report(report: ScenarioReport, verdict: Verdict | None, console: Conso
             for row in report.lookups
         ],
     )
+    _print_workloads(report, console)
     calls = [
         (
             f"{call['at_s']:.1f} s",
@@ -188,6 +189,49 @@ def print_report(report: ScenarioReport, verdict: Verdict | None, console: Conso
     if verdict is not None:
         checks.append(("", "determinism", str(verdict)))
     _print_rows(console, "Checks", ("at", "what", "result"), checks)
+
+
+def _print_workloads(report: ScenarioReport, console: Console) -> None:
+    _print_rows(
+        console,
+        "Churn",
+        ("phase", "came", "of them back", "killed", "vanished", "left"),
+        [
+            (
+                phase,
+                *(f"{count:,}" for count in (row.arrivals, row.returns, row.killed, row.silenced, row.left)),
+            )
+            for phase, row in report.churn.items()
+        ],
+    )
+    _print_rows(
+        console,
+        "Messages to keys",
+        ("phase", "sent", "right", "wrong", "lost", "orphans", "hops", "p50", "p99", "stretch"),
+        [
+            (
+                row.phase,
+                *(f"{count:,}" for count in (row.sent, row.right, row.wrong, row.lost, row.orphaned)),
+                f"{row.mean_hops:.2f}",
+                *(f"{row.quantile_s(share):.3f} s" for share in (0.5, 0.99)),
+                f"{row.stretch:.2f}",
+            )
+            for row in report.workloads
+        ],
+    )
+    names = {rate.message: None for row in report.workloads for rate in row.rates}
+    sent = [{rate.message: f"{rate.sent_per_s:.3f}" for rate in row.rates} for row in report.workloads]
+    totals = [
+        ("control (all but Route)", *(f"{row.control_per_s:.3f}" for row in report.workloads)),
+        ("control without acks", *(f"{row.maintenance_per_s:.3f}" for row in report.workloads)),
+        ("bytes", *(f"{row.bytes_per_s:,.1f}" for row in report.workloads)),
+    ]
+    _print_rows(
+        console,
+        "Sent, a second a node",
+        ("message", *(row.phase for row in report.workloads)),
+        [*((name, *(row.get(name, "") for row in sent)) for name in names), *totals] if sent else [],
+    )
 
 
 def _print_rows(console: Console, title: str, headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

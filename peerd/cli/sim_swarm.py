@@ -155,6 +155,6 @@ def _print_summary(summary: SwarmSummary, seeds: int, console: Console) -> None:
         facts.append(("whole after", f"{median:.0f} s (median), {repaired[-1]:.0f} s (longest)"))
     console.print()
     print_facts(console, facts)
-    print_table(console, ("state", "seeds"), sorted(summary.states.items(), key=lambda item: (-item[1], item[0])))
+    print_table(console, ("state", "seeds"), ((state, count) for state, count in summary.states.most_common()))
     if summary.never:
         console.print(f"never reached: {', '.join(summary.never)}", markup=False, highlight=False, soft_wrap=True)

@@ -174,14 +174,15 @@ class Workload(Watcher):
         self._traffic = simulation.traffic()
         self._send_later()
 
-    def stop(self) -> LookupReport:
-        """Send no more and take stock of the traffic; probes on their way are still judged."""
+    def stop(self) -> None:
+        """Send no more and take stock of the traffic, once; probes on their way are still judged."""
+        if not self._is_on:
+            return
         self._is_on = False
         simulation, report = self._simulation, self.report
         report.duration_s = simulation.now - self._begun_s
         report.node_seconds = simulation.truth.node_seconds - self._node_seconds
         self._count_traffic()
-        return report
 
     def finish(self) -> LookupReport:
         """Judge whatever has not arrived, as if its time were over."""
