@@ -135,6 +135,7 @@ class Simulation(World[ObservedNode]):
         if place.is_live:
             super().pause(place)
             self.truth.rests(place, is_paused=True)
+            self.truth.observe()
 
     def resume(self, place: Place) -> None:
         """SIGCONT."""
@@ -143,6 +144,17 @@ class Simulation(World[ObservedNode]):
             self.truth.runs(place)
             if place.node.is_ready:
                 self.truth.ready.add(place.id)
+            self.truth.observe()
+
+    def partition(self, *groups: Iterable[Place]) -> None:
+        """Only nodes of one group reach each other."""
+        super().partition(*groups)
+        self.truth.observe()
+
+    def heal(self) -> None:
+        """Undo partition, cuts and clogs."""
+        super().heal()
+        self.truth.observe()
 
     def stop(self, place: Place, reason: str = "stopped") -> None:
         """Leave in order; the process ends once its last messages are under way."""
