@@ -85,8 +85,17 @@ class ChurnReport:
 class Churn:
     """Takes and adds nodes of a simulation from `start` until `stop`."""
 
-    def __init__(self, simulation: Simulation, settings: ChurnSettings, *, name: str = "churn") -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        settings: ChurnSettings,
+        *,
+        name: str = "churn",
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """``name`` picks the generator; ``note`` is told what happens, in words."""
         self.report = ChurnReport()
+        self._note = note
         self._simulation = simulation
         self._settings = settings
         self._rng = fork(simulation.seed, name)
@@ -129,6 +138,7 @@ class Churn:
             simulation.restart(place)
         else:
             place = simulation.add_node()
+        self._note(f"churn: {place.index} comes")
         self._begin_session(place)
 
     def _begin_session(self, place: Place) -> None:
@@ -143,6 +153,7 @@ class Churn:
             self._begin_session(place)
             return
         draw = self._rng.random()
+        self._note(f"churn: {place.index} goes")
         if draw < settings.silent:
             self.report.silenced += 1
             simulation.silence(place)

@@ -43,7 +43,7 @@ PROOF_S: Final = 30.0
 PROOF_PROBES_PER_S: Final = 10.0
 LOOKUPS_GAP_S: Final = 2.0
 BROADCASTS_GAP_S: Final = 5.0
-CHECK_EVERY: Final = 4
+CHECK_EVERY: Final = 8
 """Events between two looks at the node that one touched."""
 
 SOMETIMES: Final = (

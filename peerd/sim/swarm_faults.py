@@ -28,7 +28,7 @@ class Faults:
         self._plan = plan
         self._is_on = False
         self._rngs = {feature: fork(simulation.seed, "swarm", feature) for feature in plan.features}
-        self._churn = Churn(simulation, plan.churn, name="swarm/churn")
+        self._churn = Churn(simulation, plan.churn, name="swarm/churn", note=self.note)
 
     def note(self, text: str, kind: str = "") -> None:
         """Something happened now."""
