@@ -198,10 +198,10 @@ def _print_workloads(report: ScenarioReport, console: Console) -> None:
         ("phase", "came", "of them back", "killed", "vanished", "left"),
         [
             (
-                phase,
+                row.phase,
                 *(f"{count:,}" for count in (row.arrivals, row.returns, row.killed, row.silenced, row.left)),
             )
-            for phase, row in report.churn.items()
+            for row in report.churn
         ],
     )
     _print_rows(

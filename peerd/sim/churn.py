@@ -67,6 +67,7 @@ class ChurnSettings(BaseModel):
 class ChurnReport:
     """What churn did."""
 
+    phase: str = ""
     arrivals: int = 0
     returns: int = 0
     """Arrivals of a node from before."""

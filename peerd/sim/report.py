@@ -75,8 +75,7 @@ class ScenarioReport:
     checks: list[CheckResult] = field(default_factory=list)
     lookups: list[LookupSummary] = field(default_factory=list)
     workloads: list[LookupReport] = field(default_factory=list)
-    churn: dict[str, ChurnReport] = field(default_factory=dict)
-    """By phase."""
+    churn: list[ChurnReport] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
     """What plugins' scenario actions reported, in order: ``at_s``, ``protocol`` and the action's own keys."""
     failure: str | None = None

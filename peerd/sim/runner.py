@@ -78,7 +78,7 @@ class Runner:
             sink=sink,
             checkers=checkers,
             check_every=scenario.check_every,
-            sweep_every=scenario.sweep_every or 1 << 62,
+            sweep_every=scenario.sweep_every,
         )
         self._rng = self.simulation.rng
         self._phase = ""
@@ -247,7 +247,8 @@ class Runner:
             if isinstance(action, actions.ChurnTrace)
             else Churn(self.simulation, action, name=f"churn/{self._phase}/{action.at_s}")
         )
-        self.report.churn[self._phase] = churn.report
+        churn.report.phase = self._phase
+        self.report.churn.append(churn.report)
         churn.start()
         self.simulation.after(duration_s, churn.stop)
 

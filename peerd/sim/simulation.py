@@ -34,6 +34,8 @@ CONTACTS: Final = 3
 """How many running nodes a new one is told of."""
 SWEEP_EVENTS: Final = 1000
 """Events between two sweeps of the checkers, when there are any."""
+SWEEP_S: Final = 5.0
+"""Virtual seconds between two sweeps at most: in a small ring little happens."""
 _HOOKS: Final = ("booted", "delivered", "passed", "handled", "sent", "emitted", "ready_changed")
 
 
@@ -44,7 +46,8 @@ class Simulation(World[ObservedNode]):
     """``plugins(index)`` makes the plugins of the node at that index, anew for each incarnation.
 
     ``check_every``: ask `Node.validate` and the checkers about the node that an event touched, after every so many
-    events (0: never). ``checkers`` are asked every ``sweep_every`` events about the invariants that hold always.
+    events (0: never). ``checkers`` are asked about the invariants that hold always every ``sweep_every`` events, and
+    every `SWEEP_S` virtual seconds unless that is 0, which means never.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Simulation(World[ObservedNode]):
         self._sweep_every = sweep_every
         self._until_check = check_every
         self._until_sweep = sweep_every
+        self._next_sweep_s = SWEEP_S
         for checker in self.checkers:
             self.watch(checker)
         if check_every or checkers:
@@ -210,10 +214,10 @@ class Simulation(World[ObservedNode]):
                 self._until_check = self._check_every
                 if self.nodes[index].is_live:
                     self._check_node(self.nodes[index])
-        self._until_sweep -= 1
-        if self._until_sweep <= 0:
-            self._until_sweep = self._sweep_every
-            self.sweep()
+        if self._sweep_every:
+            self._until_sweep -= 1
+            if self._until_sweep <= 0 or self.engine.now >= self._next_sweep_s:
+                self.sweep()
 
     def _check_node(self, place: Place) -> None:
         self._validate(place)
@@ -225,6 +229,8 @@ class Simulation(World[ObservedNode]):
     def sweep(self) -> None:
         """Ask the checkers that hold always. Raises `SimulationFailure`."""
         self.sweeps += 1
+        self._until_sweep = self._sweep_every
+        self._next_sweep_s = self.engine.now + SWEEP_S
         self.check(checker for checker in self.checkers if checker.holds_always)
 
     # What nodes do (peerd.sim.observed.Observer)

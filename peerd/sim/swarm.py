@@ -11,11 +11,11 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from peerd.errors import Unavailable
 from peerd.messages import PeerRef, encode_body
@@ -173,7 +173,7 @@ class SeedRun:
         if self.plan.has("broadcasts"):
             self._every(BROADCASTS_GAP_S, self._broadcast)
 
-    def _every(self, gap_s: float, act: Any) -> None:
+    def _every(self, gap_s: float, act: Callable[[Place], None]) -> None:
         def due() -> None:
             ready = self.simulation.truth.ready.ids
             if self._is_working and ready:

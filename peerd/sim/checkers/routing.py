@@ -83,6 +83,7 @@ class SingleRoot(Checker):
 
     def __init__(self) -> None:
         self._since: dict[tuple[NodeId, NodeId], float] = {}
+        self._asked_at = 0.0
         self.longest_s = 0.0
         """The longest that two nodes answered for one key, disturbed or not."""
 
@@ -90,6 +91,9 @@ class SingleRoot(Checker):
         """Which neighbours overlap, and since when."""
         now, ids = simulation.now, simulation.truth.ready.ids
         before, self._since = self._since, {}
+        if now - self._asked_at > SERVE_TWICE_S:
+            before = {}  # too long ago to say that it went on meanwhile
+        self._asked_at = now
         offences = []
         for position, first in enumerate(ids if len(ids) > 1 else ()):
             second = ids[(position + 1) % len(ids)]
