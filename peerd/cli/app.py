@@ -20,7 +20,6 @@ COMMANDS: Final = {
     "peers": "peerd.cli.peers:peers",
     "ring": "peerd.cli.ring:ring",
     "route": "peerd.cli.route:route",
-    "sim": "peerd.cli.sim:sim",
     "analyze": "peerd.cli.analyze:analyze",
     "healthcheck": "peerd.cli.healthcheck:healthcheck",
     "version": "peerd.cli.version:version",
@@ -28,6 +27,7 @@ COMMANDS: Final = {
 GROUPS: Final = {
     "cluster": "peerd.cli.cluster:app",
     "config": "peerd.cli.config:app",
+    "sim": "peerd.cli.sim:app",
 }
 HELP_WIDTH_MAX: Final = 120
 COMPLETION_VARIABLE: Final = "_PEERD_COMPLETE"

@@ -5,29 +5,44 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
+from peerd.cli.options import Output, OutputOption
+from peerd.cli.sim_swarm import swarm
 from peerd.errors import ConfigError, ExitCode, PeerdError
 
 if TYPE_CHECKING:
     from peerd.sim.determinism import Verdict
     from peerd.sim.report import ScenarioReport
 
-
-class Output(StrEnum):
-    """How to print."""
-
-    TABLE = "table"
-    JSON = "json"
+DEFAULT: Final = "run"
 
 
+class _Commands(TyperGroup):
+    """What names no command is a scenario file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the default command in front of such arguments."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Simulate a cluster: `peerd sim SCENARIO` (short for `peerd sim run SCENARIO`) or `peerd sim swarm`.",
+    no_args_is_help=True,
+)
+
+
+@app.command(DEFAULT)
 def sim(
     scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (TOML); see docs/simulator.md.")],
     seed: Annotated[
@@ -42,7 +57,7 @@ def sim(
     events: Annotated[
         Path | None, typer.Option(metavar="DIR", file_okay=False, help="Write event logs there, for `peerd analyze`.")
     ] = None,
-    output: Annotated[Output, typer.Option("-o", "--output", help="How to print the report.")] = Output.TABLE,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a scenario: simulated nodes, real protocol code, virtual time. One seed is one run.
 
@@ -56,6 +71,9 @@ def sim(
         raise typer.Exit(ExitCode.CONFIG if isinstance(error, ConfigError) else ExitCode.FAILURE) from error
     if not passed:
         raise typer.Exit(ExitCode.FAILURE)
+
+
+app.command()(swarm)
 
 
 def _run(path: Path, seed: int | None, is_checked: bool, events: Path | None, output: Output, errors: Console) -> bool:
@@ -154,6 +172,7 @@ def print_report(report: ScenarioReport, verdict: Verdict | None, console: Conso
             for row in report.lookups
         ],
     )
+    _print_workloads(report, console)
     calls = [
         (
             f"{call['at_s']:.1f} s",
@@ -170,6 +189,49 @@ def print_report(report: ScenarioReport, verdict: Verdict | None, console: Conso
     if verdict is not None:
         checks.append(("", "determinism", str(verdict)))
     _print_rows(console, "Checks", ("at", "what", "result"), checks)
+
+
+def _print_workloads(report: ScenarioReport, console: Console) -> None:
+    _print_rows(
+        console,
+        "Churn",
+        ("phase", "came", "of them back", "killed", "vanished", "left"),
+        [
+            (
+                row.phase,
+                *(f"{count:,}" for count in (row.arrivals, row.returns, row.killed, row.silenced, row.left)),
+            )
+            for row in report.churn
+        ],
+    )
+    _print_rows(
+        console,
+        "Messages to keys",
+        ("phase", "sent", "right", "wrong", "lost", "orphans", "hops", "p50", "p99", "stretch"),
+        [
+            (
+                row.phase,
+                *(f"{count:,}" for count in (row.sent, row.right, row.wrong, row.lost, row.orphaned)),
+                f"{row.mean_hops:.2f}",
+                *(f"{row.quantile_s(share):.3f} s" for share in (0.5, 0.99)),
+                f"{row.stretch:.2f}",
+            )
+            for row in report.workloads
+        ],
+    )
+    names = {rate.message: None for row in report.workloads for rate in row.rates}
+    sent = [{rate.message: f"{rate.sent_per_s:.3f}" for rate in row.rates} for row in report.workloads]
+    totals = [
+        ("control (all but Route)", *(f"{row.control_per_s:.3f}" for row in report.workloads)),
+        ("control without acks", *(f"{row.maintenance_per_s:.3f}" for row in report.workloads)),
+        ("bytes", *(f"{row.bytes_per_s:,.1f}" for row in report.workloads)),
+    ]
+    _print_rows(
+        console,
+        "Sent, a second a node",
+        ("message", *(row.phase for row in report.workloads)),
+        [*((name, *(row.get(name, "") for row in sent)) for name in names), *totals] if sent else [],
+    )
 
 
 def _print_rows(console: Console, title: str, headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

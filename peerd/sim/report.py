@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from peerd.sim.churn import ChurnReport
 from peerd.sim.engine import Checkpoint
+from peerd.sim.workload import LookupReport
 
 
 @dataclass
@@ -72,6 +74,8 @@ class ScenarioReport:
     phases: list[PhaseSummary] = field(default_factory=list)
     checks: list[CheckResult] = field(default_factory=list)
     lookups: list[LookupSummary] = field(default_factory=list)
+    workloads: list[LookupReport] = field(default_factory=list)
+    churn: list[ChurnReport] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
     """What plugins' scenario actions reported, in order: ``at_s``, ``protocol`` and the action's own keys."""
     failure: str | None = None
@@ -96,4 +100,5 @@ class ScenarioReport:
         del data["checkpoints"]
         for summary, lookups in zip(data["lookups"], self.lookups, strict=True):
             summary["success"] = lookups.success
+        data["workloads"] = [workload.to_json() for workload in self.workloads]
         return {**data, "passed": self.passed, "events_per_s": self.events_per_s}

@@ -11,7 +11,8 @@ from peerd.api import LookupResult, Plugin
 from peerd.errors import ConfigError, Unavailable
 from peerd.ids import NodeId
 from peerd.sim import scenario as actions
-from peerd.sim.checkers import BY_NAME, Boundedness, Checker, CorrectDelivery, NodesValid
+from peerd.sim.checkers import BY_NAME, CONTINUOUS, Checker, CorrectDelivery
+from peerd.sim.churn import Churn, TraceChurn, read_trace
 from peerd.sim.network import State
 from peerd.sim.plugins import load_plugin, plugin_factory
 from peerd.sim.records import RecordSink
@@ -19,6 +20,7 @@ from peerd.sim.report import CheckResult, LookupSummary, PhaseSummary, ScenarioR
 from peerd.sim.rng import random_id
 from peerd.sim.scenario import Phase, Scenario
 from peerd.sim.simulation import Place, Simulation
+from peerd.sim.workload import Workload
 from peerd.sim.world import SimulationFailure
 
 Progress = Callable[[str, float], None]
@@ -62,7 +64,8 @@ class Runner:
     ) -> None:
         self.scenario = scenario
         self.report = ScenarioReport(scenario.name, seed)
-        checkers: list[Checker] = [Boundedness(), NodesValid()] if scenario.sweep_every else []
+        is_checked = scenario.sweep_every or scenario.check_every
+        checkers: list[Checker] = [kind() for kind in CONTINUOUS] if is_checked else []
         if scenario.check_deliveries:
             checkers.append(CorrectDelivery())
         self.simulation = Simulation(
@@ -75,10 +78,12 @@ class Runner:
             sink=sink,
             checkers=checkers,
             check_every=scenario.check_every,
-            sweep_every=scenario.sweep_every or 1 << 62,
+            sweep_every=scenario.sweep_every,
         )
         self._rng = self.simulation.rng
         self._phase = ""
+        self._phase_ends_s = 0.0
+        self._workloads: list[Workload] = []
 
     def run(self, progress: Progress) -> None:
         """All phases. Raises `SimulationFailure`."""
@@ -93,6 +98,8 @@ class Runner:
         """Fill in the totals."""
         simulation, report = self.simulation, self.report
         network = simulation.network
+        for workload in self._workloads:
+            workload.stop()
         report.wall_s = wall_s
         report.simulated_s = simulation.now
         report.events = simulation.engine.events
@@ -107,12 +114,20 @@ class Runner:
         for summary in report.lookups:
             if summary.success < summary.success_min and report.failure is None:
                 report.failure = f"{summary.success:.4f} of the lookups named the root, not {summary.success_min}"
+        for outcome in report.workloads:
+            for what, share, most in (
+                ("went astray", outcome.wrong_share, outcome.wrong_max),
+                ("were lost", outcome.lost_share, outcome.lost_max),
+            ):
+                if share > most and report.failure is None:
+                    report.failure = f"{share:.6f} of the messages {what}, over {most}"
         if simulation.sweeps:
             report.checks.append(CheckResult(f"{simulation.sweeps} sweeps", simulation.now, report.failure is None))
 
     def _run_phase(self, phase: Phase) -> None:
         simulation, network = self.simulation, self.simulation.network
         begun, events, messages = simulation.now, simulation.engine.events, network.frames_delivered
+        self._phase_ends_s = begun + phase.duration_s
         for action in sorted(phase.actions, key=lambda action: action.at_s):
             self._run_to(begun + action.at_s)
             self._act(action)
@@ -150,11 +165,16 @@ class Runner:
             case actions.Clog():
                 source, target = self._place(action.source), self._place(action.target)
                 simulation.network.clog(source.index, target.index, action.duration_s)
+                simulation.truth.disturb(simulation.now + action.duration_s)
             case actions.Conditions():
                 changes = action.model_dump(include={"loss", "duplication", "jitter"}, exclude_none=True)
                 simulation.network.configure(**changes)
             case actions.Lookups():
                 self._look_up(action)
+            case actions.Churn() | actions.ChurnTrace():
+                self._churn(action)
+            case actions.Workload():
+                self._begin_workload(action)
             case actions.WaitReady():
                 simulation.run_until(simulation.is_ready, limit_s=action.limit_s)
             case actions.Check():
@@ -214,6 +234,34 @@ class Runner:
 
     # Workload
 
+    def _duration_s(self, action: actions.Lasting) -> float:
+        duration_s = self._phase_ends_s - self.simulation.now if action.duration_s is None else action.duration_s
+        if duration_s <= 0:
+            raise ConfigError("the phase is over when this begins: give duration_s", key=self._phase)
+        return duration_s
+
+    def _churn(self, action: actions.Churn | actions.ChurnTrace) -> None:
+        duration_s = self._duration_s(action)
+        churn = (
+            TraceChurn(self.simulation, read_trace(action.file))
+            if isinstance(action, actions.ChurnTrace)
+            else Churn(self.simulation, action, name=f"churn/{self._phase}/{action.at_s}")
+        )
+        churn.report.phase = self._phase
+        self.report.churn.append(churn.report)
+        churn.start()
+        self.simulation.after(duration_s, churn.stop)
+
+    def _begin_workload(self, action: actions.Workload) -> None:
+        duration_s = self._duration_s(action)
+        name = f"workload/{self._phase}/{action.at_s}"
+        workload = Workload(self.simulation, action.rate_per_s, name=name, phase=self._phase)
+        workload.report.wrong_max, workload.report.lost_max = action.wrong_max, action.lost_max
+        self._workloads.append(workload)
+        self.report.workloads.append(workload.report)
+        workload.start()
+        self.simulation.after(duration_s, workload.stop)
+
     def _look_up(self, action: actions.Lookups) -> None:
         summary = LookupSummary(self._phase, success_min=action.success_min)
         self.report.lookups.append(summary)
@@ -244,7 +292,7 @@ class Runner:
     def _check(self, action: actions.Check) -> None:
         name = ", ".join(action.checkers)
         try:
-            self.simulation.check(BY_NAME[checker] for checker in action.checkers)
+            self.simulation.check(BY_NAME[checker]() for checker in action.checkers)
         except SimulationFailure as failure:
             self.report.checks.append(CheckResult(name, self.simulation.now, False, failure.reason))
             raise

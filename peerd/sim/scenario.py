@@ -12,11 +12,12 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from peerd.errors import ConfigError
 from peerd.overlay.config import OverlayConfig
-from peerd.sim.checkers import BY_NAME
+from peerd.sim.checkers import BY_NAME, USUAL
+from peerd.sim.churn import ChurnSettings
 from peerd.sim.latency import ConstantLatency, EuclideanLatency, LatencyModel, MatrixLatency
 from peerd.sim.network import NetworkConfig
 from peerd.swap.config import SwapConfig
@@ -150,6 +151,44 @@ class Lookups(Action):
     )
 
 
+class Lasting(Action):
+    """Base of what goes on for a while."""
+
+    duration_s: float | None = Field(
+        default=None, gt=0, le=1e7, description="For how long, seconds; absent: to the end of the phase."
+    )
+
+
+class Churn(Lasting, ChurnSettings):
+    """Nodes come and go at random times."""
+
+    do: Literal["churn"]
+
+
+class ChurnTrace(Lasting):
+    """Nodes come and go as a file says."""
+
+    do: Literal["churn_trace"]
+    file: Path = Field(description="The trace; a relative path is from the scenario's folder.")
+
+    @field_validator("file")
+    @classmethod
+    def _from_folder(cls, value: Path, info: ValidationInfo) -> Path:
+        folder: Path = (info.context or {}).get("folder", Path())
+        return folder / value
+
+
+class Workload(Lasting):
+    """Messages to random keys from random nodes, judged by the true ring when they are delivered."""
+
+    do: Literal["workload"]
+    rate_per_s: float = Field(gt=0, le=1e6, description="Messages a second in the whole ring, Poisson.")
+    wrong_max: float = Field(
+        default=1.0, ge=0, le=1, description="Share that may be delivered at a node that is not the root."
+    )
+    lost_max: float = Field(default=1.0, ge=0, le=1, description="Share that may be lost.")
+
+
 class WaitReady(Action):
     """Run until every node has joined; the phase's clock goes on meanwhile."""
 
@@ -161,7 +200,7 @@ class Check(Action):
     """Ask checkers; the run fails if anything does not hold."""
 
     do: Literal["check"]
-    checkers: tuple[str, ...] = Field(default=tuple(BY_NAME), description="Which: " + ", ".join(BY_NAME) + ".")
+    checkers: tuple[str, ...] = Field(default=USUAL, description="Which: " + ", ".join(BY_NAME) + ".")
 
     @model_validator(mode="after")
     def _check_names(self) -> Check:
@@ -183,7 +222,21 @@ class Call(Action):
 
 
 AnyAction = Annotated[
-    Join | Strike | Revive | Partition | Heal | Cut | Clog | Conditions | Lookups | WaitReady | Check | Call,
+    Join
+    | Strike
+    | Revive
+    | Partition
+    | Heal
+    | Cut
+    | Clog
+    | Conditions
+    | Lookups
+    | Churn
+    | ChurnTrace
+    | Workload
+    | WaitReady
+    | Check
+    | Call,
     Field(discriminator="do"),
 ]
 
@@ -244,7 +297,7 @@ def load_scenario(path: Path) -> Scenario:
 def parse_scenario(tree: dict[str, Any], file: str | None = None) -> Scenario:
     """Check the parsed tables. Raises `ConfigError`."""
     try:
-        return Scenario.model_validate(tree)
+        return Scenario.model_validate(tree, context={"folder": Path(file or "").parent})
     except ValidationError as error:
         errors = error.errors(include_url=False)
         # a misspelt key explains the missing one better than the other way round
@@ -267,6 +320,9 @@ _ACTIONS: Final[dict[str, type[BaseModel]]] = {
     "clog": Clog,
     "network": Conditions,
     "lookups": Lookups,
+    "churn": Churn,
+    "churn_trace": ChurnTrace,
+    "workload": Workload,
     "wait_ready": WaitReady,
     "check": Check,
     "call": Call,

@@ -15,34 +15,28 @@ from typing import Final
 
 from peerd.api import Plugin
 from peerd.ids import NodeId
-from peerd.messages import PeerRef
-from peerd.node import Node, NodeSettings
+from peerd.messages import Message, PeerRef
+from peerd.node import NodeSettings, Traffic
 from peerd.overlay.config import OverlayConfig
-from peerd.sim.checkers import Checker, Delivery, RingOracle
+from peerd.sim.checkers import Checker, Delivery, RingOracle, Watcher
 from peerd.sim.driver import SimDriver
 from peerd.sim.latency import LatencyModel
 from peerd.sim.network import NetworkConfig, State
+from peerd.sim.observed import ObservedNode, WatchedNode
 from peerd.sim.records import RecordSink
 from peerd.sim.rng import fork
+from peerd.sim.truth import Truth
 from peerd.sim.world import SimNode, World
 from peerd.swap.config import SwapConfig
+from peerd.telemetry.schema import Event
 
 CONTACTS: Final = 3
 """How many running nodes a new one is told of."""
 SWEEP_EVENTS: Final = 1000
 """Events between two sweeps of the checkers, when there are any."""
-
-
-class ObservedNode(Node):
-    """A node whose deliveries checkers can see."""
-
-    on_delivery: Callable[[Delivery], None] | None = None
-
-    def deliver(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None:
-        """Tell the checkers, then as ever."""
-        if self.on_delivery is not None:
-            self.on_delivery(Delivery(self.peer, key, type_id, source))
-        super().deliver(key, type_id, body, source)
+SWEEP_S: Final = 5.0
+"""Virtual seconds between two sweeps at most: in a small ring little happens."""
+_HOOKS: Final = ("booted", "delivered", "passed", "handled", "sent", "emitted", "ready_changed")
 
 
 Place = SimNode[ObservedNode]
@@ -51,8 +45,9 @@ Place = SimNode[ObservedNode]
 class Simulation(World[ObservedNode]):
     """``plugins(index)`` makes the plugins of the node at that index, anew for each incarnation.
 
-    ``check_every``: call `Node.validate` on the node that an event touched, after every so many events (0: never).
-    ``checkers`` are asked every ``sweep_every`` events about the invariants that hold always.
+    ``check_every``: ask `Node.validate` and the checkers about the node that an event touched, after every so many
+    events (0: never). ``checkers`` are asked about the invariants that hold always every ``sweep_every`` events, and
+    every `SWEEP_S` virtual seconds unless that is 0, which means never.
     """
 
     def __init__(
@@ -70,17 +65,26 @@ class Simulation(World[ObservedNode]):
         sweep_every: int = SWEEP_EVENTS,
     ) -> None:
         super().__init__(seed, network=network, latency=latency, sink=sink)
+        self.truth = Truth(self.network)
+        self.places: dict[NodeId, Place] = {}
+        """By id; the newest place, should an id have two."""
+        self.introducers: dict[int, list[Place]] = {}
+        """Whom the newest incarnation of a node was told to join through, by index."""
+        self.checkers = tuple(checkers)
+        self.sweeps = 0
         self._plugins = plugins
         self._overlay = overlay or OverlayConfig()
         self._swap = swap or SwapConfig()
         self._contacts = fork(seed, "contacts")
-        self.checkers = tuple(checkers)
-        self.sweeps = 0
-        self._oracle: tuple[int, RingOracle] | None = None
+        self._watchers: dict[str, list[Watcher]] = {hook: [] for hook in _HOOKS}
+        self._former_traffic = Traffic()
         self._check_every = check_every
         self._sweep_every = sweep_every
         self._until_check = check_every
         self._until_sweep = sweep_every
+        self._next_sweep_s = SWEEP_S
+        for checker in self.checkers:
+            self.watch(checker)
         if check_every or checkers:
             self.engine.after = self._after_event
 
@@ -88,6 +92,8 @@ class Simulation(World[ObservedNode]):
 
     def boot(self, place: Place, driver: SimDriver) -> ObservedNode:
         """A node as the daemon would make it."""
+        self.places[place.id] = place
+        self._keep_traffic(place)
         settings = NodeSettings(
             peer=place.peer,
             boot_epoch=place.boot_epoch,
@@ -95,24 +101,82 @@ class Simulation(World[ObservedNode]):
             swap=self._swap,
             profile="simulator",
         )
-        node = ObservedNode(driver, settings, self._plugins(place.index))
-        watching = [checker for checker in self.checkers if checker.wants_deliveries]
-        if watching:
-            node.on_delivery = lambda delivery: self._delivered(watching, delivery)
+        is_watched = any(self._watchers[hook] for hook in ("handled", "sent", "emitted"))
+        kind = WatchedNode if is_watched else ObservedNode
+        node = kind(driver, settings, self._plugins(place.index), self, place.index)
+        self.truth.runs(place)
+        for watcher in self._watchers["booted"]:
+            self._judge(watcher, watcher.booted(self, place, node), place)
         return node
 
     def started(self, place: Place) -> None:
         """Join through a few running nodes; the first one founds the ring."""
         running = [other for other in self.live_nodes() if other is not place]
         contacts = self._contacts.sample(running, min(CONTACTS, len(running)))
+        self.introducers[place.index] = contacts
         place.node.start([(other.peer.host, other.peer.port) for other in contacts])
+
+    def live_nodes(self) -> list[Place]:
+        """Those that run, in order of creation."""
+        return [self.nodes[index] for index in self.truth.running]
+
+    def find(self, node_id: NodeId) -> Place:
+        """The place of an id. Raises ``KeyError``."""
+        return self.places[node_id] if node_id in self.places else super().find(node_id)
+
+    def kill(self, place: Place) -> None:
+        """SIGKILL."""
+        super().kill(place)
+        self.truth.rests(place, is_paused=False)
+
+    def silence(self, place: Place) -> None:
+        """Power loss."""
+        super().silence(place)
+        self.truth.rests(place, is_paused=False)
+
+    def pause(self, place: Place) -> None:
+        """SIGSTOP."""
+        if place.is_live:
+            super().pause(place)
+            self.truth.rests(place, is_paused=True)
+            self.truth.observe()
+
+    def resume(self, place: Place) -> None:
+        """SIGCONT."""
+        if place.state is State.PAUSED:
+            super().resume(place)
+            self.truth.runs(place)
+            if place.node.is_ready:
+                self.truth.ready.add(place.id)
+            self.truth.observe()
+
+    def partition(self, *groups: Iterable[Place]) -> None:
+        """Only nodes of one group reach each other."""
+        super().partition(*groups)
+        self.truth.observe()
+
+    def heal(self) -> None:
+        """Undo partition, cuts and clogs."""
+        super().heal()
+        self.truth.observe()
 
     def stop(self, place: Place, reason: str = "stopped") -> None:
         """Leave in order; the process ends once its last messages are under way."""
         if place.is_live:
             place.node.stop(reason)
             driver = place.driver
-            self.after(0.0, lambda: driver.end(State.STOPPED))
+            self.after(0.0, lambda: self._stopped(place, driver))
+
+    def _stopped(self, place: Place, driver: SimDriver) -> None:
+        driver.end(State.STOPPED)
+        if place.driver is driver:
+            self.truth.rests(place, is_paused=False)
+
+    def bury(self, place: Place) -> None:
+        """Free the memory of a node that has ended for good; a restart still works."""
+        if place.current is not None and not place.driver.is_alive:
+            self._keep_traffic(place)
+            place.current = place.driver.node = None
 
     def is_ready(self) -> bool:
         """Whether every node that should run does, and is ready."""
@@ -122,11 +186,8 @@ class Simulation(World[ObservedNode]):
     # Invariants
 
     def oracle(self) -> RingOracle:
-        """The ring of the running nodes, sorted once for as long as nobody comes or goes."""
-        version = self.network.version
-        if self._oracle is None or self._oracle[0] != version:
-            self._oracle = version, RingOracle.of(self)
-        return self._oracle[1]
+        """The ring of the running nodes."""
+        return RingOracle.of(self)
 
     def check(self, checkers: Iterable[Checker]) -> None:
         """Ask these checkers now. Raises `SimulationFailure` with everything that does not hold."""
@@ -146,27 +207,106 @@ class Simulation(World[ObservedNode]):
             raise self.failure(f"validate: {type(error).__name__}: {error}", place) from error
 
     def _after_event(self, index: int) -> None:
+        self.truth.observe()
         if self._check_every and index < len(self.nodes):
             self._until_check -= 1
             if self._until_check <= 0:
                 self._until_check = self._check_every
                 if self.nodes[index].is_live:
-                    self._validate(self.nodes[index])
-        self._until_sweep -= 1
-        if self._until_sweep <= 0:
-            self._until_sweep = self._sweep_every
-            self.sweeps += 1
-            self.check(checker for checker in self.checkers if checker.holds_always)
+                    self._check_node(self.nodes[index])
+        if self._sweep_every:
+            self._until_sweep -= 1
+            if self._until_sweep <= 0 or self.engine.now >= self._next_sweep_s:
+                self.sweep()
 
-    def _delivered(self, checkers: Sequence[Checker], delivery: Delivery) -> None:
-        for checker in checkers:
-            offence = checker.delivered(self, delivery)
-            if offence is not None:
-                raise self.failure(f"{checker.name}: {offence}", self.find(delivery.node.id))
+    def _check_node(self, place: Place) -> None:
+        self._validate(place)
+        for checker in self.checkers:
+            if checker.holds_always:
+                for offence in checker.check_node(self, place):
+                    raise self.failure(f"{checker.name}: {offence}", place)
 
-    # Workload
+    def sweep(self) -> None:
+        """Ask the checkers that hold always. Raises `SimulationFailure`."""
+        self.sweeps += 1
+        self._until_sweep = self._sweep_every
+        self._next_sweep_s = self.engine.now + SWEEP_S
+        self.check(checker for checker in self.checkers if checker.holds_always)
+
+    # What nodes do (peerd.sim.observed.Observer)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Show it what happens from now on. One that wants messages or events has to come before the first node."""
+        for hook in _HOOKS:
+            if getattr(type(watcher), hook) is not getattr(Watcher, hook):
+                self._watchers[hook].append(watcher)
+
+    def watches(self, kind: type[Message]) -> bool:
+        """Whether anybody wants to see this message handled."""
+        return any(kind in watcher.watched_messages for watcher in self._watchers["handled"])
+
+    def on_delivered(self, delivery: Delivery) -> None:
+        """A message is delivered."""
+        for watcher in self._watchers["delivered"]:
+            self._judge(watcher, watcher.delivered(self, delivery), self.places[delivery.node.id])
+
+    def on_passed(self, index: int, type_id: int, body: bytes, hops: int) -> None:
+        """A routed message comes by."""
+        for watcher in self._watchers["passed"]:
+            self._judge(watcher, watcher.passed(self, self.nodes[index], type_id, body, hops), self.nodes[index])
+
+    def on_ready_changed(self, index: int, is_ready: bool) -> None:
+        """A node has joined, or has lost its place."""
+        place = self.nodes[index]
+        if is_ready:
+            self.truth.ready.add(place.id)
+        else:
+            self.truth.ready.discard(place.id)
+        for watcher in self._watchers["ready_changed"]:
+            self._judge(watcher, watcher.ready_changed(self, place, is_ready), place)
+
+    def on_handled(self, index: int, message: Message, source: PeerRef) -> None:
+        """A message arrived."""
+        place, kind = self.nodes[index], type(message)
+        for watcher in self._watchers["handled"]:
+            if kind in watcher.watched_messages:
+                self._judge(watcher, watcher.handled(self, place, message, source), place)
+
+    def on_sent(self, index: int, message: Message) -> None:
+        """A message leaves."""
+        for watcher in self._watchers["sent"]:
+            self._judge(watcher, watcher.sent(self, self.nodes[index], message), self.nodes[index])
+
+    def on_emitted(self, index: int, event: Event) -> None:
+        """A line of the event log."""
+        for watcher in self._watchers["emitted"]:
+            self._judge(watcher, watcher.emitted(self, self.nodes[index], event), self.nodes[index])
+
+    def _judge(self, watcher: Watcher, offence: str | None, place: Place) -> None:
+        if offence is not None:
+            raise self.failure(f"{watcher.name}: {offence}", place)
+
+    # Traffic
+
+    def traffic(self) -> Traffic:
+        """What all nodes, the dead ones too, have sent and received since the beginning, by message type."""
+        total = Traffic()
+        _add_traffic(total, self._former_traffic)
+        for place in self.nodes:
+            if place.current is not None:
+                _add_traffic(total, place.current.traffic)
+        return total
+
+    def _keep_traffic(self, place: Place) -> None:
+        if place.current is not None:
+            _add_traffic(self._former_traffic, place.current.traffic)
 
     def snapshot_traffic(self) -> None:
         """Have every running node record what it sent and received."""
         for place in self.live_nodes():
             place.node.snapshot_traffic()
+
+
+def _add_traffic(total: Traffic, part: Traffic) -> None:
+    for type_id, counts in part.items():
+        total[type_id] = [before + more for before, more in zip(total[type_id], counts, strict=True)]

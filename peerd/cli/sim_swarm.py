@@ -1,0 +1,160 @@
+"""``peerd sim swarm``: many small simulations, each with faults and work drawn from its seed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from peerd.cli.options import Output, OutputOption
+from peerd.cli.output import print_facts, print_table, seconds, stderr, stdout
+from peerd.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from peerd.sim.swarm import SeedResult, SwarmSummary
+
+SEEDS_MAX: Final = 10_000_000
+HASH_SEEDS: Final = ("1", "2")
+
+
+def swarm(
+    seeds: Annotated[str, typer.Option(metavar="A:B", help="Seeds from A up to, not including, B.")] = "0:50",
+    jobs: Annotated[int, typer.Option(min=1, max=1024, help="Processes to run them in; changes no result.")] = 1,
+    without: Annotated[
+        str, typer.Option(metavar="FEATURES", help="Leave these out, separated by commas: what does a red seed need?")
+    ] = "",
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print what happened in each seed, and when.")] = False,
+    check_determinism: Annotated[
+        bool,
+        typer.Option("--check-determinism", help="Run each seed again where strings hash differently; compare traces."),
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Simulate many small rings under faults that are drawn from the seed; all invariants must hold.
+
+    Exits with 0 when every seed is green, 1 when one is red (the last lines repeat each red one), 78 for a bad option.
+    """
+    errors = stderr()
+    try:
+        summary = _run(_range(seeds), jobs, _features(without), verbose, check_determinism, output, errors)
+    except ConfigError as error:
+        errors.print(f"peerd sim swarm: {error}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(ExitCode.CONFIG) from error
+    if summary.red:
+        for result in summary.red:
+            command = repeat_command(result.seed, without, check_determinism)
+            errors.print(f"repeat with: {command}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+def _range(text: str) -> range:
+    first, _, last = text.partition(":")
+    if not (first.isascii() and first.isdigit() and last.isascii() and last.isdigit() and int(first) < int(last)):
+        raise ConfigError(f"expected A:B with A < B, not {text!r}", key="--seeds")
+    if int(last) - int(first) > SEEDS_MAX or int(last) >= 1 << 63:
+        raise ConfigError(f"at most {SEEDS_MAX} seeds, below 2**63", key="--seeds")
+    return range(int(first), int(last))
+
+
+def _features(text: str) -> frozenset[str]:
+    from peerd.sim.swarm_plan import draw
+
+    features = frozenset(word.strip() for word in text.split(",") if word.strip())
+    draw(0).without(features)  # complains about unknown ones before anything runs
+    return features
+
+
+def repeat_command(seed: int, without: str, is_checked: bool) -> str:
+    """What to type to see one seed again."""
+    words = ["peerd", "sim", "swarm", "--seeds", f"{seed}:{seed + 1}", "--verbose"]
+    words += ["--without", without] if without else []
+    return shlex.join([*words, "--check-determinism"] if is_checked else words)
+
+
+def _run(
+    seeds: range,
+    jobs: int,
+    without: frozenset[str],
+    verbose: bool,
+    is_checked: bool,
+    output: Output,
+    errors: Console,
+) -> SwarmSummary:
+    from peerd.sim.swarm import SwarmSummary, run_swarm
+
+    console, summary = stdout(), SwarmSummary()
+    if is_checked:
+        pair = (run_swarm(seeds, jobs=jobs, without=without, hash_seed=hash_seed) for hash_seed in HASH_SEEDS)
+        results = _compared(*pair)
+    else:
+        results = run_swarm(seeds, jobs=jobs, without=without)
+    with _progress(errors, len(seeds)) as advance:
+        for result in results:
+            summary.add(result)
+            if output is Output.JSON:
+                typer.echo(json.dumps(_as_json(result, verbose)))
+            else:
+                _print_seed(result, verbose, console)
+            advance()
+    if output is Output.TABLE:
+        _print_summary(summary, len(seeds), console)
+    return summary
+
+
+def _compared(first: Iterator[SeedResult], second: Iterator[SeedResult]) -> Iterator[SeedResult]:
+    """The first results; one that came out differently is a failure."""
+    for one, other in zip(first, second, strict=True):
+        if one.digest != other.digest and one.passed:
+            one.failure = f"two runs differ: {one.events} and {other.events} events, {one.digest} and {other.digest}"
+        yield one
+
+
+@contextmanager
+def _progress(errors: Console, total: int) -> Iterator[Any]:
+    """A bar where there is a terminal; what to call after each seed."""
+    if not errors.is_terminal:
+        yield lambda: None
+        return
+    columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True) as progress:
+        task = progress.add_task("seeds", total=total)
+        yield lambda: progress.advance(task)
+
+
+def _print_seed(result: SeedResult, verbose: bool, console: Console) -> None:
+    repaired = "" if result.repaired_s is None else f", whole after {result.repaired_s:.0f} s"
+    outcome = f"green{repaired}" if result.passed else f"RED in {result.phase}: {result.failure}"
+    line = f"seed {result.seed:<6} {result.nodes:>3} nodes  {result.events:>7} events  {result.plan}: {outcome}"
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for time_s, text in result.log if verbose else ():
+        console.print(f"    {time_s:9.3f} s  {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _as_json(result: SeedResult, verbose: bool) -> dict[str, Any]:
+    data = {**vars(result), "passed": result.passed, "states": sorted(result.states)}
+    if not verbose:
+        del data["log"]
+    return data
+
+
+def _print_summary(summary: SwarmSummary, seeds: int, console: Console) -> None:
+    repaired = sorted(summary.repaired_s)
+    facts = [
+        ("green", f"{summary.passed:,} of {seeds:,} seeds"),
+        ("simulated", f"{summary.simulated_s:,.0f} s, {summary.events:,} events"),
+        ("processor time", seconds(summary.wall_s)),
+    ]
+    if repaired:
+        median = repaired[len(repaired) // 2]
+        facts.append(("whole after", f"{median:.0f} s (median), {repaired[-1]:.0f} s (longest)"))
+    console.print()
+    print_facts(console, facts)
+    print_table(console, ("state", "seeds"), ((state, count) for state, count in summary.states.most_common()))
+    if summary.never:
+        console.print(f"never reached: {', '.join(summary.never)}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,137 @@
+"""Invariants of single nodes: their limits, their boots, whom they declare dead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from peerd import limits
+from peerd.errors import Bug
+from peerd.ids import DIGIT_VALUES, DIGITS, NodeId, format_id, parse_id, short_id
+from peerd.node import Node
+from peerd.overlay.forwarding import HELD_MAX
+from peerd.overlay.membership import LEFT, PROBES_MAX
+from peerd.overlay.state import FAILED_REMEMBERED_MAX
+from peerd.sim.checkers.base import Checker
+from peerd.sim.truth import DETECT_S, HEAL_S, REPAIR_S
+from peerd.telemetry.schema import Event, PeerFailed
+
+if TYPE_CHECKING:
+    from peerd.sim.simulation import Place, Simulation
+
+
+class Boundedness(Checker):
+    """No table of the simulator or of a node grows over its limit."""
+
+    name = "boundedness"
+    number = 28
+    holds_always = True
+
+    def __init__(self, events_per_node_max: int = 20_000) -> None:
+        self._events_per_node_max = events_per_node_max
+
+    def check(self, simulation: Simulation) -> list[str]:
+        """All nodes, and the waiting events."""
+        offences = super().check(simulation)
+        if simulation.pending > self._events_per_node_max * max(len(simulation.nodes), 1):
+            offences.append(f"{simulation.pending} events wait")
+        return offences
+
+    def check_node(self, simulation: Simulation, place: Place) -> list[str]:
+        """Whatever a node keeps of others."""
+        overlay, state = place.node.overlay, place.node.overlay.state
+        sizes = (
+            ("leaf set members", len(state.leaves), limits.LEAF_SET_SIZE),
+            ("table entries", len(state.table), DIGITS * DIGIT_VALUES),
+            ("links", len(place.driver.links), limits.LINKS_MAX),
+            ("held messages", overlay.forwarder.held, HELD_MAX),
+            ("candidates", len(state.candidates), PROBES_MAX),
+            ("removed peers", len(state.failed), FAILED_REMEMBERED_MAX),
+        )
+        return [f"{short_id(place.id)}: {size} {what}, limit {most}" for what, size, most in sizes if size > most]
+
+
+class NodesValid(Checker):
+    """Every node's own invariants: what its ``validate`` says."""
+
+    name = "nodes"
+    holds_always = True
+
+    def check_node(self, simulation: Simulation, place: Place) -> list[str]:
+        """A `Bug` is an offence; anything else is a bug of ``validate`` and comes out."""
+        try:
+            place.node.validate()
+        except Bug as error:
+            return [f"{short_id(place.id)}: {error}"]
+        return []
+
+
+class MonotoneEpochs(Checker):
+    """A node's boot epoch grows with every start, and nobody runs twice under one id."""
+
+    name = "epochs"
+    number = 9
+    holds_always = True
+
+    def __init__(self) -> None:
+        self._epochs: dict[NodeId, int] = {}
+
+    def booted(self, simulation: Simulation, place: Place, node: Node) -> str | None:
+        """Compare with the last start."""
+        epoch, last = node.settings.boot_epoch, self._epochs.get(place.id, 0)
+        self._epochs[place.id] = epoch
+        if epoch <= last:
+            return f"{short_id(place.id)} starts with boot epoch {epoch}, after {last}"
+        return None
+
+    def check(self, simulation: Simulation) -> list[str]:
+        """No connection with a node that runs at another address too."""
+        offences = []
+        for place in simulation.live_nodes():
+            for link in place.driver.links.values():
+                known = simulation.places.get(link.peer.id)
+                if known is not None and known.port is not link.target_port and known.is_live and link.is_open:
+                    offences.append(f"{short_id(place.id)} accepts {format_id(link.peer.id)} at two addresses")
+        return offences
+
+
+class FailureDetection(Checker):
+    """Nobody is declared dead who runs and can be reached; who is dead is in no leaf set for long.
+
+    The first is not asked for until the network has been calm for `DETECT_S`, and both have run for as long; the
+    second allows `DETECT_S` + `REPAIR_S`, and `HEAL_S` after a disturbance.
+    """
+
+    name = "failure detection"
+    number = 10
+    holds_always = True
+
+    def __init__(self) -> None:
+        self.false_alarms = 0
+        """Running nodes that were declared dead, disturbed or not."""
+
+    def emitted(self, simulation: Simulation, place: Place, event: Event) -> str | None:
+        """Judge the verdict of one node on another."""
+        if not isinstance(event, PeerFailed) or event.evidence == LEFT:
+            return None
+        accused = simulation.places.get(parse_id(event.peer))
+        if accused is None or not accused.is_live:
+            return None
+        self.false_alarms += 1
+        truth, now = simulation.truth, simulation.now
+        ran_s = now - max(truth.since[accused.id], truth.since[place.id])
+        if min(ran_s, truth.calm_s()) < DETECT_S or accused.id not in truth.ready:
+            return None
+        return f"{short_id(place.id)} declares {short_id(accused.id)} dead ({event.evidence}), which runs"
+
+    def check_node(self, simulation: Simulation, place: Place) -> list[str]:
+        """Whether anybody in the leaf set has been dead for too long."""
+        truth, now = simulation.truth, simulation.now
+        allowed_s = DETECT_S + REPAIR_S
+        if now - truth.since[place.id] < allowed_s or truth.calm_s() < HEAL_S:
+            return []
+        offences = []
+        for peer in place.node.overlay.state.leaves:
+            ended = truth.ended.get(peer.id)
+            if ended is not None and now - ended > allowed_s:
+                offences.append(f"{short_id(place.id)} still has {short_id(peer.id)}, dead for {now - ended:.1f} s")
+        return offences

@@ -1,0 +1,110 @@
+"""Invariants of the ring after repair: one cycle, right leaf sets, everybody in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from peerd import limits
+from peerd.ids import NodeId, short_id
+from peerd.sim.checkers.base import Checker
+from peerd.sim.network import State
+from peerd.sim.truth import RingOracle
+
+if TYPE_CHECKING:
+    from peerd.sim.simulation import Place, Simulation
+
+
+class EverybodyReady(Checker):
+    """Every running node has joined."""
+
+    name = "everybody ready"
+
+    def check_node(self, simulation: Simulation, place: Place) -> list[str]:
+        """Ask the node."""
+        return [] if place.node.is_ready else [f"{short_id(place.id)} has not joined"]
+
+
+class RingUnity(Checker):
+    """Successor pointers of the live nodes form one cycle through all of them."""
+
+    name = "ring unity"
+    number = 5
+
+    def check(self, simulation: Simulation) -> list[str]:
+        """Walk the successors from the first live node."""
+        live = {place.id: place for place in simulation.live_nodes()}
+        if len(live) < 2:
+            return []
+        first = min(live)
+        seen: list[NodeId] = []
+        current = first
+        for _ in range(len(live)):
+            seen.append(current)
+            larger = live[current].node.overlay.leaf_set().larger
+            if not larger:
+                return [f"{short_id(current)} has no successor"]
+            current = larger[0].id
+            if current not in live:
+                return [f"{short_id(seen[-1])} has the dead successor {short_id(current)}"]
+            if current in seen[:1]:
+                break
+        if current != first:
+            return [f"successors from {short_id(first)} do not come back to it in {len(live)} steps"]
+        return (
+            [] if len(seen) == len(live) else [f"the cycle of {short_id(first)} has {len(seen)} of {len(live)} nodes"]
+        )
+
+
+class LeafSetConsistency(Checker):
+    """Every leaf set is the nearest live nodes on each side, as the sorted ring says, and says that it is complete."""
+
+    name = "leaf sets"
+    number = 4
+
+    def __init__(self, side: int = limits.LEAF_SET_SIZE // 2) -> None:
+        self._side = side
+
+    def check(self, simulation: Simulation) -> list[str]:
+        """Compare each node with the oracle."""
+        oracle = simulation.oracle()
+        return [text for place in simulation.live_nodes() for text in self._check_node(place, oracle)]
+
+    def _check_node(self, place: Place, oracle: RingOracle) -> list[str]:
+        leaf_set = place.node.overlay.leaf_set()
+        expected = oracle.neighbours(place.id, self._side)
+        offences = []
+        if not leaf_set.is_complete:
+            offences.append(f"{short_id(place.id)}: its leaf set is not complete")
+        if len(oracle.ids) - 1 <= self._side * 2:
+            # the sides meet: which side a node is on is a matter of taste, who is in is not
+            found = {peer.id for peer in leaf_set.members()}
+            wanted = set(oracle.ids) - {place.id}
+            return offences + _difference(place.id, "leaf set", found, wanted)
+        for side, peers, wanted_ids in (
+            ("smaller", leaf_set.smaller, expected[0]),
+            ("larger", leaf_set.larger, expected[1]),
+        ):
+            offences += _difference(place.id, f"{side} side", {peer.id for peer in peers}, set(wanted_ids))
+        return offences
+
+
+def _difference(node_id: NodeId, what: str, found: set[NodeId], wanted: set[NodeId]) -> list[str]:
+    missing = ", ".join(short_id(other) for other in sorted(wanted - found))
+    extra = ", ".join(short_id(other) for other in sorted(found - wanted))
+    texts = [text for text in (missing and f"misses {missing}", extra and f"has {extra} too many") if text]
+    return [f"{short_id(node_id)}: {what} {' and '.join(texts)}"] if texts else []
+
+
+class DeadMembers(Checker):
+    """Nobody's leaf set names a node that is gone."""
+
+    name = "no dead members"
+
+    def check(self, simulation: Simulation) -> list[str]:
+        """Paused nodes count as gone only for those who said so."""
+        gone = {place.id for place in simulation.nodes if place.state in (State.STOPPED, State.SILENT)}
+        offences = []
+        for place in simulation.live_nodes():
+            dead = [peer for peer in place.node.overlay.leaf_set().members() if peer.id in gone]
+            offences += [f"{short_id(place.id)} still has the dead {short_id(peer.id)}" for peer in dead]
+        return offences

@@ -1,0 +1,426 @@
+"""The swarm: many small simulations, each with faults and work drawn from its seed.
+
+A seed has three phases, as in TigerBeetle's VOPR: the ring forms; faults strike while invariants that hold always are
+checked; then the network is healed, a random core of the nodes lives on, the others stay dead, and within `REPAIR_S`
+every invariant must hold, be it of a calm ring, and every message arrive.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from peerd.errors import Unavailable
+from peerd.messages import PeerRef, encode_body
+from peerd.node import Node
+from peerd.overlay.messages import Route
+from peerd.sim.checkers import CONTINUOUS, QUIESCENT, Checker, CorrectDelivery, Dedupe, FailureDetection, SingleRoot
+from peerd.sim.checkers.base import Delivery, Watcher
+from peerd.sim.latency import EuclideanLatency
+from peerd.sim.network import NetworkConfig
+from peerd.sim.rng import fork, random_id
+from peerd.sim.simulation import Place, Simulation
+from peerd.sim.swarm_faults import Faults
+from peerd.sim.swarm_plan import Plan, draw
+from peerd.sim.workload import LOST_AFTER_S, SimulationProbe, Workload
+from peerd.sim.world import SimulationFailure
+from peerd.telemetry.schema import Event, LeafSetChanged
+
+REPAIR_S: Final = 300.0
+"""Within this after the faults the ring must be whole: ten times the time that one repair takes."""
+POLL_S: Final = 5.0
+FORM_S: Final = 120.0
+"""Within this after the last start a ring must have formed, where nothing hinders it."""
+PROOF_S: Final = 30.0
+"""How long messages are sent to the repaired ring, and it must stay repaired."""
+PROOF_PROBES_PER_S: Final = 10.0
+LOOKUPS_GAP_S: Final = 2.0
+BROADCASTS_GAP_S: Final = 5.0
+CHECK_EVERY: Final = 8
+"""Events between two looks at the node that one touched."""
+
+SOMETIMES: Final = (
+    *("crash", "power loss", "restart", "leave", "pause", "partition", "clog"),
+    "false alarm",  # a running node was declared dead
+    "place lost",  # a node saw that it was outside the ring
+    "place found again",
+    "side lost",  # a leaf set lost members that it could not replace at once
+    "two rings",  # at the end of the faults
+    "two answer",  # for one key, for a while
+    "wrong delivery",  # while the network was disturbed
+    "root moved",  # while a message was under way to it
+    "probe lost",
+    "source died",
+    "copy suppressed",  # a second copy reached the root
+    "way changed",  # a hop did not answer
+    "message given up",
+    "restart unnoticed",  # a node was back before anybody missed it
+    "half the ring died at once",
+    "start repeated",  # a node had nobody left to join through
+)
+"""States that a swarm should reach. One that none of many seeds reaches is a hole in the swarm."""
+
+
+@dataclass
+class SeedResult:
+    """What one seed found out. All but ``wall_s`` is the same whenever and wherever it runs."""
+
+    seed: int
+    nodes: int
+    plan: str
+    failure: str | None = None
+    phase: str = "form"
+    """The last one that began."""
+    repaired_s: float | None = None
+    """From the end of the faults to a whole ring."""
+    core: int = 0
+    simulated_s: float = 0.0
+    events: int = 0
+    wall_s: float = 0.0
+    digest: str = ""
+    states: Counter[str] = field(default_factory=Counter)
+    log: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything held."""
+        return self.failure is None
+
+
+def run_seed(seed: int, without: frozenset[str] = frozenset()) -> SeedResult:
+    """One seed, to its end or to its first failure, which is in the result and not raised."""
+    run = SeedRun(draw(seed).without(without))
+    begun = time.perf_counter()
+    try:
+        run.run()
+    except SimulationFailure as failure:
+        run.result.failure = str(failure)
+    run.finish()
+    run.result.wall_s = time.perf_counter() - begun
+    return run.result
+
+
+class SeedRun:
+    """One seed."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.result = SeedResult(plan.seed, plan.nodes, str(plan))
+        self._states = _States()
+        self._failures = FailureDetection()
+        self._roots = SingleRoot()
+        self._deliveries = CorrectDelivery()
+        fresh = {FailureDetection: self._failures, SingleRoot: self._roots}
+        checkers: list[Checker] = [fresh[kind] if kind in fresh else kind() for kind in CONTINUOUS]
+        self.simulation = Simulation(
+            plan.seed,
+            network=NetworkConfig(
+                is_fifo=not plan.has("reorder"), loss_mode="retransmit" if plan.is_retransmitted else "drop"
+            ),
+            latency=EuclideanLatency(plan.seed, plan.latency_side_s, plan.latency_minimum_s),
+            checkers=[*checkers, self._deliveries, Dedupe(frozenset((SimulationProbe.TYPE_ID,)))],
+            check_every=CHECK_EVERY,
+        )
+        self.simulation.watch(self._states)
+        self.faults = Faults(self.simulation, plan)
+        self._rng = fork(plan.seed, "swarm", "run")
+        self._workload = Workload(self.simulation, plan.probes_per_s, name="swarm/probes")
+        self._proof: Workload | None = None
+        self._is_working = False
+
+    def run(self) -> None:
+        """All phases. Raises `SimulationFailure`."""
+        self._form()
+        self._begin("faults")
+        self._work()
+        self.faults.start()
+        self.simulation.run_for(self.plan.fault_s)
+        self._begin("repair")
+        self._heal()
+        self.result.repaired_s = self._repair()
+        self._begin("proof")
+        self._prove()
+
+    def _begin(self, phase: str) -> None:
+        self.result.phase = phase
+        self.faults.note(phase)
+
+    def _form(self) -> None:
+        simulation, plan = self.simulation, self.plan
+        if plan.is_rough_start:
+            self.faults.degrade()
+        simulation.start(plan.nodes, spacing_s=plan.spacing_s)
+        simulation.run_for(plan.nodes * plan.spacing_s)
+        if plan.is_rough_start:
+            simulation.run_for(LOST_AFTER_S)  # whether it has formed or not
+        else:
+            simulation.run_until(simulation.is_ready, FORM_S)
+
+    # Work
+
+    def _work(self) -> None:
+        self._is_working = True
+        self._workload.start()
+        if self.plan.has("lookups"):
+            self._every(LOOKUPS_GAP_S, self._look_up)
+        if self.plan.has("broadcasts"):
+            self._every(BROADCASTS_GAP_S, self._broadcast)
+
+    def _every(self, gap_s: float, act: Callable[[Place], None]) -> None:
+        def due() -> None:
+            ready = self.simulation.truth.ready.ids
+            if self._is_working and ready:
+                act(self.simulation.places[self._rng.choice(ready)])
+            self._every(gap_s, act)
+
+        if self._is_working:
+            self.simulation.after(self._rng.expovariate(1.0 / gap_s), due)
+
+    def _look_up(self, place: Place) -> None:
+        try:
+            place.node.overlay.lookup(random_id(self._rng), lambda result: None, 10.0)
+        except Unavailable:
+            self.faults.note(f"{place.index} has too many lookups under way")
+
+    def _broadcast(self, place: Place) -> None:
+        place.node.overlay.broadcast(SimulationProbe(self._rng.getrandbits(63) | 1 << 63))
+
+    # Repair
+
+    def _heal(self) -> None:
+        simulation = self.simulation
+        self._is_working = False
+        self._workload.stop()
+        self.faults.stop()
+        self._states.count("two rings", _rings(simulation) > 1)
+        live = simulation.live_nodes()
+        kept = max(1, round(self.plan.core_share * len(live)))
+        core = set(self._rng.sample(range(len(live)), kept))
+        self._states.count("half the ring died at once", 2 * kept <= len(live) > 2)
+        for position, place in enumerate(live):
+            if position not in core:
+                (simulation.kill if self._rng.random() < 0.5 else simulation.silence)(place)
+        for place in simulation.live_nodes():
+            if not place.node.is_ready and not any(other.is_live for other in simulation.introducers[place.index]):
+                self._states.count("start repeated")
+                self.faults.note(f"start {place.index} again: nobody that it was told of lives")
+                simulation.restart(place)
+        self.result.core = kept
+        self.faults.note(f"{kept} of {len(live)} nodes live on: {[place.index for place in simulation.live_nodes()]}")
+
+    def _repair(self) -> float:
+        simulation, checkers = self.simulation, [kind() for kind in QUIESCENT]
+        begun = simulation.now
+        while simulation.now < begun + REPAIR_S:
+            simulation.run_for(POLL_S)
+            if simulation.is_ready() and not any(checker.check(simulation) for checker in checkers):
+                return simulation.now - begun
+        simulation.check(checkers)
+        raise simulation.failure(f"the core is not ready {REPAIR_S:.0f} s after the faults")
+
+    def _prove(self) -> None:
+        """The ring stays whole, and every message and broadcast arrives where it should."""
+        simulation = self.simulation
+        self._proof = proof = Workload(simulation, PROOF_PROBES_PER_S, name="swarm/proof")
+        proof.start()
+        simulation.run_for(PROOF_S / 2)
+        number = SimulationProbe(self._rng.getrandbits(63) | 1 << 63)
+        heard = self._states.expect(number)
+        sender = simulation.places[self._rng.choice(simulation.truth.ready.ids)]
+        sender.node.overlay.broadcast(number)
+        simulation.run_for(PROOF_S / 2)
+        proof.stop()
+        simulation.run_for(POLL_S)
+        report = proof.finish()
+        if report.right != report.sent:
+            raise simulation.failure(
+                f"of {report.sent} messages in a calm ring {report.lost} were lost and {report.wrong} went astray"
+            )
+        missed = [place.index for place in simulation.live_nodes() if place.id not in heard]
+        if missed:
+            raise simulation.failure(f"a broadcast of node {sender.index} did not reach the nodes {missed}")
+        simulation.sweep()
+        simulation.check([kind() for kind in QUIESCENT])
+
+    # The end
+
+    def finish(self) -> None:
+        """Fill in the result."""
+        simulation, result, states = self.simulation, self.result, self._states
+        self._workload.finish()
+        report = self._workload.report
+        states.count("false alarm", self._failures.false_alarms > 0)
+        states.count("two answer", self._roots.longest_s > 0)
+        states.count("wrong delivery", self._deliveries.excused > 0)
+        states.count("root moved", report.moved > 0)
+        states.count("probe lost", report.lost > 0)
+        states.count("source died", report.orphaned > 0)
+        for place in simulation.nodes:
+            for (metric, _), value in place.driver.metrics.items() if place.port.driver is not None else ():
+                states.count("way changed", metric == "peerd_overlay_reroutes_total" and value > 0)
+                states.count("message given up", metric == "peerd_overlay_routes_dropped_total" and value > 0)
+        for kind, count in self.faults.counts.items():
+            states.count(kind, count > 0)
+        result.states = Counter(dict.fromkeys(states.reached, 1))
+        result.log = self.faults.log
+        result.simulated_s = simulation.now
+        result.events = simulation.engine.events
+        result.digest = simulation.digest()
+
+
+class _States(Watcher):
+    """Notes states of `SOMETIMES` that only show while they last."""
+
+    name = "states"
+    watched_messages = (Route,)
+
+    def __init__(self) -> None:
+        self.reached: dict[str, None] = {}
+        self._were_ready: set[tuple[int, int]] = set()
+        self._seen: set[tuple[int, int, int, int, int, tuple[int, ...]]] = set()
+        self._expected: dict[bytes, set[int]] = {}
+
+    def count(self, state: str, is_reached: bool = True) -> None:
+        """Note it."""
+        if is_reached:
+            self.reached.setdefault(state)
+
+    def expect(self, probe: SimulationProbe) -> set[int]:
+        """The ids of the nodes that a broadcast reaches, as it does."""
+        return self._expected.setdefault(encode_body(probe), set())
+
+    def booted(self, simulation: Simulation, place: Place, node: Node) -> str | None:
+        """Who is back before it was missed?"""
+        others = (other for other in simulation.live_nodes() if other is not place)
+        if place.boot_epoch > 1 and any(place.id in other.node.overlay.state.leaves for other in others):
+            self.count("restart unnoticed")
+        return None
+
+    def ready_changed(self, simulation: Simulation, place: Place, is_ready: bool) -> str | None:
+        """In and out of the ring."""
+        incarnation = (place.index, place.boot_epoch)
+        if is_ready:
+            self.count("place found again", incarnation in self._were_ready)
+            self._were_ready.add(incarnation)
+        else:
+            self.count("place lost", not place.node.overlay.state.is_leaving and incarnation in self._were_ready)
+        return None
+
+    def delivered(self, simulation: Simulation, delivery: Delivery) -> str | None:
+        """Broadcasts."""
+        if delivery.body in self._expected:
+            self._expected[delivery.body].add(delivery.node.id)
+        return None
+
+    def handled(self, simulation: Simulation, place: Place, message: Route, source: PeerRef) -> str | None:
+        """Copies."""
+        identity = (place.index, place.boot_epoch, message.source.id, message.epoch, message.sequence, message.keys)
+        if identity in self._seen and message.trace is None:
+            self.count("copy suppressed")
+        self._seen.add(identity)
+        return None
+
+    def emitted(self, simulation: Simulation, place: Place, event: Event) -> str | None:
+        """Leaf sets that fall short."""
+        if isinstance(event, LeafSetChanged) and event.removed and not event.complete:
+            self.count("side lost")
+        return None
+
+
+def _rings(simulation: Simulation) -> int:
+    """How many cycles the successors of the joined nodes form; a tail that leads into one counts as part of it."""
+    follower: dict[int, int] = {}
+    for node_id in simulation.truth.ready.ids:
+        larger = simulation.places[node_id].node.overlay.leaf_set().larger
+        follower[node_id] = larger[0].id if larger else node_id
+    rings = 0
+    seen: dict[int, int] = {}
+    for number, first in enumerate(follower):
+        current = first
+        while current in follower and current not in seen:
+            seen[current] = number
+            current = follower[current]
+        rings += current in follower and seen[current] == number
+    return rings
+
+
+# Many seeds
+
+
+def run_swarm(
+    seeds: Sequence[int], *, jobs: int = 1, without: frozenset[str] = frozenset(), hash_seed: str | None = None
+) -> Iterator[SeedResult]:
+    """The results in the order of the seeds, as they come in; with several jobs, each in a process of its own.
+
+    ``hash_seed`` is the PYTHONHASHSEED of those processes.
+    """
+    if jobs == 1 and hash_seed is None:
+        for seed in seeds:
+            yield run_seed(seed, without)
+        return
+    with _hash_seed(hash_seed), ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        waiting: list[Future[SeedResult]] = []
+        todo = iter(seeds)
+        try:
+            for seed in todo:
+                waiting.append(pool.submit(run_seed, seed, without))
+                if len(waiting) >= 4 * jobs:
+                    yield waiting.pop(0).result()
+            while waiting:
+                yield waiting.pop(0).result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _hash_seed(value: str | None) -> Iterator[None]:
+    """Processes started meanwhile hash strings with this seed."""
+    before = os.environ.get("PYTHONHASHSEED")
+    if value is not None:
+        os.environ["PYTHONHASHSEED"] = value
+    try:
+        yield
+    finally:
+        if value is not None:
+            if before is None:
+                del os.environ["PYTHONHASHSEED"]
+            else:
+                os.environ["PYTHONHASHSEED"] = before
+
+
+@dataclass
+class SwarmSummary:
+    """All seeds together."""
+
+    passed: int = 0
+    red: list[SeedResult] = field(default_factory=list)
+    events: int = 0
+    simulated_s: float = 0.0
+    wall_s: float = 0.0
+    repaired_s: list[float] = field(default_factory=list)
+    states: Counter[str] = field(default_factory=Counter)
+
+    def add(self, result: SeedResult) -> None:
+        """Count one seed."""
+        if result.passed:
+            self.passed += 1
+        else:
+            self.red.append(result)
+        self.events += result.events
+        self.simulated_s += result.simulated_s
+        self.wall_s += result.wall_s
+        if result.repaired_s is not None:
+            self.repaired_s.append(result.repaired_s)
+        self.states += result.states
+
+    @property
+    def never(self) -> list[str]:
+        """States of `SOMETIMES` that no seed reached."""
+        return [state for state in SOMETIMES if not self.states[state]]

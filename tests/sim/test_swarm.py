@@ -1,0 +1,171 @@
+"""The swarm: its draws, its phases, its command; and some of its seeds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from peerd.cli.sim import app
+from peerd.errors import ConfigError, ExitCode
+from peerd.overlay.dedupe import Window
+from peerd.overlay.membership import Membership
+from peerd.sim.swarm import SOMETIMES, SeedRun, SwarmSummary, run_seed, run_swarm
+from peerd.sim.swarm_plan import FEATURES, NODES, draw
+from peerd.sim.world import SimulationFailure
+
+SEEDS = range(50)
+SEED_TIMEOUT_S = 300
+"""The largest rings take seconds, and the machine may be busy."""
+LONG_CHUNK = 100
+LONG_CHUNKS = 20
+
+QUICK = 6
+"""A seed with one node at the start: what runs the machinery runs this."""
+
+
+def invoke(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output, standard error."""
+    result = CliRunner().invoke(app, ["swarm", *arguments], env={"COLUMNS": "200"})
+    return result.exit_code, result.stdout, result.stderr
+
+
+# The seeds
+
+
+@pytest.mark.timeout(SEED_TIMEOUT_S)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_seed(seed: int) -> None:
+    result = run_seed(seed)
+    assert result.passed, f"{result.plan}: {result.failure}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("chunk", range(LONG_CHUNKS))
+def test_many_seeds(chunk: int) -> None:
+    summary = SwarmSummary()
+    for result in run_swarm(range(1000 + chunk * LONG_CHUNK, 1000 + (chunk + 1) * LONG_CHUNK), jobs=2):
+        summary.add(result)
+    assert not summary.red, "\n".join(f"seed {result.seed}, {result.plan}: {result.failure}" for result in summary.red)
+
+
+# Draws
+
+
+def test_draws_cover_sizes_and_features() -> None:
+    plans = [draw(seed) for seed in range(400)]
+    assert {plan.nodes for plan in plans} >= set(NODES)
+    for feature in FEATURES:
+        assert 150 < sum(plan.has(feature) for plan in plans) < 250, feature
+    assert draw(7) == draw(7) != draw(8)
+    assert all(0 <= plan.loss <= 0.3 and 0 <= plan.duplication <= 0.5 for plan in plans)
+
+
+def test_leaving_a_feature_out_changes_nothing_else() -> None:
+    plan = draw(next(seed for seed in range(100) if draw(seed).has("loss") and draw(seed).has("churn")))
+    less = plan.without(frozenset({"loss"}))
+    assert not less.has("loss") and less.has("churn") and less.churn == plan.churn and less.loss == plan.loss
+    assert "loss" in str(plan) and "loss" not in str(less)
+    with pytest.raises(ConfigError, match="no feature 'losss'"):
+        plan.without(frozenset({"losss"}))
+
+
+# Runs
+
+
+def test_a_seed_is_one_run_in_any_process_under_any_hash_seed() -> None:
+    seeds = [QUICK, 14, 40]
+    here = [run_seed(seed) for seed in seeds]
+    there = list(run_swarm(seeds, jobs=2, hash_seed="1"))
+    assert [result.seed for result in there] == seeds
+    assert [result.digest for result in here] == [result.digest for result in there]
+    assert [(result.plan, result.log, result.states) for result in here] == [
+        (result.plan, result.log, result.states) for result in there
+    ]
+
+
+def test_phases_and_states_are_in_the_result() -> None:
+    result = run_seed(4)
+    assert result.phase == "proof" and result.repaired_s is not None and result.core >= 1
+    assert [text for _, text in result.log if text in ("faults", "repair", "proof")] == ["faults", "repair", "proof"]
+    assert set(result.states) <= set(SOMETIMES)
+
+
+def test_summary_counts_states_that_nobody_reached() -> None:
+    summary = SwarmSummary()
+    summary.add(run_seed(QUICK))
+    assert summary.passed == 1 and not summary.red and summary.events > 0
+    assert set(summary.never) == set(SOMETIMES) - set(summary.states)
+
+
+def test_a_bug_turns_seeds_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies are not recognised: only where messages are doubled."""
+    monkeypatch.setattr(Window, "is_new", lambda self, identity: True)
+    seeds = [seed for seed in range(100) if draw(seed).nodes == 3]
+    doubled = next(seed for seed in seeds if draw(seed).has("duplication"))
+    result = run_seed(doubled)
+    assert result.failure is not None and result.failure.startswith("dedupe: ") and result.phase == "faults"
+    assert run_seed(doubled, frozenset({"duplication", "loss", "clogs", "partitions", "reorder"})).passed
+
+
+def test_a_ring_that_does_not_heal_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody removes the dead: those that are not of the core."""
+    seed = next(seed for seed in range(100) if draw(seed).nodes == 8)
+    run = SeedRun(replace(draw(seed).without(frozenset(FEATURES)), core_share=0.5))
+    monkeypatch.setattr(Membership, "remove", lambda self, peer, evidence, *, is_told: None)
+    with pytest.raises(SimulationFailure, match=r"^failure detection: .* dead for"):
+        run.run()
+    assert run.result.phase == "repair" and run.result.core == 4
+
+
+# The command
+
+
+def test_command_prints_a_line_a_seed_and_a_summary() -> None:
+    code, output, errors = invoke("--seeds", f"{QUICK}:{QUICK + 2}")
+    assert code == ExitCode.OK, errors
+    lines = output.splitlines()
+    assert lines[0].startswith(f"seed {QUICK}") and "green, whole after" in lines[0]
+    assert lines[1].startswith(f"seed {QUICK + 1}")
+    for text in ("2 of 2 seeds", "whole after", "never reached:"):
+        assert text in output
+
+
+def test_command_is_verbose_on_demand_and_prints_json() -> None:
+    _, output, _ = invoke("--seeds", f"{QUICK}:{QUICK + 1}", "--verbose")
+    assert "s  faults\n" in output and "nodes live on" in output
+    _, output, _ = invoke("--seeds", f"{QUICK}:{QUICK + 1}", "-o", "json")
+    data = json.loads(output)
+    assert data["seed"] == QUICK and data["passed"] is True and "log" not in data
+
+
+def test_red_seed_fails_the_command_and_says_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Window, "is_new", lambda self, identity: True)
+    seed = next(seed for seed in range(100) if draw(seed).nodes == 3 and draw(seed).has("duplication"))
+    code, output, errors = invoke("--seeds", f"{seed}:{seed + 1}", "--without", "pauses")
+    assert code == ExitCode.FAILURE
+    assert "RED in faults: dedupe: " in output
+    assert f"repeat with: peerd sim swarm --seeds {seed}:{seed + 1} --verbose --without pauses" in errors
+
+
+def test_command_checks_determinism() -> None:
+    code, output, errors = invoke("--seeds", f"{QUICK}:{QUICK + 1}", "--check-determinism")
+    assert code == ExitCode.OK, errors
+    assert "1 of 1 seeds" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--seeds", "5"), "expected A:B with A < B, not '5'"),
+        (("--seeds", "5:5"), "expected A:B with A < B"),
+        (("--seeds", "-1:5"), "expected A:B with A < B"),
+        (("--seeds", "0:99999999999"), "at most 10000000 seeds"),
+        (("--without", "rain"), "no feature 'rain'; known: loss"),
+    ],
+)
+def test_bad_option_is_told(arguments: tuple[str, ...], expected: str) -> None:
+    code, _, errors = invoke(*arguments)
+    assert code == ExitCode.CONFIG and expected in errors
