@@ -8,9 +8,9 @@ from peerd import limits
 from peerd.errors import Bug
 from peerd.ids import DIGIT_VALUES, DIGITS, NodeId, format_id, parse_id, short_id
 from peerd.node import Node
+from peerd.overlay.departed import DEPARTED_MAX
 from peerd.overlay.forwarding import HELD_MAX
 from peerd.overlay.membership import LEFT, PROBES_MAX
-from peerd.overlay.state import FAILED_REMEMBERED_MAX
 from peerd.sim.checkers.base import Checker
 from peerd.sim.truth import DETECT_S, HEAL_S, REPAIR_S
 from peerd.telemetry.schema import Event, PeerFailed
@@ -45,7 +45,7 @@ class Boundedness(Checker):
             ("links", len(place.driver.links), limits.LINKS_MAX),
             ("held messages", overlay.forwarder.held, HELD_MAX),
             ("candidates", len(state.candidates), PROBES_MAX),
-            ("removed peers", len(state.failed), FAILED_REMEMBERED_MAX),
+            ("removed peers", len(state.departed), DEPARTED_MAX),
         )
         return [f"{short_id(place.id)}: {size} {what}, limit {most}" for what, size, most in sizes if size > most]
 
