@@ -128,6 +128,11 @@ class OverlayConfig(PluginConfig):
         "1h",
         "How long a suspected partition is acted upon when none of the lost peers comes back.",
     )
+    reunion_interval: Interval = setting(
+        "5m",
+        "Between two dials of a configured address, to find out whether it is in another ring of this cluster "
+        "(+-50 % jitter). Lower merges rings that never knew each other sooner, for some 6 messages each time.",
+    )
     lookup_retry: Interval = setting(
         "2s",
         "Pause before an unanswered lookup is sent again, within its own time-out.",

@@ -41,6 +41,7 @@ from peerd.overlay.messages import (
     RowRequest,
 )
 from peerd.overlay.ports import OverlayHost
+from peerd.overlay.reunion import Reunion
 from peerd.overlay.routing import known_peers
 from peerd.overlay.state import OverlayState
 from peerd.overlay.table_care import TableCare
@@ -80,6 +81,7 @@ class Overlay(Plugin):
         self.maintenance = Maintenance(state, self.membership)
         self.table_care = TableCare(state, self.membership)
         self.joiner = Joiner(state, self.membership, self.table_care, self._host.ready_changed_upcall)
+        self.reunion = Reunion(state, self.membership)
         self.lookups = Lookups(state, self._send_lookup)
         self.forwarder = Forwarder(state, self.membership, window, self.lookups.answer)
         self.broadcaster = Broadcaster(state, self.membership, window)
@@ -153,9 +155,11 @@ class Overlay(Plugin):
 
     def join(self, bootstrap: Iterable[tuple[str, int]], known: Iterable[PeerRef]) -> None:
         """Join through any of these addresses or peers, for ever; with none but this node itself, found a ring."""
+        addresses = list(bootstrap)
         self.maintenance.start()
         self.table_care.start()
-        self.joiner.join(bootstrap, known)
+        self.reunion.start(addresses)
+        self.joiner.join(addresses, known)
 
     def leave(self) -> None:
         """Say goodbye to the leaf set and the table's entries; nothing is delivered here afterwards."""
@@ -298,6 +302,10 @@ class Overlay(Plugin):
     @on_timer("join_round")
     def _join_round(self, payload: object) -> None:
         self.joiner.round_over()
+
+    @on_timer("reunion")
+    def _reunion(self, payload: object) -> None:
+        self.reunion.look()
 
     @on_timer("route_hold")
     def _route_hold(self, payload: int) -> None:

@@ -12,7 +12,7 @@ from peerd.overlay.forwarding import NOT_ROOT
 from peerd.overlay.messages import LookupProbe, Route
 from peerd.sim.records import ListSink
 from peerd.sim.simulation import Place
-from tests.support.overlay_net import Note, OverlayRing, recorder
+from tests.support.overlay_net import Address, Note, OverlayRing, address, recorder
 
 
 def ring_of(count: int, seed: int = 1) -> OverlayRing:
@@ -158,3 +158,19 @@ def test_a_pause_below_the_failure_time_out_evicts_nobody() -> None:
     ring.resume(ring.nodes[5])
     ring.run_for(60.0)
     assert changed == []
+
+
+def test_two_rings_that_never_knew_each_other_become_one() -> None:
+    def contacts(ring: OverlayRing, place: Place) -> list[Address]:
+        founders = [address(founder) for founder in ring.nodes[:2]]
+        if place.index < 2:
+            return []
+        return founders if place.index == 29 else [founders[place.index % 2]]
+
+    ring = OverlayRing(seed=9, contacts=contacts)
+    ring.start(30, spacing_s=0.05)
+    ring.run_for(30.0)
+    sizes = {round(place.node.overlay.estimated_ring_size()) for place in ring.nodes}
+    assert max(sizes) <= 20, "two rings"
+    ring.run_until(ring.is_exact, limit_s=600.0)
+    assert not ring.wrong_lookups(40)
