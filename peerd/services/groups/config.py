@@ -57,7 +57,8 @@ class GroupsConfig(PluginConfig):
     hold: Interval = setting(
         "1s",
         "How long the root of a group it knows nothing of keeps a multicast or anycast, for a tree that is just moving "
-        "to it, before it says that there is no such group.",
+        "to it, before it says that there is no such group. After the loss of a neighbour, which may have been the "
+        "root, it keeps them for as long as the tree may take to notice.",
     )
     held_max: Count = setting(256, "Messages kept in this way at a time; above it they are refused at once.")
     publish_timeout: Interval = setting(
@@ -85,6 +86,11 @@ class GroupsConfig(PluginConfig):
     replay_bytes: Annotated[Size, between_sizes("0B", "1GiB")] = setting(
         "8MiB", "Memory for all that is kept for children; the oldest goes first."
     )
+
+    @property
+    def repair_s(self) -> float:
+        """Time in which the children of a silent parent miss it, and have joined again, seconds."""
+        return 1.2 * self.refresh_interval + self.refresh_timeout * self.refresh_attempts + self.join_timeout
 
     @model_validator(mode="after")
     def _check_order(self) -> GroupsConfig:

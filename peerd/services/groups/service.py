@@ -71,6 +71,8 @@ class GroupService(Plugin):
         self._held: dict[int, Publish | Anycast] = {}
         """For groups that this node is the root of, and knows nothing of yet."""
         self._holds = 0
+        self._bereaved_at = float("-inf")
+        """When a neighbour was last lost: groups whose root it was are on their way here."""
 
     def inherit(self, failed: Self) -> None:
         """Memberships and outcomes are the plugins': they go on. The trees are made anew."""
@@ -175,8 +177,14 @@ class GroupService(Plugin):
             self._at_root(message)
 
     def neighbours_changed(self, change: NeighbourChange) -> None:
-        """There may be a new root for a group of this node's."""
+        """There may be a new root for a group of this node's, or this node be the new root of others."""
+        if change.removed:
+            self._bereaved_at = self._host.now()
         self.trees.check_roots()
+        for number, message in list(self._held.items()):
+            if not self.trees.is_closest(message.group):
+                self._host.cancel_timer("hold", number)
+                self._host.route(message.group, self._held.pop(number))
 
     # At the root
 
@@ -188,10 +196,15 @@ class GroupService(Plugin):
             self._dispatch(group, message)
         elif len(self._held) >= self._config.held_max:
             self._refuse(message)
-        else:
+        elif message not in self._held.values():  # an origin without an answer sends it again
             self._holds += 1
             self._held[self._holds] = message
-            self._host.set_timer("hold", self._config.hold, self._holds)
+            self._host.set_timer("hold", self._hold_s(), self._holds)
+
+    def _hold_s(self) -> float:
+        """How long a tree may take to get here; as long as its nodes may take to miss a root that has died."""
+        repaired_at = self._bereaved_at + self._config.repair_s
+        return max(self._config.hold, repaired_at - self._host.now())
 
     def _dispatch(self, group: Group, message: Publish | Anycast) -> None:
         if isinstance(message, Publish):

@@ -159,6 +159,8 @@ class Trees:
                 return
             group = self._add(join.group)
             self._admit(group, join)
+            self.become_root(group, join.position)
+            return
         if not group.is_root:
             self.become_root(group, join.position)
         elif join.position is not None and group.position is not None:
