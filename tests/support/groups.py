@@ -53,13 +53,13 @@ class Chatter(Plugin):
 
     def say(self, group: str, number: int, padding: bytes = b"") -> None:
         """Multicast."""
-        self.host.groups.multicast(group, Saying(number, padding), lambda outcome: self.outcomes.append((outcome, None)))
+        self.host.groups.multicast(
+            group, Saying(number, padding), lambda outcome: self.outcomes.append((outcome, None))
+        )
 
     def find(self, group: str, number: int) -> None:
         """Anycast."""
-        self.host.groups.anycast(
-            group, Saying(number), lambda outcome, peer: self.outcomes.append((outcome, peer))
-        )
+        self.host.groups.anycast(group, Saying(number), lambda outcome, peer: self.outcomes.append((outcome, peer)))
 
     def numbers(self, group: str) -> list[int]:
         """What it heard in a group."""

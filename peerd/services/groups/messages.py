@@ -17,7 +17,7 @@ DEPTH_MAX: Final = 32
 """Nodes on a path from the root, both ends included. A deeper place is not taken."""
 CANDIDATES_MAX: Final = 4
 STATES_MAX: Final = 64
-"""Groups in one refresh."""
+"""Groups in one refresh: 64 paths of 32 ids are 36 KiB."""
 VISITED_MAX: Final = 1024
 """Nodes that one anycast may ask."""
 HOPS_MAX: Final = 4096
@@ -60,11 +60,12 @@ class Publication:
 
 @struct
 class TreeState:
-    """What a parent says about one group: whether the asker is its child, and its path (see `Attached`)."""
+    """What a parent says about one group: is the asker its child, its path (see `Attached`), its last multicast."""
 
     group: NodeId
     is_child: bool
     path: Path
+    position: Position | None
 
 
 @message(0x0050, bytes_max=_SMALL)

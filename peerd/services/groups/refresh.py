@@ -13,6 +13,7 @@ from peerd.services.groups.config import GroupsConfig
 from peerd.services.groups.messages import STATES_MAX, Refresh, Refreshed, TreeState
 from peerd.services.groups.ports import ServiceHost
 from peerd.services.groups.state import Group
+from peerd.services.groups.stream import missed
 from peerd.services.groups.tree import Trees
 
 TICK_JITTER: Final = 0.2
@@ -100,6 +101,9 @@ class Refresher:
             elif not state.path or state.path[-1] == parent.id:
                 group.refreshed_at = self._host.now()
                 self._trees.follow(group, parent, state.path)
+                if group.promised is not None and missed(group.position, group.promised):
+                    self._trees.catch_up(group)
+                group.promised = state.position
 
     def asked(self, message: Refresh, source: PeerRef) -> Refreshed:
         """A child wants to be kept."""
@@ -109,7 +113,7 @@ class Refresher:
         group = self._trees.groups.get(group_id)
         child = group.children.get(source.id) if group is not None else None
         if group is None or child is None:
-            return TreeState(group_id, False, ())
+            return TreeState(group_id, False, (), None)
         child.expires_at = self._host.now() + self._config.lease
         child.rtt_s = rtt_s
-        return TreeState(group_id, True, group.path)
+        return TreeState(group_id, True, group.path, group.position)

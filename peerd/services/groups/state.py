@@ -53,6 +53,10 @@ class Group:
     """When the parent last answered."""
     lost_at: float = 0.0
     """When the path was lost."""
+    asked_at: float = float("-inf")
+    """When the parent was last asked for lost multicasts, unless it has answered."""
+    promised: Position | None = None
+    """Where the parent was at the refresh before: behind it by the next one, something was lost."""
 
     @property
     def is_attached(self) -> bool:

@@ -274,6 +274,7 @@ class Trees:
             self._host.send(group.parent, Detach(group.id))  # the new one replays: nothing is lost in between
         group.is_root = False
         group.parent = parent
+        group.promised = None
         group.refreshed_at = self._host.now()
         self._tell_parent(group, evidence, depth)
 
@@ -293,7 +294,15 @@ class Trees:
         self._tell_children(group)
         self.prune(group)
 
+    def catch_up(self, group: Group) -> None:
+        """Multicasts of the parent were lost on the way: ask for what came after the last one."""
+        now = self._host.now()
+        if group.parent is not None and now - group.asked_at >= self.config.join_timeout:
+            group.asked_at = now
+            self._host.send(group.parent, Join(group.id, self._host.peer, group.position, True))
+
     def _continue_from(self, group: Group, start: Position) -> None:
+        group.asked_at = float("-inf")
         gap = missed(group.position, start)
         if gap:
             self._host.count("peerd_groups_missed_total", gap)
