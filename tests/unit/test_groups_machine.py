@@ -9,43 +9,52 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from peerd.ids import NodeId
-from tests.support.group_world import GROUP, GroupNode, GroupWorld
+from tests.support.group_world import GROUP, SETTLE_S, GroupNode, GroupWorld
 from tests.support.groups import Saying
 
-NODES_MAX = 9
-SETTLE_S = 150.0
-"""The longest pause between two joins, a lease, and a few refreshes."""
+NODES_START = 8
+NODES_MAX = 14
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Up to nine nodes that take two children each."""
+    """Nodes that take two children each, at first all members of one tree."""
 
     def __init__(self) -> None:
         super().__init__()
         self.world = GroupWorld()
         self.said = 0
-        for number in range(3):
-            self.world.add(_spread(number))
+        for number in range(NODES_START):
+            self._join(self.world.add(_spread(number)))
+        self.world.settle(3.0)
+        self.world.check_tree()
+
+    def _join(self, node: GroupNode) -> None:
+        node.join()
+        self.world.collect(node)
 
     def _pick(self, index: int) -> GroupNode:
         nodes = sorted(self.world.nodes)
         return self.world.nodes[nodes[index % len(nodes)]]
 
     @precondition(lambda self: len(self.world.nodes) < NODES_MAX)
-    @rule(number=st.integers(3, 60))
-    def add(self, number: int) -> None:
+    @rule(number=st.integers(NODES_START, 60), is_member=st.booleans())
+    def add(self, number: int, is_member: bool) -> None:
         """A node comes, perhaps a closer one to the key."""
         if _spread(number) not in self.world.nodes:
-            self.world.add(_spread(number))
+            node = self.world.add(_spread(number))
+            if is_member:
+                self._join(node)
 
-    @rule(index=st.integers(0, NODES_MAX), is_leaving=st.booleans())
-    def toggle(self, index: int, is_leaving: bool) -> None:
-        """A member joins or leaves."""
+    @rule(index=st.integers(0, NODES_MAX))
+    def join(self, index: int) -> None:
+        """A node becomes a member, if it is none."""
+        self._join(self._pick(index))
+
+    @rule(index=st.integers(0, NODES_MAX))
+    def leave(self, index: int) -> None:
+        """A node is no member any more."""
         node = self._pick(index)
-        if is_leaving:
-            node.leave()
-        else:
-            node.join()
+        node.leave()
         self.world.collect(node)
 
     @precondition(lambda self: len(self.world.nodes) > 1)
@@ -98,7 +107,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.said += 1
         self._pick(0).groups.multicast(GROUP, Saying(self.said))
         self.world.collect(self._pick(0))
-        self.world.settle(20.0)
+        self.world.settle(12.0)
         for node in self.world.nodes.values():
             assert node.heard.count(self.said) == node.is_member
             assert max(Counter(node.heard).values(), default=1) == 1
