@@ -287,6 +287,7 @@ PROFILES: Final[Mapping[str, Tree]] = {
             "exchange_interval": "2s",
             "table_interval": "10s",
         },
+        "groups": {"refresh_interval": "1s", "refresh_timeout": "500ms", "lease": "6s", "orphan_timeout": "2s"},
     },
 }
 """What a profile sets instead of the defaults."""

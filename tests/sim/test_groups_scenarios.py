@@ -11,12 +11,12 @@ import pytest
 
 from peerd.api import GroupOutcome
 from peerd.services.groups.config import GroupsConfig
+from peerd.services.groups.members import group_key
 from peerd.sim.simulation import Place, Simulation
 from tests.support.groups import (
     Chatter,
     chat_ring,
     chatter,
-    group_key,
     is_settled,
     tree_offences,
     trees,
