@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from peerd.errors import Bug
 from peerd.ids import NodeId
@@ -207,6 +207,54 @@ class SwapHandle(Protocol):
         """Abort it; ``failed("cancelled")`` follows. Harmless when it has ended."""
 
 
+class GroupOutcome(Enum):
+    """What became of a multicast or an anycast to a group."""
+
+    TAKEN = "taken"
+    """Multicast: the group's root has numbered it and sent it down its tree. Says nothing about single members."""
+    ACCEPTED = "accepted"
+    """Anycast: a member accepted."""
+    NOBODY = "nobody"
+    """Anycast: every member of the tree was asked or has no upcall for it, and none accepted."""
+    NO_SUCH_GROUP = "no_such_group"
+    """The root of the group's key knows no member and no creator of it."""
+    UNKNOWN = "unknown"
+    """No word in time, or too many members to ask them all: it may or may not have arrived."""
+
+
+class Groups(Protocol):
+    """Named groups of nodes with a multicast tree each; docs/groups.md says what holds and what does not.
+
+    A group belongs to the plugin: the same name in two plugins is two groups. Messages are the plugin's own registered
+    ones, at most `limits.GROUP_BODY_BYTES_MAX` (`limits.ANYCAST_BODY_BYTES_MAX`) encoded. Callbacks run like handlers
+    of the plugin, after the current one. Raises `Unavailable` above a limit, `Bug` for a message that is not the
+    plugin's or too large.
+    """
+
+    def create(self, group: str) -> None:
+        """Have the group exist, members or not, for as long as this node keeps it; joining does so too."""
+
+    def join(
+        self,
+        group: str,
+        on_message: Callable[[Message, PeerRef], None],
+        on_anycast: Callable[[Message, PeerRef], bool] | None = None,
+    ) -> None:
+        """Become a member: ``on_message(message, origin)`` for each multicast, at most once each.
+
+        ``on_anycast(message, origin)`` says whether this member accepts. Joining again replaces the callbacks.
+        """
+
+    def leave(self, group: str) -> None:
+        """End this node's membership, and its having created the group. Harmless when there is neither."""
+
+    def multicast(self, group: str, message: Message, on_outcome: Callable[[GroupOutcome], None] | None = None) -> None:
+        """To every member, this node included when it is one; the sender need not be."""
+
+    def anycast(self, group: str, message: Message, on_outcome: Callable[[GroupOutcome, PeerRef | None], None]) -> None:
+        """To one member that accepts, near ones first; ``on_outcome`` gets it with `GroupOutcome.ACCEPTED`."""
+
+
 class Host(Protocol):
     """A plugin's only way out. Every method is non-blocking and never re-enters the plugin before it returns."""
 
@@ -277,6 +325,12 @@ class Host(Protocol):
 
     def estimated_ring_size(self) -> float:
         """How many nodes there are, estimated from the density of the leaf set; exact when it covers the ring."""
+
+    # Services
+
+    @property
+    def groups(self) -> Groups:
+        """This plugin's groups."""
 
     # Bulk
 
@@ -396,6 +450,9 @@ class Plugin:
 
     def stop(self) -> None:
         """The node is going down gracefully."""
+
+    def inherit(self, failed: Self) -> None:
+        """Take over, before `start`, what others entrusted to the failed instance that this one replaces."""
 
     def deliver(self, key: NodeId, message: Message, source: PeerRef) -> None:
         """A routed or broadcast message arrived at its root; ``source`` is who started it.

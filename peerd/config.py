@@ -37,6 +37,7 @@ from peerd.quantities import (
     misfit,
     setting,
 )
+from peerd.services.groups.config import GroupsConfig
 from peerd.swap.config import SwapConfig
 
 CLUSTER_NAME_PATTERN: Final = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
@@ -237,6 +238,7 @@ class PeerdConfig(ConfigSection):
     admin: AdminConfig = setting(AdminConfig(), "Where the command line, probes and Prometheus reach the daemon.")
     overlay: OverlayConfig = setting(OverlayConfig(), "Timers of the ring.")
     swap: SwapConfig = setting(SwapConfig(), "Bulk transfers.")
+    groups: GroupsConfig = setting(GroupsConfig(), "Multicast groups.")
     telemetry: TelemetryConfig = setting(TelemetryConfig(), "Logs and the event log.")
     limits: LimitsConfig = setting(LimitsConfig(), "What others may make this daemon spend.")
     protocols: dict[str, SerializeAsAny[BaseModel]] = setting({}, "One table a plugin, by the plugin's name.")
@@ -289,6 +291,7 @@ PROFILES: Final[Mapping[str, Tree]] = {
             "vouch_delay": "5s",
             "table_interval": "10s",
         },
+        "groups": {"refresh_interval": "1s", "refresh_timeout": "500ms", "lease": "6s", "orphan_timeout": "2s"},
     },
 }
 """What a profile sets instead of the defaults."""

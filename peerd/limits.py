@@ -53,6 +53,12 @@ HOPS_MAX: Final = 64
 LEAF_SET_SIZE: Final = 16
 KNOWN_PEERS_MAX: Final = 64
 
+# Groups
+GROUP_BODY_BYTES_MAX: Final = 44 * KIB
+"""A multicast's message, encoded: it travels inside a routed one."""
+ANYCAST_BODY_BYTES_MAX: Final = 8 * KIB
+"""An anycast's message, encoded: it shares a frame with the list of who was asked."""
+
 # Swap
 SWAP_TAG_BYTES_MAX: Final = 64
 SWAP_SESSIONS_MAX: Final = 16

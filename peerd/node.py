@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from peerd import limits
 from peerd.api import (
@@ -29,6 +29,8 @@ from peerd.messages import Message, PeerRef, decode_body, message_type
 from peerd.node_host import PluginHost
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.overlay import Overlay
+from peerd.services.groups.config import GroupsConfig
+from peerd.services.groups.service import GroupService
 from peerd.swap.config import SwapConfig
 from peerd.swap.layer import SwapLayer
 from peerd.telemetry.schema import (
@@ -80,6 +82,7 @@ class NodeSettings:
     boot_epoch: int
     overlay: OverlayConfig = field(default_factory=OverlayConfig)
     swap: SwapConfig = field(default_factory=SwapConfig)
+    groups: GroupsConfig = field(default_factory=GroupsConfig)
     profile: str = "local"
     version: str = "0"
 
@@ -110,7 +113,7 @@ class Node:
         self._started_at = driver.now()
         self._ready_once = False
         self.is_stopped = False
-        for plugin in (self.overlay, *plugins):
+        for plugin in (self.overlay, GroupService(settings.groups), *plugins):
             self._adopt(plugin)
 
     # Life
@@ -146,17 +149,25 @@ class Node:
             raise Bug("the overlay cannot be restarted by itself")
         self.disable_plugin(name)
         failed = self.plugins[name]
-        self._adopt(type(failed)(failed.config))
+        fresh = type(failed)(failed.config)
+        fresh.inherit(failed)
+        self._adopt(fresh)
         self._start_plugin(name)
 
     def disable_plugin(self, name: str) -> None:
         """Take a plugin out of service: no timer, reply or message reaches it any more."""
+        self.groups.disable_plugin(name)
         self.hosts[name].cancel_timers()
         self.swaps.disable_plugin(name)
         for correlation in [key for key, pending in self._pending.items() if pending.plugin == name]:
             self._pending.pop(correlation).timer.cancel()
         self._handlers = {kind: entry for kind, entry in self._handlers.items() if entry[0] != name}
         self._owners = {kind: owner for kind, owner in self._owners.items() if owner != name}
+
+    @property
+    def groups(self) -> GroupService:
+        """The groups service: always there, replaced when it failed."""
+        return cast(GroupService, self.plugins[GroupService.name])
 
     @property
     def is_ready(self) -> bool:
@@ -311,6 +322,25 @@ class Node:
         """Call back into a plugin (timer, reply, finished swap or offload); ``cause`` is the event that led to it."""
         if not self.is_stopped:
             self._guard(plugin, callback, *arguments, cause=cause)
+
+    def call_plugin(
+        self,
+        service: str,
+        plugin: str,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        then: Callable[[Any], None] | None,
+    ) -> None:
+        """A service calls a plugin back, after the current handler; ``then`` hands the service what it returned."""
+
+        def run() -> None:
+            if self.is_stopped:
+                return
+            answer = self._guard(plugin, function, *arguments)
+            if then is not None:
+                self._guard(service, then, answer)
+
+        self.driver.call_soon(run)
 
     # Telling
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from peerd import limits
 from peerd.api import (
+    Groups,
     LeafSet,
     LookupResult,
     NeighbourChange,
@@ -22,6 +23,7 @@ from peerd.driver import TimerHandle
 from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.services.groups.facade import BoundGroups
 
 if TYPE_CHECKING:
     from peerd.node import Node
@@ -103,6 +105,10 @@ class PluginHost:
     def estimated_ring_size(self) -> float:
         return self._node.overlay.estimated_ring_size()
 
+    @property
+    def groups(self) -> Groups:
+        return BoundGroups(lambda: self._node.groups, self._plugin)
+
     def swap(
         self, peer: PeerRef, tag: bytes, value: Value, callbacks: SwapCallbacks, deadline_s: float | None = None
     ) -> SwapHandle:
@@ -164,6 +170,13 @@ class PluginHost:
 
     def observe(self, name: str, value: float, **labels: str) -> None:
         self._driver.observe(name, value, labels)
+
+    # The services' extension (peerd.services.groups.ports.ServiceHost)
+
+    def call_plugin(
+        self, plugin: str, function: Callable[..., Any], *arguments: Any, then: Callable[[Any], None] | None = None
+    ) -> None:
+        self._node.call_plugin(self._name, plugin, function, arguments, then)
 
     # The overlay's extension (peerd.overlay.ports.OverlayHost)
 

@@ -73,6 +73,7 @@ class Runner:
             plugins=plugins if plugins is not None else plugin_factory(scenario.protocols),
             overlay=scenario.overlay,
             swap=scenario.swap,
+            groups=scenario.groups,
             network=scenario.network,
             latency=scenario.topology.build(seed),
             sink=sink,

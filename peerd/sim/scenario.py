@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from peerd.errors import ConfigError
 from peerd.overlay.config import OverlayConfig
+from peerd.services.groups.config import GroupsConfig
 from peerd.sim.checkers import BY_NAME, USUAL
 from peerd.sim.churn import ChurnSettings
 from peerd.sim.latency import ConstantLatency, EuclideanLatency, LatencyModel, MatrixLatency
@@ -267,6 +268,7 @@ class Scenario(Table):
     topology: Topology = Field(default=Topology(), description="How far apart nodes are.")
     overlay: OverlayConfig = Field(default=OverlayConfig(), description="The overlay's parameters.")
     swap: SwapConfig = Field(default=SwapConfig(), description="The swap layer's parameters.")
+    groups: GroupsConfig = Field(default=GroupsConfig(), description="The groups service's parameters.")
     protocols: dict[str, dict[str, Any]] = Field(
         default={}, description="Plugins to load, by name, each with its configuration table."
     )
@@ -332,6 +334,7 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "topology": Topology,
     "overlay": OverlayConfig,
     "swap": SwapConfig,
+    "groups": GroupsConfig,
     "phases": Phase,
     "actions": Phase,
 }

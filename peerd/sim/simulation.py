@@ -18,6 +18,7 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.node import NodeSettings, Traffic
 from peerd.overlay.config import OverlayConfig
+from peerd.services.groups.config import GroupsConfig
 from peerd.sim.checkers import Checker, Delivery, RingOracle, Watcher
 from peerd.sim.driver import SimDriver
 from peerd.sim.latency import LatencyModel
@@ -57,6 +58,7 @@ class Simulation(World[ObservedNode]):
         plugins: Callable[[int], Sequence[Plugin]] = lambda index: (),
         overlay: OverlayConfig | None = None,
         swap: SwapConfig | None = None,
+        groups: GroupsConfig | None = None,
         network: NetworkConfig | None = None,
         latency: LatencyModel | None = None,
         sink: RecordSink | None = None,
@@ -75,6 +77,7 @@ class Simulation(World[ObservedNode]):
         self._plugins = plugins
         self._overlay = overlay or OverlayConfig()
         self._swap = swap or SwapConfig()
+        self._groups = groups or GroupsConfig()
         self._contacts = fork(seed, "contacts")
         self._watchers: dict[str, list[Watcher]] = {hook: [] for hook in _HOOKS}
         self._former_traffic = Traffic()
@@ -99,6 +102,7 @@ class Simulation(World[ObservedNode]):
             boot_epoch=place.boot_epoch,
             overlay=self._overlay,
             swap=self._swap,
+            groups=self._groups,
             profile="simulator",
         )
         is_watched = any(self._watchers[hook] for hook in ("handled", "sent", "emitted"))

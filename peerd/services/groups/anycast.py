@@ -1,0 +1,141 @@
+"""Anycasts: a walk through the tree until a member accepts.
+
+As in "Scalable application-level anycast for highly dynamic groups" (Castro, Druschel, Kermarrec and Rowstron 2003):
+the message is routed towards the root until it meets the tree, and goes through it depth first, near children before
+far ones and what is below a node before what is above it. So it finds somebody close to its origin first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from peerd.api import GroupOutcome, Plugin
+from peerd.ids import NodeId
+from peerd.limits import ANYCAST_BODY_BYTES_MAX
+from peerd.messages import Message, PeerRef
+from peerd.services.groups.config import GroupsConfig
+from peerd.services.groups.members import Members, OnOutcome, encoded, group_key
+from peerd.services.groups.messages import HOPS_MAX, OUTCOMES, VISITED_MAX, Anycast, AnycastResult, AnycastTaken
+from peerd.services.groups.ports import ServiceHost
+from peerd.services.groups.state import Group
+from peerd.services.groups.tree import Trees
+
+TAKEN: Final = AnycastTaken()
+
+
+class Anycaster:
+    """Anycasts of one node: its own, and those that walk through it."""
+
+    def __init__(self, host: ServiceHost, config: GroupsConfig, trees: Trees, members: Members) -> None:
+        self._host = host
+        self._config = config
+        self._trees = trees
+        self._members = members
+
+    # Origin
+
+    def start(self, plugin: Plugin, group: str, message: Message, on_outcome: OnOutcome) -> None:
+        """Look for a member that accepts. Raises `Bug` or `Unavailable`; see `peerd.api.Groups`."""
+        host, key = self._host, group_key(plugin.name, group)
+        body = encoded(plugin, message, ANYCAST_BODY_BYTES_MAX)
+        number = self._members.await_outcome(plugin.name, on_outcome, self._config.outstanding_max)
+        host.set_timer("anycast", self._config.anycast_timeout, number)
+        anycast = Anycast(key, host.peer, number, message.TYPE_ID, body, (), 0)
+        if key in self._trees.groups:
+            self.walk(anycast)
+        else:
+            host.route(key, anycast)
+
+    def expired(self, number: int) -> None:
+        """Nobody has said anything in time."""
+        self._members.settle(number, GroupOutcome.UNKNOWN)
+
+    def answered(self, message: AnycastResult, source: PeerRef) -> None:
+        """Somebody has accepted, or nobody has."""
+        outcome = GroupOutcome(OUTCOMES[message.outcome]) if message.outcome < len(OUTCOMES) else GroupOutcome.UNKNOWN
+        peer = source if outcome is GroupOutcome.ACCEPTED else None
+        if self._members.settle(message.number, outcome, peer):
+            self._host.cancel_timer("anycast", message.number)
+
+    # The walk
+
+    def refuse(self, anycast: Anycast) -> None:
+        """There is no such group."""
+        self._end(anycast, GroupOutcome.NO_SUCH_GROUP)
+
+    def intercept(self, anycast: Anycast) -> bool:
+        """An anycast passes through on its way to the root: whether this node has taken it over.
+
+        One that was in the tree before comes from a part that is cut off: what has no path either leads back there.
+        """
+        group = self._trees.groups.get(anycast.group)
+        if group is None or (anycast.hops and not group.is_attached):
+            return False
+        self.walk(anycast)
+        return True
+
+    def received(self, anycast: Anycast) -> AnycastTaken:
+        """A node of the tree passes it on to this one."""
+        self.walk(anycast)
+        return TAKEN
+
+    def walk(self, anycast: Anycast) -> None:
+        """Ask the member here, unless it has been asked; then go on."""
+        own = self._host.id
+        if own in anycast.visited:
+            self._go_on(anycast)
+            return
+        if len(anycast.visited) >= VISITED_MAX:
+            self._end(anycast, GroupOutcome.UNKNOWN)
+            return
+        visiting = replace(anycast, visited=(*anycast.visited, own))
+
+        def answered(accepts: bool) -> None:
+            if accepts:
+                self._end(visiting, GroupOutcome.ACCEPTED)
+            else:
+                self._go_on(visiting)
+
+        if not self._members.ask(anycast.group, anycast.type_id, anycast.body, anycast.origin, answered):
+            self._go_on(visiting)
+
+    def _go_on(self, anycast: Anycast) -> None:
+        """To the nearest child that was not visited, else back up; from the root there is nowhere else to go."""
+        group = self._trees.groups.get(anycast.group)
+        if anycast.hops >= HOPS_MAX:
+            self._end(anycast, GroupOutcome.UNKNOWN)
+            return
+        anycast = replace(anycast, hops=anycast.hops + 1)
+        peer = _next(group, anycast.visited) if group is not None else None
+        if peer is not None:
+            self._pass(anycast, peer)
+        elif group is not None and group.is_root:
+            self._end(anycast, GroupOutcome.NOBODY)
+        else:
+            self._host.route(anycast.group, anycast)  # cut off from the tree, or no longer part of it
+
+    def _pass(self, anycast: Anycast, peer: PeerRef) -> None:
+        def silent() -> None:
+            group = self._trees.groups.get(anycast.group)
+            if peer.id in anycast.visited or len(anycast.visited) >= VISITED_MAX:
+                # the parent, on the way back: the root will go on
+                if group is not None and group.is_root:
+                    self._go_on(anycast)
+                else:
+                    self._host.route(anycast.group, anycast)
+            else:
+                self._go_on(replace(anycast, visited=(*anycast.visited, peer.id)))
+
+        self._host.request(peer, anycast, self._config.refresh_timeout, lambda reply, source: None, silent)
+
+    def _end(self, anycast: Anycast, outcome: GroupOutcome) -> None:
+        self._host.send(anycast.origin, AnycastResult(anycast.number, OUTCOMES.index(outcome.value)))
+
+
+def _next(group: Group, visited: tuple[NodeId, ...]) -> PeerRef | None:
+    been = set(visited)
+    for peer in group.nearest_children():
+        if peer.id not in been:
+            return peer
+    return group.parent

@@ -1,0 +1,139 @@
+"""What the plugins of this node have asked for: their memberships, and who is owed an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from peerd.api import GroupOutcome, Plugin
+from peerd.errors import Bug, ProtocolError, Unavailable
+from peerd.ids import NodeId, key_of
+from peerd.messages import Message, PeerRef, decode_body, encode_body, message_type
+from peerd.services.groups.ports import ServiceHost
+
+OnMessage = Callable[[Message, PeerRef], None]
+OnAnycast = Callable[[Message, PeerRef], bool]
+OnOutcome = Callable[[GroupOutcome, PeerRef | None], None]
+
+
+def group_key(plugin: str, group: str) -> NodeId:
+    """The key of a plugin's group: two plugins never meet in one."""
+    return key_of(f"group\n{plugin}\n{group}")
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """One plugin in one group. Without ``on_message`` it has only created the group."""
+
+    plugin: str
+    messages: tuple[type[Message], ...]
+    on_message: OnMessage | None
+    on_anycast: OnAnycast | None
+
+
+@dataclass(slots=True)
+class Entrusted:
+    """What outlives a failure of the service: it is the plugins', not the service's."""
+
+    memberships: dict[NodeId, Membership] = field(default_factory=dict)
+    waiting: dict[int, tuple[str, OnOutcome]] = field(default_factory=dict)
+    """Plugin and callback by number of the multicast or anycast."""
+    numbers: int = 0
+    """Numbers of this boot that are used up."""
+
+    def next_number(self) -> int:
+        """One that no other message of this node has in this boot."""
+        self.numbers += 1
+        return self.numbers
+
+    def of_plugin(self, plugin: str) -> Iterator[NodeId]:
+        """The groups that a plugin wants, as they are now."""
+        return iter([key for key, membership in self.memberships.items() if membership.plugin == plugin])
+
+
+def encoded(plugin: Plugin, message: Message, bytes_max: int) -> bytes:
+    """The body of a plugin's own message. Raises `Bug` for another's, or one above ``bytes_max``."""
+    if type(message) not in plugin.messages:
+        raise Bug(f"{plugin.name} sends {type(message).__name__} to a group, which is not among its messages")
+    body = encode_body(message)
+    if len(body) > bytes_max:
+        raise Bug(f"{type(message).__name__} of {len(body)} bytes to a group is over the cap of {bytes_max}")
+    return body
+
+
+class Members:
+    """The members on this node, as messages reach them."""
+
+    def __init__(self, host: ServiceHost, entrusted: Entrusted) -> None:
+        self._host = host
+        self.entrusted = entrusted
+
+    def _decode(self, membership: Membership, type_id: int, body: bytes) -> Message | None:
+        kind = message_type(type_id)
+        if kind is None or kind not in membership.messages:
+            self._host.count("peerd_groups_dropped_total", reason="unknown_type")
+            return None
+        try:
+            return decode_body(kind, body)
+        except ProtocolError:  # any hop may have damaged it, or made up its origin: nobody's link is cut
+            self._host.count("peerd_groups_dropped_total", reason="malformed")
+            return None
+
+    def deliver(self, group_id: NodeId, type_id: int, body: bytes, origin: PeerRef) -> None:
+        """A multicast has come to this node."""
+        membership = self.entrusted.memberships.get(group_id)
+        if membership is None or membership.on_message is None:
+            return
+        message = self._decode(membership, type_id, body)
+        if message is None:
+            return
+
+        def tell(message: Message, origin: PeerRef) -> None:
+            current = self.entrusted.memberships.get(group_id)
+            if current is not None and current.on_message is not None:  # it may have left since
+                self._host.count("peerd_groups_delivered_total")
+                current.on_message(message, origin)
+
+        self._host.call_plugin(membership.plugin, tell, message, origin)
+
+    def ask(
+        self, group_id: NodeId, type_id: int, body: bytes, origin: PeerRef, answered: Callable[[bool], None]
+    ) -> bool:
+        """Whether the member here accepts an anycast. Returns false, and asks nobody, when there is none to ask."""
+        membership = self.entrusted.memberships.get(group_id)
+        if membership is None or membership.on_anycast is None:
+            return False
+        message = self._decode(membership, type_id, body)
+        if message is None:
+            return False
+
+        def ask(message: Message, origin: PeerRef) -> bool:
+            current = self.entrusted.memberships.get(group_id)
+            return current is not None and current.on_anycast is not None and current.on_anycast(message, origin)
+
+        self._host.call_plugin(membership.plugin, ask, message, origin, then=lambda answer: answered(answer is True))
+        return True
+
+    # Outcomes
+
+    def await_outcome(self, plugin: str, on_outcome: OnOutcome, outstanding_max: int) -> int:
+        """Number a message and remember whom to tell. Raises `Unavailable` above the limit."""
+        if len(self.entrusted.waiting) >= outstanding_max:
+            raise Unavailable(f"{outstanding_max} multicasts and anycasts have no outcome yet")
+        number = self.entrusted.next_number()
+        self.entrusted.waiting[number] = (plugin, on_outcome)
+        return number
+
+    def is_awaited(self, number: int) -> bool:
+        """Whether the message of that number has no outcome yet."""
+        return number in self.entrusted.waiting
+
+    def settle(self, number: int, outcome: GroupOutcome, peer: PeerRef | None = None) -> bool:
+        """Tell the outcome, once. Returns whether it was awaited."""
+        waiting = self.entrusted.waiting.pop(number, None)
+        if waiting is None:
+            return False
+        self._host.count("peerd_groups_outcomes_total", outcome=outcome.value)
+        plugin, on_outcome = waiting
+        self._host.call_plugin(plugin, on_outcome, outcome, peer)
+        return True

@@ -1,0 +1,197 @@
+"""The messages of groups: type ids 0x0050 to 0x005F.
+
+Peers that a message mentions are hearsay: a link to them verifies who they are before anything is sent.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import annotated_types
+
+from peerd import limits
+from peerd.ids import NodeId
+from peerd.messages import U8, U16, U64, Message, PeerRef, message, struct
+
+DEPTH_MAX: Final = 32
+"""Nodes on a path from the root, both ends included. A deeper place is not taken."""
+CANDIDATES_MAX: Final = 4
+STATES_MAX: Final = 64
+"""Groups in one refresh: 64 paths of 32 ids are 36 KiB."""
+VISITED_MAX: Final = 1024
+"""Nodes that one anycast may ask."""
+HOPS_MAX: Final = 4096
+"""Steps of one anycast from node to node."""
+GENERATION_MAX: Final = 1 << 48
+"""Changes of root that are told apart: more than there can be."""
+
+_SMALL: Final = 512
+
+Path = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(DEPTH_MAX)]
+Candidates = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(CANDIDATES_MAX)]
+GroupIds = Annotated[tuple[NodeId, ...], annotated_types.MinLen(1), annotated_types.MaxLen(STATES_MAX)]
+Visited = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(VISITED_MAX)]
+Body = Annotated[bytes, annotated_types.MaxLen(limits.GROUP_BODY_BYTES_MAX)]
+SmallBody = Annotated[bytes, annotated_types.MaxLen(limits.ANYCAST_BODY_BYTES_MAX)]
+
+
+@struct
+class Position:
+    """A place in a group's stream: the ``sequence``-th multicast that ``root`` numbered in its reign.
+
+    A new root's ``generation`` is higher than any that it has heard of, and it numbers from 1.
+    """
+
+    generation: Annotated[int, annotated_types.Ge(0), annotated_types.Le(GENERATION_MAX)]
+    root: NodeId
+    sequence: U64
+
+
+@struct
+class Publication:
+    """A multicast as its origin made it; (origin, epoch, number) is unique. ``body`` is a plugin's message, encoded."""
+
+    origin: PeerRef
+    epoch: U64
+    number: U64
+    type_id: U16
+    body: Body
+
+
+@struct
+class TreeState:
+    """What a parent says about one group: is the asker its child, its path (see `Attached`), its last multicast."""
+
+    group: NodeId
+    is_child: bool
+    path: Path
+    position: Position | None
+
+
+@message(0x0050, bytes_max=_SMALL)
+class Join(Message):
+    """Take ``joiner`` as a child; routed towards the root, or sent straight to a candidate.
+
+    ``position`` is the last multicast that the joiner has, for what came after it to be replayed. A join that
+    ``insists`` is taken only by nodes that have a path from the root. Answered by `Attached` or `Redirect`.
+    """
+
+    group: NodeId
+    joiner: PeerRef
+    position: Position | None
+    insists: bool
+
+
+@message(0x0051, bytes_max=2048)
+class Attached(Message):
+    """Parent to child: you are my child, and ``path`` leads from the root to me; also whenever the path changes.
+
+    An empty path: I have lost the root. What is sent from here on comes after ``start``.
+    """
+
+    group: NodeId
+    path: Path
+    start: Position | None
+
+
+@message(0x0052, bytes_max=4096)
+class Redirect(Message):
+    """I do not take you (any longer): ask one of these, or when there are none, the root."""
+
+    group: NodeId
+    candidates: Candidates
+
+
+@message(0x0053, bytes_max=_SMALL)
+class Detach(Message):
+    """Child to parent: send me nothing more of this group."""
+
+    group: NodeId
+
+
+@message(0x0054, bytes_max=4096)
+class Refresh(Message):
+    """Child to parent: keep me in these groups; answered by `Refreshed`. ``rtt_s`` is what the last answer took."""
+
+    groups: GroupIds
+    rtt_s: float | None
+
+
+@message(0x0055, bytes_max=48 * limits.KIB)
+class Refreshed(Message):
+    """Parent to child: how things stand in each of the groups."""
+
+    states: Annotated[tuple[TreeState, ...], annotated_types.MaxLen(STATES_MAX)]
+
+
+@message(0x0056, bytes_max=limits.ROUTED_BODY_BYTES_MAX)
+class Publish(Message):
+    """Origin to root, routed: multicast this. Answered by `PublishOutcome`; repeated until then."""
+
+    group: NodeId
+    publication: Publication
+
+
+@message(0x0057, bytes_max=_SMALL)
+class PublishOutcome(Message):
+    """Root to origin: the multicast of that number is on its way down the tree, or there is no such group."""
+
+    number: U64
+    is_taken: bool
+
+
+@message(0x0058)
+class GroupMulticast(Message):
+    """Parent to child: the next multicast, as the root numbered it."""
+
+    group: NodeId
+    position: Position
+    publication: Publication
+
+
+@message(0x0059)
+class Anycast(Message):
+    """Who accepts this? Routed towards the root until it meets the tree, then from node to node of it.
+
+    ``visited`` have been asked, or did not answer. From node to node it is answered by `AnycastTaken`.
+    """
+
+    group: NodeId
+    origin: PeerRef
+    number: U64
+    type_id: U16
+    body: SmallBody
+    visited: Visited
+    hops: U16
+
+
+@message(0x005A, bytes_max=_SMALL)
+class AnycastTaken(Message):
+    """The receiver of an `Anycast` carries on with it."""
+
+
+@message(0x005B, bytes_max=_SMALL)
+class AnycastResult(Message):
+    """To the origin of an anycast: how it ended. ``outcome`` is an index of `OUTCOMES`; the sender of an accept did."""
+
+    number: U64
+    outcome: U8
+
+
+OUTCOMES: Final = ("accepted", "nobody", "no_such_group", "unknown")
+"""Values of `peerd.api.GroupOutcome` by their number on the wire; only append."""
+
+GROUP_MESSAGES: Final[tuple[type[Message], ...]] = (
+    Join,
+    Attached,
+    Redirect,
+    Detach,
+    Refresh,
+    Refreshed,
+    Publish,
+    PublishOutcome,
+    GroupMulticast,
+    Anycast,
+    AnycastTaken,
+    AnycastResult,
+)

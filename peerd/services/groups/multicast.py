@@ -1,0 +1,133 @@
+"""Multicasts: from the origin to the root, and from the root down the tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peerd.api import GroupOutcome, Plugin
+from peerd.ids import NodeId
+from peerd.limits import GROUP_BODY_BYTES_MAX
+from peerd.messages import Message, PeerRef
+from peerd.services.groups.config import GroupsConfig
+from peerd.services.groups.members import Members, OnOutcome, encoded, group_key
+from peerd.services.groups.messages import (
+    Detach,
+    GroupMulticast,
+    Position,
+    Publication,
+    Publish,
+    PublishOutcome,
+)
+from peerd.services.groups.ports import ServiceHost
+from peerd.services.groups.state import Group
+from peerd.services.groups.stream import before, later, missed
+from peerd.services.groups.tree import Trees
+
+
+@dataclass(slots=True)
+class Sent:
+    """A multicast of this node that its root has not confirmed yet."""
+
+    publish: Publish
+    attempts: int = 0
+
+
+class Multicaster:
+    """Multicasts of one node: its own, those it numbers as a root, and those that it passes on."""
+
+    def __init__(self, host: ServiceHost, config: GroupsConfig, trees: Trees, members: Members) -> None:
+        self._host = host
+        self._config = config
+        self._trees = trees
+        self._members = members
+        self._sent: dict[int, Sent] = {}
+
+    # Origin
+
+    def publish(self, plugin: Plugin, group: str, message: Message, on_outcome: OnOutcome) -> None:
+        """Send a plugin's message to its group. Raises `Bug` or `Unavailable`; see `peerd.api.Groups`."""
+        host = self._host
+        body = encoded(plugin, message, GROUP_BODY_BYTES_MAX)
+        number = self._members.await_outcome(plugin.name, on_outcome, self._config.outstanding_max)
+        publication = Publication(host.peer, host.boot_epoch, number, message.TYPE_ID, body)
+        self._sent[number] = Sent(Publish(group_key(plugin.name, group), publication))
+        self.send(number)
+
+    def send(self, number: int) -> None:
+        """Send it, the first time or because the root has said nothing. It is the same one: members see it once."""
+        sent = self._sent[number]
+        if sent.attempts >= self._config.publish_attempts:
+            self._settle(number, GroupOutcome.UNKNOWN)
+            return
+        sent.attempts += 1
+        self._host.route(sent.publish.group, sent.publish)
+        self._host.set_timer("publish", self._config.publish_timeout, number)
+
+    def answered(self, message: PublishOutcome) -> None:
+        """The root's word."""
+        if message.number in self._sent:
+            self._host.cancel_timer("publish", message.number)
+            self._settle(message.number, GroupOutcome.TAKEN if message.is_taken else GroupOutcome.NO_SUCH_GROUP)
+
+    def _settle(self, number: int, outcome: GroupOutcome) -> None:
+        del self._sent[number]
+        self._members.settle(number, outcome)
+
+    # Root
+
+    def refuse(self, publish: Publish) -> None:
+        """There is no such group."""
+        self._answer(publish.publication, is_taken=False)
+
+    def take(self, group: Group, publish: Publish) -> None:
+        """Number it and send it down the tree. This node is the root."""
+        publication = publish.publication
+        last = group.position
+        if last is not None and group.seen.is_new(_identity(publication)):
+            group.position = Position(last.generation, last.root, last.sequence + 1)
+            self._spread(group, GroupMulticast(group.id, group.position, publication))
+        self._answer(publication, is_taken=True)
+
+    def _answer(self, publication: Publication, *, is_taken: bool) -> None:
+        self._host.send(publication.origin, PublishOutcome(publication.number, is_taken))
+
+    # Tree
+
+    def received(self, multicast: GroupMulticast, source: PeerRef) -> None:
+        """The parent passes one on."""
+        group = self._trees.groups.get(multicast.group)
+        if group is None or not group.is_child_of(source):
+            self._drop("not_parent")
+            self._host.send(source, Detach(multicast.group))
+            return
+        if not multicast.position.sequence:
+            self._drop("malformed")
+            return
+        group.heard_at = self._host.now()
+        gap = missed(group.position, before(multicast.position))
+        if gap and self._config.replay_messages:
+            self._drop("gap")  # it comes again, after what is missing
+            self._trees.catch_up(group)
+            return
+        if gap:
+            self._host.count("peerd_groups_missed_total", gap)
+        group.position = later(group.position, multicast.position)
+        if group.seen.is_new(_identity(multicast.publication)):
+            self._spread(group, multicast)
+        else:
+            self._drop("duplicate")
+
+    def _spread(self, group: Group, multicast: GroupMulticast) -> None:
+        self._trees.log.add(multicast)
+        for child in group.children.values():
+            if child.is_welcomed:  # one that waits will be sent it with what else it missed
+                self._host.send(child.peer, multicast)
+        publication = multicast.publication
+        self._members.deliver(group.id, publication.type_id, publication.body, publication.origin)
+
+    def _drop(self, reason: str) -> None:
+        self._host.count("peerd_groups_dropped_total", reason=reason)
+
+
+def _identity(publication: Publication) -> tuple[NodeId, int, int]:
+    return publication.origin.id, publication.epoch, publication.number

@@ -1,0 +1,18 @@
+"""What a service needs from the node around it, beyond what a plugin gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from peerd.api import Host
+
+
+class ServiceHost(Host, Protocol):
+    """A plugin's host, plus calling back into other plugins."""
+
+    def call_plugin(
+        self, plugin: str, function: Callable[..., Any], *arguments: Any, then: Callable[[Any], None] | None = None
+    ) -> None:
+        """Run ``function`` as that plugin, after the current handler; ``then`` gets what it returned (``None`` when
+        it raised, which is that plugin's failure and not the service's)."""

@@ -1,0 +1,132 @@
+"""What a node remembers of the multicasts of its groups: which it has seen, and the latest ones to replay. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from peerd.ids import NodeId
+from peerd.services.groups.messages import GroupMulticast, Position
+
+Identity = tuple[NodeId, int, int]
+"""(origin, boot epoch of the origin, its number)."""
+
+
+class Seen:
+    """The latest identities; the oldest is forgotten when the window is full."""
+
+    __slots__ = ("_identities", "_size")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._identities: dict[Identity, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._identities)
+
+    def is_new(self, identity: Identity) -> bool:
+        """Whether it was not seen before; it has been afterwards."""
+        if identity in self._identities:
+            return False
+        if len(self._identities) >= self._size:
+            del self._identities[next(iter(self._identities))]
+        self._identities[identity] = None
+        return True
+
+
+def before(position: Position) -> Position:
+    """The place just before a multicast."""
+    return Position(position.generation, position.root, position.sequence - 1)
+
+
+def is_same_reign(a: Position, b: Position) -> bool:
+    """Whether the same root numbered both, without a break between."""
+    return (a.generation, a.root) == (b.generation, b.root)
+
+
+def missed(last: Position | None, start: Position) -> int:
+    """Multicasts after ``last`` and up to ``start``, as far as one can tell.
+
+    Nobody knows how many of an earlier reign there were.
+    """
+    if last is None or last.generation > start.generation:
+        return 0
+    return max(0, start.sequence - last.sequence) if is_same_reign(last, start) else start.sequence
+
+
+def later(last: Position | None, other: Position) -> Position:
+    """The later one in one reign; of two reigns that of ``other``, which is where the stream goes on."""
+    if last is not None and is_same_reign(last, other) and last.sequence > other.sequence:
+        return last
+    return other
+
+
+def _is_owed(position: Position, child: Position) -> bool:
+    if is_same_reign(position, child):
+        return position.sequence > child.sequence
+    return position.generation > child.generation
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a newly attached child gets: everything after ``start``."""
+
+    start: Position | None
+    multicasts: tuple[GroupMulticast, ...]
+
+
+class ReplayLog:
+    """The latest multicasts of all groups of a node, bounded by number in a group and by bytes in all."""
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._entries: dict[int, GroupMulticast] = {}
+        """By number of arrival, so oldest first."""
+        self._by_group: dict[NodeId, deque[int]] = {}
+        self._arrivals = 0
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, multicast: GroupMulticast) -> None:
+        """Keep one, at the expense of the oldest."""
+        if not self._messages_max:
+            return
+        self._arrivals += 1
+        self._entries[self._arrivals] = multicast
+        numbers = self._by_group.setdefault(multicast.group, deque())
+        numbers.append(self._arrivals)
+        self.size_bytes += len(multicast.publication.body)
+        if len(numbers) > self._messages_max:
+            self._drop_first(multicast.group)
+        while self.size_bytes > self._bytes_max:
+            self._drop_first(next(iter(self._entries.values())).group)
+
+    def forget(self, group: NodeId) -> None:
+        """Drop all of a group."""
+        while group in self._by_group:
+            self._drop_first(group)
+
+    def replay(self, group: NodeId, child: Position | None, own: Position | None) -> Replay:
+        """What a child whose last multicast is ``child`` misses, at a node whose last one is ``own``.
+
+        Later ones of the same reign, and those of later generations. A child without a position is new: it gets only
+        what comes from now on.
+        """
+        if child is None:
+            return Replay(own, ())
+        multicasts = tuple(
+            multicast
+            for number in self._by_group.get(group, ())
+            if _is_owed((multicast := self._entries[number]).position, child)
+        )
+        return Replay(before(multicasts[0].position) if multicasts else own, multicasts)
+
+    def _drop_first(self, group: NodeId) -> None:
+        numbers = self._by_group[group]
+        multicast = self._entries.pop(numbers.popleft())
+        self.size_bytes -= len(multicast.publication.body)
+        if not numbers:
+            del self._by_group[group]

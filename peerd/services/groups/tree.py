@@ -1,0 +1,397 @@
+"""Trees: joining, taking children, changing parents and roots.
+
+As in Scribe (Castro, Druschel, Kermarrec and Rowstron 2002, section 3.2): a join is routed towards the root of the
+group's key; the first node on its way that is in the tree takes it, and nodes on the way there become part of the tree.
+Beyond it: every node knows its path from the root, so a loop is refused, or seen and broken; a child that changes
+parents says what it has, and gets what it missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from peerd.ids import NodeId, closest, format_id
+from peerd.messages import PeerRef
+from peerd.services.groups.config import GroupsConfig
+from peerd.services.groups.messages import (
+    CANDIDATES_MAX,
+    GENERATION_MAX,
+    Attached,
+    Detach,
+    Join,
+    Path,
+    Position,
+    Redirect,
+)
+from peerd.services.groups.ports import ServiceHost
+from peerd.services.groups.state import Child, Group
+from peerd.services.groups.stream import ReplayLog, Seen, is_same_reign, later, missed
+from peerd.telemetry.schema import GroupParentChanged, GroupRootChanged
+
+REDIRECTS_MAX: Final = 32
+"""Hints that one attempt to join follows before it waits for the next one."""
+INSIST_AFTER: Final = 2
+"""Attempts after which a join is taken only by nodes that have a path: those that wait may wait for each other."""
+JOIN_JITTER: Final = 0.2
+NOT_READY_PAUSE_S: Final = 0.5
+"""Pause of a join while this node has no complete leaf set."""
+
+
+def _next_generation(highest: int) -> int:
+    return min(highest + 1, GENERATION_MAX)
+
+
+class Trees:
+    """This node's place in every tree that it is part of."""
+
+    def __init__(self, host: ServiceHost, config: GroupsConfig) -> None:
+        self._host = host
+        self._own = host.id
+        self.config = config
+        self.groups: dict[NodeId, Group] = {}
+        self.log = ReplayLog(config.replay_messages, config.replay_bytes)
+        self.became_root: Callable[[Group], None] = lambda group: None
+        self.grew: Callable[[], None] = lambda: None
+
+    # Wanting
+
+    def want(self, group_id: NodeId) -> None:
+        """Be in the tree of a group, and stay there."""
+        group = self.groups.get(group_id)
+        if group is not None:
+            group.is_wanted = True
+            return
+        self._add(group_id).is_wanted = True
+        self._seek(self.groups[group_id])
+
+    def unwant(self, group_id: NodeId) -> None:
+        """No plugin here wants the group any more; it stays as long as it has children."""
+        group = self.groups.get(group_id)
+        if group is not None:
+            group.is_wanted = False
+            self.prune(group)
+
+    def _add(self, group_id: NodeId) -> Group:
+        group = Group(group_id, self._own, Seen(self.config.dedupe_window))
+        self.groups[group_id] = group
+        self.grew()
+        return group
+
+    def prune(self, group: Group) -> None:
+        """Leave a tree that nobody here or below wants."""
+        if group.is_needed:
+            return
+        if group.parent is not None:
+            self._host.send(group.parent, Detach(group.id))
+        self._host.cancel_timer("join", group.id)
+        del self.groups[group.id]
+        self.log.forget(group.id)
+
+    # Joining
+
+    def _seek(self, group: Group, candidates: Iterable[PeerRef] = ()) -> None:
+        """Look for a parent: the candidates first, then through the root."""
+        group.is_joining = True
+        group.attempts = group.redirects = 0
+        group.candidates = [peer for peer in candidates if peer.id != self._own]
+        self._ask(group)
+
+    def seek(self, group: Group) -> None:
+        """Look for another parent, and keep the one there is until then."""
+        if not group.is_joining:
+            self._seek(group)
+
+    def join_due(self, group_id: NodeId) -> None:
+        """Nobody has taken this node's join in time."""
+        group = self.groups[group_id]
+        group.redirects = 0
+        self._ask(group)
+
+    def _ask(self, group: Group) -> None:
+        host, config = self._host, self.config
+        host.cancel_timer("join", group.id)
+        wait_s = config.join_timeout
+        join = Join(group.id, host.peer, group.position, group.attempts >= INSIST_AFTER)
+        if group.candidates:
+            host.send(group.candidates.pop(0), join)
+        elif not host.leaf_set().is_complete:
+            wait_s = min(NOT_READY_PAUSE_S, wait_s)
+        else:
+            wait_s = min(config.join_timeout * 2.0**group.attempts, config.join_retry_max)
+            group.attempts += 1
+            host.route(group.id, join)
+        host.set_timer("join", wait_s * host.rng.uniform(1.0 - JOIN_JITTER, 1.0 + JOIN_JITTER), group.id)
+
+    def intercept(self, join: Join) -> bool:
+        """A join passes through on its way to the root: whether this node has taken it over."""
+        if join.joiner.id == self._own:
+            return False
+        group = self.groups.get(join.group)
+        if group is None:
+            if join.insists or self._carried() >= self.config.trees_max:
+                return False
+            group = self._add(join.group)
+            group.position = join.position  # so that what is replayed to this node is enough for its child
+            self._admit(group, join)
+            self._seek(group)
+            return True
+        if group.is_attached:
+            return self._offer(group, join)
+        if group.is_gathering and not join.insists and self._has_room(group, join.joiner):
+            self._admit(group, join)
+            return True
+        return False
+
+    def _carried(self) -> int:
+        return sum(not group.is_wanted for group in self.groups.values())
+
+    def arrived(self, join: Join) -> None:
+        """A join has come to this node as the root of the group."""
+        group = self.groups.get(join.group)
+        if join.joiner.id == self._own:
+            if group is not None and not group.is_root:
+                self.become_root(group)
+            return
+        if group is None:
+            if self._carried() >= self.config.trees_max:
+                self._drop("trees_max")
+                return
+            group = self._add(join.group)
+            self._admit(group, join)
+            self.become_root(group, join.position)
+            return
+        if not group.is_root:
+            self.become_root(group, join.position)
+        elif join.position is not None and group.position is not None:
+            self._outrank(group, join.position, group.position)
+        self._offer(group, join)
+
+    def _outrank(self, group: Group, theirs: Position, own: Position) -> None:
+        """The joiner has followed a root of this or a later generation: number on in a reign that comes after it."""
+        if theirs.generation >= own.generation and not is_same_reign(theirs, own):
+            group.position = Position(_next_generation(theirs.generation), self._own, 0)
+            self._tell_children(group)
+
+    def asked(self, join: Join, source: PeerRef) -> None:
+        """A node that was sent here asks for a place."""
+        group = self.groups.get(join.group)
+        if join.joiner.id != source.id:
+            self._drop("malformed")
+        elif group is None or not self._offer(group, join):
+            self._host.send(source, Redirect(join.group, ()))
+
+    # Taking children
+
+    def _has_room(self, group: Group, peer: PeerRef) -> bool:
+        return peer.id in group.children or len(group.children) < self.config.children_max
+
+    def _offer(self, group: Group, join: Join) -> bool:
+        """Take the joiner as a child, or name children that may; false when it must not hang below this node."""
+        if not group.may_adopt(join.joiner.id):
+            return False
+        if self._has_room(group, join.joiner):
+            self._welcome(group, self._admit(group, join))
+        else:
+            # Scribe's bottleneck remover (section 3.5), before there is a bottleneck
+            others = [child.peer for child in group.children.values()]
+            some = self._host.rng.sample(others, min(CANDIDATES_MAX, len(others)))
+            self._host.send(join.joiner, Redirect(group.id, tuple(some)))
+        return True
+
+    def _admit(self, group: Group, join: Join) -> Child:
+        expires_at = self._host.now() + self.config.lease
+        child = group.children[join.joiner.id] = Child(join.joiner, expires_at, position=join.position)
+        return child
+
+    def _welcome(self, group: Group, child: Child) -> None:
+        """Tell a child that it is one, and send what it missed."""
+        child.is_welcomed = True
+        replay = self.log.replay(group.id, child.position, group.position)
+        self._host.send(child.peer, Attached(group.id, group.path, replay.start))
+        for multicast in replay.multicasts:
+            self._host.send(child.peer, multicast)
+        if replay.multicasts:
+            self._host.count("peerd_groups_replayed_total", len(replay.multicasts))
+
+    def _tell_children(self, group: Group) -> None:
+        """The path of this node has changed."""
+        for child in group.children.values():
+            if child.is_welcomed:
+                self._host.send(child.peer, Attached(group.id, group.path, group.position))
+            elif group.is_attached:
+                self._welcome(group, child)
+
+    def detached(self, group_id: NodeId, source: PeerRef) -> None:
+        """A child leaves."""
+        group = self.groups.get(group_id)
+        if group is not None and group.children.pop(source.id, None) is not None:
+            self.prune(group)
+
+    def drop_child(self, group: Group, node_id: NodeId) -> None:
+        """A child has let its lease run out."""
+        del group.children[node_id]
+        self._drop("child_lease")
+        self.prune(group)
+
+    # Parents
+
+    def attached(self, message: Attached, source: PeerRef) -> None:
+        """A parent, perhaps a new one, says where it is."""
+        group = self.groups.get(message.group)
+        is_expected = group is not None and (group.is_child_of(source) or (group.is_joining and bool(message.path)))
+        if group is None or group.is_root or not is_expected:
+            self._host.send(source, Detach(message.group))
+        elif message.path and message.path[-1] != source.id:
+            self._drop("malformed")
+        else:
+            self.follow(group, source, message.path, message.start)
+
+    def follow(self, group: Group, parent: PeerRef, path: Path, start: Position | None = None) -> None:
+        """Take over the path of the parent, or of a new one; a path that makes a loop ends it."""
+        if group.is_loop(path):
+            self._drop("loop")
+            self._host.send(parent, Detach(group.id))
+            if group.is_child_of(parent):
+                self.lose_parent(group, "loop")
+            return
+        group.heard_at = self._host.now()
+        if not group.is_child_of(parent):
+            self._change_parent(group, parent, "joined" if group.parent is None else "moved", len(path))
+        if path and group.is_joining:
+            self._settle(group)
+        if start is not None:
+            self._continue_from(group, start)
+        self._set_path(group, (*path, self._own) if path else ())
+
+    def _settle(self, group: Group) -> None:
+        group.is_joining = False
+        group.candidates.clear()
+        self._host.cancel_timer("join", group.id)
+
+    def _change_parent(self, group: Group, parent: PeerRef, evidence: str, depth: int) -> None:
+        if group.parent is not None:
+            self._host.send(group.parent, Detach(group.id))  # the new one replays: nothing is lost in between
+        group.is_root = False
+        group.parent = parent
+        group.promised = None
+        group.refreshed_at = self._host.now()
+        self._tell_parent(group, evidence, depth)
+
+    def _tell_parent(self, group: Group, evidence: str, depth: int) -> None:
+        parent = None if group.parent is None else format_id(group.parent.id)
+        self._host.count("peerd_groups_parent_changes_total", evidence=evidence)
+        self._host.emit(GroupParentChanged(group=format_id(group.id), parent=parent, evidence=evidence, depth=depth))
+
+    def _set_path(self, group: Group, path: Path) -> None:
+        for ancestor in path[:-1]:
+            group.children.pop(ancestor, None)  # it has left for a place above: its word of that is under way
+        if path == group.path:
+            return
+        group.path = path
+        if not path:
+            group.lost_at = self._host.now()
+        self._tell_children(group)
+        self.prune(group)
+
+    def catch_up(self, group: Group) -> None:
+        """Multicasts of the parent were lost on the way: ask for what came after the last one."""
+        now = self._host.now()
+        if group.parent is not None and now - group.asked_at >= self.config.join_timeout:
+            group.asked_at = now
+            self._host.send(group.parent, Join(group.id, self._host.peer, group.position, True))
+
+    def _continue_from(self, group: Group, start: Position) -> None:
+        group.asked_at = float("-inf")
+        gap = missed(group.position, start)
+        if gap:
+            self._host.count("peerd_groups_missed_total", gap)
+        group.position = later(group.position, start)
+
+    def lose_parent(self, group: Group, evidence: str, candidates: Iterable[PeerRef] = ()) -> None:
+        """The parent is gone, or no parent any more: the subtree stays together and looks for another."""
+        group.parent = None
+        self._tell_parent(group, evidence, 0)
+        self._set_path(group, ())
+        self._seek(group, candidates)
+
+    def redirected(self, message: Redirect, source: PeerRef) -> None:
+        """A parent gives this node up, or somebody asked has no room."""
+        group = self.groups.get(message.group)
+        if group is None:
+            return
+        if group.is_child_of(source):
+            self.lose_parent(group, "redirected", message.candidates)
+        elif group.is_joining and group.redirects < REDIRECTS_MAX:
+            group.redirects += 1
+            hints = [peer for peer in message.candidates if peer.id != self._own]
+            group.candidates = [*hints, *group.candidates][:CANDIDATES_MAX]
+            if group.candidates:
+                self._ask(group)
+
+    # Roots
+
+    def is_closest(self, key: NodeId) -> bool:
+        """Whether no node in the leaf set is closer to the key."""
+        return closest(key, self._neighbourhood()) == self._own
+
+    def _neighbourhood(self) -> tuple[NodeId, ...]:
+        return (self._own, *(peer.id for peer in self._host.leaf_set().members()))
+
+    def become_root(self, group: Group, heard: Position | None = None) -> None:
+        """Messages for the group's key arrive here: whatever is above this node, it is the root now."""
+        if group.parent is not None:
+            self._host.send(group.parent, Detach(group.id))
+            group.parent = None
+        generations = [position.generation for position in (group.position, heard) if position is not None]
+        group.position = Position(_next_generation(max(generations, default=0)), self._own, 0)
+        is_new = not group.is_root
+        group.is_root = True
+        self._settle(group)
+        group.path = ()
+        self._set_path(group, (self._own,))
+        if is_new:
+            self._tell_root(group, is_root=True)
+        self.became_root(group)
+
+    def check_roots(self) -> None:
+        """The leaf set has changed: a root that is no longer the closest joins the one that is."""
+        roots = [group for group in self.groups.values() if group.is_root]
+        nearby = self._neighbourhood() if roots else ()
+        for group in roots:
+            if closest(group.id, nearby) != self._own:
+                # It keeps its path meanwhile: its subtree goes on as a tree until there is a new root above it.
+                group.is_root = False
+                self._tell_root(group, is_root=False)
+                self._seek(group)
+
+    def _tell_root(self, group: Group, *, is_root: bool) -> None:
+        self._host.emit(GroupRootChanged(group=format_id(group.id), is_root=is_root, children=len(group.children)))
+
+    # Leaving the ring
+
+    def leave(self) -> None:
+        """Send every child to the parent, or when there is none to the next root, and leave every tree."""
+        for group in self.groups.values():
+            candidates = () if group.parent is None else (group.parent,)
+            for child in group.children.values():
+                self._host.send(child.peer, Redirect(group.id, candidates))
+            if group.parent is not None:
+                self._host.send(group.parent, Detach(group.id))
+
+    # Telling
+
+    def _drop(self, reason: str) -> None:
+        self._host.count("peerd_groups_dropped_total", reason=reason)
+
+    def sizes(self) -> Mapping[str, int]:
+        """Trees by this node's role in them."""
+        counts = {"root": 0, "inner": 0, "leaf": 0, "joining": 0}
+        for group in self.groups.values():
+            if not group.is_attached:
+                counts["joining"] += 1
+            elif group.is_root:
+                counts["root"] += 1
+            else:
+                counts["inner" if group.children else "leaf"] += 1
+        return counts
