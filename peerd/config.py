@@ -37,6 +37,7 @@ from peerd.quantities import (
     misfit,
     setting,
 )
+from peerd.services.records.config import RecordsConfig
 from peerd.swap.config import SwapConfig
 
 CLUSTER_NAME_PATTERN: Final = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
@@ -237,6 +238,7 @@ class PeerdConfig(ConfigSection):
     admin: AdminConfig = setting(AdminConfig(), "Where the command line, probes and Prometheus reach the daemon.")
     overlay: OverlayConfig = setting(OverlayConfig(), "Timers of the ring.")
     swap: SwapConfig = setting(SwapConfig(), "Bulk transfers.")
+    records: RecordsConfig = setting(RecordsConfig(), "Replicated soft state of plugins.")
     telemetry: TelemetryConfig = setting(TelemetryConfig(), "Logs and the event log.")
     limits: LimitsConfig = setting(LimitsConfig(), "What others may make this daemon spend.")
     protocols: dict[str, SerializeAsAny[BaseModel]] = setting({}, "One table a plugin, by the plugin's name.")

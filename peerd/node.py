@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from peerd import limits
 from peerd.api import (
@@ -17,6 +17,7 @@ from peerd.api import (
     NeighbourChange,
     Plugin,
     Priority,
+    RecordRole,
     RefuseSwap,
     SwapRequest,
     Verdict,
@@ -29,6 +30,8 @@ from peerd.messages import Message, PeerRef, decode_body, message_type
 from peerd.node_host import PluginHost
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.overlay import Overlay
+from peerd.services.records.config import RecordsConfig
+from peerd.services.records.plugin import RecordStore
 from peerd.swap.config import SwapConfig
 from peerd.swap.layer import SwapLayer
 from peerd.telemetry.schema import (
@@ -75,6 +78,7 @@ class NodeSettings:
     boot_epoch: int
     overlay: OverlayConfig = field(default_factory=OverlayConfig)
     swap: SwapConfig = field(default_factory=SwapConfig)
+    records: RecordsConfig = field(default_factory=RecordsConfig)
     profile: str = "local"
     version: str = "0"
 
@@ -105,7 +109,7 @@ class Node:
         self._started_at = driver.now()
         self._ready_once = False
         self.is_stopped = False
-        for plugin in (self.overlay, *plugins):
+        for plugin in (self.overlay, RecordStore(settings.records), *plugins):
             self._adopt(plugin)
 
     # Life
@@ -148,6 +152,7 @@ class Node:
         """Take a plugin out of service: no timer, reply or message reaches it any more."""
         self.hosts[name].cancel_timers()
         self.swaps.disable_plugin(name)
+        self.records.forget(name)
         for correlation in [key for key, pending in self._pending.items() if pending.plugin == name]:
             self._pending.pop(correlation).timer.cancel()
         self._handlers = {kind: entry for kind, entry in self._handlers.items() if entry[0] != name}
@@ -157,6 +162,11 @@ class Node:
     def is_ready(self) -> bool:
         """Joined, with a complete leaf set, and not stopping."""
         return not self.is_stopped and self.overlay.is_ready
+
+    @property
+    def records(self) -> RecordStore:
+        """The record store of this node; another object after it was restarted."""
+        return cast(RecordStore, self.plugins[RecordStore.name])
 
     def validate(self) -> None:
         """Assert the invariants of everything on this node."""
@@ -284,6 +294,12 @@ class Node:
                     self._guard(name, plugin.neighbours_changed, change)
 
         self.driver.call_soon(run)
+
+    def record_changed(self, plugin: str, key: NodeId, role: RecordRole) -> None:
+        """Tell the plugin that a record belongs to, after the current handler, if this node has it and it cares."""
+        owner = self.plugins.get(plugin)
+        if owner is not None and type(owner).record_changed is not Plugin.record_changed:
+            self.driver.call_soon(lambda: self.run_as(plugin, self.plugins[plugin].record_changed, key, role))
 
     def ready_changed(self, is_ready: bool) -> None:
         """First time ready: say how long it took."""

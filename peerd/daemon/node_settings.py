@@ -81,6 +81,7 @@ def node_settings(config: PeerdConfig, peer: PeerRef, boot_epoch: int) -> NodeSe
         boot_epoch=boot_epoch,
         overlay=config.overlay,
         swap=config.swap,
+        records=config.records,
         profile=config.node.profile,
         version=package_version(),
     )

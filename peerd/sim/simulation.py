@@ -18,6 +18,7 @@ from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.node import Node, NodeSettings
 from peerd.overlay.config import OverlayConfig
+from peerd.services.records.config import RecordsConfig
 from peerd.sim.checkers import Checker, Delivery, RingOracle
 from peerd.sim.driver import SimDriver
 from peerd.sim.latency import LatencyModel
@@ -62,6 +63,7 @@ class Simulation(World[ObservedNode]):
         plugins: Callable[[int], Sequence[Plugin]] = lambda index: (),
         overlay: OverlayConfig | None = None,
         swap: SwapConfig | None = None,
+        records: RecordsConfig | None = None,
         network: NetworkConfig | None = None,
         latency: LatencyModel | None = None,
         sink: RecordSink | None = None,
@@ -73,6 +75,7 @@ class Simulation(World[ObservedNode]):
         self._plugins = plugins
         self._overlay = overlay or OverlayConfig()
         self._swap = swap or SwapConfig()
+        self._records = records or RecordsConfig()
         self._contacts = fork(seed, "contacts")
         self.checkers = tuple(checkers)
         self.sweeps = 0
@@ -93,6 +96,7 @@ class Simulation(World[ObservedNode]):
             boot_epoch=place.boot_epoch,
             overlay=self._overlay,
             swap=self._swap,
+            records=self._records,
             profile="simulator",
         )
         node = ObservedNode(driver, settings, self._plugins(place.index))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from peerd.api import Plugin
 from peerd.overlay.config import OverlayConfig
+from peerd.services.records.config import RecordsConfig
 from peerd.sim.latency import LatencyModel
 from peerd.sim.network import NetworkConfig
 from peerd.sim.records import RecordSink
@@ -20,6 +21,7 @@ def ring(
     *,
     plugins: Callable[[int], Sequence[Plugin]] = lambda index: (),
     overlay: OverlayConfig | None = None,
+    records: RecordsConfig | None = None,
     network: NetworkConfig | None = None,
     latency: LatencyModel | None = None,
     sink: RecordSink | None = None,
@@ -32,6 +34,7 @@ def ring(
         seed,
         plugins=plugins,
         overlay=overlay,
+        records=records,
         network=network,
         latency=latency,
         sink=sink,

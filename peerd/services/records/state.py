@@ -1,0 +1,92 @@
+"""What the parts of the record store share: the table, the view of the neighbourhood, and whether it has caught up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from peerd.api import LocalRecord, RecordRole
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
+from peerd.services.records.config import RecordsConfig
+from peerd.services.records.messages import RecordCopy
+from peerd.services.records.ports import RecordsHost
+from peerd.services.records.record import Identity, Record, from_copy, to_copy
+from peerd.services.records.table import REFUSALS, RecordTable
+from peerd.services.records.view import View
+
+
+class RecordState:
+    """Owned by `peerd.services.records.plugin.RecordStore`."""
+
+    def __init__(self, host: RecordsHost, config: RecordsConfig) -> None:
+        self.host = host
+        self.config = config
+        self.table = RecordTable(config, self._changed)
+        self.view = View(host.peer, host.leaf_set(), config.replicas)
+        self.unsynced: dict[NodeId, PeerRef] = {}
+        """Partners that this node has not compared its records with since the neighbourhood last changed."""
+        self.view_changed: Callable[[], None] = lambda: None
+        self._told = self.view
+        """The view that plugins know their roles from."""
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether a root may answer from what it holds: it has compared with every partner of this neighbourhood."""
+        return self.view.is_settled and not self.unsynced
+
+    def refresh(self) -> View:
+        """The view of the leaf set as it is now; call it first in every handler that judges who holds what."""
+        leaf_set = self.host.leaf_set()
+        if leaf_set is not self.view.leaf_set:
+            before, self.view = self.view, View(self.host.peer, leaf_set, self.config.replicas)
+            if self.view.near_ids != before.near_ids:
+                self.unsynced = {peer.id: peer for peer in self.view.partners}
+            if self.view.is_settled:
+                self._tell_roles()
+            self.view_changed()
+        return self.view
+
+    def is_root(self, key: NodeId) -> bool:
+        """Whether this node may act as the root of a key now."""
+        view = self.refresh()
+        return view.is_settled and view.role(key) is RecordRole.ROOT
+
+    def _tell_roles(self) -> None:
+        before, self._told = self._told, self.view
+        for record in self.table:
+            role = self.view.role(record.key)
+            if record.value is not None and role is not before.role(record.key):
+                self.host.record_changed_upcall(record.namespace, record.key, role)
+
+    def _changed(self, identity: Identity) -> None:
+        key, namespace = identity
+        held = self.table.get(identity)
+        is_gone = held is None or held.value is None
+        self.host.record_changed_upcall(namespace, key, RecordRole.NONE if is_gone else self.view.role(key))
+
+    def admit(self, copy: RecordCopy) -> str:
+        """Merge what a peer sent; the table's verdict. Refusals are counted."""
+        now = self.host.now()
+        record = from_copy(copy, now, self.config.ttl_max, self.config.tombstone_ttl_s)
+        return self.counted(self.table.merge(record, now))
+
+    def counted(self, verdict: str) -> str:
+        """Count a verdict when it is a refusal."""
+        if verdict in REFUSALS:
+            self.host.count("peerd_records_refusals_total", reason=verdict)
+        return verdict
+
+    def current(self, identity: Identity) -> Record | None:
+        """What is held and has not lapsed, a tombstone perhaps."""
+        self.table.lapse(self.host.now())
+        return self.table.get(identity)
+
+    def copy(self, record: Record) -> RecordCopy:
+        """For the wire, now."""
+        return to_copy(record, self.host.now())
+
+    def local(self, record: Record) -> LocalRecord:
+        """For a plugin. The record must have a value."""
+        remaining_s = record.expires_at - self.host.now()
+        role = self.view.role(record.key)
+        return LocalRecord(record.key, record.value or b"", record.version, remaining_s, role)
