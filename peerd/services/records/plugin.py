@@ -80,6 +80,8 @@ class RecordStore(Plugin):
         self._responder = Responder(state)
         self._synchroniser = Synchroniser(state)
         state.view_changed = self._view_changed
+        if state.unsynced:
+            self._synchroniser.view_changed()  # the node is in the ring: this store was restarted
         interval_s = self._config.sync_interval
         host.set_timer("sync", interval_s * host.rng.random())
         host.set_timer("lapse", LAPSE_MAX_S)

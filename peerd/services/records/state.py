@@ -23,7 +23,7 @@ class RecordState:
         self.config = config
         self.table = RecordTable(config, self._changed)
         self.view = View(host.peer, host.leaf_set(), config.replicas)
-        self.unsynced: dict[NodeId, PeerRef] = {}
+        self.unsynced: dict[NodeId, PeerRef] = {peer.id: peer for peer in self.view.partners}
         """Partners that this node has not compared its records with since the neighbourhood last changed."""
         self.view_changed: Callable[[], None] = lambda: None
         self._told = self.view
