@@ -198,6 +198,10 @@ class PluginHost:
 
     # The record store's extension (peerd.services.records.ports.RecordsHost)
 
+    @property
+    def is_ready(self) -> bool:
+        return self._node.is_ready
+
     def record_changed_upcall(self, namespace: str, key: NodeId, role: RecordRole) -> None:
         self._node.record_changed(namespace, key, role)
 

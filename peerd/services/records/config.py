@@ -63,7 +63,7 @@ class RecordsConfig(PluginConfig):
         "300ms", "After a change of neighbours, the time to comparing records with them; changes come in bursts."
     )
     sync_interval: Interval = setting(
-        "30s",
+        "60s",
         "Between two comparisons with one of the larger neighbours, in turn (+-20 %). Two messages when nothing "
         "differs; each pair compares every (replicas - 1) x sync_interval.",
     )

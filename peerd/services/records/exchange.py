@@ -21,8 +21,10 @@ from peerd.services.records.messages import (
     HELD,
     PAGE_RECORDS_MAX,
     REFUSED,
+    DifferingParts,
     DigestReply,
     DigestRequest,
+    RangeDigests,
     RecordCopy,
     ReplicaAck,
     ReplicaPut,
@@ -56,11 +58,12 @@ class Exchange:
         self.received = 0
         self.confirmed: dict[Identity, RecordVersion] = {}
         """Which version, or a newer one, the peer is known to hold."""
+        self.is_established = False
+        """Of the peer, as it said in a comparison."""
 
-    def compare(self, arcs: Iterable[Arc]) -> None:
-        """Bring the records of these ranges level, both ways."""
-        for arc in arcs:
-            self._tasks.append(partial(self._ask_digests, arc))
+    def compare(self, shared: Sequence[Arc], pull: Sequence[Arc] = ()) -> None:
+        """Bring the records of shared ranges level, both ways; take what this node lacks in ranges to pull."""
+        self._tasks.append(partial(self._ask_digests, [(arc, False) for arc in shared] + [(arc, True) for arc in pull]))
 
     def offer(self, records: Sequence[Record]) -> None:
         """Give the peer what it lacks of these."""
@@ -99,19 +102,22 @@ class Exchange:
 
     # Digests, versions, records
 
-    def _ask_digests(self, arc: Arc) -> None:
+    def _ask_digests(self, arcs: Sequence[tuple[Arc, bool]]) -> None:
         def answered(reply: Message) -> bool:
-            if not isinstance(reply, DigestReply):
+            if not isinstance(reply, DigestReply) or len(reply.differing) != len(arcs):
                 return False
-            for number in reply.differing:
-                if number < BUCKETS:
-                    self._tasks.append(partial(self._ask_versions, arc.part(number, BUCKETS)))
+            self.is_established = reply.is_established
+            for (arc, is_pull), differing in zip(arcs, reply.differing, strict=True):
+                for number in differing.parts:
+                    if number < BUCKETS:
+                        self._tasks.append(partial(self._ask_versions, arc.part(number, BUCKETS), is_pull))
             return True
 
-        digests = self._state.table.digests(arc, BUCKETS)
-        self._request(DigestRequest(arc.low, arc.high, digests), answered)
+        digests = self._state.table.digests
+        ranges = [RangeDigests(arc.low, arc.high, digests(arc, BUCKETS), is_pull) for arc, is_pull in arcs]
+        self._request(DigestRequest(tuple(ranges)), answered)
 
-    def _ask_versions(self, arc: Arc) -> None:
+    def _ask_versions(self, arc: Arc, is_pull: bool) -> None:
         records = self._state.table.within(arc, PAGE_RECORDS)
         page, rest = arc, None
         if len(records) >= PAGE_RECORDS:
@@ -122,12 +128,13 @@ class Exchange:
             if not isinstance(reply, VersionsReply):
                 return False
             if rest is not None and rest.low != rest.high:
-                self._tasks.appendleft(partial(self._ask_versions, rest))
+                self._tasks.appendleft(partial(self._ask_versions, rest, is_pull))
             verdicts = [self._state.admit(copy) for copy in reply.newer]
             self.received += verdicts.count(CHANGED)
             if reply.is_partial and CHANGED in verdicts:  # no progress (a quota) must not go on for ever
-                self._tasks.appendleft(partial(self._ask_versions, page))
-            self._give([records[index] for index in reply.wanted if index < len(records)])
+                self._tasks.appendleft(partial(self._ask_versions, page, is_pull))
+            if not is_pull:
+                self._give([records[index] for index in reply.wanted if index < len(records)])
             return True
 
         entries = tuple(summary(record) for record in records)
@@ -198,11 +205,15 @@ class Responder:
         return ReplicaAck(tuple(statuses), self._first_batch(newer))
 
     def digests(self, message: DigestRequest) -> DigestReply:
-        """Compare digests of one range."""
+        """Compare digests of ranges."""
         self._state.refresh()
-        ours = self._state.table.digests(Arc(message.low, message.high), BUCKETS)
-        pairs = zip(ours, message.digests, strict=True)
-        return DigestReply(tuple(number for number, (one, other) in enumerate(pairs) if one != other))
+        differing = tuple(DifferingParts(self._differing(one)) for one in message.ranges)
+        return DigestReply(differing, self._state.is_established)
+
+    def _differing(self, theirs: RangeDigests) -> tuple[int, ...]:
+        ours = self._state.table.digests(Arc(theirs.low, theirs.high), BUCKETS)
+        pairs = enumerate(zip(ours, theirs.digests, strict=True))
+        return tuple(number for number, (one, other) in pairs if one != other and (one or not theirs.is_pull))
 
     def versions(self, message: VersionsRequest) -> VersionsReply:
         """Compare versions of one range, or of the entries only."""

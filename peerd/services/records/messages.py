@@ -15,7 +15,8 @@ from peerd.ids import NodeId
 from peerd.messages import U8, U16, U64, Message, Name, Text, message, struct
 
 BUCKETS: Final = 64
-"""Digests in which a shared range is compared first."""
+"""Digests in which a range is compared first."""
+RANGES_MAX: Final = 4
 PAGE_RECORDS_MAX: Final = 256
 """Versions in one message of a comparison."""
 BATCH_RECORDS_MAX: Final = 256
@@ -73,6 +74,30 @@ Indexes = Annotated[tuple[U16, ...], annotated_types.MaxLen(PAGE_RECORDS_MAX)]
 Digests = Annotated[tuple[U64, ...], annotated_types.MinLen(BUCKETS), annotated_types.MaxLen(BUCKETS)]
 Buckets = Annotated[tuple[U8, ...], annotated_types.MaxLen(BUCKETS)]
 Statuses = Annotated[tuple[U8, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
+
+
+@struct
+class RangeDigests:
+    """Digests of the sender's records with keys in [low, high), cut into equal parts; the whole ring if both are equal.
+
+    ``is_pull``: the sender wants what it lacks, and gives nothing; parts where the receiver has nothing do not differ.
+    """
+
+    low: NodeId
+    high: NodeId
+    digests: Digests
+    is_pull: bool
+
+
+@struct
+class DifferingParts:
+    """The parts of one range, by number, in which the sender has other records or versions."""
+
+    parts: Buckets
+
+
+Ranges = Annotated[tuple[RangeDigests, ...], annotated_types.MaxLen(RANGES_MAX)]
+Differing = Annotated[tuple[DifferingParts, ...], annotated_types.MaxLen(RANGES_MAX)]
 
 
 @message(0x0060, bytes_max=limits.ROUTED_BODY_BYTES_MAX)
@@ -137,28 +162,28 @@ class ReplicaGet(Message):
 
 @message(0x0065)
 class ReplicaGot(Message):
-    """The receiver's copy, a tombstone perhaps; ``None`` when it has neither."""
+    """The receiver's copy, a tombstone perhaps; ``None`` when it has neither.
 
-    record: RecordCopy | None
-
-
-@message(0x0066, bytes_max=2 * limits.KIB)
-class DigestRequest(Message):
-    """Digests of the sender's records with keys in [low, high), cut into equal parts; the whole ring if both are equal.
-
-    Answered by `DigestReply`.
+    ``is_established``: it has caught up with its neighbours once, since it started.
     """
 
-    low: NodeId
-    high: NodeId
-    digests: Digests
+    record: RecordCopy | None
+    is_established: bool
+
+
+@message(0x0066, bytes_max=4 * limits.KIB)
+class DigestRequest(Message):
+    """A comparison begins: digests of ranges that both hold, or that the sender needs. Answered by `DigestReply`."""
+
+    ranges: Ranges
 
 
 @message(0x0067, bytes_max=_SMALL)
 class DigestReply(Message):
-    """The parts of the range, by number, in which the receiver has other records or versions."""
+    """What differs in each range of the request, in its order; ``is_established`` as in `ReplicaGot`."""
 
-    differing: Buckets
+    differing: Differing
+    is_established: bool
 
 
 @message(0x0068)

@@ -80,7 +80,7 @@ class RecordStore(Plugin):
         self._responder = Responder(state)
         self._synchroniser = Synchroniser(state)
         state.view_changed = self._view_changed
-        if state.unsynced:
+        if state.view.partners:
             self._synchroniser.view_changed()  # the node is in the ring: this store was restarted
         interval_s = self._config.sync_interval
         host.set_timer("sync", interval_s * host.rng.random())
@@ -163,7 +163,7 @@ class RecordStore(Plugin):
     @handles(ReplicaGet)
     def _on_replica_get(self, message: ReplicaGet, source: PeerRef) -> ReplicaGot:
         record = self.state.current((message.key, message.namespace))
-        return ReplicaGot(None if record is None else self.state.copy(record))
+        return ReplicaGot(None if record is None else self.state.copy(record), self.state.is_established)
 
     @handles(DigestRequest)
     def _on_digests(self, message: DigestRequest, source: PeerRef) -> DigestReply:

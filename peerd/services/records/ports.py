@@ -12,6 +12,10 @@ from peerd.ids import NodeId
 class RecordsHost(Host, Protocol):
     """A plugin's host, plus what only the record store may do. A namespace is the name of a plugin."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether this node is in the ring and may answer as a root."""
+
     def record_changed_upcall(self, namespace: str, key: NodeId, role: RecordRole) -> None:
         """Tell the plugin, if this node has it, after the current handler (`peerd.api.Plugin.record_changed`)."""
 

@@ -91,7 +91,7 @@ class Replicator:
 
     def _advance(self, push: Push) -> None:
         view, own = self._state.view, self._host.id
-        if not view.is_settled:
+        if not self._state.is_settled:
             return
         holders = view.holders(push.record.key, view.copies)
         missing = [peer for peer in holders if peer.id != own and peer.id not in push.held_by]

@@ -1,7 +1,7 @@
 """A node as the root of keys: it executes requests, and answers only for what it knows.
 
-After a change of neighbours a root may lack writes that a replica holds. Until it has compared its records with all its
-partners, it asks the other holders before each operation, and answers NOT_ROOT while one of them is silent.
+After a change of neighbours a root may lack writes that others hold. Until it has compared its records with them, it
+asks them before each operation, and answers NOT_ROOT while one that it needs is silent.
 """
 
 from __future__ import annotations
@@ -26,12 +26,28 @@ REQUESTS_PER_CATCH_UP_MAX: Final = 256
 
 @dataclass(slots=True)
 class CatchUp:
-    """The other holders are being asked about one record."""
+    """The nodes that may hold one record are being asked for it."""
 
+    asked: tuple[PeerRef, ...]
+    """Closest to the key first, without this node."""
+    is_all: bool
+    """There are no other nodes."""
     requests: dict[RequestKey, tuple[RecordRequest, PeerRef]] = field(default_factory=dict)
-    asked: dict[NodeId, None] = field(default_factory=dict)
+    answers: dict[NodeId, bool | None] = field(default_factory=dict)
+    """Whether who answered is established; ``None`` for who was silent."""
     versions: list[RecordVersion | None] = field(default_factory=list)
-    is_failed: bool = False
+
+    def is_enough(self, copies: int) -> bool:
+        """Whether everybody answered up to the ``copies``-th established node: those held the key before."""
+        established = 0
+        for peer in self.asked:
+            answer = self.answers.get(peer.id)
+            if answer is None:
+                return False
+            established += answer
+            if established >= copies:
+                return True
+        return self.is_all
 
 
 class Root:
@@ -73,39 +89,37 @@ class Root:
             self._refuse(request, source, messages.NOT_ROOT, "busy")
             return
         is_new = catch_up is None
-        catch_up = catch_up or self._catch_ups.setdefault(identity, CatchUp())
+        if catch_up is None:
+            view = self._state.view
+            known = view.holders(request.key, 2 * view.copies + 1)
+            others = tuple(peer for peer in known if peer.id != self._host.id)
+            is_all = view.leaf_set.covers_ring and len(known) == 1 + len(view.leaf_set.members())
+            catch_up = self._catch_ups[identity] = CatchUp(others, is_all)
         catch_up.requests[_request_key(request, source)] = (request, source)
         if is_new:
             self._ask(identity, catch_up)
 
     def _ask(self, identity: Identity, catch_up: CatchUp) -> None:
         key, namespace = identity
-        view = self._state.view
-        others = [peer for peer in view.holders(key, view.copies + 1) if peer.id != self._host.id]
-        catch_up.asked = dict.fromkeys(peer.id for peer in others)
 
         def answered(reply: Message, peer: PeerRef) -> None:
             if isinstance(reply, ReplicaGot):
                 catch_up.versions.append(None if reply.record is None else reply.record.version)
                 if reply.record is not None:
                     self._state.admit(reply.record)
-                done(peer.id)
+                done(peer.id, reply.is_established)
             else:
-                silent(peer.id)
+                done(peer.id, None)
 
-        def silent(node_id: NodeId) -> None:
-            catch_up.is_failed = True
-            done(node_id)
-
-        def done(node_id: NodeId) -> None:
-            catch_up.asked.pop(node_id, None)
-            if not catch_up.asked:
+        def done(node_id: NodeId, is_established: bool | None) -> None:
+            catch_up.answers[node_id] = is_established
+            if len(catch_up.answers) == len(catch_up.asked):
                 self._caught_up(identity, catch_up)
 
         timeout_s = self._state.config.peer_timeout
-        for peer in others:
-            self._host.request(peer, ReplicaGet(namespace, key), timeout_s, answered, partial(silent, peer.id))
-        if not others:
+        for peer in catch_up.asked:
+            self._host.request(peer, ReplicaGet(namespace, key), timeout_s, answered, partial(done, peer.id, None))
+        if not catch_up.asked:
             self._caught_up(identity, catch_up)
 
     def _caught_up(self, identity: Identity, catch_up: CatchUp) -> None:
@@ -115,8 +129,9 @@ class Root:
             self._host.count("peerd_records_read_repairs_total")
             if not self._replicator.is_full:
                 self._replicator.push(current)
+        is_enough = catch_up.is_enough(self._state.config.replicas)
         for request, source in catch_up.requests.values():
-            refusal = "replica_silent" if catch_up.is_failed else self._refusal(request)
+            refusal = self._refusal(request) if is_enough else "catching_up"
             if refusal is not None:
                 self._refuse(request, source, messages.NOT_ROOT, refusal)
             else:

@@ -23,16 +23,45 @@ class RecordState:
         self.config = config
         self.table = RecordTable(config, self._changed)
         self.view = View(host.peer, host.leaf_set(), config.replicas)
-        self.unsynced: dict[NodeId, PeerRef] = {peer.id: peer for peer in self.view.partners}
-        """Partners that this node has not compared its records with since the neighbourhood last changed."""
+        self.is_established = False
+        """Whether this node has caught up once: from then on it holds whatever it ever held, or has seen it taken."""
+        self.pulled: dict[NodeId, bool] = {}
+        """Neighbours that this node has compared its records with since the neighbourhood last changed, and whether
+        they are established."""
         self.view_changed: Callable[[], None] = lambda: None
         self._told = self.view
         """The view that plugins know their roles from."""
 
     @property
+    def is_settled(self) -> bool:
+        """Whether this node is in the ring, with a neighbourhood that tells who holds what."""
+        return self.host.is_ready and self.view.is_settled
+
+    def sources(self) -> list[PeerRef]:
+        """Whom to compare with next, at most one a side, before this node has caught up.
+
+        The records of a key are where its replica set was before the last changes: with the r nodes closest to the key
+        that were there then. So, on each side, the neighbours count up to the r-th that is established; newcomers
+        between have nothing of their own to tell, but may have taken writes since.
+        """
+        found: dict[NodeId, PeerRef] = {}
+        for side in self.view.sides:
+            established = 0
+            for peer in side:
+                if established >= self.view.copies:
+                    break
+                if peer.id not in self.pulled:
+                    found[peer.id] = peer
+                    break
+                established += self.pulled[peer.id]
+        return list(found.values())
+
+    @property
     def is_caught_up(self) -> bool:
-        """Whether a root may answer from what it holds: it has compared with every partner of this neighbourhood."""
-        return self.view.is_settled and not self.unsynced
+        """Whether a root may answer from what it holds."""
+        is_caught_up = self.is_settled and not self.sources()
+        self.is_established |= is_caught_up
+        return is_caught_up
 
     def refresh(self) -> View:
         """The view of the leaf set as it is now; call it first in every handler that judges who holds what."""
@@ -40,7 +69,7 @@ class RecordState:
         if leaf_set is not self.view.leaf_set:
             before, self.view = self.view, View(self.host.peer, leaf_set, self.config.replicas)
             if self.view.near_ids != before.near_ids:
-                self.unsynced = {peer.id: peer for peer in self.view.partners}
+                self.pulled.clear()
             if self.view.is_settled:
                 self._tell_roles()
             self.view_changed()
@@ -49,7 +78,7 @@ class RecordState:
     def is_root(self, key: NodeId) -> bool:
         """Whether this node may act as the root of a key now."""
         view = self.refresh()
-        return view.is_settled and view.role(key) is RecordRole.ROOT
+        return self.is_settled and view.role(key) is RecordRole.ROOT
 
     def _tell_roles(self) -> None:
         before, self._told = self._told, self.view

@@ -1,8 +1,8 @@
 """When a node compares its records with whom, and how it lets go of those that are no longer its own.
 
-After a change of neighbours: with every partner, at once. At rest: with one larger neighbour every ``sync_interval``,
-so that each pair compares from one side. Records outside the node's range are offered to their replica set, and dropped
-only when all of it holds them.
+After a change of neighbours: with all that are near, at once. At rest: with one larger neighbour at a time, so that each
+pair compares from one side. Records outside the node's range are offered to their replica set, and dropped only when all
+of it holds them.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ class Synchroniser:
         self._exchange: Exchange | None = None
         self._handover: Handover | None = None
         self._wants_handover = False
+        self._silent: dict[NodeId, None] = {}
         self._turn = 0
         self._is_settling = False
 
     # When
 
     def view_changed(self) -> None:
-        """The neighbourhood is another: compare with all partners soon."""
+        """The neighbourhood is another: catch up soon."""
         self._wants_handover = True
         self._settle(self._state.config.settle)
 
@@ -91,13 +92,14 @@ class Synchroniser:
     def _next(self) -> None:
         if self._exchange is not None:
             return
-        view = self._state.refresh()
-        if not view.is_settled:
+        self._state.refresh()
+        if not self._state.is_settled:
             self._settle(self._state.config.push_retry)
             return
-        peer = next(iter((self._state.unsynced or self._compare).values()), None)
-        if peer is not None:
-            self._compare_with(peer)
+        if not self._state.is_caught_up:
+            self._catch_up()
+        elif self._compare:
+            self._compare_with(self._compare.pop(next(iter(self._compare))))
         elif self._handover is not None:
             self._hand_over()
         elif self._wants_handover:
@@ -106,24 +108,29 @@ class Synchroniser:
 
     # Comparing
 
+    def _catch_up(self) -> None:
+        """With the next neighbour that is missing; when it is silent, with that of the other side first."""
+        sources = self._state.sources()
+        untried = [peer for peer in sources if peer.id not in self._silent]
+        if untried:
+            self._compare_with(untried[0])
+        else:
+            self._silent.clear()
+            self._settle(self._state.config.push_retry)
+
     def _compare_with(self, peer: PeerRef) -> None:
-        near_ids = self._state.view.near_ids
+        view = self._state.view
 
         def finished(is_complete: bool) -> None:
             self._end(exchange)
-            if is_complete:
-                self._compare.pop(peer.id, None)
-                if self._state.refresh().near_ids == near_ids:
-                    self._state.unsynced.pop(peer.id, None)
-                self._next()
-            else:
-                self._compare.pop(peer.id, None)
-                if self._state.unsynced.pop(peer.id, None) is not None:
-                    self._state.unsynced[peer.id] = peer  # the others first
-                self._settle(self._state.config.push_retry)
+            if not is_complete:
+                self._silent[peer.id] = None
+            elif self._state.refresh().near_ids == view.near_ids:
+                self._state.pulled[peer.id] = exchange.is_established
+            self._next()
 
         exchange = self._begin(peer, finished)
-        exchange.compare(self._state.view.shared_arcs(peer.id))
+        exchange.compare(view.shared_arcs(peer.id), () if view.is_whole else (view.root_arc,))
         exchange.step()
 
     def _begin(self, peer: PeerRef, finished: Callable[[bool], None]) -> Exchange:
@@ -204,7 +211,7 @@ class Synchroniser:
         gone: list[Identity] = []
         for identity in handover.held():
             held = table.get(identity)
-            is_ours = not view.is_settled or view.role(identity[0]) is not RecordRole.NONE
+            is_ours = not self._state.is_settled or view.role(identity[0]) is not RecordRole.NONE
             if held is not None and held.version == handover.versions[identity] and not is_ours:
                 gone.append(identity)
         self._report(handover, gone)

@@ -64,6 +64,7 @@ class View:
         self._line = [*reversed(leaf_set.smaller), own, *leaf_set.larger]
         self._place = len(leaf_set.smaller)
         reach = copies - 1
+        self.sides = (leaf_set.smaller, leaf_set.larger)
         self.larger_partners = leaf_set.larger[:reach]
         near = {peer.id: peer for peer in (*leaf_set.smaller[:reach], *leaf_set.larger[:reach])}
         self.partners = tuple(near[node_id] for node_id in sorted(near))
@@ -71,7 +72,8 @@ class View:
         self.near_ids = tuple(peer.id for peer in self._line[max(0, self._place - copies) : self._place + copies + 1])
         """Roles and partners depend on these nodes only."""
         self._held = self._window(self._place, self._place)
-        self._rooted = WHOLE_RING if len(self._known) == 1 else self._root_arc()
+        self.root_arc = WHOLE_RING if len(self._known) == 1 else self._root_arc()
+        """The keys that this node is the root of."""
 
     @property
     def is_settled(self) -> bool:
@@ -97,7 +99,7 @@ class View:
 
     def role(self, key: NodeId) -> RecordRole:
         """What this node is for a key."""
-        if key in self._rooted:
+        if key in self.root_arc:
             return RecordRole.ROOT
         if self._held is not None and key in self._held:
             return RecordRole.REPLICA
