@@ -18,6 +18,7 @@ from peerd.services.records.messages import (
     BATCH_BYTES_MAX,
     BATCH_RECORDS_MAX,
     BUCKETS,
+    DIGEST_BYTES,
     HELD,
     PAGE_RECORDS_MAX,
     REFUSED,
@@ -33,7 +34,7 @@ from peerd.services.records.messages import (
 )
 from peerd.services.records.record import Identity, Record, summary
 from peerd.services.records.state import RecordState
-from peerd.services.records.table import CHANGED, NAMESPACES_PER_KEY_MAX, REFUSALS
+from peerd.services.records.table import CHANGED, NAMESPACES_PER_KEY_MAX, REFUSALS, RecordTable
 from peerd.services.records.view import Arc
 
 ATTEMPTS: Final = 3
@@ -113,8 +114,8 @@ class Exchange:
                         self._tasks.append(partial(self._ask_versions, arc.part(number, BUCKETS), is_pull))
             return True
 
-        digests = self._state.table.digests
-        ranges = [RangeDigests(arc.low, arc.high, digests(arc, BUCKETS), is_pull) for arc, is_pull in arcs]
+        table = self._state.table
+        ranges = [RangeDigests(arc.low, arc.high, packed_digests(table, arc), is_pull) for arc, is_pull in arcs]
         self._request(DigestRequest(tuple(ranges)), answered)
 
     def _ask_versions(self, arc: Arc, is_pull: bool) -> None:
@@ -186,6 +187,11 @@ def batches(records: Sequence[Record]) -> list[list[Record]]:
     return found
 
 
+def packed_digests(table: RecordTable, arc: Arc) -> bytes:
+    """The digests of a range, as they travel."""
+    return b"".join(number.to_bytes(DIGEST_BYTES, "big") for number in table.digests(arc, BUCKETS))
+
+
 class Responder:
     """Answers what an `Exchange`, a push or a root of another node asks."""
 
@@ -211,9 +217,13 @@ class Responder:
         return DigestReply(differing, self._state.is_established)
 
     def _differing(self, theirs: RangeDigests) -> tuple[int, ...]:
-        ours = self._state.table.digests(Arc(theirs.low, theirs.high), BUCKETS)
-        pairs = enumerate(zip(ours, theirs.digests, strict=True))
-        return tuple(number for number, (one, other) in pairs if one != other and (one or not theirs.is_pull))
+        ours = packed_digests(self._state.table, Arc(theirs.low, theirs.high))
+        found: list[int] = []
+        for number in range(BUCKETS):
+            place = slice(number * DIGEST_BYTES, (number + 1) * DIGEST_BYTES)
+            if ours[place] != theirs.digests[place] and (any(ours[place]) or not theirs.is_pull):
+                found.append(number)
+        return tuple(found)
 
     def versions(self, message: VersionsRequest) -> VersionsReply:
         """Compare versions of one range, or of the entries only."""

@@ -16,6 +16,8 @@ from peerd.messages import U8, U16, U64, Message, Name, Text, message, struct
 
 BUCKETS: Final = 64
 """Digests in which a range is compared first."""
+DIGEST_BYTES: Final = 8
+DIGESTS_BYTES: Final = BUCKETS * DIGEST_BYTES
 RANGES_MAX: Final = 4
 PAGE_RECORDS_MAX: Final = 256
 """Versions in one message of a comparison."""
@@ -71,7 +73,7 @@ class RecordSummary:
 Copies = Annotated[tuple[RecordCopy, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
 Summaries = Annotated[tuple[RecordSummary, ...], annotated_types.MaxLen(PAGE_RECORDS_MAX)]
 Indexes = Annotated[tuple[U16, ...], annotated_types.MaxLen(PAGE_RECORDS_MAX)]
-Digests = Annotated[tuple[U64, ...], annotated_types.MinLen(BUCKETS), annotated_types.MaxLen(BUCKETS)]
+Digests = Annotated[bytes, annotated_types.MinLen(DIGESTS_BYTES), annotated_types.MaxLen(DIGESTS_BYTES)]
 Buckets = Annotated[tuple[U8, ...], annotated_types.MaxLen(BUCKETS)]
 Statuses = Annotated[tuple[U8, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
 

@@ -1,8 +1,8 @@
 """When a node compares its records with whom, and how it lets go of those that are no longer its own.
 
-After a change of neighbours: with all that are near, at once. At rest: with one larger neighbour at a time, so that each
-pair compares from one side. Records outside the node's range are offered to their replica set, and dropped only when all
-of it holds them.
+After a change of neighbours: with all that are near, at once. At rest: with one larger neighbour at a time, so that
+each pair compares from one side. Records outside the node's range are offered to their replica set, and dropped only
+when all of it holds them.
 """
 
 from __future__ import annotations
