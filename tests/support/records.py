@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 from peerd.api import Host, Plugin, RecordOutcome, RecordResult, RecordRole
 from peerd.ids import NodeId, closeness, key_of
 from peerd.services.records.config import RecordsConfig
+from peerd.sim.rng import fork
 from peerd.sim.simulation import Place, Simulation
 from tests.support.simulation import ring
 
@@ -104,6 +106,84 @@ def get_many(simulation: Simulation, keys: list[NodeId]) -> dict[NodeId, RecordR
     """All of them at once, from all over the ring."""
     live, results = simulation.live_nodes(), dict[NodeId, RecordResult]()
     for number, key in enumerate(keys):
-        user(live[-1 - number % len(live)]).host.records.get(key, partial(results.setdefault, key))
+        user(live[-1 - number % len(live)]).host.records.get(key, partial(results.__setitem__, key))
     simulation.run_until(lambda: len(results) == len(keys), limit_s=ANSWER_LIMIT_S, poll_s=0.05)
     return results
+
+
+class Workload:
+    """Puts, gets and deletes of live nodes, one at a time for each key, against a model of what each key may hold.
+
+    ``allowed`` has the values (``None``: no record) that a key may have: one after an acknowledged write, the old and
+    the new one after a write of unknown outcome.
+    """
+
+    PERIOD_S = 0.2
+
+    def __init__(self, simulation: Simulation, seed: int, keys: int) -> None:
+        self._simulation = simulation
+        self._rng = fork(seed, "record workload")
+        self.keys = [key_number(number) for number in range(keys)]
+        self.allowed: dict[NodeId, list[bytes | None]] = {key: [None] for key in self.keys}
+        self.outcomes: Counter[RecordOutcome] = Counter()
+        self.offences: list[str] = []
+        self._busy: dict[NodeId, tuple[Place, bytes | None, bool]] = {}
+        self._ends_at = 0.0
+        self._writes = 0
+
+    def run_for(self, duration_s: float) -> None:
+        """Schedule operations from now on; the simulation is run by the caller."""
+        self._ends_at = self._simulation.now + duration_s
+        self._tick()
+
+    def _tick(self) -> None:
+        self._bury()
+        ready = [place for place in self._simulation.live_nodes() if place.node.is_ready]
+        self._operate(self._rng.choice(self.keys), self._rng.choice(ready))
+        if self._simulation.now < self._ends_at:
+            self._simulation.after(self.PERIOD_S, self._tick)
+
+    def _bury(self) -> None:
+        """What a node that died was doing may have taken effect or not."""
+        for key, (place, value, is_write) in list(self._busy.items()):
+            if not place.is_live:
+                del self._busy[key]
+                self.allowed[key] += [value] if is_write else []
+
+    def _operate(self, key: NodeId, place: Place) -> None:
+        if key in self._busy:
+            return
+        records, draw = user(place).host.records, self._rng.random()
+        if draw < 0.4:
+            self._busy[key] = place, None, False
+            records.get(key, partial(self._got, key))
+            return
+        self._writes += 1
+        value = b"%d" % self._writes if draw < 0.8 else None
+        self._busy[key] = place, value, True
+        if value is not None:
+            records.put(key, value, TTL_S, partial(self._wrote, key, value), ack="replicated")
+        else:
+            records.delete(key, partial(self._wrote, key, value), ack="replicated")
+
+    def _got(self, key: NodeId, result: RecordResult) -> None:
+        del self._busy[key]
+        self.outcomes[result.outcome] += 1
+        if result.outcome in (RecordOutcome.FOUND, RecordOutcome.ABSENT) and result.value not in self.allowed[key]:
+            self.offences.append(f"{self._simulation.now:.1f}: {result.value!r}, not one of {self.allowed[key]}")
+
+    def _wrote(self, key: NodeId, value: bytes | None, result: RecordResult) -> None:
+        del self._busy[key]
+        self.outcomes[result.outcome] += 1
+        if result.outcome is RecordOutcome.STORED:
+            self.allowed[key] = [value]
+        elif result.outcome is RecordOutcome.UNKNOWN:
+            self.allowed[key].append(value)
+
+    def check(self) -> None:
+        """Every key holds what it may, and no get was wrong on the way."""
+        for key, result in get_many(self._simulation, self.keys).items():
+            assert result.outcome in (RecordOutcome.FOUND, RecordOutcome.ABSENT)
+            if result.value not in self.allowed[key]:
+                self.offences.append(f"at the end: {result.value!r}, not one of {self.allowed[key]}")
+        assert not self.offences, self.offences

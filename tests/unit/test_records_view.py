@@ -101,4 +101,4 @@ def test_parts_of_a_range_meet_and_cover_it(low: int, width: int, parts: int, of
 
 
 def test_whole_ring_has_every_key() -> None:
-    assert 0 in WHOLE_RING and RING - 1 in WHOLE_RING and WHOLE_RING.width == RING
+    assert NodeId(0) in WHOLE_RING and NodeId(RING - 1) in WHOLE_RING and WHOLE_RING.width == RING
