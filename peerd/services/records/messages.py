@@ -32,6 +32,7 @@ STORED, FOUND, ABSENT, CONFLICT, QUOTA, NOT_ROOT = range(6)
 HELD, REFUSED = range(2)
 
 _SMALL: Final = 512
+Verb = Annotated[int, annotated_types.Ge(GET), annotated_types.Le(DELETE)]
 Value = Annotated[bytes, annotated_types.MaxLen(VALUE_BYTES_HARD_MAX)]
 Remaining = Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(REMAINING_S_MAX)]
 
@@ -110,7 +111,7 @@ class RecordRequest(Message):
     ``is_replicated`` asks for the answer only once the whole replica set holds the write.
     """
 
-    verb: U8
+    verb: Verb
     namespace: Name
     key: NodeId
     epoch: U64

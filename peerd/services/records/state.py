@@ -59,9 +59,7 @@ class RecordState:
     @property
     def is_caught_up(self) -> bool:
         """Whether a root may answer from what it holds."""
-        is_caught_up = self.is_settled and not self.sources()
-        self.is_established |= is_caught_up
-        return is_caught_up
+        return self.is_settled and not self.sources()
 
     def refresh(self) -> View:
         """The view of the leaf set as it is now; call it first in every handler that judges who holds what."""

@@ -17,6 +17,7 @@ from peerd.messages import PeerRef
 from peerd.services.records.exchange import Exchange
 from peerd.services.records.record import Identity, Record
 from peerd.services.records.state import RecordState
+from peerd.services.records.view import Arc
 from peerd.telemetry.schema import RecordsHandedOver, RecordsRepaired
 
 
@@ -98,8 +99,10 @@ class Synchroniser:
             return
         if not self._state.is_caught_up:
             self._catch_up()
-        elif self._compare:
-            self._compare_with(self._compare.pop(next(iter(self._compare))))
+            return
+        self._state.is_established = True
+        if self._compare:
+            self._compare_with(self._compare.pop(next(iter(self._compare))), ())
         elif self._handover is not None:
             self._hand_over()
         elif self._wants_handover:
@@ -113,24 +116,24 @@ class Synchroniser:
         sources = self._state.sources()
         untried = [peer for peer in sources if peer.id not in self._silent]
         if untried:
-            self._compare_with(untried[0])
+            self._compare_with(untried[0], () if self._state.view.is_whole else (self._state.view.root_arc,))
         else:
             self._silent.clear()
             self._settle(self._state.config.push_retry)
 
-    def _compare_with(self, peer: PeerRef) -> None:
+    def _compare_with(self, peer: PeerRef, pull: tuple[Arc, ...]) -> None:
         view = self._state.view
 
         def finished(is_complete: bool) -> None:
             self._end(exchange)
             if not is_complete:
                 self._silent[peer.id] = None
-            elif self._state.refresh().near_ids == view.near_ids:
+            elif (pull or view.is_whole) and self._state.refresh().near_ids == view.near_ids:
                 self._state.pulled[peer.id] = exchange.is_established
             self._next()
 
         exchange = self._begin(peer, finished)
-        exchange.compare(view.shared_arcs(peer.id), () if view.is_whole else (view.root_arc,))
+        exchange.compare(view.shared_arcs(peer.id), pull)
         exchange.step()
 
     def _begin(self, peer: PeerRef, finished: Callable[[bool], None]) -> Exchange:
