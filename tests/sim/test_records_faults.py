@@ -158,7 +158,7 @@ def test_a_burst_of_joins_between_the_holders_hides_nothing() -> None:
     simulation = record_ring(30, seed=8)
     origin = other_than(simulation, *holders(simulation, KEY))
     put(simulation, origin, KEY, b"x", ack="replicated")
-    for offset in (1, 2, 3, 4):
+    for offset in (-4, -3, -2, -1, 1, 2, 3, 4):
         simulation.add_node(NodeId(KEY + offset))
     outcomes = set()
     for _ in range(40):
@@ -203,23 +203,26 @@ def test_both_sides_of_a_partition_accept_and_the_versions_decide(duration_s: fl
 
 def test_a_stale_replica_that_returns_brings_nothing_back() -> None:
     simulation = record_ring(30, seed=10)
-    origin = other_than(simulation, *holders(simulation, KEY))
-    changed, deleted = KEY, key_number(1)
-    for key in (changed, deleted):
+    keys = changed, deleted, shortened = [key_number(number) for number in (0, 1, 2)]
+    origin = other_than(simulation, *(place for key in keys for place in holders(simulation, key)))
+    for key in keys:
         put(simulation, origin, key, b"old", ack="replicated")
-    sleepers = {holders(simulation, key)[1] for key in (changed, deleted)} - {origin}
-    for place in sorted(sleepers, key=lambda place: place.index):
+    sleepers = dict.fromkeys(holders(simulation, key)[1] for key in keys)
+    for place in sleepers:
         simulation.pause(place)
     simulation.run_for(60.0)
     assert put(simulation, origin, changed, b"new", ack="replicated").copies == 3
     assert delete(simulation, origin, deleted, ack="replicated").copies == 3
-    for place in sorted(sleepers, key=lambda place: place.index):
+    assert put(simulation, origin, shortened, b"new", ttl_s=5.0, ack="replicated").copies == 3
+    simulation.run_for(20.0)
+    for place in sleepers:
         assert {record.value for record in user(place).host.records.held()} == {b"old"}
         simulation.resume(place)
     simulation.run_for(2 * T_REPAIR_S)
     assert get(simulation, origin, changed).value == b"new"
-    assert get(simulation, origin, deleted).outcome is RecordOutcome.ABSENT
-    assert not copies_of(simulation, deleted)
+    for key in (deleted, shortened):
+        assert get(simulation, origin, key).outcome is RecordOutcome.ABSENT
+        assert not copies_of(simulation, key)
     simulation.check([*RING_CHECKERS, Replication()])
 
 

@@ -75,7 +75,7 @@ class RecordTable:
             yield from self._at(key)
 
     def _at(self, key: NodeId) -> list[Record]:
-        namespaces = self._by_key.get(key, {})
+        namespaces = self._by_key[key]
         return [namespaces[name] for name in sorted(namespaces)]
 
     def get(self, identity: Identity) -> Record | None:
@@ -84,11 +84,12 @@ class RecordTable:
 
     def within(self, arc: Arc, limit: int | None = None) -> list[Record]:
         """Records of a range, clockwise from its start, whole keys only, until there are ``limit`` or more."""
-        first = bisect_left(self._keys, arc.low)
+        first, last = bisect_left(self._keys, arc.low), bisect_left(self._keys, arc.high)
+        is_straight = arc.low < arc.high
+        keys = self._keys[first:last] if is_straight else self._keys[first:] + self._keys[:last]
         found: list[Record] = []
-        for step in range(len(self._keys)):
-            key = self._keys[(first + step) % len(self._keys)]
-            if key not in arc or (limit is not None and len(found) >= limit):
+        for key in keys:
+            if limit is not None and len(found) >= limit:
                 break
             found += self._at(key)
         return found
