@@ -145,7 +145,25 @@ def test_a_replica_without_room_is_told_not_hidden() -> None:
 
 def _record(key: NodeId) -> Record:
     version = RecordVersion(1, 1, NodeId(1))
-    return Record("other", key, version, b"", 1e9, 0.0, RequestId(NodeId(1), 1, 1))
+    return Record("other", key, version, b"", 5000.0, 0.0, RequestId(NodeId(1), 1, 1))
+
+
+def test_a_root_without_room_never_says_absent() -> None:
+    simulation = record_ring(12, seed=30)
+    origin = simulation.nodes[0]
+    put(simulation, origin, KEY, b"x", ack="replicated")
+    newcomer = simulation.add_node(NodeId(KEY + 1))
+    simulation.run_until(lambda: newcomer.current is not None, limit_s=5.0)
+    table, filler = newcomer.node.records.state.table, _record(NodeId(KEY + 2))
+    table._config = RecordsConfig(records_max=1)
+    table.merge(filler, simulation.now)
+    simulation.run_for(30.0)
+    assert holders(simulation, KEY)[0] is newcomer and user(newcomer).host.records.local(KEY) is None
+    result = get(simulation, origin, KEY)
+    assert (result.outcome, result.detail) == (RecordOutcome.NOT_ROOT, "no_room")
+    table._config = RecordsConfig()
+    simulation.run_for(90.0)
+    assert get(simulation, origin, KEY).value == b"x"
 
 
 def test_what_cannot_be_stored_is_refused_before_it_is_sent() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from peerd import limits
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.services.records.messages import HELD, ReplicaAck, ReplicaPut
@@ -17,7 +18,9 @@ from peerd.services.records.record import Identity, Record
 from peerd.services.records.state import RecordState
 from peerd.services.records.table import RequestKey
 
-PUSHES_MAX: Final = 1024
+PUSHES_MAX: Final = 512
+PUSHES_BYTES_MAX: Final = 2 * limits.MIB
+"""Below the send queue of one peer: it may be a replica of all of them."""
 PUSH_DEADLINE_S: Final = 60.0
 """Afterwards anti-entropy finishes it; whoever waited for the answer has given up long ago."""
 
@@ -44,6 +47,7 @@ class Replicator:
         self._state = state
         self._host = state.host
         self._pushes: dict[Identity, Push] = {}
+        self._bytes = 0
         self._is_armed = False
 
     def __len__(self) -> int:
@@ -52,7 +56,7 @@ class Replicator:
     @property
     def is_full(self) -> bool:
         """Whether the root must refuse writes for a while."""
-        return len(self._pushes) >= PUSHES_MAX
+        return len(self._pushes) >= PUSHES_MAX or self._bytes >= PUSHES_BYTES_MAX
 
     def push(self, record: Record, request: RequestKey | None = None, waiting: Waiting | None = None) -> None:
         """Have the replicas hold ``record``; tell ``waiting`` when all do, or one refuses it.
@@ -61,9 +65,10 @@ class Replicator:
         """
         push = self._pushes.get(record.identity)
         if push is None or push.record.version != record.version:
-            waits = push.waiting if push is not None else {}
+            waits = self._remove(push).waiting if push is not None else {}
             push = Push(record, self._host.now() + PUSH_DEADLINE_S, waits)
             self._pushes[record.identity] = push
+            self._bytes += record.charge_bytes
         if request is not None and waiting is not None:
             push.waiting[request] = waiting
         self._advance(push)
@@ -79,10 +84,15 @@ class Replicator:
         """The timer "push" fired."""
         self._is_armed = False
         now = self._host.now()
-        for identity in [one for one, push in self._pushes.items() if push.deadline <= now]:
-            del self._pushes[identity]
+        for push in [push for push in self._pushes.values() if push.deadline <= now]:
+            self._remove(push)
         self.advance()
         self._arm()
+
+    def _remove(self, push: Push) -> Push:
+        del self._pushes[push.record.identity]
+        self._bytes -= push.record.charge_bytes
+        return push
 
     def _arm(self) -> None:
         if self._pushes and not self._is_armed:
@@ -123,6 +133,6 @@ class Replicator:
         self._host.request(peer, message, self._state.config.peer_timeout, answered, silent)
 
     def _finish(self, push: Push, *, is_refused: bool) -> None:
-        del self._pushes[push.record.identity]
+        self._remove(push)
         for waiting in push.waiting.values():
             waiting(1 + len(push.held_by), is_refused)

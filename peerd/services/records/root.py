@@ -20,8 +20,8 @@ from peerd.services.records.replication import Replicator
 from peerd.services.records.state import RecordState
 from peerd.services.records.table import REFUSALS, RequestKey
 
-CATCH_UPS_MAX: Final = 256
-REQUESTS_PER_CATCH_UP_MAX: Final = 256
+CATCH_UPS_MAX: Final = 128
+REQUESTS_PER_CATCH_UP_MAX: Final = 128
 
 
 @dataclass(slots=True)
@@ -36,6 +36,8 @@ class CatchUp:
     answers: dict[NodeId, bool | None] = field(default_factory=dict)
     """Whether who answered is established; ``None`` for who was silent."""
     versions: list[RecordVersion | None] = field(default_factory=list)
+    is_refused: bool = False
+    """There is no room here for the record that another node holds."""
 
     def is_enough(self, copies: int) -> bool:
         """Whether everybody answered up to the ``copies``-th established node: those held the key before."""
@@ -105,8 +107,8 @@ class Root:
         def answered(reply: Message, peer: PeerRef) -> None:
             if isinstance(reply, ReplicaGot):
                 catch_up.versions.append(None if reply.record is None else reply.record.version)
-                if reply.record is not None:
-                    self._state.admit(reply.record)
+                if reply.record is not None and self._state.admit(reply.record) in REFUSALS:
+                    catch_up.is_refused = True
                 done(peer.id, reply.is_established)
             else:
                 done(peer.id, None)
@@ -130,8 +132,9 @@ class Root:
             if not self._replicator.is_full:
                 self._replicator.push(current)
         is_enough = catch_up.is_enough(self._state.config.replicas)
+        reason = "no_room" if catch_up.is_refused else "catching_up"
         for request, source in catch_up.requests.values():
-            refusal = self._refusal(request) if is_enough else "catching_up"
+            refusal = self._refusal(request) if is_enough and not catch_up.is_refused else reason
             if refusal is not None:
                 self._refuse(request, source, messages.NOT_ROOT, refusal)
             else:

@@ -28,6 +28,8 @@ class RecordState:
         self.pulled: dict[NodeId, bool] = {}
         """Neighbours that this node has compared its records with since the neighbourhood last changed, and whether
         they are established."""
+        self.lacks_records = False
+        """A record that this node is the root of was refused for want of room, so what is not here may exist."""
         self.view_changed: Callable[[], None] = lambda: None
         self._told = self.view
         """The view that plugins know their roles from."""
@@ -58,8 +60,13 @@ class RecordState:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether a root may answer from what it holds."""
-        return self.is_settled and not self.sources()
+        """Whether a root may answer from what it holds alone."""
+        return self.is_settled and not self.lacks_records and not self.sources()
+
+    def catch_up_again(self) -> None:
+        """Whatever was learnt from the neighbours does not count any more."""
+        self.pulled.clear()
+        self.lacks_records = False
 
     def refresh(self) -> View:
         """The view of the leaf set as it is now; call it first in every handler that judges who holds what."""
@@ -67,7 +74,7 @@ class RecordState:
         if leaf_set is not self.view.leaf_set:
             before, self.view = self.view, View(self.host.peer, leaf_set, self.config.replicas)
             if self.view.near_ids != before.near_ids:
-                self.pulled.clear()
+                self.catch_up_again()
             if self.view.is_settled:
                 self._tell_roles()
             self.view_changed()
@@ -95,7 +102,10 @@ class RecordState:
         """Merge what a peer sent; the table's verdict. Refusals are counted."""
         now = self.host.now()
         record = from_copy(copy, now, self.config.ttl_max, self.config.tombstone_ttl_s)
-        return self.counted(self.table.merge(record, now))
+        verdict = self.counted(self.table.merge(record, now))
+        is_out_of_room = verdict in REFUSALS and verdict != "version"
+        self.lacks_records |= is_out_of_room and self.view.role(record.key) is RecordRole.ROOT
+        return verdict
 
     def counted(self, verdict: str) -> str:
         """Count a verdict when it is a refusal."""

@@ -78,6 +78,8 @@ class Synchroniser:
     def routine(self) -> None:
         """The timer "sync" fired: compare with one larger neighbour, and try what is left of a hand-over."""
         partners = self._state.refresh().larger_partners
+        if self._state.lacks_records:
+            self._state.catch_up_again()  # there may be room now
         if partners:
             self._turn += 1
             peer = partners[self._turn % len(partners)]
@@ -97,7 +99,7 @@ class Synchroniser:
         if not self._state.is_settled:
             self._settle(self._state.config.push_retry)
             return
-        if not self._state.is_caught_up:
+        if self._state.sources():
             self._catch_up()
             return
         self._state.is_established = True
