@@ -229,8 +229,22 @@ def test_digests_differ_where_versions_do_and_nowhere_else() -> None:
     theirs.merge(record(key=3 * STEP, counter=2), 0.0)
     theirs.merge(record(key=5 * STEP, namespace="other"), 0.0)
     theirs.drop(record(key=7 * STEP).identity)
+    theirs.merge(record(key=9 * STEP, namespace="other"), 0.0)
+    theirs.drop(record(key=9 * STEP, namespace="other").identity)
+    theirs.validate()
     pairs = zip(ours.digests(WHOLE_RING, 16), theirs.digests(WHOLE_RING, 16), strict=True)
     assert [number for number, (one, other) in enumerate(pairs) if one != other] == [3, 5, 7]
+
+
+@given(st.lists(st.integers(0, 63), max_size=20), st.integers(0, 63), st.integers(0, 63))
+def test_a_digest_is_that_of_the_records_in_its_part(keys: list[int], low: int, high: int) -> None:
+    step = RING // 64
+    arc = Arc(NodeId(low * step), NodeId(high * step))
+    table = filled(*(record(key=key * step, counter=key + 1) for key in keys))
+    for number, digest in enumerate(table.digests(arc, 8)):
+        part = arc.part(number, 8)
+        alone = filled(*(one for one in table if one.key in part))
+        assert digest == alone.digests(WHOLE_RING, 2)[0] ^ alone.digests(WHOLE_RING, 2)[1]
 
 
 # Against a plain dict

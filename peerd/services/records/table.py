@@ -6,11 +6,13 @@ elsewhere: whoever brings that copy later finds a later version here.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
+from operator import xor
 from typing import Final
 
 from peerd.api import RecordVersion
@@ -56,8 +58,9 @@ class RecordTable:
         self._config = config
         self._changed = changed
         self._keys: list[NodeId] = []
+        self._sums: list[int] = []
+        """At each key's place, the combined digests of its records."""
         self._by_key: dict[NodeId, dict[str, Record]] = {}
-        self._hashes: dict[Identity, int] = {}
         self._lapses: list[tuple[float, NodeId, str]] = []
         self._origins: dict[NodeId, Usage] = {}
         self._writes: dict[RequestKey, RecordVersion] = {}
@@ -147,7 +150,7 @@ class RecordTable:
         if held is not None:
             self._charge(held, -1)
         if record is not None:
-            self._put(record, is_new=held is None)
+            self._put(record, held)
         elif held is not None:
             self._forget(held)
         before = None if held is None else (held.version, held.value)
@@ -156,21 +159,26 @@ class RecordTable:
         if one is not None and before != after:
             self._changed(one.identity)
 
-    def _put(self, record: Record, *, is_new: bool) -> None:
+    def _put(self, record: Record, held: Record | None) -> None:
         self._charge(record, 1)
-        if is_new and record.key not in self._by_key:
-            insort(self._keys, record.key)
+        place = bisect_left(self._keys, record.key)
+        if record.key not in self._by_key:
+            self._keys.insert(place, record.key)
+            self._sums.insert(place, 0)
         self._by_key.setdefault(record.key, {})[record.namespace] = record
-        self._hashes[record.identity] = _digest(record)
+        if held is None or held.version != record.version:
+            self._sums[place] ^= _digest(record) ^ (0 if held is None else _digest(held))
         heappush(self._lapses, (record.expires_at, *record.identity))
         self._trim_lapses()
 
     def _forget(self, held: Record) -> None:
         namespaces = self._by_key[held.key]
-        del namespaces[held.namespace], self._hashes[held.identity]
-        if not namespaces:
-            del self._by_key[held.key]
-            del self._keys[bisect_left(self._keys, held.key)]
+        place = bisect_left(self._keys, held.key)
+        del namespaces[held.namespace]
+        if namespaces:
+            self._sums[place] ^= _digest(held)
+        else:
+            del self._by_key[held.key], self._keys[place], self._sums[place]
         self._trim_lapses()
 
     def _charge(self, record: Record, sign: int) -> None:
@@ -229,16 +237,19 @@ class RecordTable:
 
     def digests(self, arc: Arc, parts: int) -> tuple[int, ...]:
         """One number for each part of a range: equal for equal sets of versions (and by chance, once in 2^64)."""
-        totals = [0] * parts
-        for record in self.within(arc):
-            totals[arc.part_of(record.key, parts)] ^= self._hashes[record.identity]
-        return tuple(totals)
+        return tuple(reduce(xor, self._sums_within(arc.part(number, parts)), 0) for number in range(parts))
+
+    def _sums_within(self, part: Arc) -> list[int]:
+        first, last = bisect_left(self._keys, part.low), bisect_left(self._keys, part.high)
+        return self._sums[first:last] if part.low <= part.high else self._sums[first:] + self._sums[:last]
 
     def validate(self) -> None:
         """Assert order, sums and limits."""
         records = list(self)
-        if sorted(self._by_key) != self._keys or len(self._hashes) != len(records):
+        if sorted(self._by_key) != self._keys:
             raise Bug("the index of the records is wrong")
+        if self._sums != [reduce(xor, map(_digest, self._at(key))) for key in self._keys]:
+            raise Bug("the digests of the records are wrong")
         charged = sum(record.charge_bytes for record in records)
         if (self.usage.records, self.usage.charged_bytes) != (len(records), charged):
             raise Bug(f"records are charged {self.usage}, not {len(records)}, {charged}")

@@ -35,10 +35,6 @@ class Arc:
         first, last = self.width * number // parts, self.width * (number + 1) // parts
         return Arc(NodeId((self.low + first) % RING), NodeId((self.low + last) % RING))
 
-    def part_of(self, key: NodeId, parts: int) -> int:
-        """The number of the part that a key of this range lies in."""
-        return ((clockwise_distance(self.low, key) + 1) * parts - 1) // self.width
-
 
 WHOLE_RING: Final = Arc(NodeId(0), NodeId(0))
 
