@@ -14,14 +14,14 @@ handler before it returns. Long work goes through `Host.offload`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from peerd.errors import Bug
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef
+from peerd.messages import U64, Message, PeerRef, struct
 from peerd.quantities import ConfigSection
 from peerd.telemetry.schema import Event
 
@@ -255,6 +255,125 @@ class Groups(Protocol):
         """To one member that accepts, near ones first; ``on_outcome`` gets it with `GroupOutcome.ACCEPTED`."""
 
 
+@struct
+class RecordVersion:
+    """Which write of a record: a total order, by ``counter``, then ``epoch`` (boot epoch of the root that wrote), then
+    ``writer`` (its id). The largest wins everywhere; no two writes have the same.
+    """
+
+    counter: U64
+    epoch: U64
+    writer: NodeId
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Sort key."""
+        return self.counter, self.epoch, self.writer
+
+
+NO_VERSION = RecordVersion(0, 0, NodeId(0))
+"""As ``if_version``: only when there is no record, or a deleted one."""
+
+RecordAck = Literal["received", "replicated"]
+"""What `RecordOutcome.STORED` means: the root holds it; or every node of the replica set does (`Host.records`)."""
+
+
+class RecordOutcome(Enum):
+    """How an operation on a record ended. Only what is said here is known."""
+
+    STORED = "stored"
+    """The write took effect, and as many nodes hold it as the ack asks for."""
+    FOUND = "found"
+    ABSENT = "absent"
+    """The root has caught up with the other replicas, and there is no such record."""
+    CONFLICT = "conflict"
+    """Nothing changed: ``if_version`` is not the current one (which the result names), or a later write of this node
+    came first."""
+    QUOTA = "quota"
+    """A limit, named in ``detail``. With ``copies`` 0 nothing changed, else that many nodes hold it and one refused."""
+    NOT_ROOT = "not_root"
+    """Nothing changed: whoever was reached, every time, was not (yet) able to answer for the key. Try again later."""
+    UNKNOWN = "unknown"
+    """No answer in time: a write may have taken effect, or still will."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordResult:
+    """The end of one operation on a record.
+
+    ``version``: of what was stored, found or in conflict. ``value`` and ``remaining_s``: with FOUND. ``copies``: nodes
+    known to hold the write.
+    """
+
+    outcome: RecordOutcome
+    version: RecordVersion | None = None
+    value: bytes | None = None
+    remaining_s: float = 0.0
+    copies: int = 0
+    detail: str = ""
+
+
+class RecordRole(Enum):
+    """What this node is for a record that it holds."""
+
+    ROOT = "root"
+    REPLICA = "replica"
+    NONE = "none"
+    """Not of the replica set (any more): it is handed over and then dropped. For a record that is gone, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRecord:
+    """A record as this node holds it."""
+
+    key: NodeId
+    value: bytes
+    version: RecordVersion
+    remaining_s: float
+    role: RecordRole
+
+
+class Records(Protocol):
+    """The replicated key-value store, as one plugin sees it: a namespace of its own. docs/records.md says what holds.
+
+    Soft state: a record lives for ``ttl_s`` unless it is put again. Operations never fail silently: ``on_result``
+    is called once, later, within ``timeout_s`` (default: ``[records] operation_timeout``). They raise `Unavailable`
+    when too many are under way.
+    """
+
+    def put(
+        self,
+        key: NodeId,
+        value: bytes,
+        ttl_s: float,
+        on_result: Callable[[RecordResult], None],
+        *,
+        ack: RecordAck = "received",
+        if_version: RecordVersion | None = None,
+        timeout_s: float | None = None,
+    ) -> None: ...
+
+    def get(
+        self, key: NodeId, on_result: Callable[[RecordResult], None], *, timeout_s: float | None = None
+    ) -> None: ...
+
+    def delete(
+        self,
+        key: NodeId,
+        on_result: Callable[[RecordResult], None],
+        *,
+        ack: RecordAck = "received",
+        if_version: RecordVersion | None = None,
+        timeout_s: float | None = None,
+    ) -> None: ...
+
+    def local(self, key: NodeId) -> LocalRecord | None:
+        """What this node itself holds, without asking anybody."""
+
+    def held(self) -> Iterator[LocalRecord]:
+        """Every record of the namespace that this node holds, in key order."""
+
+
 class Host(Protocol):
     """A plugin's only way out. Every method is non-blocking and never re-enters the plugin before it returns."""
 
@@ -275,6 +394,9 @@ class Host(Protocol):
 
     @property
     def store(self) -> Store: ...
+
+    @property
+    def records(self) -> Records: ...
 
     def now(self) -> float:
         """Seconds, monotonic; only differences mean anything."""
@@ -469,6 +591,11 @@ class Plugin:
 
     def neighbours_changed(self, change: NeighbourChange) -> None:
         """The leaf set changed."""
+
+    def record_changed(self, key: NodeId, role: RecordRole) -> None:
+        """A record of this plugin came to this node, changed, or this node's role for it did; ``host.records.local``
+        has it. With `RecordRole.NONE` and no local record it is gone: deleted, lapsed or handed over.
+        """
 
     def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:
         """A peer wants to swap. Decide now; the value must be ready."""

@@ -38,6 +38,7 @@ from peerd.quantities import (
     setting,
 )
 from peerd.services.groups.config import GroupsConfig
+from peerd.services.records.config import RecordsConfig
 from peerd.swap.config import SwapConfig
 
 CLUSTER_NAME_PATTERN: Final = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
@@ -239,6 +240,7 @@ class PeerdConfig(ConfigSection):
     overlay: OverlayConfig = setting(OverlayConfig(), "Timers of the ring.")
     swap: SwapConfig = setting(SwapConfig(), "Bulk transfers.")
     groups: GroupsConfig = setting(GroupsConfig(), "Multicast groups.")
+    records: RecordsConfig = setting(RecordsConfig(), "Replicated soft state of plugins.")
     telemetry: TelemetryConfig = setting(TelemetryConfig(), "Logs and the event log.")
     limits: LimitsConfig = setting(LimitsConfig(), "What others may make this daemon spend.")
     protocols: dict[str, SerializeAsAny[BaseModel]] = setting({}, "One table a plugin, by the plugin's name.")

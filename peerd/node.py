@@ -17,6 +17,7 @@ from peerd.api import (
     NeighbourChange,
     Plugin,
     Priority,
+    RecordRole,
     RefuseSwap,
     SwapRequest,
     Verdict,
@@ -31,6 +32,8 @@ from peerd.overlay.config import OverlayConfig
 from peerd.overlay.overlay import Overlay
 from peerd.services.groups.config import GroupsConfig
 from peerd.services.groups.service import GroupService
+from peerd.services.records.config import RecordsConfig
+from peerd.services.records.plugin import RecordStore
 from peerd.swap.config import SwapConfig
 from peerd.swap.layer import SwapLayer
 from peerd.telemetry.schema import (
@@ -83,6 +86,7 @@ class NodeSettings:
     overlay: OverlayConfig = field(default_factory=OverlayConfig)
     swap: SwapConfig = field(default_factory=SwapConfig)
     groups: GroupsConfig = field(default_factory=GroupsConfig)
+    records: RecordsConfig = field(default_factory=RecordsConfig)
     profile: str = "local"
     version: str = "0"
 
@@ -113,7 +117,7 @@ class Node:
         self._started_at = driver.now()
         self._ready_once = False
         self.is_stopped = False
-        for plugin in (self.overlay, GroupService(settings.groups), *plugins):
+        for plugin in (self.overlay, GroupService(settings.groups), RecordStore(settings.records), *plugins):
             self._adopt(plugin)
 
     # Life
@@ -159,6 +163,7 @@ class Node:
         self.groups.disable_plugin(name)
         self.hosts[name].cancel_timers()
         self.swaps.disable_plugin(name)
+        self.records.forget(name)
         for correlation in [key for key, pending in self._pending.items() if pending.plugin == name]:
             self._pending.pop(correlation).timer.cancel()
         self._handlers = {kind: entry for kind, entry in self._handlers.items() if entry[0] != name}
@@ -173,6 +178,11 @@ class Node:
     def is_ready(self) -> bool:
         """Joined, with a complete leaf set, and not stopping."""
         return not self.is_stopped and self.overlay.is_ready
+
+    @property
+    def records(self) -> RecordStore:
+        """The record store of this node; another object after it was restarted."""
+        return cast(RecordStore, self.plugins[RecordStore.name])
 
     def validate(self) -> None:
         """Assert the invariants of everything on this node."""
@@ -303,6 +313,12 @@ class Node:
                     self._guard(name, plugin.neighbours_changed, change)
 
         self.driver.call_soon(run)
+
+    def record_changed(self, plugin: str, key: NodeId, role: RecordRole) -> None:
+        """Tell the plugin that a record belongs to, after the current handler, if this node has it and it cares."""
+        owner = self.plugins.get(plugin)
+        if owner is not None and type(owner).record_changed is not Plugin.record_changed:
+            self.driver.call_soon(lambda: self.run_as(plugin, self.plugins[plugin].record_changed, key, role))
 
     def ready_changed(self, is_ready: bool) -> None:
         """First time ready: say how long it took."""

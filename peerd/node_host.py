@@ -13,6 +13,9 @@ from peerd.api import (
     NeighbourChange,
     Plugin,
     Priority,
+    RecordResult,
+    RecordRole,
+    Records,
     Rng,
     Store,
     SwapCallbacks,
@@ -24,6 +27,7 @@ from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.services.groups.facade import BoundGroups
+from peerd.services.records.facade import BoundRecords
 
 if TYPE_CHECKING:
     from peerd.node import Node
@@ -40,6 +44,7 @@ class PluginHost:
         self._timers: dict[tuple[str, Hashable], TimerHandle] = {}
         self._rng = node.driver.rng(plugin.name)
         self._store: Store | None = None
+        self._records = BoundRecords(lambda: node.records, plugin.name)
         self.now = node.driver.now
         self.wall_time = node.driver.wall_time
         self.send = node.send
@@ -66,6 +71,10 @@ class PluginHost:
         if self._store is None:
             self._store = self._driver.store(self._name)
         return self._store
+
+    @property
+    def records(self) -> Records:
+        return self._records
 
     def request(
         self,
@@ -202,3 +211,17 @@ class PluginHost:
 
     def ready_changed_upcall(self, is_ready: bool) -> None:
         self._node.ready_changed(is_ready)
+
+    # The record store's extension (peerd.services.records.ports.RecordsHost)
+
+    @property
+    def is_ready(self) -> bool:
+        return self._node.is_ready
+
+    def record_changed_upcall(self, namespace: str, key: NodeId, role: RecordRole) -> None:
+        self._node.record_changed(namespace, key, role)
+
+    def record_result_upcall(
+        self, namespace: str, on_result: Callable[[RecordResult], None], result: RecordResult
+    ) -> None:
+        self._node.run_as(namespace, on_result, result)

@@ -82,6 +82,7 @@ def node_settings(config: PeerdConfig, peer: PeerRef, boot_epoch: int) -> NodeSe
         overlay=config.overlay,
         swap=config.swap,
         groups=config.groups,
+        records=config.records,
         profile=config.node.profile,
         version=package_version(),
     )

@@ -12,7 +12,7 @@ from peerd.api import Plugin, PluginConfig
 from peerd.errors import ConfigError
 
 GROUP: Final = "peerd.protocols"
-CORE_NAMES: Final = frozenset({"overlay", "swap", "node"})
+CORE_NAMES: Final = frozenset({"overlay", "swap", "node", "records"})
 
 
 def find_plugins() -> dict[str, type[Plugin]]:

@@ -19,6 +19,7 @@ from peerd.messages import Message, PeerRef
 from peerd.node import NodeSettings, Traffic
 from peerd.overlay.config import OverlayConfig
 from peerd.services.groups.config import GroupsConfig
+from peerd.services.records.config import RecordsConfig
 from peerd.sim.checkers import Checker, Delivery, RingOracle, Watcher
 from peerd.sim.driver import SimDriver
 from peerd.sim.latency import LatencyModel
@@ -59,6 +60,7 @@ class Simulation(World[ObservedNode]):
         overlay: OverlayConfig | None = None,
         swap: SwapConfig | None = None,
         groups: GroupsConfig | None = None,
+        records: RecordsConfig | None = None,
         network: NetworkConfig | None = None,
         latency: LatencyModel | None = None,
         sink: RecordSink | None = None,
@@ -78,6 +80,7 @@ class Simulation(World[ObservedNode]):
         self._overlay = overlay or OverlayConfig()
         self._swap = swap or SwapConfig()
         self._groups = groups or GroupsConfig()
+        self._records = records or RecordsConfig()
         self._contacts = fork(seed, "contacts")
         self._watchers: dict[str, list[Watcher]] = {hook: [] for hook in _HOOKS}
         self._former_traffic = Traffic()
@@ -103,6 +106,7 @@ class Simulation(World[ObservedNode]):
             overlay=self._overlay,
             swap=self._swap,
             groups=self._groups,
+            records=self._records,
             profile="simulator",
         )
         is_watched = any(self._watchers[hook] for hook in ("handled", "sent", "emitted"))

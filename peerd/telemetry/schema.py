@@ -260,6 +260,28 @@ class GroupRootChanged(Event):
     children: int
 
 
+# Records
+
+
+class RecordsRepaired(Event):
+    """A comparison of replicas with a peer found differences; the numbers are of records."""
+
+    KIND = "records.repaired"
+    peer: str
+    sent: int
+    received: int
+    duration_s: float
+
+
+class RecordsHandedOver(Event):
+    """Records that their new replica set holds, as this node leaves that set or the ring."""
+
+    KIND = "records.handed_over"
+    records: int
+    value_bytes: int
+    duration_s: float
+
+
 # Swaps
 
 

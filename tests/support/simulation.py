@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from peerd.api import Plugin
 from peerd.overlay.config import OverlayConfig
 from peerd.services.groups.config import GroupsConfig
+from peerd.services.records.config import RecordsConfig
 from peerd.sim.latency import LatencyModel
 from peerd.sim.network import NetworkConfig
 from peerd.sim.records import RecordSink
@@ -22,6 +23,7 @@ def ring(
     plugins: Callable[[int], Sequence[Plugin]] = lambda index: (),
     overlay: OverlayConfig | None = None,
     groups: GroupsConfig | None = None,
+    records: RecordsConfig | None = None,
     network: NetworkConfig | None = None,
     latency: LatencyModel | None = None,
     sink: RecordSink | None = None,
@@ -35,6 +37,7 @@ def ring(
         plugins=plugins,
         overlay=overlay,
         groups=groups,
+        records=records,
         network=network,
         latency=latency,
         sink=sink,

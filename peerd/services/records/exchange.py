@@ -1,0 +1,250 @@
+"""Two nodes compare their records, and each gets what it lacks.
+
+First digests of a shared range, then versions where those differ, then records: what is equal costs two messages. One
+message is under way at a time, at background priority, with a pause after each.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final
+
+from peerd.api import Priority, RecordVersion
+from peerd.ids import RING, NodeId
+from peerd.messages import Message, PeerRef
+from peerd.services.records.messages import (
+    BATCH_BYTES_MAX,
+    BATCH_RECORDS_MAX,
+    BUCKETS,
+    DIGEST_BYTES,
+    HELD,
+    PAGE_RECORDS_MAX,
+    REFUSED,
+    DifferingParts,
+    DigestReply,
+    DigestRequest,
+    RangeDigests,
+    RecordCopy,
+    ReplicaAck,
+    ReplicaPut,
+    VersionsReply,
+    VersionsRequest,
+)
+from peerd.services.records.record import Identity, Record, summary
+from peerd.services.records.state import RecordState
+from peerd.services.records.table import CHANGED, NAMESPACES_PER_KEY_MAX, REFUSALS, RecordTable
+from peerd.services.records.view import Arc
+
+ATTEMPTS: Final = 3
+PAGE_RECORDS: Final = PAGE_RECORDS_MAX - NAMESPACES_PER_KEY_MAX
+"""A page holds whole keys, so it ends a little before its limit."""
+
+Task = Callable[[], None]
+
+
+class Exchange:
+    """With one peer, started here. ``finished`` is called once, with whether everything was answered."""
+
+    def __init__(self, state: RecordState, peer: PeerRef, finished: Callable[[bool], None]) -> None:
+        self._state = state
+        self._host = state.host
+        self._finished = finished
+        self._tasks: deque[Task] = deque()
+        self._attempts = 0
+        self.peer = peer
+        self.started_at = state.host.now()
+        self.sent = 0
+        self.received = 0
+        self.confirmed: dict[Identity, RecordVersion] = {}
+        """Which version, or a newer one, the peer is known to hold."""
+        self.is_established = False
+        """Of the peer, as it said in a comparison."""
+
+    def compare(self, shared: Sequence[Arc], pull: Sequence[Arc] = ()) -> None:
+        """Bring the records of shared ranges level, both ways; take what this node lacks in ranges to pull."""
+        self._tasks.append(partial(self._ask_digests, [(arc, False) for arc in shared] + [(arc, True) for arc in pull]))
+
+    def offer(self, records: Sequence[Record]) -> None:
+        """Give the peer what it lacks of these."""
+        for first in range(0, len(records), PAGE_RECORDS):
+            page = records[first : first + PAGE_RECORDS]
+            self._tasks.append(partial(self._offer_page, page))
+
+    def step(self) -> None:
+        """The next message, or the end."""
+        if self._tasks:
+            self._tasks[0]()
+        else:
+            self._finished(True)
+
+    def _request(self, message: Message, answered: Callable[[Message], bool]) -> None:
+        """``answered`` says whether the reply was of the right kind; only then is the task done."""
+
+        def replied(reply: Message, source: PeerRef) -> None:
+            done = self._tasks.popleft()
+            if answered(reply):
+                self._attempts = 0
+                self._host.set_timer("exchange", self._state.config.sync_pause)
+            else:
+                self._tasks.appendleft(done)
+                silent()
+
+        def silent() -> None:
+            self._attempts += 1
+            if self._attempts >= ATTEMPTS:
+                self._finished(False)
+            else:
+                self._host.set_timer("exchange", self._state.config.push_retry)
+
+        timeout_s = self._state.config.peer_timeout
+        self._host.request(self.peer, message, timeout_s, replied, silent, Priority.BACKGROUND)
+
+    # Digests, versions, records
+
+    def _ask_digests(self, arcs: Sequence[tuple[Arc, bool]]) -> None:
+        def answered(reply: Message) -> bool:
+            if not isinstance(reply, DigestReply) or len(reply.differing) != len(arcs):
+                return False
+            self.is_established = reply.is_established
+            for (arc, is_pull), differing in zip(arcs, reply.differing, strict=True):
+                for number in differing.parts:
+                    if number < BUCKETS:
+                        self._tasks.append(partial(self._ask_versions, arc.part(number, BUCKETS), is_pull))
+            return True
+
+        table = self._state.table
+        ranges = [RangeDigests(arc.low, arc.high, packed_digests(table, arc), is_pull) for arc, is_pull in arcs]
+        self._request(DigestRequest(tuple(ranges)), answered)
+
+    def _ask_versions(self, arc: Arc, is_pull: bool) -> None:
+        records = self._state.table.within(arc, PAGE_RECORDS)
+        page, rest = arc, None
+        if len(records) >= PAGE_RECORDS:
+            after = NodeId((records[-1].key + 1) % RING)
+            page, rest = Arc(arc.low, after), Arc(after, arc.high)
+
+        def answered(reply: Message) -> bool:
+            if not isinstance(reply, VersionsReply):
+                return False
+            if rest is not None and rest.low != rest.high:
+                self._tasks.appendleft(partial(self._ask_versions, rest, is_pull))
+            verdicts = [self._state.admit(copy) for copy in reply.newer]
+            self.received += verdicts.count(CHANGED)
+            if reply.is_partial and CHANGED in verdicts:  # no progress (a quota) must not go on for ever
+                self._tasks.appendleft(partial(self._ask_versions, page, is_pull))
+            if not is_pull:
+                self._give([records[index] for index in reply.wanted if index < len(records)])
+            return True
+
+        entries = tuple(summary(record) for record in records)
+        self._request(VersionsRequest(page.low, page.high, entries), answered)
+
+    def _offer_page(self, records: Sequence[Record]) -> None:
+        def answered(reply: Message) -> bool:
+            if not isinstance(reply, VersionsReply):
+                return False
+            wanted = dict.fromkeys(reply.wanted)
+            self._confirm(record for index, record in enumerate(records) if index not in wanted)
+            self._give([record for index, record in enumerate(records) if index in wanted])
+            return True
+
+        nothing = NodeId(0)
+        self._request(VersionsRequest(nothing, nothing, tuple(summary(record) for record in records)), answered)
+
+    def _give(self, records: Sequence[Record]) -> None:
+        for batch in reversed(batches(records)):
+            self._tasks.appendleft(partial(self._give_batch, batch))
+
+    def _give_batch(self, records: Sequence[Record]) -> None:
+        def answered(reply: Message) -> bool:
+            if not isinstance(reply, ReplicaAck) or len(reply.statuses) != len(records):
+                return False
+            held = [record for record, status in zip(records, reply.statuses, strict=True) if status == HELD]
+            self._confirm(held)
+            self.sent += len(held)
+            for copy in reply.newer:
+                self._state.admit(copy)
+            return True
+
+        self._request(ReplicaPut(tuple(self._state.copy(record) for record in records)), answered)
+
+    def _confirm(self, records: Iterable[Record]) -> None:
+        self.confirmed.update((record.identity, record.version) for record in records)
+
+
+def batches(records: Sequence[Record]) -> list[list[Record]]:
+    """Cut into parts that fit one message each; the order stays."""
+    found: list[list[Record]] = []
+    size = BATCH_BYTES_MAX
+    for record in records:
+        size += record.charge_bytes
+        if size > BATCH_BYTES_MAX or len(found[-1]) >= BATCH_RECORDS_MAX:
+            found.append([])
+            size = record.charge_bytes
+        found[-1].append(record)
+    return found
+
+
+def packed_digests(table: RecordTable, arc: Arc) -> bytes:
+    """The digests of a range, as they travel."""
+    return b"".join(number.to_bytes(DIGEST_BYTES, "big") for number in table.digests(arc, BUCKETS))
+
+
+class Responder:
+    """Answers what an `Exchange`, a push or a root of another node asks."""
+
+    def __init__(self, state: RecordState) -> None:
+        self._state = state
+
+    def put(self, message: ReplicaPut) -> ReplicaAck:
+        """Take records in; say which are held here now, and return what is newer."""
+        statuses: list[int] = []
+        newer: list[Record] = []
+        for copy in message.records:
+            verdict = self._state.admit(copy)
+            statuses.append(REFUSED if verdict in REFUSALS else HELD)
+            held = self._state.table.get((copy.key, copy.namespace))
+            if held is not None and held.version.rank > copy.version.rank:
+                newer.append(held)
+        return ReplicaAck(tuple(statuses), self._first_batch(newer))
+
+    def digests(self, message: DigestRequest) -> DigestReply:
+        """Compare digests of ranges."""
+        self._state.refresh()
+        differing = tuple(DifferingParts(self._differing(one)) for one in message.ranges)
+        return DigestReply(differing, self._state.is_established)
+
+    def _differing(self, theirs: RangeDigests) -> tuple[int, ...]:
+        ours = packed_digests(self._state.table, Arc(theirs.low, theirs.high))
+        found: list[int] = []
+        for number in range(BUCKETS):
+            place = slice(number * DIGEST_BYTES, (number + 1) * DIGEST_BYTES)
+            if ours[place] != theirs.digests[place] and (any(ours[place]) or not theirs.is_pull):
+                found.append(number)
+        return tuple(found)
+
+    def versions(self, message: VersionsRequest) -> VersionsReply:
+        """Compare versions of one range, or of the entries only."""
+        table = self._state.table
+        table.lapse(self._state.host.now())
+        wanted: list[int] = []
+        theirs: dict[Identity, tuple[int, int, int]] = {}
+        for index, entry in enumerate(message.entries):
+            identity = entry.key, entry.namespace
+            theirs[identity] = entry.version.rank
+            held = table.get(identity)
+            if held is None or held.version.rank < entry.version.rank:
+                wanted.append(index)
+        if message.low == message.high:
+            return VersionsReply(tuple(wanted), (), False)
+        nothing = (-1, -1, -1)
+        ours = table.within(Arc(message.low, message.high))
+        newer = [record for record in ours if record.version.rank > theirs.get(record.identity, nothing)]
+        batch = self._first_batch(newer)
+        return VersionsReply(tuple(wanted), batch, len(batch) < len(newer))
+
+    def _first_batch(self, records: Sequence[Record]) -> tuple[RecordCopy, ...]:
+        first = batches(records)[:1]
+        return tuple(self._state.copy(record) for record in first[0]) if first else ()

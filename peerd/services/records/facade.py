@@ -1,0 +1,63 @@
+"""`Host.records`: the store bound to the namespace of one plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from peerd.api import LocalRecord, RecordAck, RecordResult, RecordVersion
+from peerd.ids import NodeId
+from peerd.services.records import messages
+
+if TYPE_CHECKING:
+    from peerd.services.records.plugin import RecordStore
+
+
+class BoundRecords:
+    """Implements `peerd.api.Records`. ``store`` is asked for anew each time: the store may have been restarted."""
+
+    def __init__(self, store: Callable[[], RecordStore], namespace: str) -> None:
+        self._store = store
+        self._namespace = namespace
+
+    def put(
+        self,
+        key: NodeId,
+        value: bytes,
+        ttl_s: float,
+        on_result: Callable[[RecordResult], None],
+        *,
+        ack: RecordAck = "received",
+        if_version: RecordVersion | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Write a value, for ``ttl_s`` seconds."""
+        self._store().operate(
+            messages.PUT, self._namespace, key, value, ttl_s, ack == "replicated", if_version, timeout_s, on_result
+        )
+
+    def get(self, key: NodeId, on_result: Callable[[RecordResult], None], *, timeout_s: float | None = None) -> None:
+        """Ask the root."""
+        self._store().operate(messages.GET, self._namespace, key, None, 0.0, False, None, timeout_s, on_result)
+
+    def delete(
+        self,
+        key: NodeId,
+        on_result: Callable[[RecordResult], None],
+        *,
+        ack: RecordAck = "received",
+        if_version: RecordVersion | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Write a tombstone."""
+        self._store().operate(
+            messages.DELETE, self._namespace, key, None, 0.0, ack == "replicated", if_version, timeout_s, on_result
+        )
+
+    def local(self, key: NodeId) -> LocalRecord | None:
+        """What this node itself holds, without asking anybody."""
+        return self._store().local(self._namespace, key)
+
+    def held(self) -> Iterator[LocalRecord]:
+        """Every record of the namespace that this node holds, in key order."""
+        return iter(self._store().held(self._namespace))

@@ -1,0 +1,227 @@
+"""The record store's messages: type ids 0x0060 to 0x006F.
+
+Times are what remains, in seconds from sending; no clock is compared with another node's.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import annotated_types
+
+from peerd import limits
+from peerd.api import RecordVersion
+from peerd.ids import NodeId
+from peerd.messages import U8, U16, U64, Message, Name, Text, message, struct
+
+BUCKETS: Final = 64
+"""Digests in which a range is compared first."""
+DIGEST_BYTES: Final = 8
+DIGESTS_BYTES: Final = BUCKETS * DIGEST_BYTES
+RANGES_MAX: Final = 4
+PAGE_RECORDS_MAX: Final = 256
+"""Versions in one message of a comparison."""
+BATCH_RECORDS_MAX: Final = 256
+BATCH_BYTES_MAX: Final = 48 * limits.KIB
+"""Values (and `config.RECORD_OVERHEAD_BYTES` each) in one message; a single record always fits."""
+VALUE_BYTES_HARD_MAX: Final = 40 * limits.KIB
+REMAINING_S_MAX: Final = 8 * 86_400.0
+
+GET, PUT, DELETE = range(3)
+STORED, FOUND, ABSENT, CONFLICT, QUOTA, NOT_ROOT = range(6)
+HELD, REFUSED = range(2)
+
+_SMALL: Final = 512
+Verb = Annotated[int, annotated_types.Ge(GET), annotated_types.Le(DELETE)]
+Value = Annotated[bytes, annotated_types.MaxLen(VALUE_BYTES_HARD_MAX)]
+Remaining = Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(REMAINING_S_MAX)]
+
+
+@struct
+class RequestId:
+    """One operation: whoever sends it again sends this again."""
+
+    origin: NodeId
+    epoch: U64
+    sequence: U64
+
+
+@struct
+class RecordCopy:
+    """A record on its way. ``value`` is ``None`` for a tombstone; older versions may live for ``covered_s`` more.
+
+    ``request`` is the write that made it; its origin is who is charged for it.
+    """
+
+    namespace: Name
+    key: NodeId
+    version: RecordVersion
+    value: Value | None
+    remaining_s: Remaining
+    covered_s: Remaining
+    request: RequestId
+
+
+@struct
+class RecordSummary:
+    """Which version of a record the sender has."""
+
+    namespace: Name
+    key: NodeId
+    version: RecordVersion
+
+
+Copies = Annotated[tuple[RecordCopy, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
+Summaries = Annotated[tuple[RecordSummary, ...], annotated_types.MaxLen(PAGE_RECORDS_MAX)]
+Indexes = Annotated[tuple[U16, ...], annotated_types.MaxLen(PAGE_RECORDS_MAX)]
+Digests = Annotated[bytes, annotated_types.MinLen(DIGESTS_BYTES), annotated_types.MaxLen(DIGESTS_BYTES)]
+Buckets = Annotated[tuple[U8, ...], annotated_types.MaxLen(BUCKETS)]
+Statuses = Annotated[tuple[U8, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
+
+
+@struct
+class RangeDigests:
+    """Digests of the sender's records with keys in [low, high), cut into equal parts; the whole ring if both are equal.
+
+    ``is_pull``: the sender wants what it lacks, and gives nothing; parts where the receiver has nothing do not differ.
+    """
+
+    low: NodeId
+    high: NodeId
+    digests: Digests
+    is_pull: bool
+
+
+@struct
+class DifferingParts:
+    """The parts of one range, by number, in which the sender has other records or versions."""
+
+    parts: Buckets
+
+
+Ranges = Annotated[tuple[RangeDigests, ...], annotated_types.MaxLen(RANGES_MAX)]
+Differing = Annotated[tuple[DifferingParts, ...], annotated_types.MaxLen(RANGES_MAX)]
+
+
+@message(0x0060, bytes_max=limits.ROUTED_BODY_BYTES_MAX)
+class RecordRequest(Message):
+    """Routed to the root of the key, which answers its source with `RecordAnswer`.
+
+    ``verb`` is GET, PUT or DELETE. The request id is (source, ``epoch``, ``sequence``); ``attempt`` counts sendings.
+    ``is_replicated`` asks for the answer only once the whole replica set holds the write.
+    """
+
+    verb: Verb
+    namespace: Name
+    key: NodeId
+    epoch: U64
+    sequence: U64
+    attempt: U8
+    value: Value | None = None
+    ttl_s: Remaining = 0.0
+    is_replicated: bool = False
+    if_version: RecordVersion | None = None
+
+
+@message(0x0061, bytes_max=BATCH_BYTES_MAX)
+class RecordAnswer(Message):
+    """Root to origin: how an attempt at a request ended (STORED, FOUND, ABSENT, CONFLICT, QUOTA or NOT_ROOT)."""
+
+    sequence: U64
+    attempt: U8
+    status: U8
+    version: RecordVersion | None = None
+    value: Value | None = None
+    remaining_s: Remaining = 0.0
+    copies: U8 = 0
+    detail: Text = ""
+
+
+@message(0x0062)
+class ReplicaPut(Message):
+    """Hold these, unless you have newer ones; to nodes of the replica set. Answered by `ReplicaAck`."""
+
+    records: Copies
+
+
+@message(0x0063)
+class ReplicaAck(Message):
+    """One status for each record of a `ReplicaPut`: HELD (this version or a newer one) or REFUSED (a quota).
+
+    ``newer`` has the newer versions that the sender holds, as many as fit.
+    """
+
+    statuses: Statuses
+    newer: Copies
+
+
+@message(0x0064, bytes_max=_SMALL)
+class ReplicaGet(Message):
+    """A root that has not caught up asks what the receiver has of one record. Answered by `ReplicaGot`."""
+
+    namespace: Name
+    key: NodeId
+
+
+@message(0x0065)
+class ReplicaGot(Message):
+    """The receiver's copy, a tombstone perhaps; ``None`` when it has neither.
+
+    ``is_established``: it has caught up with its neighbours once, since it started.
+    """
+
+    record: RecordCopy | None
+    is_established: bool
+
+
+@message(0x0066, bytes_max=4 * limits.KIB)
+class DigestRequest(Message):
+    """A comparison begins: digests of ranges that both hold, or that the sender needs. Answered by `DigestReply`."""
+
+    ranges: Ranges
+
+
+@message(0x0067, bytes_max=_SMALL)
+class DigestReply(Message):
+    """What differs in each range of the request, in its order; ``is_established`` as in `ReplicaGot`."""
+
+    differing: Differing
+    is_established: bool
+
+
+@message(0x0068)
+class VersionsRequest(Message):
+    """What the sender has in [low, high), all of it (nothing more than ``entries`` if both are equal).
+
+    Answered by `VersionsReply`.
+    """
+
+    low: NodeId
+    high: NodeId
+    entries: Summaries
+
+
+@message(0x0069)
+class VersionsReply(Message):
+    """Which entries, by index, the receiver wants, and its own records in the range that are newer or missing there.
+
+    ``is_partial``: there are more of those than fit; ask again after taking them.
+    """
+
+    wanted: Indexes
+    newer: Copies
+    is_partial: bool
+
+
+RECORD_MESSAGES: Final[tuple[type[Message], ...]] = (
+    RecordRequest,
+    RecordAnswer,
+    ReplicaPut,
+    ReplicaAck,
+    ReplicaGet,
+    ReplicaGot,
+    DigestRequest,
+    DigestReply,
+    VersionsRequest,
+    VersionsReply,
+)

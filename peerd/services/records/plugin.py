@@ -1,0 +1,229 @@
+"""The record store of one node: ties the parts together; docs/records.md says what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Final, cast
+
+from peerd.api import (
+    Host,
+    LocalRecord,
+    Metric,
+    NeighbourChange,
+    Plugin,
+    RecordResult,
+    RecordRole,
+    RecordVersion,
+    handles,
+    on_timer,
+)
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from peerd.services.records import messages
+from peerd.services.records.config import RecordsConfig
+from peerd.services.records.exchange import Responder
+from peerd.services.records.messages import (
+    DigestReply,
+    DigestRequest,
+    RecordAnswer,
+    RecordRequest,
+    ReplicaAck,
+    ReplicaGet,
+    ReplicaGot,
+    ReplicaPut,
+    VersionsReply,
+    VersionsRequest,
+)
+from peerd.services.records.operations import Operations
+from peerd.services.records.ports import RecordsHost
+from peerd.services.records.replication import Replicator
+from peerd.services.records.root import Root
+from peerd.services.records.state import RecordState
+from peerd.services.records.sync import Synchroniser
+
+LAPSE_MIN_S: Final = 0.5
+LAPSE_MAX_S: Final = 5.0
+"""A lapsed record is never served; its plugin and the memory may wait this long."""
+
+
+class RecordStore(Plugin):
+    """Every node has one. Its host is a `peerd.services.records.ports.RecordsHost`."""
+
+    name: ClassVar[str] = "records"
+    messages = messages.RECORD_MESSAGES
+    metrics = (
+        Metric("peerd_records_held", "gauge", "Records held here, by what this node is for them.", ("role",)),
+        Metric("peerd_records_held_bytes", "gauge", "What the records held here are charged."),
+        Metric("peerd_records_tombstones", "gauge", "Deleted records that are remembered here."),
+        Metric("peerd_records_pending", "gauge", "Operations, and writes on their way to replicas.", ("kind",)),
+        Metric("peerd_records_operations_total", "counter", "Ended operations of this node.", ("verb", "outcome")),
+        Metric("peerd_records_refusals_total", "counter", "Requests and copies refused here.", ("reason",)),
+        Metric("peerd_records_read_repairs_total", "counter", "Reads that found replicas with different versions."),
+        Metric("peerd_records_repaired_total", "counter", "Records moved by comparisons.", ("direction",)),
+        Metric("peerd_records_handed_over_total", "counter", "Records given to their new replica set."),
+        Metric("peerd_records_lapsed_total", "counter", "Records that outlived their time."),
+    )
+    Config = RecordsConfig
+
+    def __init__(self, config: RecordsConfig | None = None) -> None:
+        super().__init__(config)
+        self._config = config if config is not None else RecordsConfig()
+
+    def start(self, host: Host) -> None:
+        """Build the parts."""
+        super().start(host)
+        self._host = cast(RecordsHost, host)
+        self.state = state = RecordState(self._host, self._config)
+        self.operations = Operations(state)
+        self.replicator = Replicator(state)
+        self._root = Root(state, self.replicator)
+        self._responder = Responder(state)
+        self._synchroniser = Synchroniser(state)
+        state.view_changed = self._view_changed
+        if state.view.partners:
+            self._synchroniser.view_changed()  # the node is in the ring: this store was restarted
+        interval_s = self._config.sync_interval
+        host.set_timer("sync", interval_s * host.rng.random())
+        host.set_timer("lapse", LAPSE_MAX_S)
+
+    def _view_changed(self) -> None:
+        self.replicator.advance()
+        self._synchroniser.view_changed()
+
+    # For the facades
+
+    def operate(
+        self,
+        verb: int,
+        namespace: str,
+        key: NodeId,
+        value: bytes | None,
+        ttl_s: float,
+        is_replicated: bool,
+        if_version: RecordVersion | None,
+        timeout_s: float | None,
+        on_result: Callable[[RecordResult], None],
+    ) -> None:
+        """Start an operation of a plugin of this node. Raises `Unavailable` when too many are under way."""
+        config, refusal = self._config, None
+        if verb == messages.PUT and not 0 < ttl_s <= config.ttl_max:
+            refusal, ttl_s = "ttl", 0.0
+        if value is not None and len(value) > config.value_bytes_max:
+            refusal, value = "value_bytes", b""
+        sequence = self.operations.next_sequence()
+        request = RecordRequest(
+            verb, namespace, key, self._host.boot_epoch, sequence, 0, value, ttl_s, is_replicated, if_version
+        )
+        self.operations.start(request, on_result, timeout_s, refusal)
+
+    def local(self, namespace: str, key: NodeId) -> LocalRecord | None:
+        """What this node holds of one record."""
+        self.state.refresh()
+        record = self.state.current((key, namespace))
+        return None if record is None or record.value is None else self.state.local(record)
+
+    def held(self, namespace: str) -> list[LocalRecord]:
+        """All records of a namespace that this node holds."""
+        self.state.refresh()
+        self.state.table.lapse(self._host.now())
+        return [
+            self.state.local(record)
+            for record in self.state.table
+            if record.namespace == namespace and record.value is not None
+        ]
+
+    def forget(self, namespace: str) -> None:
+        """A plugin was taken out of service: its callbacks must not be called any more."""
+        self.operations.forget(namespace)
+
+    def drain(self, done: Callable[[int], None]) -> None:
+        """Before a graceful leave: see that every record here is held by those who will hold it afterwards.
+
+        ``done`` is called once, with the number of records for which that failed; it may take as long as moving what
+        they lack. Call it while the node is still in the ring.
+        """
+        self._synchroniser.drain(done)
+
+    # Messages
+
+    def deliver(self, key: NodeId, message: Message, source: PeerRef) -> None:
+        """Only requests are routed, to the root of their key."""
+        if isinstance(message, RecordRequest) and message.key == key:
+            self._root.received(message, source)
+
+    @handles(RecordAnswer)
+    def _on_answer(self, message: RecordAnswer, source: PeerRef) -> None:
+        self.operations.answered(message)
+
+    @handles(ReplicaPut)
+    def _on_replica_put(self, message: ReplicaPut, source: PeerRef) -> ReplicaAck:
+        self.state.refresh()
+        return self._responder.put(message)
+
+    @handles(ReplicaGet)
+    def _on_replica_get(self, message: ReplicaGet, source: PeerRef) -> ReplicaGot:
+        record = self.state.current((message.key, message.namespace))
+        return ReplicaGot(None if record is None else self.state.copy(record), self.state.is_established)
+
+    @handles(DigestRequest)
+    def _on_digests(self, message: DigestRequest, source: PeerRef) -> DigestReply:
+        return self._responder.digests(message)
+
+    @handles(VersionsRequest)
+    def _on_versions(self, message: VersionsRequest, source: PeerRef) -> VersionsReply:
+        return self._responder.versions(message)
+
+    def neighbours_changed(self, change: NeighbourChange) -> None:
+        """The leaf set changed."""
+        self.state.refresh()
+
+    # Timers
+
+    @on_timer("operation")
+    def _operation(self, payload: int) -> None:
+        self.operations.retry(payload)
+
+    @on_timer("push")
+    def _push(self, payload: object) -> None:
+        self.state.refresh()
+        self.replicator.tick()
+
+    @on_timer("settle")
+    def _settle(self, payload: object) -> None:
+        self._synchroniser.settled()
+
+    @on_timer("exchange")
+    def _exchange(self, payload: object) -> None:
+        self._synchroniser.step()
+
+    @on_timer("sync")
+    def _sync(self, payload: object) -> None:
+        self._host.set_timer("sync", self._config.sync_interval * self._host.rng.uniform(0.8, 1.2))
+        self._synchroniser.routine()
+        self._measure()
+
+    @on_timer("lapse")
+    def _lapse(self, payload: object) -> None:
+        now, table = self._host.now(), self.state.table
+        lapsed = table.lapse(now)
+        if lapsed:
+            self._host.count("peerd_records_lapsed_total", lapsed)
+        due = table.next_lapse()
+        wait_s = LAPSE_MAX_S if due is None else min(max(due - now, LAPSE_MIN_S), LAPSE_MAX_S)
+        self._host.set_timer("lapse", wait_s)
+
+    def _measure(self) -> None:
+        table, view = self.state.table, self.state.view
+        counts = dict.fromkeys(RecordRole, 0)
+        for record in table:
+            counts[view.role(record.key)] += record.value is not None
+        for role, number in counts.items():
+            self._host.gauge("peerd_records_held", number, role=role.value)
+        self._host.gauge("peerd_records_held_bytes", table.usage.charged_bytes)
+        self._host.gauge("peerd_records_tombstones", table.tombstones)
+        self._host.gauge("peerd_records_pending", len(self.operations), kind="operations")
+        self._host.gauge("peerd_records_pending", len(self.replicator), kind="writes")
+
+    def validate(self) -> None:
+        """Assert the invariants of the table."""
+        self.state.table.validate()

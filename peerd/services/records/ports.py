@@ -1,0 +1,25 @@
+"""What the record store needs from the node around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from peerd.api import Host, RecordResult, RecordRole
+from peerd.ids import NodeId
+
+
+class RecordsHost(Host, Protocol):
+    """A plugin's host, plus what only the record store may do. A namespace is the name of a plugin."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this node is in the ring and may answer as a root."""
+
+    def record_changed_upcall(self, namespace: str, key: NodeId, role: RecordRole) -> None:
+        """Tell the plugin, if this node has it, after the current handler (`peerd.api.Plugin.record_changed`)."""
+
+    def record_result_upcall(
+        self, namespace: str, on_result: Callable[[RecordResult], None], result: RecordResult
+    ) -> None:
+        """Call back into the plugin that asked."""

@@ -1,0 +1,105 @@
+"""One record, and what two copies of it merge to. Pure.
+
+`merge` is associative, commutative and idempotent, so copies may meet in any order, any number of times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from peerd.api import RecordVersion
+from peerd.ids import NodeId
+from peerd.services.records.config import RECORD_OVERHEAD_BYTES
+from peerd.services.records.messages import RecordCopy, RecordSummary, RequestId
+
+Identity = tuple[NodeId, str]
+"""(key, namespace): sorted, it is key order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as one node holds it; times are of this node's monotonic clock, seconds.
+
+    ``value`` is ``None`` for a tombstone. Copies of older versions may live elsewhere until ``covered_until``: a record
+    that lapses before becomes a tombstone.
+    """
+
+    namespace: str
+    key: NodeId
+    version: RecordVersion
+    value: bytes | None
+    expires_at: float
+    covered_until: float
+    request: RequestId
+
+    @property
+    def identity(self) -> Identity:
+        """What the copies of one record have in common."""
+        return self.key, self.namespace
+
+    @property
+    def charge_bytes(self) -> int:
+        """What it counts for in a quota."""
+        return len(self.value or b"") + RECORD_OVERHEAD_BYTES
+
+    def lapsed(self, margin_s: float) -> Record | None:
+        """What is left at ``expires_at``: a tombstone while an older copy may live (and ``margin_s``), or nothing."""
+        if self.value is None or self.covered_until <= self.expires_at:
+            return None
+        return replace(self, value=None, expires_at=self.covered_until + margin_s)
+
+
+def merge(ours: Record, theirs: Record) -> Record:
+    """The copy that both holders end up with: the later version; of one version, the tombstone.
+
+    Copies of one version differ only in what the network added to their lifetimes: a value takes the shorter one, a
+    tombstone the longer.
+    """
+    if _order(ours) != _order(theirs):
+        return max(ours, theirs, key=_order)
+    covered_until = max(ours.covered_until, theirs.covered_until)
+    limit = min if ours.value is not None else max
+    return replace(ours, expires_at=limit(ours.expires_at, theirs.expires_at), covered_until=covered_until)
+
+
+def _order(record: Record) -> tuple[object, ...]:
+    """Versions are unique; what comes after them makes the order total whatever a peer sends."""
+    request = record.request
+    return (
+        *record.version.rank,
+        record.value is None,
+        record.value or b"",
+        (request.origin, request.epoch, request.sequence),
+    )
+
+
+def to_copy(record: Record, now: float) -> RecordCopy:
+    """For the wire."""
+    return RecordCopy(
+        record.namespace,
+        record.key,
+        record.version,
+        record.value,
+        max(0.0, record.expires_at - now),
+        max(0.0, record.covered_until - now),
+        record.request,
+    )
+
+
+def from_copy(copy: RecordCopy, now: float, ttl_max_s: float, tombstone_ttl_s: float) -> Record:
+    """From the wire; nothing lives longer here than this node's own limits."""
+    limit_s = tombstone_ttl_s if copy.value is None else ttl_max_s
+    return Record(
+        copy.namespace,
+        copy.key,
+        copy.version,
+        copy.value,
+        now + min(copy.remaining_s, limit_s),
+        now + min(copy.covered_s, tombstone_ttl_s),
+        copy.request,
+    )
+
+
+def summary(record: Record) -> RecordSummary:
+    """For a comparison."""
+    return RecordSummary(record.namespace, record.key, record.version)

@@ -1,0 +1,138 @@
+"""From the root to the replicas: a write is offered to every node of the replica set until each has taken it.
+
+The set is looked at again whenever the neighbourhood changes, so a replica that dies is replaced, and a write counts as
+replicated only when all nodes of the set as it is then hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from peerd import limits
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from peerd.services.records.messages import HELD, ReplicaAck, ReplicaPut
+from peerd.services.records.record import Identity, Record
+from peerd.services.records.state import RecordState
+from peerd.services.records.table import RequestKey
+
+PUSHES_MAX: Final = 512
+PUSHES_BYTES_MAX: Final = 2 * limits.MIB
+"""Below the send queue of one peer: it may be a replica of all of them."""
+PUSH_DEADLINE_S: Final = 60.0
+"""Afterwards anti-entropy finishes it; whoever waited for the answer has given up long ago."""
+
+Waiting = Callable[[int, bool], None]
+"""Called with (nodes that hold it, whether one refused it)."""
+
+
+@dataclass(slots=True)
+class Push:
+    """One record on its way to its replicas."""
+
+    record: Record
+    deadline: float
+    waiting: dict[RequestKey, Waiting] = field(default_factory=dict)
+    held_by: dict[NodeId, None] = field(default_factory=dict)
+    refused_by: dict[NodeId, None] = field(default_factory=dict)
+    in_flight: dict[NodeId, None] = field(default_factory=dict)
+
+
+class Replicator:
+    """Pushes under way, one a record."""
+
+    def __init__(self, state: RecordState) -> None:
+        self._state = state
+        self._host = state.host
+        self._pushes: dict[Identity, Push] = {}
+        self._bytes = 0
+        self._is_armed = False
+
+    def __len__(self) -> int:
+        return len(self._pushes)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the root must refuse writes for a while."""
+        return len(self._pushes) >= PUSHES_MAX or self._bytes >= PUSHES_BYTES_MAX
+
+    def push(self, record: Record, request: RequestKey | None = None, waiting: Waiting | None = None) -> None:
+        """Have the replicas hold ``record``; tell ``waiting`` when all do, or one refuses it.
+
+        A later version takes over who waits for an earlier one: where it is held, the earlier one is superseded.
+        """
+        push = self._pushes.get(record.identity)
+        if push is None or push.record.version != record.version:
+            waits = self._remove(push).waiting if push is not None else {}
+            push = Push(record, self._host.now() + PUSH_DEADLINE_S, waits)
+            self._pushes[record.identity] = push
+            self._bytes += record.charge_bytes
+        if request is not None and waiting is not None:
+            push.waiting[request] = waiting
+        self._advance(push)
+        self._arm()
+
+    def advance(self) -> None:
+        """The neighbourhood changed, or it is time to try again."""
+        for push in list(self._pushes.values()):
+            if self._pushes.get(push.record.identity) is push:
+                self._advance(push)
+
+    def tick(self) -> None:
+        """The timer "push" fired."""
+        self._is_armed = False
+        now = self._host.now()
+        for push in [push for push in self._pushes.values() if push.deadline <= now]:
+            self._remove(push)
+        self.advance()
+        self._arm()
+
+    def _remove(self, push: Push) -> Push:
+        del self._pushes[push.record.identity]
+        self._bytes -= push.record.charge_bytes
+        return push
+
+    def _arm(self) -> None:
+        if self._pushes and not self._is_armed:
+            self._is_armed = True
+            self._host.set_timer("push", self._state.config.push_retry)
+
+    def _advance(self, push: Push) -> None:
+        view, own = self._state.view, self._host.id
+        if not self._state.is_settled:
+            return
+        holders = view.holders(push.record.key, view.copies)
+        missing = [peer for peer in holders if peer.id != own and peer.id not in push.held_by]
+        if not missing or all(peer.id in push.refused_by for peer in missing):
+            self._finish(push, is_refused=bool(missing))
+            return
+        for peer in missing:
+            if peer.id not in push.in_flight and peer.id not in push.refused_by:
+                self._send(push, peer)
+
+    def _send(self, push: Push, peer: PeerRef) -> None:
+        push.in_flight[peer.id] = None
+
+        def answered(reply: Message, source: PeerRef) -> None:
+            push.in_flight.pop(source.id, None)
+            if not isinstance(reply, ReplicaAck) or len(reply.statuses) != 1:
+                return
+            taken = push.held_by if reply.statuses[0] == HELD else push.refused_by
+            taken[source.id] = None
+            for newer in reply.newer:
+                self._state.admit(newer)
+            if self._pushes.get(push.record.identity) is push:
+                self._advance(push)
+
+        def silent() -> None:
+            push.in_flight.pop(peer.id, None)
+
+        message = ReplicaPut((self._state.copy(push.record),))
+        self._host.request(peer, message, self._state.config.peer_timeout, answered, silent)
+
+    def _finish(self, push: Push, *, is_refused: bool) -> None:
+        self._remove(push)
+        for waiting in push.waiting.values():
+            waiting(1 + len(push.held_by), is_refused)

@@ -1,0 +1,129 @@
+"""What the parts of the record store share: the table, the view of the neighbourhood, and whether it has caught up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from peerd.api import LocalRecord, RecordRole
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
+from peerd.services.records.config import RecordsConfig
+from peerd.services.records.messages import RecordCopy
+from peerd.services.records.ports import RecordsHost
+from peerd.services.records.record import Identity, Record, from_copy, to_copy
+from peerd.services.records.table import REFUSALS, RecordTable
+from peerd.services.records.view import View
+
+
+class RecordState:
+    """Owned by `peerd.services.records.plugin.RecordStore`."""
+
+    def __init__(self, host: RecordsHost, config: RecordsConfig) -> None:
+        self.host = host
+        self.config = config
+        self.table = RecordTable(config, self._changed)
+        self.view = View(host.peer, host.leaf_set(), config.replicas)
+        self.is_established = False
+        """Whether this node has caught up once: from then on it holds whatever it ever held, or has seen it taken."""
+        self.pulled: dict[NodeId, bool] = {}
+        """Neighbours that this node has compared its records with since the neighbourhood last changed, and whether
+        they are established."""
+        self.lacks_records = False
+        """A record that this node is the root of was refused for want of room, so what is not here may exist."""
+        self.view_changed: Callable[[], None] = lambda: None
+        self._told = self.view
+        """The view that plugins know their roles from."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether this node is in the ring, with a neighbourhood that tells who holds what."""
+        return self.host.is_ready and self.view.is_settled
+
+    def sources(self) -> list[PeerRef]:
+        """Whom to compare with next, at most one a side, before this node has caught up.
+
+        The records of a key are where its replica set was before the last changes: with the r nodes closest to the key
+        that were there then. So, on each side, the neighbours count up to the r-th that is established; newcomers
+        between have nothing of their own to tell, but may have taken writes since.
+        """
+        found: dict[NodeId, PeerRef] = {}
+        for side in self.view.sides:
+            established = 0
+            for peer in side:
+                if established >= self.view.copies:
+                    break
+                if peer.id not in self.pulled:
+                    found[peer.id] = peer
+                    break
+                established += self.pulled[peer.id]
+        return list(found.values())
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether a root may answer from what it holds alone."""
+        return self.is_settled and not self.lacks_records and not self.sources()
+
+    def catch_up_again(self) -> None:
+        """Whatever was learnt from the neighbours does not count any more."""
+        self.pulled.clear()
+        self.lacks_records = False
+
+    def refresh(self) -> View:
+        """The view of the leaf set as it is now; call it first in every handler that judges who holds what."""
+        leaf_set = self.host.leaf_set()
+        if leaf_set is not self.view.leaf_set:
+            before, self.view = self.view, View(self.host.peer, leaf_set, self.config.replicas)
+            if self.view.near_ids != before.near_ids:
+                self.catch_up_again()
+            if self.view.is_settled:
+                self._tell_roles()
+            self.view_changed()
+        return self.view
+
+    def is_root(self, key: NodeId) -> bool:
+        """Whether this node may act as the root of a key now."""
+        view = self.refresh()
+        return self.is_settled and view.role(key) is RecordRole.ROOT
+
+    def _tell_roles(self) -> None:
+        before, self._told = self._told, self.view
+        for record in self.table:
+            role = self.view.role(record.key)
+            if record.value is not None and role is not before.role(record.key):
+                self.host.record_changed_upcall(record.namespace, record.key, role)
+
+    def _changed(self, identity: Identity) -> None:
+        key, namespace = identity
+        held = self.table.get(identity)
+        is_gone = held is None or held.value is None
+        self.host.record_changed_upcall(namespace, key, RecordRole.NONE if is_gone else self.view.role(key))
+
+    def admit(self, copy: RecordCopy) -> str:
+        """Merge what a peer sent; the table's verdict. Refusals are counted."""
+        now = self.host.now()
+        record = from_copy(copy, now, self.config.ttl_max, self.config.tombstone_ttl_s)
+        verdict = self.counted(self.table.merge(record, now))
+        is_out_of_room = verdict in REFUSALS and verdict != "version"
+        self.lacks_records |= is_out_of_room and self.view.role(record.key) is RecordRole.ROOT
+        return verdict
+
+    def counted(self, verdict: str) -> str:
+        """Count a verdict when it is a refusal."""
+        if verdict in REFUSALS:
+            self.host.count("peerd_records_refusals_total", reason=verdict)
+        return verdict
+
+    def current(self, identity: Identity) -> Record | None:
+        """What is held and has not lapsed, a tombstone perhaps."""
+        self.table.lapse(self.host.now())
+        return self.table.get(identity)
+
+    def copy(self, record: Record) -> RecordCopy:
+        """For the wire, now."""
+        return to_copy(record, self.host.now())
+
+    def local(self, record: Record) -> LocalRecord:
+        """For a plugin. The record must have a value."""
+        remaining_s = record.expires_at - self.host.now()
+        role = self.view.role(record.key)
+        return LocalRecord(record.key, record.value or b"", record.version, remaining_s, role)

@@ -1,0 +1,233 @@
+"""When a node compares its records with whom, and how it lets go of those that are no longer its own.
+
+After a change of neighbours: with all that are near, at once. At rest: with one larger neighbour at a time, so that
+each pair compares from one side. Records outside the node's range are offered to their replica set, and dropped only
+when all of it holds them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from peerd.api import RecordRole, RecordVersion
+from peerd.ids import NodeId, format_id
+from peerd.messages import PeerRef
+from peerd.services.records.exchange import Exchange
+from peerd.services.records.record import Identity, Record
+from peerd.services.records.state import RecordState
+from peerd.services.records.view import Arc
+from peerd.telemetry.schema import RecordsHandedOver, RecordsRepaired
+
+
+@dataclass(slots=True)
+class Handover:
+    """Records on their way to others: who should have which, and who is known to."""
+
+    missing: dict[Identity, dict[NodeId, None]]
+    versions: dict[Identity, RecordVersion]
+    peers: deque[tuple[PeerRef, list[Record]]]
+    started_at: float
+    finished: Callable[[Handover], None]
+    sent: int = 0
+    failed: dict[NodeId, None] = field(default_factory=dict)
+
+    def confirm(self, peer: PeerRef, confirmed: dict[Identity, RecordVersion]) -> None:
+        """The peer holds these."""
+        for identity, version in confirmed.items():
+            if self.versions.get(identity) == version:
+                self.missing[identity].pop(peer.id, None)
+
+    def held(self) -> list[Identity]:
+        """Those that everybody holds who should."""
+        return [identity for identity, missing in self.missing.items() if not missing]
+
+
+class Synchroniser:
+    """One `Exchange` at a time: comparisons first, then hand-over."""
+
+    def __init__(self, state: RecordState) -> None:
+        self._state = state
+        self._host = state.host
+        self._compare: dict[NodeId, PeerRef] = {}
+        self._exchange: Exchange | None = None
+        self._handover: Handover | None = None
+        self._wants_handover = False
+        self._silent: dict[NodeId, None] = {}
+        self._turn = 0
+        self._is_settling = False
+
+    # When
+
+    def view_changed(self) -> None:
+        """The neighbourhood is another: catch up soon."""
+        self._wants_handover = True
+        self._settle(self._state.config.settle)
+
+    def _settle(self, delay_s: float) -> None:
+        if not self._is_settling:
+            self._is_settling = True
+            self._host.set_timer("settle", delay_s)
+
+    def settled(self) -> None:
+        """The timer "settle" fired."""
+        self._is_settling = False
+        self._next()
+
+    def routine(self) -> None:
+        """The timer "sync" fired: compare with one larger neighbour, and try what is left of a hand-over."""
+        partners = self._state.refresh().larger_partners
+        if self._state.lacks_records:
+            self._state.catch_up_again()  # there may be room now
+        if partners:
+            self._turn += 1
+            peer = partners[self._turn % len(partners)]
+            self._compare[peer.id] = peer
+        self._wants_handover = True
+        self._next()
+
+    def step(self) -> None:
+        """The timer "exchange" fired."""
+        if self._exchange is not None:
+            self._exchange.step()
+
+    def _next(self) -> None:
+        if self._exchange is not None:
+            return
+        self._state.refresh()
+        if not self._state.is_settled:
+            self._settle(self._state.config.push_retry)
+            return
+        if self._state.sources():
+            self._catch_up()
+            return
+        self._state.is_established = True
+        if self._compare:
+            self._compare_with(self._compare.pop(next(iter(self._compare))), ())
+        elif self._handover is not None:
+            self._hand_over()
+        elif self._wants_handover:
+            self._wants_handover = False
+            self._plan_strays()
+
+    # Comparing
+
+    def _catch_up(self) -> None:
+        """With the next neighbour that is missing; when it is silent, with that of the other side first."""
+        sources = self._state.sources()
+        untried = [peer for peer in sources if peer.id not in self._silent]
+        if untried:
+            self._compare_with(untried[0], () if self._state.view.is_whole else (self._state.view.root_arc,))
+        else:
+            self._silent.clear()
+            self._settle(self._state.config.push_retry)
+
+    def _compare_with(self, peer: PeerRef, pull: tuple[Arc, ...]) -> None:
+        view = self._state.view
+
+        def finished(is_complete: bool) -> None:
+            self._end(exchange)
+            if not is_complete:
+                self._silent[peer.id] = None
+            elif (pull or view.is_whole) and self._state.refresh().near_ids == view.near_ids:
+                self._state.pulled[peer.id] = exchange.is_established
+            self._next()
+
+        exchange = self._begin(peer, finished)
+        exchange.compare(view.shared_arcs(peer.id), pull)
+        exchange.step()
+
+    def _begin(self, peer: PeerRef, finished: Callable[[bool], None]) -> Exchange:
+        self._exchange = Exchange(self._state, peer, finished)
+        return self._exchange
+
+    def _end(self, exchange: Exchange) -> None:
+        self._exchange = None
+        if exchange.sent or exchange.received:
+            self._host.count("peerd_records_repaired_total", exchange.sent, direction="sent")
+            self._host.count("peerd_records_repaired_total", exchange.received, direction="received")
+            duration_s = self._host.now() - exchange.started_at
+            self._host.emit(
+                RecordsRepaired(
+                    peer=format_id(exchange.peer.id),
+                    sent=exchange.sent,
+                    received=exchange.received,
+                    duration_s=duration_s,
+                )
+            )
+
+    # Handing over
+
+    def _plan_strays(self) -> None:
+        view = self._state.view
+        strays = [record for record in self._state.table if view.role(record.key) is RecordRole.NONE]
+        if strays:
+            self._plan(strays, view.copies, self._drop_held)
+
+    def drain(self, done: Callable[[int], None]) -> None:
+        """Give everything to those who hold it when this node has gone; ``done`` gets the number of records that not
+        all of them have taken. A hand-over under way is given up for it.
+        """
+        self._plan(list(self._state.table), self._state.config.replicas, lambda handover: self._drained(handover, done))
+
+    def _drained(self, handover: Handover, done: Callable[[int], None]) -> None:
+        self._report(handover, handover.held())
+        done(sum(bool(missing) for missing in handover.missing.values()))
+
+    def _plan(self, records: list[Record], copies: int, finished: Callable[[Handover], None]) -> None:
+        by_peer: dict[NodeId, tuple[PeerRef, list[Record]]] = {}
+        missing: dict[Identity, dict[NodeId, None]] = {}
+        for record in records:
+            others = [peer for peer in self._host.replica_set(record.key, copies + 1) if peer.id != self._host.id]
+            missing[record.identity] = dict.fromkeys(peer.id for peer in others[:copies])
+            for peer in others[:copies]:
+                by_peer.setdefault(peer.id, (peer, []))[1].append(record)
+        versions = {record.identity: record.version for record in records}
+        peers = deque(by_peer[node_id] for node_id in sorted(by_peer))
+        self._handover = Handover(missing, versions, peers, self._host.now(), finished)
+        if self._exchange is None:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        handover = self._handover
+        if handover is None:
+            return
+        if not handover.peers:
+            self._handover = None
+            handover.finished(handover)
+            self._next()
+            return
+        peer, records = handover.peers.popleft()
+
+        def finished(is_complete: bool) -> None:
+            self._exchange = None
+            handover.confirm(peer, exchange.confirmed)
+            handover.sent += exchange.sent
+            self._next()
+
+        exchange = self._begin(peer, finished)
+        exchange.offer(records)
+        exchange.step()
+
+    def _drop_held(self, handover: Handover) -> None:
+        """Let go of strays that have arrived, unless this node is to hold them again or has a newer version."""
+        view, table = self._state.refresh(), self._state.table
+        gone: list[Identity] = []
+        for identity in handover.held():
+            held = table.get(identity)
+            is_ours = not self._state.is_settled or view.role(identity[0]) is not RecordRole.NONE
+            if held is not None and held.version == handover.versions[identity] and not is_ours:
+                gone.append(identity)
+        self._report(handover, gone)
+        for identity in gone:
+            table.drop(identity)
+
+    def _report(self, handover: Handover, identities: list[Identity]) -> None:
+        if not identities:
+            return
+        records = [self._state.table.get(identity) for identity in identities]
+        value_bytes = sum(len(record.value or b"") for record in records if record is not None)
+        self._host.count("peerd_records_handed_over_total", len(identities))
+        duration_s = self._host.now() - handover.started_at
+        self._host.emit(RecordsHandedOver(records=len(identities), value_bytes=value_bytes, duration_s=duration_s))

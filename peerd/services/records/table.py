@@ -1,0 +1,268 @@
+"""The records that one node holds: merge, quotas, lapse, digests. Pure state.
+
+A deleted record leaves a tombstone, and so does a record that lapses while an older copy of it may still live
+elsewhere: whoever brings that copy later finds a later version here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from hashlib import blake2b
+from heapq import heapify, heappop, heappush
+from operator import xor
+from typing import Final
+
+from peerd.api import RecordVersion
+from peerd.errors import Bug
+from peerd.ids import NodeId, id_to_bytes
+from peerd.services.records.config import TOMBSTONE_MARGIN_S, RecordsConfig
+from peerd.services.records.record import Identity, Record, merge
+from peerd.services.records.view import Arc
+
+NAMESPACES_PER_KEY_MAX: Final = 32
+"""So that all the records of one key fit one message of a comparison."""
+COUNTER_JUMP_MAX: Final = 1 << 40
+"""A version may be this far ahead of every other seen here; further, somebody tries to use the counters up."""
+COUNTER_MAX: Final = 1 << 62
+WRITES_REMEMBERED_MAX: Final = 16_384
+HEAP_SLACK: Final = 1024
+
+CHANGED: Final = "changed"
+KEPT: Final = "kept"
+"""What is held is the same or newer."""
+REFUSALS: Final = ("origin_records", "origin_bytes", "records", "bytes", "namespaces", "version")
+
+RequestKey = tuple[NodeId, int, int]
+
+
+@dataclass(slots=True)
+class Usage:
+    """What is charged, to one origin or in all."""
+
+    records: int = 0
+    charged_bytes: int = 0
+
+    def add(self, record: Record, sign: int) -> None:
+        """Charge (1) or give back (-1)."""
+        self.records += sign
+        self.charged_bytes += sign * record.charge_bytes
+
+
+class RecordTable:
+    """See the module. ``changed`` is called with the identity of every record that comes, changes or goes."""
+
+    def __init__(self, config: RecordsConfig, changed: Callable[[Identity], None] = lambda identity: None) -> None:
+        self._config = config
+        self._changed = changed
+        self._keys: list[NodeId] = []
+        self._sums: list[int] = []
+        """At each key's place, the combined digests of its records."""
+        self._by_key: dict[NodeId, dict[str, Record]] = {}
+        self._lapses: list[tuple[float, NodeId, str]] = []
+        self._origins: dict[NodeId, Usage] = {}
+        self._writes: dict[RequestKey, RecordVersion] = {}
+        self.usage = Usage()
+        self.tombstones = 0
+        self.clock = 0
+        """The largest counter of any version seen: the next write's is larger (Lamport 1978)."""
+
+    def __len__(self) -> int:
+        return self.usage.records
+
+    def __iter__(self) -> Iterator[Record]:
+        """All records, tombstones included, in key order."""
+        for key in self._keys:
+            yield from self._at(key)
+
+    def _at(self, key: NodeId) -> list[Record]:
+        namespaces = self._by_key[key]
+        return [namespaces[name] for name in sorted(namespaces)]
+
+    def get(self, identity: Identity) -> Record | None:
+        """What is held, a tombstone perhaps."""
+        return self._by_key.get(identity[0], {}).get(identity[1])
+
+    def within(self, arc: Arc, limit: int | None = None) -> list[Record]:
+        """Records of a range, clockwise from its start, whole keys only, until there are ``limit`` or more."""
+        first, last = bisect_left(self._keys, arc.low), bisect_left(self._keys, arc.high)
+        is_straight = arc.low < arc.high
+        keys = self._keys[first:last] if is_straight else self._keys[first:] + self._keys[:last]
+        found: list[Record] = []
+        for key in keys:
+            if limit is not None and len(found) >= limit:
+                break
+            found += self._at(key)
+        return found
+
+    # Change
+
+    def next_version(self, epoch: int, writer: NodeId) -> RecordVersion:
+        """A version later than every other seen here; never given twice."""
+        self.clock += 1
+        return RecordVersion(self.clock, epoch, writer)
+
+    def merge(self, record: Record, now: float) -> str:
+        """Take a copy in: `CHANGED`, `KEPT`, or which limit refused it (one of `REFUSALS`)."""
+        self.lapse(now)
+        if record.expires_at <= now:
+            return KEPT
+        held = self.get(record.identity)
+        merged = record if held is None else merge(held, record)
+        if held is not None and merged == held:
+            self._remember(record)
+            return KEPT
+        refusal = self._refusal(held, merged)
+        if refusal is not None:
+            return refusal
+        self.clock = max(self.clock, record.version.counter)
+        self._remember(record)
+        self._replace(held, merged)
+        return KEPT if held is not None and (held.version, held.value) == (merged.version, merged.value) else CHANGED
+
+    def _refusal(self, held: Record | None, record: Record) -> str | None:
+        config = self._config
+        if record.version.counter > min(COUNTER_MAX, self.clock + COUNTER_JUMP_MAX):
+            return "version"
+        if held is None and len(self._by_key.get(record.key, ())) >= NAMESPACES_PER_KEY_MAX:
+            return "namespaces"
+        if held is not None and record.value is None:
+            return None  # a deletion never needs more than what it deletes
+        more_bytes = record.charge_bytes - (held.charge_bytes if held is not None else 0)
+        if held is None and self.usage.records >= config.records_max:
+            return "records"
+        if more_bytes > 0 and self.usage.charged_bytes + more_bytes > config.bytes_max:
+            return "bytes"
+        is_same_origin = held is not None and held.request.origin == record.request.origin
+        origin = self._origins.get(record.request.origin, Usage())
+        if not is_same_origin:
+            more_bytes = record.charge_bytes
+            if origin.records >= config.origin_records_max:
+                return "origin_records"
+        if more_bytes > 0 and origin.charged_bytes + more_bytes > config.origin_bytes_max:
+            return "origin_bytes"
+        return None
+
+    def _replace(self, held: Record | None, record: Record | None) -> None:
+        """The one place where the table changes."""
+        if held is not None:
+            self._charge(held, -1)
+        if record is not None:
+            self._put(record, held)
+        elif held is not None:
+            self._forget(held)
+        before = None if held is None else (held.version, held.value)
+        after = None if record is None else (record.version, record.value)
+        one = record or held
+        if one is not None and before != after:
+            self._changed(one.identity)
+
+    def _put(self, record: Record, held: Record | None) -> None:
+        self._charge(record, 1)
+        place = bisect_left(self._keys, record.key)
+        if record.key not in self._by_key:
+            self._keys.insert(place, record.key)
+            self._sums.insert(place, 0)
+        self._by_key.setdefault(record.key, {})[record.namespace] = record
+        if held is None or held.version != record.version:
+            self._sums[place] ^= _digest(record) ^ (0 if held is None else _digest(held))
+        heappush(self._lapses, (record.expires_at, *record.identity))
+        self._trim_lapses()
+
+    def _forget(self, held: Record) -> None:
+        namespaces = self._by_key[held.key]
+        place = bisect_left(self._keys, held.key)
+        del namespaces[held.namespace]
+        if namespaces:
+            self._sums[place] ^= _digest(held)
+        else:
+            del self._by_key[held.key], self._keys[place], self._sums[place]
+        self._trim_lapses()
+
+    def _charge(self, record: Record, sign: int) -> None:
+        usage = self._origins.setdefault(record.request.origin, Usage())
+        usage.add(record, sign)
+        if not usage.records:
+            del self._origins[record.request.origin]
+        self.usage.add(record, sign)
+        self.tombstones += sign * (record.value is None)
+
+    def drop(self, identity: Identity) -> None:
+        """Let go of a record that others hold now; harmless when there is none."""
+        held = self.get(identity)
+        if held is not None:
+            self._replace(held, None)
+
+    # Writes that were seen
+
+    def _remember(self, record: Record) -> None:
+        request = record.request
+        key = request.origin, request.epoch, request.sequence
+        self._writes.pop(key, None)
+        self._writes[key] = record.version
+        if len(self._writes) > WRITES_REMEMBERED_MAX:
+            del self._writes[next(iter(self._writes))]
+
+    def version_written(self, origin: NodeId, epoch: int, sequence: int) -> RecordVersion | None:
+        """Which version a request made, here or at a root that this copy came from; ``None`` when it is not known."""
+        return self._writes.get((origin, epoch, sequence))
+
+    # Lapse
+
+    def _trim_lapses(self) -> None:
+        """Entries of records that were put again or dropped stay in the heap for a while, not for ever."""
+        if len(self._lapses) > 2 * self.usage.records + HEAP_SLACK:
+            self._lapses = [(each.expires_at, *each.identity) for each in self]
+            heapify(self._lapses)
+
+    def next_lapse(self) -> float | None:
+        """No record lapses before; ``None`` when there is none."""
+        return self._lapses[0][0] if self._lapses else None
+
+    def lapse(self, now: float) -> int:
+        """Drop what has outlived its time; how many values that were."""
+        count = 0
+        while self._lapses and self._lapses[0][0] <= now:
+            _, key, namespace = heappop(self._lapses)
+            held = self.get((key, namespace))
+            if held is None or held.expires_at > now:
+                continue  # put again since, or gone
+            count += held.value is not None
+            self._replace(held, held.lapsed(TOMBSTONE_MARGIN_S))
+        return count
+
+    # Comparison
+
+    def digests(self, arc: Arc, parts: int) -> tuple[int, ...]:
+        """One number for each part of a range: equal for equal sets of versions (and by chance, once in 2^64)."""
+        return tuple(reduce(xor, self._sums_within(arc.part(number, parts)), 0) for number in range(parts))
+
+    def _sums_within(self, part: Arc) -> list[int]:
+        first, last = bisect_left(self._keys, part.low), bisect_left(self._keys, part.high)
+        return self._sums[first:last] if part.low <= part.high else self._sums[first:] + self._sums[:last]
+
+    def validate(self) -> None:
+        """Assert order, sums and limits."""
+        records = list(self)
+        if sorted(self._by_key) != self._keys:
+            raise Bug("the index of the records is wrong")
+        if self._sums != [reduce(xor, map(_digest, self._at(key))) for key in self._keys]:
+            raise Bug("the digests of the records are wrong")
+        charged = sum(record.charge_bytes for record in records)
+        if (self.usage.records, self.usage.charged_bytes) != (len(records), charged):
+            raise Bug(f"records are charged {self.usage}, not {len(records)}, {charged}")
+        if sum(usage.records for usage in self._origins.values()) != len(records):
+            raise Bug("records and their origins do not add up")
+        if self.tombstones != sum(record.value is None for record in records):
+            raise Bug("tombstones are miscounted")
+        if len(self._writes) > WRITES_REMEMBERED_MAX or len(self._lapses) > 2 * len(records) + HEAP_SLACK:
+            raise Bug("a window of the record table is over its limit")
+
+
+def _digest(record: Record) -> int:
+    version = record.version
+    parts = (id_to_bytes(record.key), id_to_bytes(version.writer), version.counter.to_bytes(8, "big"))
+    body = b"".join((*parts, version.epoch.to_bytes(8, "big"), record.namespace.encode()))
+    return int.from_bytes(blake2b(body, digest_size=8).digest(), "big")

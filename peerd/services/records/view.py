@@ -1,0 +1,118 @@
+"""Who holds which keys, as one node's leaf set says. Pure.
+
+The r closest nodes to a key are neighbours on the ring. Of the nodes n_0, n_1, ... in ring order, the set moves from
+n_j .. n_(j+r-1) to n_(j+1) .. n_(j+r) where n_(j+r) becomes closer than n_j: at the middle between the two. So the keys
+of a node, and those that it shares with a neighbour, are ranges between such middles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from peerd.api import LeafSet, RecordRole
+from peerd.ids import RING, NodeId, clockwise_distance, closeness
+from peerd.messages import PeerRef
+
+
+@dataclass(frozen=True, slots=True)
+class Arc:
+    """The keys in [low, high), clockwise; the whole ring when both are equal."""
+
+    low: NodeId
+    high: NodeId
+
+    @property
+    def width(self) -> int:
+        """How many keys."""
+        return clockwise_distance(self.low, self.high) or RING
+
+    def __contains__(self, key: NodeId) -> bool:
+        return clockwise_distance(self.low, key) < self.width
+
+    def part(self, number: int, parts: int) -> Arc:
+        """One of ``parts`` nearly equal parts."""
+        first, last = self.width * number // parts, self.width * (number + 1) // parts
+        return Arc(NodeId((self.low + first) % RING), NodeId((self.low + last) % RING))
+
+
+WHOLE_RING: Final = Arc(NodeId(0), NodeId(0))
+
+
+def boundary(left: NodeId, right: NodeId) -> NodeId:
+    """Going clockwise from ``left`` to ``right``, the first key that is closer to ``right`` (see `ids.closeness`)."""
+    distance = clockwise_distance(left, right)
+    is_tie = distance % 2 == 0
+    step = distance // 2 + (0 if is_tie and right < left else 1)
+    return NodeId((left + step) % RING)
+
+
+class View:
+    """The neighbourhood at one moment: roles, holders and shared ranges for ``copies`` = r."""
+
+    def __init__(self, own: PeerRef, leaf_set: LeafSet, copies: int) -> None:
+        self.own = own
+        self.leaf_set = leaf_set
+        self.copies = copies
+        self.is_whole = leaf_set.covers_ring and len(leaf_set.members()) < copies
+        """Every node holds everything."""
+        self._known = (own, *leaf_set.members())
+        self._line = [*reversed(leaf_set.smaller), own, *leaf_set.larger]
+        self._place = len(leaf_set.smaller)
+        reach = copies - 1
+        self.sides = (leaf_set.smaller, leaf_set.larger)
+        self.larger_partners = leaf_set.larger[:reach]
+        near = {peer.id: peer for peer in (*leaf_set.smaller[:reach], *leaf_set.larger[:reach])}
+        self.partners = tuple(near[node_id] for node_id in sorted(near))
+        """The nodes that share keys with this one, in id order."""
+        self.near_ids = tuple(peer.id for peer in self._line[max(0, self._place - copies) : self._place + copies + 1])
+        """Roles and partners depend on these nodes only."""
+        self._held = self._window(self._place, self._place)
+        self.root_arc = WHOLE_RING if len(self._known) == 1 else self._root_arc()
+        """The keys that this node is the root of."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the leaf set reaches far enough to judge."""
+        return self.leaf_set.is_complete and (
+            self.is_whole or min(len(self.leaf_set.smaller), len(self.leaf_set.larger)) >= self.copies
+        )
+
+    def _root_arc(self) -> Arc:
+        line, place = self._line, self._place
+        before = line[place - 1] if place > 0 else line[-1]
+        after = line[place + 1] if place + 1 < len(line) else line[0]
+        return Arc(boundary(before.id, self.own.id), boundary(self.own.id, after.id))
+
+    def _window(self, first: int, last: int) -> Arc | None:
+        """The keys whose replica set has both nodes of the line; ``None`` when the line is too short to say."""
+        if self.is_whole:
+            return WHOLE_RING
+        line, low, high = self._line, last - self.copies, first + self.copies
+        if low < 0 or high >= len(line):
+            return None
+        return Arc(boundary(line[low].id, line[last].id), boundary(line[first].id, line[high].id))
+
+    def role(self, key: NodeId) -> RecordRole:
+        """What this node is for a key."""
+        if key in self.root_arc:
+            return RecordRole.ROOT
+        if self._held is not None and key in self._held:
+            return RecordRole.REPLICA
+        return RecordRole.NONE
+
+    def holders(self, key: NodeId, count: int) -> tuple[PeerRef, ...]:
+        """The ``count`` closest to a key among this node and its leaf set, closest first."""
+        return tuple(sorted(self._known, key=lambda peer: closeness(key, peer.id))[:count])
+
+    def shared_arcs(self, node_id: NodeId) -> tuple[Arc, ...]:
+        """The keys that this node and a partner both hold: one range, or two where the ring is small."""
+        if self.is_whole:
+            return (WHOLE_RING,)
+        found: dict[Arc, None] = {}
+        for place, peer in enumerate(self._line):
+            if peer.id == node_id and 0 < abs(place - self._place) < self.copies:
+                arc = self._window(min(place, self._place), max(place, self._place))
+                if arc is not None:
+                    found[arc] = None
+        return tuple(found)

@@ -1,0 +1,48 @@
+"""Invariants of the record store across the whole cluster, seen from outside the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from peerd.ids import NodeId, closeness, short_id
+from peerd.services.records.record import Identity, Record
+from peerd.sim.checkers import Checker
+
+if TYPE_CHECKING:
+    from peerd.sim.simulation import Simulation
+
+
+class Replication(Checker):
+    """Every record is held, in one version, by exactly the r live nodes closest to its key.
+
+    Holds once faults are over and repair has had its time; the last seconds of a record's life are left out, since its
+    copies do not lapse at one instant.
+    """
+
+    name = "record replication"
+
+    def __init__(self, copies: int = 3, remaining_s_min: float = 5.0) -> None:
+        self._copies = copies
+        self._remaining_s_min = remaining_s_min
+
+    def check(self, simulation: Simulation) -> list[str]:
+        """Compare each record's holders with the sorted ring."""
+        held: dict[Identity, dict[NodeId, Record]] = {}
+        for place in simulation.live_nodes():
+            for record in place.node.records.state.table:
+                if record.expires_at > simulation.now + self._remaining_s_min:
+                    held.setdefault(record.identity, {})[place.id] = record
+        ids = simulation.oracle().ids
+        return [text for identity in sorted(held) for text in self._check(identity, held[identity], ids)]
+
+    def _check(self, identity: Identity, copies: dict[NodeId, Record], ids: list[NodeId]) -> Iterator[str]:
+        key, namespace = identity
+        expected = sorted(ids, key=lambda node_id: closeness(key, node_id))[: self._copies]
+        if set(copies) != set(expected):
+            names = ", ".join(short_id(node_id) for node_id in sorted(copies))
+            wanted = ", ".join(short_id(node_id) for node_id in sorted(expected))
+            yield f"{namespace} {short_id(key)} is held by {names}, not by {wanted}"
+        versions = {(record.version.rank, record.value) for record in copies.values()}
+        if len(versions) > 1:
+            yield f"{namespace} {short_id(key)} has {len(versions)} versions"

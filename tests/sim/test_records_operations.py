@@ -1,0 +1,330 @@
+"""Puts, gets and deletes in a simulated ring: what each outcome means, quotas, lifetimes, upcalls, restarts."""
+
+from __future__ import annotations
+
+import pytest
+
+from peerd.api import NO_VERSION, RecordOutcome, RecordResult, RecordRole, RecordVersion
+from peerd.errors import Unavailable
+from peerd.ids import NodeId
+from peerd.services.records import operations
+from peerd.services.records.config import RecordsConfig
+from peerd.services.records.messages import PUT, RecordCopy, RecordRequest, ReplicaPut, RequestId
+from peerd.services.records.record import Record
+from peerd.sim.network import NetworkConfig
+from peerd.sim.record_checkers import Replication
+from tests.support.records import (
+    TTL_S,
+    copies_of,
+    delete,
+    get,
+    get_many,
+    holders,
+    key_number,
+    outcome_of,
+    put,
+    put_many,
+    record_ring,
+    user,
+)
+
+KEY = key_number(0)
+
+
+def test_put_get_delete_from_anywhere() -> None:
+    simulation = record_ring(20, seed=1)
+    first, second, third = simulation.nodes[:3]
+    stored = put(simulation, first, KEY, b"one", ack="replicated")
+    assert (stored.outcome, stored.copies) == (RecordOutcome.STORED, 3)
+    found = get(simulation, second, KEY)
+    assert (found.outcome, found.value, found.version) == (RecordOutcome.FOUND, b"one", stored.version)
+    assert TTL_S - 10 < found.remaining_s < TTL_S
+    assert copies_of(simulation, KEY) == sorted(holders(simulation, KEY), key=lambda place: place.index)
+    assert delete(simulation, third, KEY, ack="replicated").outcome is RecordOutcome.STORED
+    assert get(simulation, first, KEY).outcome is RecordOutcome.ABSENT
+    assert copies_of(simulation, KEY) == []
+    again = put(simulation, first, KEY, b"two")
+    assert (again.outcome, again.copies) == (RecordOutcome.STORED, 1)
+    assert again.version is not None and stored.version is not None and again.version.rank > stored.version.rank
+    simulation.run_for(1.0)
+    assert len(copies_of(simulation, KEY)) == 3, "`received` is replicated too, the answer just does not wait for it"
+
+
+def test_a_ring_of_one_and_of_two() -> None:
+    for count in (1, 2):
+        simulation = record_ring(count, seed=count)
+        stored = put(simulation, simulation.nodes[0], KEY, b"x", ack="replicated")
+        assert (stored.outcome, stored.copies) == (RecordOutcome.STORED, count)
+        assert get(simulation, simulation.nodes[-1], KEY).value == b"x"
+
+
+def test_if_version_decides_between_two_writers() -> None:
+    simulation = record_ring(12, seed=2)
+    one, two = simulation.nodes[:2]
+    results: list[RecordResult] = []
+    for place in (one, two):
+        user(place).host.records.put(KEY, b"mine", TTL_S, results.append, if_version=NO_VERSION)
+    simulation.run_for(2.0)
+    outcomes = sorted((result.outcome for result in results), key=lambda each: each.value)
+    assert outcomes == [RecordOutcome.CONFLICT, RecordOutcome.STORED]
+    version = next(result.version for result in results if result.outcome is RecordOutcome.CONFLICT)
+    assert put(simulation, one, KEY, b"next", if_version=version).outcome is RecordOutcome.STORED
+    assert delete(simulation, two, KEY, if_version=version).outcome is RecordOutcome.CONFLICT
+    assert get(simulation, two, KEY).value == b"next"
+
+
+def test_a_record_lapses_unless_it_is_put_again() -> None:
+    simulation = record_ring(12, seed=3)
+    place = simulation.nodes[0]
+    kept, left = key_number(1), key_number(2)
+    for key in (kept, left):
+        put(simulation, place, key, b"x", ttl_s=20.0)
+    simulation.run_for(12.0)
+    put(simulation, place, kept, b"x", ttl_s=20.0)
+    simulation.run_for(12.0)
+    assert get(simulation, place, kept).outcome is RecordOutcome.FOUND
+    assert get(simulation, place, left).outcome is RecordOutcome.ABSENT
+    assert copies_of(simulation, left) == []
+    simulation.run_for(40.0)
+    assert all(len(node.node.records.state.table) == 0 for node in simulation.live_nodes()), "nothing is left over"
+
+
+def test_a_request_sent_again_takes_effect_once() -> None:
+    simulation = record_ring(12, seed=4)
+    origin, other = simulation.nodes[:2]
+    request = RecordRequest(PUT, "record_user", KEY, origin.boot_epoch, 99, 0, b"old", TTL_S)
+    host = origin.node.hosts["records"]
+    host.route(KEY, request)
+    simulation.run_for(1.0)
+    version = get(simulation, other, KEY).version
+    host.route(KEY, request)
+    simulation.run_for(1.0)
+    assert get(simulation, other, KEY).version == version, "the same write, not another one"
+    put(simulation, other, KEY, b"new", ack="replicated")
+    simulation.kill(holders(simulation, KEY)[0])
+    origin = next(place for place in (origin, *simulation.live_nodes()) if place.is_live)
+    simulation.run_for(10.0)
+    if origin.node.hosts["records"] is host:
+        host.route(KEY, request)
+        simulation.run_for(1.0)
+    assert get(simulation, origin, KEY).value == b"new", "the new root knows the request from its copies"
+
+
+def test_a_request_that_was_overtaken_is_refused() -> None:
+    simulation = record_ring(12, seed=5)
+    origin = simulation.nodes[0]
+    put(simulation, origin, KEY, b"second")
+    late = RecordRequest(PUT, "record_user", KEY, origin.boot_epoch, 0, 0, b"first", TTL_S)
+    origin.node.hosts["records"].route(KEY, late)
+    simulation.run_for(1.0)
+    assert get(simulation, origin, KEY).value == b"second"
+
+
+def test_quota_of_one_writer_is_answered_and_others_are_served() -> None:
+    simulation = record_ring(3, seed=6, config=RecordsConfig(origin_records_max=5))
+    greedy, other = simulation.nodes[:2]
+    results = [put(simulation, greedy, key_number(number), b"x", ack="replicated") for number in range(8)]
+    assert [result.outcome for result in results] == [RecordOutcome.STORED] * 5 + [RecordOutcome.QUOTA] * 3
+    assert (results[-1].detail, results[-1].copies) == ("origin_records", 0)
+    assert get(simulation, greedy, key_number(7)).outcome is RecordOutcome.ABSENT
+    assert put(simulation, other, key_number(7), b"x").outcome is RecordOutcome.STORED
+    delete(simulation, greedy, key_number(0))
+    assert put(simulation, greedy, key_number(1), b"y").outcome is RecordOutcome.STORED
+    simulation.run_for(1.0)
+    simulation.check([Replication()])
+
+
+def test_a_replica_without_room_is_told_not_hidden() -> None:
+    simulation = record_ring(3, seed=7)
+    table = holders(simulation, KEY)[1].node.records.state.table
+    table._config = RecordsConfig(records_max=1)
+    table.merge(_record(key_number(9)), simulation.now)
+    refused = put(simulation, simulation.nodes[0], KEY, b"x", ack="replicated")
+    assert (refused.outcome, refused.copies, refused.detail) == (RecordOutcome.QUOTA, 2, "replica")
+
+
+def _record(key: NodeId) -> Record:
+    version = RecordVersion(1, 1, NodeId(1))
+    return Record("other", key, version, b"", 5000.0, 0.0, RequestId(NodeId(1), 1, 1))
+
+
+def test_a_root_without_room_never_says_absent() -> None:
+    simulation = record_ring(12, seed=30)
+    origin = simulation.nodes[0]
+    put(simulation, origin, KEY, b"x", ack="replicated")
+    newcomer = simulation.add_node(NodeId(KEY + 1))
+    simulation.run_until(lambda: newcomer.current is not None, limit_s=5.0)
+    table, filler = newcomer.node.records.state.table, _record(NodeId(KEY + 2))
+    table._config = RecordsConfig(records_max=1)
+    table.merge(filler, simulation.now)
+    simulation.run_for(30.0)
+    assert holders(simulation, KEY)[0] is newcomer and user(newcomer).host.records.local(KEY) is None
+    result = get(simulation, origin, KEY)
+    assert (result.outcome, result.detail) == (RecordOutcome.NOT_ROOT, "no_room")
+    table._config = RecordsConfig()
+    simulation.run_for(90.0)
+    assert get(simulation, origin, KEY).value == b"x"
+
+
+def test_what_cannot_be_stored_is_refused_before_it_is_sent() -> None:
+    simulation = record_ring(2, seed=8, config=RecordsConfig(ttl_max=60, value_bytes_max=10))
+    place = simulation.nodes[0]
+    for value, ttl_s, detail in ((b"x" * 11, 10.0, "value_bytes"), (b"x", 61.0, "ttl"), (b"x", 0.0, "ttl")):
+        result = put(simulation, place, KEY, value, ttl_s=ttl_s)
+        assert (result.outcome, result.detail) == (RecordOutcome.QUOTA, detail)
+    assert put(simulation, place, KEY, b"x" * 10, ttl_s=60.0).outcome is RecordOutcome.STORED
+
+
+def test_largest_value_fits_its_messages() -> None:
+    simulation = record_ring(5, seed=9, config=RecordsConfig(value_bytes_max=40 * 1024))
+    value = bytes(range(256)) * 160
+    assert put(simulation, simulation.nodes[0], KEY, value, ack="replicated").copies == 3
+    assert get(simulation, simulation.nodes[1], KEY).value == value
+
+
+def test_too_many_operations_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "OPERATIONS_MAX", 2)
+    simulation = record_ring(2, seed=10)
+    records = user(simulation.nodes[0]).host.records
+    results: list[RecordResult] = []
+    for _ in range(2):
+        records.get(KEY, results.append)
+    with pytest.raises(Unavailable, match="2 operations"):
+        records.get(KEY, results.append)
+    assert results == [], "never from within the call"
+    simulation.run_for(1.0)
+    assert len(results) == 2
+
+
+def test_nobody_to_reach_is_unknown_never_stored() -> None:
+    simulation = record_ring(6, seed=11)
+    root = holders(simulation, KEY)[0]
+    origin = next(place for place in simulation.nodes if place is not root)
+    simulation.partition([root])
+    result = put(simulation, origin, KEY, b"x", timeout_s=1.0)
+    assert (result.outcome, result.version, result.copies) == (RecordOutcome.UNKNOWN, None, 0)
+
+
+def test_a_node_that_is_not_the_root_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = record_ring(6, seed=12)
+    root = holders(simulation, KEY)[0]
+    monkeypatch.setattr(root.node.records.state, "is_root", lambda key: False)
+    result = put(simulation, simulation.nodes[0], KEY, b"x", timeout_s=3.0)
+    assert (result.outcome, result.detail) == (RecordOutcome.NOT_ROOT, "not_root")
+    assert copies_of(simulation, KEY) == []
+
+
+def test_plugins_hear_of_their_records_and_roles() -> None:
+    simulation = record_ring(16, seed=13)
+    put(simulation, simulation.nodes[0], KEY, b"x", ack="replicated")
+    root, second, third = holders(simulation, KEY)
+    roles = [user(place).roles.get(KEY) for place in (root, second, third)]
+    assert roles == [RecordRole.ROOT, RecordRole.REPLICA, RecordRole.REPLICA]
+    simulation.kill(root)
+    simulation.run_for(10.0)
+    fourth = holders(simulation, KEY)[2]
+    assert [user(place).roles.get(KEY) for place in (second, fourth)] == [RecordRole.ROOT, RecordRole.REPLICA]
+    assert [record.key for record in user(fourth).host.records.held()] == [KEY]
+    delete(simulation, second, KEY, ack="replicated")
+    assert all(KEY not in user(place).roles for place in simulation.live_nodes())
+
+
+def test_a_newcomer_takes_over_and_the_last_holder_lets_go() -> None:
+    simulation = record_ring(16, seed=14)
+    put(simulation, simulation.nodes[0], KEY, b"x", ack="replicated")
+    before = holders(simulation, KEY)
+    newcomer = simulation.add_node(NodeId(KEY + 1))
+    simulation.run_until(simulation.is_ready, limit_s=60.0)
+    assert get(simulation, simulation.nodes[3], KEY).value == b"x", "the new root answers, or asks first"
+    simulation.run_for(5.0)
+    assert user(newcomer).roles[KEY] is RecordRole.ROOT
+    assert {place.index for place in copies_of(simulation, KEY)} == {newcomer.index, before[0].index, before[1].index}
+    assert KEY not in user(before[2]).roles
+    simulation.check([Replication()])
+
+
+def test_draining_leaves_nothing_to_repair() -> None:
+    simulation = record_ring(16, seed=15)
+    values = put_many(simulation, 100)
+    place = holders(simulation, KEY)[0]
+    failed: list[int] = []
+    place.node.records.drain(failed.append)
+    simulation.run_until(lambda: bool(failed), limit_s=30.0)
+    simulation.stop(place)
+    simulation.run_for(0.01)
+    assert failed == [0]
+    assert all(len(copies_of(simulation, key)) >= 3 for key in values), "without waiting for repair"
+    simulation.run_for(10.0)
+    simulation.check([Replication()])
+
+
+def test_draining_alone_ends() -> None:
+    simulation = record_ring(1, seed=16)
+    put(simulation, simulation.nodes[0], KEY, b"x")
+    failed: list[int] = []
+    simulation.nodes[0].node.records.drain(failed.append)
+    assert failed == [0]
+
+
+def test_a_restarted_plugin_gets_no_answers_for_the_one_before() -> None:
+    simulation = record_ring(4, seed=17)
+    place = simulation.nodes[0]
+    results: list[RecordResult] = []
+    user(place).host.records.put(KEY, b"x", TTL_S, results.append)
+    place.node.restart_plugin("record_user")
+    simulation.run_for(2.0)
+    assert results == []
+    assert get(simulation, place, KEY).value == b"x", "the write was sent before"
+
+
+def test_a_restarted_store_comes_back_empty_and_is_filled_by_its_neighbours() -> None:
+    simulation = record_ring(12, seed=18)
+    values = put_many(simulation, 60)
+    place = holders(simulation, KEY)[0]
+    facade = user(place).host.records
+    place.node.restart_plugin("records")
+    assert facade.local(KEY) is None
+    found = get_many(simulation, list(values))
+    assert {key: result.value for key, result in found.items()} == values, "it asks before it answers"
+    simulation.run_for(10.0)
+    assert facade.local(KEY) is not None, "the same facade, the new store"
+    simulation.check([Replication()])
+
+
+def test_absurd_versions_and_lifetimes_of_a_peer_do_no_harm() -> None:
+    simulation = record_ring(4, seed=19)
+    liar, victim = simulation.nodes[:2]
+    request = RequestId(liar.id, 1, 1)
+    for counter, remaining_s in ((1 << 63, 10.0), (1 << 41, 10.0), (5, 8 * 86_400.0)):
+        version = RecordVersion(counter, 1, liar.id)
+        copy = RecordCopy("record_user", KEY, version, b"x", remaining_s, 0.0, request)
+        liar.node.hosts["records"].send(victim.peer, ReplicaPut((copy,)))
+    simulation.run_for(1.0)
+    local = user(victim).host.records.local(KEY)
+    assert local is not None and local.version.counter == 5 and local.remaining_s <= RecordsConfig().ttl_max
+    refused = victim.driver.metrics["peerd_records_refusals_total", (("reason", "version"),)]
+    assert refused == 2
+
+
+@pytest.mark.parametrize("seed", [20, 21])
+def test_on_a_lossy_network_what_is_acknowledged_is_there(seed: int) -> None:
+    simulation = record_ring(20, seed=seed, network=NetworkConfig(loss=0.1))
+    place = simulation.nodes[0]
+    acknowledged: dict[NodeId, bytes] = {}
+    for number in range(40):
+        key, value = key_number(number), b"%d" % number
+        result = put(simulation, place, key, value, ack="replicated")
+        assert result.outcome in (RecordOutcome.STORED, RecordOutcome.UNKNOWN)
+        if result.outcome is RecordOutcome.STORED:
+            acknowledged[key] = value
+    assert len(acknowledged) >= 35
+    found = get_many(simulation, list(acknowledged))
+    lost = [key for key, result in found.items() if result.outcome not in (RecordOutcome.FOUND, RecordOutcome.UNKNOWN)]
+    assert not lost
+    assert sum(result.value == acknowledged[key] for key, result in found.items()) >= 35
+
+
+def test_outcome_of_waits_for_one_result() -> None:
+    simulation = record_ring(1, seed=22)
+    result = outcome_of(simulation, lambda done: user(simulation.nodes[0]).host.records.get(KEY, done))
+    assert result.outcome is RecordOutcome.ABSENT

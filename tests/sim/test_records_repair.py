@@ -1,0 +1,151 @@
+"""Anti-entropy and hand-over: only what differs moves, in bounded messages, and no copy is dropped too early."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from peerd.api import RecordOutcome, RecordResult
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from peerd.services.records.config import RecordsConfig
+from peerd.services.records.messages import (
+    BATCH_BYTES_MAX,
+    PAGE_RECORDS_MAX,
+    DigestReply,
+    DigestRequest,
+    RecordSummary,
+    ReplicaAck,
+    ReplicaPut,
+    VersionsReply,
+    VersionsRequest,
+)
+from peerd.sim.record_checkers import Replication
+from peerd.sim.simulation import Place, Simulation
+from tests.support.records import TTL_S, get, holders, key_number, put, put_many, record_ring, user
+
+KEY = key_number(0)
+
+
+def sent(simulation: Simulation, kind: type[Message]) -> int:
+    """Messages of one type that live nodes have sent."""
+    return sum(place.node.traffic[kind.TYPE_ID][0] for place in simulation.live_nodes())
+
+
+def ask(simulation: Simulation, place: Place, peer: PeerRef, message: Message) -> Message:
+    """A request of the store of one node, and its reply."""
+    replies: list[Message] = []
+    place.node.hosts["records"].request(peer, message, 5.0, lambda reply, source: replies.append(reply), lambda: None)
+    simulation.run_until(lambda: bool(replies), limit_s=5.0)
+    return replies[0]
+
+
+def test_at_rest_two_messages_a_node_and_interval() -> None:
+    simulation = record_ring(30, seed=1)
+    put_many(simulation, 200)
+    simulation.run_for(120.0)
+    kinds = (DigestRequest, DigestReply, VersionsRequest, ReplicaPut)
+    before = {kind: sent(simulation, kind) for kind in kinds}
+    simulation.run_for(600.0)
+    per_node = {kind: (sent(simulation, kind) - before[kind]) / 30 for kind in kinds}
+    assert 9 <= per_node[DigestRequest] <= 11 and per_node[DigestReply] == per_node[DigestRequest]
+    assert per_node[VersionsRequest] == per_node[ReplicaPut] == 0
+
+
+def test_one_difference_is_repaired_by_moving_one_record() -> None:
+    simulation = record_ring(12, seed=2)
+    put_many(simulation, 300)
+    replica = holders(simulation, KEY)[1]
+    replica.node.records.state.table.drop((KEY, "record_user"))
+    before = sent(simulation, ReplicaPut), sent(simulation, VersionsRequest)
+    simulation.run_until(lambda: not Replication().check(simulation), limit_s=300.0, poll_s=5.0)
+    after = sent(simulation, ReplicaPut), sent(simulation, VersionsRequest)
+    assert after[1] - before[1] == 1 and after[0] - before[0] <= 1
+    moved = Counter[str]()
+    for place in simulation.live_nodes():
+        for direction in ("sent", "received"):
+            moved[direction] += int(
+                place.driver.metrics.get(("peerd_records_repaired_total", (("direction", direction),)), 0)
+            )
+    assert moved.total() == 1
+
+
+def test_thousands_of_records_and_large_ones_move_in_bounded_messages() -> None:
+    simulation = record_ring(4, seed=3)
+    results: list[RecordResult] = []
+    for number in range(3000):
+        value = b"x" * 30_000 if number % 50 == 0 else b"%d" % number
+        records = user(simulation.nodes[number % 4]).host.records
+        records.put(key_number(number), value, TTL_S, results.append, ack="replicated")
+    simulation.run_until(lambda: len(results) == 3000, limit_s=60.0, poll_s=1.0)
+    assert {(result.outcome, result.copies) for result in results} == {(RecordOutcome.STORED, 3)}
+    pages = sent(simulation, VersionsRequest)
+    newcomer = simulation.add_node()
+    simulation.run_until(simulation.is_ready, limit_s=60.0)
+    simulation.run_until(lambda: not Replication().check(simulation), limit_s=120.0, poll_s=2.0)
+    assert len(newcomer.node.records.state.table) > PAGE_RECORDS_MAX
+    assert sent(simulation, VersionsRequest) > pages + 3
+    simulation.validate()
+
+
+def test_a_stray_is_kept_until_everybody_who_should_have_it_has() -> None:
+    simulation = record_ring(20, seed=4, config=RecordsConfig(records_max=50))
+    put(simulation, simulation.nodes[0], KEY, b"x", ack="replicated")
+    last = holders(simulation, KEY)[2]
+    newcomer = simulation.add_node(NodeId(KEY + 1))
+    simulation.run_until(lambda: newcomer.current is not None, limit_s=5.0)
+    table = newcomer.node.records.state.table
+    table._config = RecordsConfig(records_max=1, sync_interval=1)
+    table._refusal = lambda held, record: "records"  # type: ignore[method-assign]  # a newcomer without room
+    simulation.run_until(simulation.is_ready, limit_s=60.0)
+    simulation.run_for(200.0)
+    assert user(last).host.records.local(KEY) is not None, "the newcomer refuses it"
+    del table._refusal
+    simulation.run_for(200.0)
+    assert user(newcomer).host.records.local(KEY) is not None
+    assert user(last).host.records.local(KEY) is None
+    simulation.check([Replication()])
+
+
+def test_replies_say_what_is_held_and_what_is_newer() -> None:
+    simulation = record_ring(3, seed=5)
+    one, two = simulation.nodes[:2]
+    old = put(simulation, one, KEY, b"old", ack="replicated").version
+    assert old is not None
+    state = one.node.records.state
+    stale = state.copy(state.table.get((KEY, "record_user")))  # type: ignore[arg-type]  # it was just put
+    new = put(simulation, one, KEY, b"new", ack="replicated").version
+    ack = ask(simulation, one, two.peer, ReplicaPut((stale,)))
+    assert isinstance(ack, ReplicaAck)
+    assert ack.statuses == (0,) and [copy.version for copy in ack.newer] == [new]
+    entries = (RecordSummary("record_user", KEY, old), RecordSummary("record_user", key_number(1), old))
+    nothing = NodeId(0)
+    reply = ask(simulation, one, two.peer, VersionsRequest(nothing, nothing, entries))
+    assert reply == VersionsReply((1,), (), False), "an offer: only the second is wanted"
+    reply = ask(simulation, one, two.peer, VersionsRequest(KEY, NodeId(KEY + 1), entries[:1]))
+    assert isinstance(reply, VersionsReply) and [copy.value for copy in reply.newer] == [b"new"]
+
+
+def test_a_page_that_does_not_fit_says_so() -> None:
+    simulation = record_ring(2, seed=6)
+    one, two = simulation.nodes
+    for number in range(4):
+        put(simulation, one, key_number(number), b"x" * 20_000, ack="replicated")
+    reply = ask(simulation, one, two.peer, VersionsRequest(NodeId(0), NodeId((1 << 128) - 1), ()))
+    assert isinstance(reply, VersionsReply)
+    assert reply.is_partial and sum(len(copy.value or b"") for copy in reply.newer) <= BATCH_BYTES_MAX
+
+
+def test_a_peer_that_answers_nonsense_is_given_up_and_the_rest_goes_on() -> None:
+    """Digest replies of the wrong length, versions that are wanted but were never offered."""
+    simulation = record_ring(8, seed=7)
+    put_many(simulation, 40)
+    liar = holders(simulation, KEY)[1]
+    responder = liar.node.records._responder
+    responder.digests = lambda message: DigestReply((), False)  # type: ignore[method-assign]  # what a liar does
+    responder.versions = lambda message: VersionsReply((200, 255), (), False)  # type: ignore[method-assign]  # too
+    victim = next(place for place in simulation.live_nodes() if place not in holders(simulation, KEY))
+    simulation.kill(victim)
+    simulation.run_for(60.0)
+    found = get(simulation, liar, KEY)
+    assert found.outcome in (RecordOutcome.FOUND, RecordOutcome.NOT_ROOT, RecordOutcome.UNKNOWN)
+    simulation.validate()

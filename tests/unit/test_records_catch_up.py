@@ -1,0 +1,116 @@
+"""Whom a root must have heard before it answers: everybody up to the r-th established node."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from peerd.api import LeafSet
+from peerd.ids import RING, NodeId
+from peerd.messages import PeerRef
+from peerd.services.records.config import RecordsConfig
+from peerd.services.records.ports import RecordsHost
+from peerd.services.records.root import CatchUp
+from peerd.services.records.state import RecordState
+
+OWN = 1000
+
+
+def peer(node_id: int) -> PeerRef:
+    return PeerRef(NodeId(node_id % RING), "10.0.0.1", 7420)
+
+
+def leaf_set(*, is_complete: bool = True) -> LeafSet:
+    """Eight a side: 999, 998, ... and 1001, 1002, ..."""
+    smaller = tuple(peer(OWN - step) for step in range(1, 9))
+    larger = tuple(peer(OWN + step) for step in range(1, 9))
+    return LeafSet(smaller, larger, is_complete, False)
+
+
+class Host:
+    """Just enough of one."""
+
+    def __init__(self) -> None:
+        self.peer = peer(OWN)
+        self.id = self.peer.id
+        self.is_ready = True
+        self.leaves = leaf_set()
+        self.told: list[Any] = []
+
+    def leaf_set(self) -> LeafSet:
+        return self.leaves
+
+    def record_changed_upcall(self, *what: Any) -> None:
+        self.told.append(what)
+
+
+def state_and_host() -> tuple[RecordState, Host]:
+    host = Host()
+    return RecordState(cast(RecordsHost, host), RecordsConfig()), host
+
+
+def asked_until_done(state: RecordState, established: set[int]) -> list[int]:
+    """Compare with whoever is named until nobody is; their distances from this node, in that order."""
+    order: list[int] = []
+    while sources := state.sources():
+        assert len(sources) <= 2 and not state.is_caught_up
+        source = sources[0]
+        order.append(source.id - OWN)
+        state.pulled[source.id] = source.id - OWN in established
+    assert state.is_caught_up
+    return order
+
+
+def test_the_nearest_r_on_each_side_when_all_are_established() -> None:
+    state, _ = state_and_host()
+    assert sorted(asked_until_done(state, set(range(-8, 9)))) == [-3, -2, -1, 1, 2, 3]
+
+
+def test_newcomers_do_not_count_so_one_looks_further() -> None:
+    state, _ = state_and_host()
+    asked = asked_until_done(state, {-8, -7, -6, 1, 3, 5, 7})
+    assert sorted(asked) == [*range(-8, 0), 1, 2, 3, 4, 5]
+
+
+def test_where_everybody_is_new_all_that_are_known_are_asked() -> None:
+    state, _ = state_and_host()
+    assert sorted(asked_until_done(state, set())) == [*range(-8, 0), *range(1, 9)]
+
+
+def test_a_change_nearby_starts_again_and_one_far_away_does_not() -> None:
+    state, host = state_and_host()
+    asked_until_done(state, set(range(-8, 9)))
+    changed: list[bool] = []
+    state.view_changed = lambda: changed.append(True)
+    host.leaves = LeafSet(host.leaves.smaller[:7], host.leaves.larger, True, False)
+    state.refresh()
+    assert state.is_caught_up and changed == [True]
+    host.leaves = LeafSet(host.leaves.smaller[1:], host.leaves.larger, True, False)
+    state.refresh()
+    assert not state.is_caught_up and changed == [True, True]
+
+
+def test_a_node_out_of_the_ring_is_root_of_nothing() -> None:
+    state, host = state_and_host()
+    asked_until_done(state, set(range(-8, 9)))
+    assert state.is_root(NodeId(OWN))
+    host.is_ready = False
+    assert not state.is_root(NodeId(OWN)) and not state.is_caught_up
+    host.is_ready, host.leaves = True, leaf_set(is_complete=False)
+    assert not state.is_root(NodeId(OWN))
+
+
+def answered(*answers: bool | None, is_all: bool = False) -> bool:
+    """Whether these answers, closest node first, are enough for three copies."""
+    asked = tuple(peer(number) for number in range(len(answers)))
+    catch_up = CatchUp(asked, is_all)
+    catch_up.answers = {one.id: answer for one, answer in zip(asked, answers, strict=True)}
+    return catch_up.is_enough(3)
+
+
+def test_one_record_is_caught_up_on_when_three_established_nodes_have_answered() -> None:
+    assert answered(True, True, True, None, None, None)
+    assert answered(False, True, False, True, True, None)
+    assert not answered(True, None, True, True, True, True), "the silent one is among those that held it"
+    assert not answered(False, False, False, False, True, True), "the third is further away"
+    assert answered(False, True, is_all=True) and not answered(False, None, is_all=True)
+    assert answered(is_all=True), "alone"

@@ -1,0 +1,303 @@
+"""The pure core of the record store: order of versions, merge, tombstones, lapse, quotas, digests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+
+from peerd.api import RecordVersion
+from peerd.ids import RING, NodeId
+from peerd.services.records import table as tables
+from peerd.services.records.config import RECORD_OVERHEAD_BYTES, TOMBSTONE_MARGIN_S, RecordsConfig
+from peerd.services.records.messages import RequestId
+from peerd.services.records.record import Identity, Record, from_copy, merge, to_copy
+from peerd.services.records.table import CHANGED, KEPT, RecordTable
+from peerd.services.records.view import WHOLE_RING, Arc
+
+CONFIG = RecordsConfig()
+TTL_S = 300.0
+STEP = RING // 16
+
+
+def record(
+    key: int = 1,
+    counter: int = 1,
+    value: bytes | None = b"v",
+    *,
+    writer: int = 9,
+    epoch: int = 1,
+    expires_at: float = TTL_S,
+    covered_until: float = 0.0,
+    origin: int = 5,
+    sequence: int = 0,
+    namespace: str = "tests",
+) -> Record:
+    version = RecordVersion(counter, epoch, NodeId(writer))
+    request = RequestId(NodeId(origin), 1, sequence or counter)
+    return Record(namespace, NodeId(key), version, value, expires_at, covered_until, request)
+
+
+def filled(*records: Record, config: RecordsConfig = CONFIG) -> RecordTable:
+    table = RecordTable(config)
+    for one in records:
+        assert table.merge(one, 0.0) in (CHANGED, KEPT)
+    return table
+
+
+records = st.builds(
+    record,
+    st.just(1),
+    st.integers(1, 3),
+    st.sampled_from([b"", b"a", b"b", None]),
+    writer=st.integers(0, 1),
+    epoch=st.integers(1, 2),
+    expires_at=st.sampled_from([10.0, 20.0]),
+    covered_until=st.sampled_from([0.0, 15.0]),
+)
+
+
+@given(records, records, records)
+def test_merge_is_associative_commutative_and_idempotent(one: Record, two: Record, three: Record) -> None:
+    assert merge(one, two) == merge(two, one)
+    assert merge(merge(one, two), three) == merge(one, merge(two, three))
+    assert merge(one, one) == one
+
+
+def test_versions_order_by_counter_then_epoch_then_writer() -> None:
+    by_rank = [record(counter=1, epoch=9, writer=9), record(counter=2, epoch=1, writer=8), record(counter=2, epoch=2)]
+    for order in permutations(by_rank):
+        assert list(filled(*order)) == [by_rank[-1]]
+    assert merge(record(writer=1, value=b"z"), record(writer=2, value=b"a")).value == b"a"
+
+
+def test_one_version_lapsed_somewhere_is_lapsed_everywhere() -> None:
+    alive = record(expires_at=10.0, covered_until=50.0)
+    lapsed = alive.lapsed(TOMBSTONE_MARGIN_S)
+    assert lapsed is not None and lapsed.value is None and lapsed.expires_at == 50.0 + TOMBSTONE_MARGIN_S
+    assert merge(alive, lapsed) == lapsed == merge(lapsed, alive)
+    assert record(expires_at=10.0).lapsed(TOMBSTONE_MARGIN_S) is None, "nothing older can be about"
+
+
+def test_copies_of_one_version_never_prolong_it() -> None:
+    assert merge(record(expires_at=10.0), record(expires_at=20.0)).expires_at == 10.0
+    gone = record(value=None, expires_at=10.0)
+    assert merge(gone, replace(gone, expires_at=20.0)).expires_at == 20.0
+
+
+def test_tombstone_beats_the_copy_that_comes_back() -> None:
+    table = filled(record(counter=1), record(counter=2, value=None, expires_at=CONFIG.tombstone_ttl_s))
+    assert table.merge(record(counter=1), 100.0) == KEPT
+    held = table.get(record().identity)
+    assert held is not None and held.value is None and table.tombstones == 1
+
+
+def test_tombstone_outlives_every_copy_of_what_it_deleted() -> None:
+    config = RecordsConfig(ttl_max=50)
+    assert config.tombstone_ttl_s > config.ttl_max
+    stale = from_copy(to_copy(record(expires_at=1e6), 0.0), 0.0, config.ttl_max, config.tombstone_ttl_s)
+    assert stale.expires_at == config.ttl_max, "no copy lives longer than the limit, whatever its sender says"
+    table = filled(record(counter=2, value=None, expires_at=config.tombstone_ttl_s))
+    table.lapse(config.tombstone_ttl_s - 1)
+    assert len(table) == 1
+    table.lapse(config.tombstone_ttl_s)
+    assert len(table) == 0 and table.merge(stale, config.tombstone_ttl_s) == KEPT
+
+
+def test_a_short_record_over_a_long_one_leaves_a_tombstone() -> None:
+    """Else a replica that missed the second write would bring the first one back."""
+    long, short = record(counter=1, expires_at=1000.0), record(counter=2, expires_at=10.0, covered_until=1000.0)
+    table = filled(long, short)
+    assert table.lapse(10.0) == 1
+    assert table.merge(long, 11.0) == KEPT
+    held = table.get(long.identity)
+    assert held is not None and held.value is None
+    assert table.lapse(1000.0 + TOMBSTONE_MARGIN_S) == 0 and len(table) == 0
+
+
+def test_put_again_lives_on() -> None:
+    table = filled(record(counter=1, expires_at=10.0), record(counter=2, expires_at=30.0, covered_until=10.0))
+    assert table.lapse(10.0) == 0 and len(table) == 1
+    assert table.lapse(30.0) == 1 and len(table) == 0
+
+
+def test_remaining_time_travels_not_the_clock() -> None:
+    copy = to_copy(record(expires_at=1030.0, covered_until=990.0), 1000.0)
+    assert (copy.remaining_s, copy.covered_s) == (30.0, 0.0)
+    assert from_copy(copy, 7.0, CONFIG.ttl_max, CONFIG.tombstone_ttl_s).expires_at == 37.0
+
+
+def test_next_version_is_later_than_everything_seen() -> None:
+    table = filled(record(counter=41))
+    versions = [table.next_version(1, NodeId(3)) for _ in range(2)]
+    assert [version.counter for version in versions] == [42, 43]
+    assert table.merge(record(key=2, counter=tables.COUNTER_JUMP_MAX + 100), 0.0) == "version"
+    assert table.merge(record(key=2, counter=tables.COUNTER_MAX + 1), 0.0) == "version"
+
+
+def test_changes_are_told_once() -> None:
+    told: list[Identity] = []
+    table = RecordTable(CONFIG, told.append)
+    for one in (record(counter=1), record(counter=1), record(counter=2), record(counter=1, sequence=7)):
+        table.merge(one, 0.0)
+    assert told == [record().identity] * 2
+    table.drop(record().identity)
+    table.drop(record().identity)
+    assert len(told) == 3 and len(table) == 0
+
+
+def test_writes_are_remembered_by_request_even_when_superseded() -> None:
+    table = filled(record(counter=2, sequence=2), record(counter=1, sequence=1))
+    assert table.version_written(NodeId(5), 1, 1) == record(counter=1).version
+    assert table.version_written(NodeId(5), 1, 2) == record(counter=2).version
+    assert table.version_written(NodeId(5), 1, 3) is None
+
+
+def test_memory_of_writes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "WRITES_REMEMBERED_MAX", 4)
+    table = filled(*(record(key=number, counter=number) for number in range(1, 8)))
+    known = [number for number in range(1, 8) if table.version_written(NodeId(5), 1, number)]
+    assert known == [4, 5, 6, 7]
+
+
+# Quotas
+
+
+def small(**limits: int) -> RecordTable:
+    return RecordTable(RecordsConfig.model_validate({"value_bytes_max": 700, **limits}))
+
+
+def test_one_origin_cannot_fill_a_node() -> None:
+    table = small(origin_records_max=2)
+    assert [table.merge(record(key=key, counter=key), 0.0) for key in (1, 2, 3)] == [CHANGED, CHANGED, "origin_records"]
+    assert table.merge(record(key=4, origin=6), 0.0) == CHANGED, "others are not affected"
+    assert table.merge(record(key=1, counter=9, value=b"new"), 0.0) == CHANGED, "what is there may change"
+    table.drop(record(key=2).identity)
+    assert table.merge(record(key=3, counter=3), 0.0) == CHANGED
+
+
+def test_bytes_are_charged_with_their_overhead() -> None:
+    table = small(origin_bytes_max=1024)
+    fits = 1024 - RECORD_OVERHEAD_BYTES
+    assert table.merge(record(value=b"x" * fits), 0.0) == CHANGED
+    assert table.merge(record(counter=2, value=b"x" * (fits + 1)), 0.0) == "origin_bytes"
+    assert table.merge(record(key=2), 0.0) == "origin_bytes"
+    assert table.merge(record(counter=3, value=b"x"), 0.0) == CHANGED
+    assert table.usage.charged_bytes == 1 + RECORD_OVERHEAD_BYTES
+
+
+def test_node_totals_hold_for_all_origins_together() -> None:
+    table = small(records_max=2)
+    assert [table.merge(record(key=key, origin=key), 0.0) for key in (1, 2, 3)] == [CHANGED, CHANGED, "records"]
+    table = small(bytes_max=1024)
+    assert [table.merge(record(key=key, origin=key, value=b"x" * 300), 0.0) for key in (1, 2)] == [CHANGED, "bytes"]
+
+
+def test_a_full_origin_may_still_delete() -> None:
+    table = small(origin_records_max=1)
+    table.merge(record(key=1), 0.0)
+    table.merge(record(key=2, origin=6), 0.0)
+    assert table.merge(record(key=2, counter=2, value=None), 0.0) == CHANGED
+
+
+def test_one_key_has_few_namespaces() -> None:
+    table = filled(*(record(namespace=f"n{number}") for number in range(tables.NAMESPACES_PER_KEY_MAX)))
+    assert table.merge(record(namespace="more"), 0.0) == "namespaces"
+
+
+# Ranges and digests
+
+
+def test_a_range_is_read_clockwise_and_over_zero() -> None:
+    table = filled(*(record(key=number * STEP) for number in range(16)))
+    over_zero = Arc(NodeId(14 * STEP), NodeId(2 * STEP))
+    assert [one.key // STEP for one in table.within(over_zero)] == [14, 15, 0, 1]
+    assert [one.key // STEP for one in table.within(over_zero, 2)] == [14, 15]
+    assert len(table.within(WHOLE_RING)) == 16
+    assert not table.within(Arc(NodeId(1), NodeId(STEP)))
+
+
+def test_digests_differ_where_versions_do_and_nowhere_else() -> None:
+    ours = filled(*(record(key=number * STEP) for number in range(16)))
+    theirs = filled(*(record(key=number * STEP) for number in reversed(range(16))))
+    assert ours.digests(WHOLE_RING, 16) == theirs.digests(WHOLE_RING, 16)
+    theirs.merge(record(key=3 * STEP, counter=2), 0.0)
+    theirs.merge(record(key=5 * STEP, namespace="other"), 0.0)
+    theirs.drop(record(key=7 * STEP).identity)
+    theirs.merge(record(key=9 * STEP, namespace="other"), 0.0)
+    theirs.drop(record(key=9 * STEP, namespace="other").identity)
+    theirs.validate()
+    pairs = zip(ours.digests(WHOLE_RING, 16), theirs.digests(WHOLE_RING, 16), strict=True)
+    assert [number for number, (one, other) in enumerate(pairs) if one != other] == [3, 5, 7]
+
+
+@given(st.lists(st.integers(0, 63), max_size=20), st.integers(0, 63), st.integers(0, 63))
+def test_a_digest_is_that_of_the_records_in_its_part(keys: list[int], low: int, high: int) -> None:
+    step = RING // 64
+    arc = Arc(NodeId(low * step), NodeId(high * step))
+    table = filled(*(record(key=key * step, counter=key + 1) for key in keys))
+    for number, digest in enumerate(table.digests(arc, 8)):
+        part = arc.part(number, 8)
+        alone = filled(*(one for one in table if one.key in part))
+        assert digest == alone.digests(WHOLE_RING, 2)[0] ^ alone.digests(WHOLE_RING, 2)[1]
+
+
+# Against a plain dict
+
+
+class AgainstDict(RuleBasedStateMachine):
+    """A table that takes in copies in any order holds, for each record, the one with the largest version."""
+
+    copies = Bundle("copies")
+
+    @initialize()
+    def begin(self) -> None:
+        self.now = 0.0
+        self.table = RecordTable(RecordsConfig(origin_records_max=1000))
+        self.model: dict[Identity, Record] = {}
+
+    @rule(
+        target=copies,
+        key=st.integers(0, 3),
+        counter=st.integers(1, 6),
+        is_delete=st.booleans(),
+        ttl_s=st.sampled_from([5.0, 50.0]),
+    )
+    def write(self, key: int, counter: int, is_delete: bool, ttl_s: float) -> Record:
+        """A copy that some node has: equal versions have equal contents."""
+        value = None if (key + counter) % 3 == 0 else b"%d" % counter
+        return record(key=key, counter=counter, value=value, expires_at=10_000.0 if value is None else self.now + ttl_s)
+
+    @rule(copy=copies)
+    def receive(self, copy: Record) -> None:
+        if copy.expires_at <= self.now:
+            assert self.table.merge(copy, self.now) == KEPT
+            return
+        held = self.model.get(copy.identity)
+        self.model[copy.identity] = copy if held is None else merge(held, copy)
+        self.table.merge(copy, self.now)
+
+    @rule(copy=copies)
+    def drop(self, copy: Record) -> None:
+        self.table.drop(copy.identity)
+        self.model.pop(copy.identity, None)
+
+    @rule(seconds=st.sampled_from([1.0, 10.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.table.lapse(self.now)
+        self.model = {identity: held for identity, held in self.model.items() if held.expires_at > self.now}
+
+    @invariant()
+    def same(self) -> None:
+        assert {one.identity: one for one in self.table} == self.model
+        self.table.validate()
+        assert Counter(one.value is None for one in self.table)[True] == self.table.tombstones
+
+
+TestAgainstDict = AgainstDict.TestCase
