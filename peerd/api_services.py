@@ -1,0 +1,181 @@
+"""Groups and records as plugins see them: the vocabulary of the services behind `peerd.api.Host`.
+
+Plugins import it from `peerd.api`; docs/groups.md and docs/records.md say what the services promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, Protocol
+
+from peerd.ids import NodeId
+from peerd.messages import U64, Message, PeerRef, struct
+
+
+class GroupOutcome(Enum):
+    """What became of a multicast or an anycast to a group."""
+
+    TAKEN = "taken"
+    """Multicast: the group's root has numbered it and sent it down its tree. Says nothing about single members."""
+    ACCEPTED = "accepted"
+    """Anycast: a member accepted."""
+    NOBODY = "nobody"
+    """Anycast: every member of the tree was asked or has no upcall for it, and none accepted."""
+    NO_SUCH_GROUP = "no_such_group"
+    """The root of the group's key knows no member and no creator of it."""
+    UNKNOWN = "unknown"
+    """No word in time, or too many members to ask them all: it may or may not have arrived."""
+
+
+class Groups(Protocol):
+    """Named groups of nodes with a multicast tree each; docs/groups.md says what holds and what does not.
+
+    A group belongs to the plugin: the same name in two plugins is two groups. Messages are the plugin's own registered
+    ones, at most `limits.GROUP_BODY_BYTES_MAX` (`limits.ANYCAST_BODY_BYTES_MAX`) encoded. Callbacks run like handlers
+    of the plugin, after the current one. Raises `Unavailable` above a limit, `Bug` for a message that is not the
+    plugin's or too large.
+    """
+
+    def create(self, group: str) -> None:
+        """Have the group exist, members or not, for as long as this node keeps it; joining does so too."""
+
+    def join(
+        self,
+        group: str,
+        on_message: Callable[[Message, PeerRef], None],
+        on_anycast: Callable[[Message, PeerRef], bool] | None = None,
+    ) -> None:
+        """Become a member: ``on_message(message, origin)`` for each multicast, at most once each.
+
+        ``on_anycast(message, origin)`` says whether this member accepts. Joining again replaces the callbacks.
+        """
+
+    def leave(self, group: str) -> None:
+        """End this node's membership, and its having created the group. Harmless when there is neither."""
+
+    def multicast(self, group: str, message: Message, on_outcome: Callable[[GroupOutcome], None] | None = None) -> None:
+        """To every member, this node included when it is one; the sender need not be."""
+
+    def anycast(self, group: str, message: Message, on_outcome: Callable[[GroupOutcome, PeerRef | None], None]) -> None:
+        """To one member that accepts, near ones first; ``on_outcome`` gets it with `GroupOutcome.ACCEPTED`."""
+
+
+@struct
+class RecordVersion:
+    """Which write of a record: a total order, by ``counter``, then ``epoch`` (boot epoch of the root that wrote), then
+    ``writer`` (its id). The largest wins everywhere; no two writes have the same.
+    """
+
+    counter: U64
+    epoch: U64
+    writer: NodeId
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Sort key."""
+        return self.counter, self.epoch, self.writer
+
+
+NO_VERSION = RecordVersion(0, 0, NodeId(0))
+"""As ``if_version``: only when there is no record, or a deleted one."""
+
+RecordAck = Literal["received", "replicated"]
+"""What `RecordOutcome.STORED` means: the root holds it; or every node of the replica set does (`Host.records`)."""
+
+
+class RecordOutcome(Enum):
+    """How an operation on a record ended. Only what is said here is known."""
+
+    STORED = "stored"
+    """The write took effect, and as many nodes hold it as the ack asks for."""
+    FOUND = "found"
+    ABSENT = "absent"
+    """The root has caught up with the other replicas, and there is no such record."""
+    CONFLICT = "conflict"
+    """Nothing changed: ``if_version`` is not the current one (which the result names), or a later write of this node
+    came first."""
+    QUOTA = "quota"
+    """A limit, named in ``detail``. With ``copies`` 0 nothing changed, else that many nodes hold it and one refused."""
+    NOT_ROOT = "not_root"
+    """Nothing changed: whoever was reached, every time, was not (yet) able to answer for the key. Try again later."""
+    UNKNOWN = "unknown"
+    """No answer in time: a write may have taken effect, or still will."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordResult:
+    """The end of one operation on a record.
+
+    ``version``: of what was stored, found or in conflict. ``value`` and ``remaining_s``: with FOUND. ``copies``: nodes
+    known to hold the write.
+    """
+
+    outcome: RecordOutcome
+    version: RecordVersion | None = None
+    value: bytes | None = None
+    remaining_s: float = 0.0
+    copies: int = 0
+    detail: str = ""
+
+
+class RecordRole(Enum):
+    """What this node is for a record that it holds."""
+
+    ROOT = "root"
+    REPLICA = "replica"
+    NONE = "none"
+    """Not of the replica set (any more): it is handed over and then dropped. For a record that is gone, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRecord:
+    """A record as this node holds it."""
+
+    key: NodeId
+    value: bytes
+    version: RecordVersion
+    remaining_s: float
+    role: RecordRole
+
+
+class Records(Protocol):
+    """The replicated key-value store, as one plugin sees it: a namespace of its own. docs/records.md says what holds.
+
+    Soft state: a record lives for ``ttl_s`` unless it is put again. Operations never fail silently: ``on_result``
+    is called once, later, within ``timeout_s`` (default: ``[records] operation_timeout``). They raise `Unavailable`
+    when too many are under way.
+    """
+
+    def put(
+        self,
+        key: NodeId,
+        value: bytes,
+        ttl_s: float,
+        on_result: Callable[[RecordResult], None],
+        *,
+        ack: RecordAck = "received",
+        if_version: RecordVersion | None = None,
+        timeout_s: float | None = None,
+    ) -> None: ...
+
+    def get(
+        self, key: NodeId, on_result: Callable[[RecordResult], None], *, timeout_s: float | None = None
+    ) -> None: ...
+
+    def delete(
+        self,
+        key: NodeId,
+        on_result: Callable[[RecordResult], None],
+        *,
+        ack: RecordAck = "received",
+        if_version: RecordVersion | None = None,
+        timeout_s: float | None = None,
+    ) -> None: ...
+
+    def local(self, key: NodeId) -> LocalRecord | None:
+        """What this node itself holds, without asking anybody."""
+
+    def held(self) -> Iterator[LocalRecord]:
+        """Every record of the namespace that this node holds, in key order."""
