@@ -21,32 +21,14 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from peerd.api_services import (
     NO_VERSION as NO_VERSION,
-)
-from peerd.api_services import (
     GroupOutcome as GroupOutcome,
-)
-from peerd.api_services import (
     Groups as Groups,
-)
-from peerd.api_services import (
     LocalRecord as LocalRecord,
-)
-from peerd.api_services import (
     RecordAck as RecordAck,
-)
-from peerd.api_services import (
     RecordOutcome as RecordOutcome,
-)
-from peerd.api_services import (
     RecordResult as RecordResult,
-)
-from peerd.api_services import (
     RecordRole as RecordRole,
-)
-from peerd.api_services import (
     Records as Records,
-)
-from peerd.api_services import (
     RecordVersion as RecordVersion,
 )
 from peerd.errors import Bug

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import uvicorn
-from fastapi import FastAPI, Query, Response
-from fastapi import Path as PathParameter
+from fastapi import FastAPI, Path as PathParameter, Query, Response
 
 from peerd.admin_models import API_PREFIX, ROUTE_KEY_LENGTH_MAX, Check, Health, Peers, Ring, Route, Settings, Status
 from peerd.api import LookupResult

@@ -14,7 +14,7 @@ class OverlayConfig(PluginConfig):
     """How patient and how talkative the overlay is."""
 
     heartbeat_interval: Interval = setting(
-        "6s",
+        "7s",
         "Silence after which a node sends its left neighbour a heartbeat. "
         "Costs 1/heartbeat_interval messages a second a node; lower finds crashes sooner.",
     )
@@ -74,8 +74,8 @@ class OverlayConfig(PluginConfig):
     )
     exchange_interval: Interval = setting(
         "20s",
-        "Between two periodic leaf-set exchanges with the left neighbour (+-20 % jitter); every third time with a "
-        "random member, too. Costs 2.7/exchange_interval messages a second a node; at most 2/3 of lease.",
+        "Between two periodic leaf-set exchanges with the left neighbour (+-20 % jitter); every sixth time with a "
+        "random member, too. Costs 2.3/exchange_interval messages a second a node; at most 2/3 of lease.",
     )
     lease: Interval = setting(
         "30s",
@@ -88,7 +88,7 @@ class OverlayConfig(PluginConfig):
         "twelve soon after a join). Costs 2/table_interval messages a second; lower finds near entries sooner.",
     )
     target_loss: Annotated[float, Field(gt=0.0, lt=1.0)] = setting(
-        0.05,
+        0.1,
         "Share of routes that may meet a dead entry before any re-routing: the period of the entries' probes follows "
         "from it and the observed failures. Lower probes more often.",
     )
@@ -112,8 +112,8 @@ class OverlayConfig(PluginConfig):
     )
     departed_interval: Interval = setting(
         "10s",
-        "Pause before a removed peer is looked for again; it doubles with each attempt, up to 1 h. After a mass loss "
-        "one of the lost is looked for each time. Lower merges two rings sooner after a partition.",
+        "After a mass loss, between two searches for one of the lost peers. In ordinary times a removed member is "
+        "looked for after six times as long, then after pauses that double, up to 1 h. Lower merges two rings sooner.",
     )
     departed_memory: Age = setting(
         "72h",

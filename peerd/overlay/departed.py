@@ -17,6 +17,8 @@ from peerd.messages import PeerRef
 DEPARTED_MAX: Final = 256
 """Remembered peers; the one removed first goes."""
 PROBE_PAUSE_MAX_S: Final = 3600.0
+FIRST_PAUSES: Final = 6
+"""The first search in ordinary times comes after so many of the pauses between searches after a mass loss."""
 ANSWER_PAUSE_MAX_S: Final = 60.0
 """Longest pause for a removed peer that we hear, but that never answers."""
 
@@ -64,7 +66,7 @@ class DepartedPeers:
         before = self._peers.pop(peer.id, None)
         if len(self._peers) >= DEPARTED_MAX:
             del self._peers[next(iter(self._peers))]
-        pause_s = self._pause_s if before is None else before.pause_s
+        pause_s = FIRST_PAUSES * self._pause_s if before is None else before.pause_s
         is_member = was_member or (before is not None and before.was_member)
         removed_at = now if before is None else before.removed_at
         self._peers[peer.id] = Departed(peer, now, removed_at, is_member, has_left, now + pause_s, pause_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from peerd.api import Priority
+from peerd.messages import PeerRef
 from peerd.overlay.membership import NO_HEARTBEAT, SUSPICION_SHARE, Membership
 from peerd.overlay.messages import Heartbeat
 from peerd.overlay.state import OverlayState
@@ -21,7 +22,7 @@ LAG_STRETCH: Final = 2.0
 """A node whose own timers are late is more patient with others, by so many times the lag."""
 VOUCHERS_ASKED_MAX: Final = 4
 """Peers asked in one exchange whether they still see what this node does not."""
-RANDOM_EVERY: Final = 3
+RANDOM_EVERY: Final = 6
 """Exchanges with the left neighbour for one with a random member."""
 
 _HEARTBEAT: Final = Heartbeat()
@@ -37,6 +38,7 @@ class Maintenance:
         self._ticks = 0
         self._is_settling = False
         self._had_lease = True
+        self._settled: tuple[PeerRef | None, PeerRef | None] = (None, None)
         self._heartbeat_due = float("inf")
 
     def start(self) -> None:
@@ -123,6 +125,10 @@ class Maintenance:
     def settle(self) -> None:
         """The leaf set changed a moment ago."""
         self._is_settling = False
-        self._membership.verify_neighbours()
+        leaves = self.state.leaves
+        neighbours = (leaves.left_neighbour(), leaves.right_neighbour())
+        if neighbours != self._settled:
+            self._settled = neighbours
+            self._membership.verify_neighbours()
         if not self.state.leaves.is_complete:
             self._membership.repair()

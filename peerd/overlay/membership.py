@@ -206,7 +206,8 @@ class Membership:
         if probe.attempts < state.config.probe_attempts or self._is_early(probe):
             if peer.id not in state.suspects and state.is_known(peer.id):
                 self._mark(peer, probe.evidence)
-            self._host.set_timer("probe_retry", state.config.probe_retry, peer.id)
+            pause_s = state.config.probe_retry * 2.0 ** max(0, probe.attempts - state.config.probe_attempts + 1)
+            self._host.set_timer("probe_retry", min(pause_s, state.config.ack_timeout_max), peer.id)
             return
         self._finish(probe)
         self._is_unsure = True
@@ -350,6 +351,7 @@ class Membership:
         if state.is_known(peer.id):
             verdict = "left" if evidence == LEFT else "removed"
             state.history.note(peer.id, verdict, evidence, state.silence_s(peer.id))
+        was_neighbour = peer in (state.leaves.left_neighbour(), state.leaves.right_neighbour())
         member = state.leaves.remove(peer.id)
         entry = state.table.remove(peer.id)
         state.heard.pop(peer.id, None)
@@ -368,14 +370,15 @@ class Membership:
             self._host.send(peer, notice, Priority.URGENT)  # if it lives after all, it says so
         if member is None:
             return
-        if is_told:
+        if is_told and was_neighbour:  # its two neighbours tell everybody whom it concerns
             for other in state.leaves:
                 self._host.send(other, notice, Priority.URGENT)
         state.tell_change((), (member,))
-        if evidence != LEFT:
-            self._host.cancel_timer("second_opinion")
-            self._host.set_timer("second_opinion", state.config.vouch_delay)
-        self.verify_neighbours()
+        if was_neighbour:
+            self.verify_neighbours()
+            if evidence != LEFT:
+                self._host.cancel_timer("second_opinion")
+                self._host.set_timer("second_opinion", state.config.vouch_delay)
         self.repair()
 
     def verify_neighbours(self) -> None:

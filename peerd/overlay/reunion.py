@@ -46,13 +46,13 @@ class Reunion:
         self._host.set_timer("reunion", interval_s * self._host.rng.uniform(1.0 - JITTER, 1.0 + JITTER))
 
     def look(self) -> None:
-        """Dial one address, unless its node is a member anyway."""
+        """Dial one address whose node is no member."""
         self._arm()
         state = self.state
-        if not state.is_ready or state.is_leaving:
-            return
-        host, port = self._host.rng.choice(self._addresses)
-        if not any((peer.host, peer.port) == (host, port) for peer in state.leaves):
+        members = {(peer.host, peer.port) for peer in state.leaves}
+        elsewhere = [address for address in self._addresses if address not in members]
+        if elsewhere and state.is_ready and not state.is_leaving:
+            host, port = self._host.rng.choice(elsewhere)
             self._host.dial(host, port, self._dialled)
 
     def _dialled(self, peer: PeerRef | None) -> None:

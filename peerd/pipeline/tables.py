@@ -6,8 +6,7 @@ Words: a *level* is one node's step through one prefix length of one aggregation
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Window, functions as F
 
 DONE = "done"
 SWAPPED = "swapped"

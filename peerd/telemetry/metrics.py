@@ -22,8 +22,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric as MetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 from peerd.api import Metric

@@ -11,8 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from peerd.admin_models import AggregateAnswer, AggregateProgress, ExtractionReport, GroupedValue
 from peerd.client import Client, RequestRefused

@@ -9,8 +9,7 @@ from functools import reduce
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from peerd.errors import ProtocolError
 from protocols.aggregation.functions import (

@@ -7,8 +7,7 @@ from typing import Any, get_args
 
 import msgpack
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.ids import NodeId

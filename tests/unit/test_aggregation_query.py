@@ -7,8 +7,7 @@ from time import perf_counter
 
 import msgpack
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from peerd.errors import ProtocolError
 from protocols.aggregation.functions import FUNCTIONS, GROUPS_HARD_MAX

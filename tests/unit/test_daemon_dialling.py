@@ -9,8 +9,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from peerd.daemon.channel import keeps_old
 from peerd.daemon.dialler import backoff_s, failure_of

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from peerd.daemon.link_telemetry import LINK_METRICS, REASONS, LinkTelemetry, label, reason_of
 from peerd.errors import PeerMisbehaved, ProtocolError

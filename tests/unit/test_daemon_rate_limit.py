@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from peerd.daemon.rate_limit import BAN_MAX_S, BAN_MIN_S, SCORED_PEERS_MAX, MisbehaviourScores, TokenBucket
 from peerd.ids import NodeId

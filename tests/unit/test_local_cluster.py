@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from peerd.admin_models import Peer, Ring
 from peerd.cluster.layout import ClusterRecord, Layout, socket_file

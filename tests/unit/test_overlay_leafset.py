@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from peerd.errors import Bug
 from peerd.ids import RING, NodeId, clockwise_distance, closest

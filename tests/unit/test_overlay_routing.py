@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from peerd.ids import RING, NodeId, closeness, closest, shared_prefix_digits
 from peerd.messages import PeerRef

@@ -7,8 +7,7 @@ import random
 import statistics
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from peerd.overlay.coordinates import ERROR_MAX, HEIGHT_MIN_MS, ORIGIN, POSITION_MAX_MS, Coordinate, Vivaldi
 from peerd.overlay.tuning import FAILURES_KEPT, FailureRate, dead_probability, probe_period_s, table_hops

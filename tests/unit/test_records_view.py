@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from peerd.api import LeafSet, RecordRole
 from peerd.ids import RING, NodeId, clockwise_distance, closeness

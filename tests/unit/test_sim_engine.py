@@ -7,8 +7,7 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from peerd.errors import Bug, ConfigError
 from peerd.sim import engine as engine_module

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from peerd.daemon import plugin_store, state_directory
 from peerd.daemon.durable_files import write_atomically, write_new_file

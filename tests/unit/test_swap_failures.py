@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from peerd.api import AcceptSwap, RefuseSwap, SizedBlob, SwapRequest, Value
 from peerd.errors import Bug, ProtocolError, Unavailable

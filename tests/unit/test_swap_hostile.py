@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 from blake3 import blake3
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from peerd.api import AcceptSwap
 from peerd.errors import Bug, ProtocolError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgpack
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from peerd.errors import ProtocolError
 from peerd.messages import Message, decode_body, encode_body, unpack
