@@ -6,7 +6,7 @@ Each hop acknowledges to the one before it; silence means suspicion and another 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -18,10 +18,12 @@ from peerd.messages import Message, PeerRef, encode_body
 from peerd.overlay.dedupe import Window
 from peerd.overlay.membership import Membership
 from peerd.overlay.messages import KEYS_MAX, LookupProbe, Route, RouteAck, Trace, TraceHop
-from peerd.overlay.routing import Step, next_step
+from peerd.overlay.routing import Decision, Step, next_step
 from peerd.overlay.state import OverlayState
 
 HELD_MAX: Final = 1024
+DETOURS_MAX: Final = 2
+"""Hops of one message through whoever vouches for a peer; one more, and it waits instead."""
 ACCEPTED: Final = RouteAck(True)
 REFUSED: Final = RouteAck(False)
 NOT_ROOT: Final = RouteAck(False, not_root=True)
@@ -118,16 +120,15 @@ class Forwarder:
             self._drop("deadline", len(transit.route.keys))
             return
         excluded = transit.excluded.union(state.suspects) if state.suspects else transit.excluded
-        groups: dict[NodeId, tuple[PeerRef, list[NodeId]]] = {}
+        groups: dict[tuple[NodeId, bool], tuple[PeerRef, list[NodeId]]] = {}
         waiting: list[NodeId] = []
         for key in transit.route.keys:
             step, peer = next_step(key, state.leaves, state.table, excluded)
-            if step is Step.DELIVER and len(state.vouches):
-                peer = state.vouches.owner_beyond(key, state.own, self._host.now())
-                if peer is not None and (peer.id in excluded or peer.id == transit.came_from):
-                    step = Step.WAIT
-            is_fenced = peer is None and step is Step.DELIVER and not state.may_serve
-            if step is Step.WAIT or not state.is_ready or is_fenced:
+            is_detour = False
+            if step is Step.DELIVER:
+                step, peer = self._step_at_root(key, transit, excluded)
+                is_detour = peer is not None
+            if step is Step.WAIT or not state.is_ready:
                 waiting.append(key)
                 continue
             hop: PeerRef | None = self._host.peer if peer is None else peer
@@ -138,11 +139,20 @@ class Forwarder:
             if hop.id == state.own:
                 self._deliver(transit.route, key)
             else:
-                groups.setdefault(hop.id, (hop, []))[1].append(key)
-        for hop, keys in groups.values():
-            self._send(hop, transit, tuple(keys))
+                groups.setdefault((hop.id, is_detour), (hop, []))[1].append(key)
+        for (_, is_detour), (hop, keys) in groups.items():
+            self._send(hop, transit, tuple(keys), is_detour=is_detour)
         if waiting:
             self._hold(transit, tuple(waiting))
+
+    def _step_at_root(self, key: NodeId, transit: Transit, excluded: Container[NodeId]) -> Decision:
+        """This node knows nobody closer that it can reach: deliver, when it may; pass on, when others can reach one."""
+        state = self.state
+        voucher = state.vouches.owner_beyond(key, state.own, self._host.now()) if len(state.vouches) else None
+        if voucher is None:
+            return Decision(Step.DELIVER if state.may_serve else Step.WAIT)
+        is_stuck = voucher.id in excluded or voucher.id == transit.came_from or transit.route.detours >= DETOURS_MAX
+        return Decision(Step.WAIT) if is_stuck else Decision(Step.FORWARD, voucher)
 
     def _upcall(self, route: Route, key: NodeId, hop: PeerRef) -> PeerRef | None:
         if route.type_id == LookupProbe.TYPE_ID:
@@ -155,7 +165,7 @@ class Forwarder:
         elif self._window.is_new((route.source.id, route.epoch, route.sequence, key)):
             self._host.deliver_upcall(key, route.type_id, route.body, route.source)
 
-    def _send(self, hop: PeerRef, transit: Transit, keys: tuple[NodeId, ...]) -> None:
+    def _send(self, hop: PeerRef, transit: Transit, keys: tuple[NodeId, ...], *, is_detour: bool) -> None:
         state, route = self.state, transit.route
         trace = route.trace
         if trace is not None:
@@ -176,7 +186,15 @@ class Forwarder:
             self._reroute(part, hop)
 
         message = Route(
-            keys, route.type_id, route.body, route.source, route.epoch, route.sequence, route.hops + 1, trace
+            keys,
+            route.type_id,
+            route.body,
+            route.source,
+            route.epoch,
+            route.sequence,
+            route.hops + 1,
+            trace,
+            route.detours + is_detour,
         )
         self._host.request(hop, message, state.proximity.timeout_s(hop.id), answered, silent, Priority.NORMAL)
 

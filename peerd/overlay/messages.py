@@ -52,7 +52,8 @@ class Route(Message):
     """A plugin's message on its way to the roots of ``keys``; answered by `RouteAck` at each hop.
 
     ``body`` is the encoded message of type ``type_id``, opaque to the hops. (``source``, ``epoch``, ``sequence``) is
-    unique, and with the key names one delivery. ``trace`` is collected only when it is not ``None``.
+    unique, and with the key names one delivery. ``trace`` is collected only when it is not ``None``. ``detours``:
+    hops that led away from the key, to somebody who reaches a peer that the hop before could not.
     """
 
     keys: Keys
@@ -63,6 +64,7 @@ class Route(Message):
     sequence: U64
     hops: U8
     trace: Trace | None = None
+    detours: U8 = 0
 
 
 @message(0x0011, bytes_max=_SMALL)

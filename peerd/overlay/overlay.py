@@ -106,6 +106,13 @@ class Overlay(Plugin):
         """Whether this node has joined, its leaf set is complete, and it is not leaving."""
         return self.state.is_ready and not self.state.is_leaving
 
+    def serves(self, key: NodeId) -> bool:
+        """Whether this node answers as root for ``key`` now: closest as far as it knows, lease held, nobody vouched."""
+        state = self.state
+        if not (state.is_root(key) and state.may_serve):
+            return False
+        return state.vouches.owner_beyond(key, state.own, self._now()) is None
+
     def route(self, key: NodeId, message: Message) -> None:
         """To the root of ``key``, at most once."""
         self.forwarder.originate((key,), message)

@@ -11,7 +11,6 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from peerd.ids import NodeId, closest
-from peerd.overlay.routing import Step, next_step
 from peerd.sim.network import Network
 
 if TYPE_CHECKING:
@@ -156,7 +155,4 @@ class Truth:
 
 def answers_for(place: Place, key: NodeId) -> bool:
     """Whether this node would deliver a message for ``key`` that it got now, instead of passing it on or waiting."""
-    state = place.node.overlay.state
-    if not place.node.is_ready:
-        return False
-    return next_step(key, state.leaves, state.table, state.suspects).step is Step.DELIVER
+    return place.node.is_ready and place.node.overlay.serves(key)

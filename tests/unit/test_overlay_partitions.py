@@ -28,13 +28,7 @@ def is_suspicious(place: Place) -> bool:
 
 def servers(ring: OverlayRing, key: NodeId) -> list[Place]:
     """Who would answer as root of the key now."""
-    return [
-        place
-        for place in ring.live_nodes()
-        if (state := place.node.overlay.state).may_serve
-        and state.is_root(key)
-        and state.vouches.owner_beyond(key, place.id, ring.now) is None
-    ]
+    return [place for place in ring.live_nodes() if place.node.overlay.serves(key)]
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9])

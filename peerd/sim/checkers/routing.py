@@ -124,8 +124,8 @@ class Progress(Checker):
     """Each hop is closer to the key or shares a longer prefix with it; hops stay few; no copy comes by twice.
 
     The hop inside a leaf set may share a shorter prefix, which is why one of the two is enough. Whether a copy came by
-    before is seen on lookups, which carry their way; a plugin that redirects messages is left alone. Hops and loops
-    are not asked for until the network has been calm for `DETECT_S`.
+    before is seen on lookups, which carry their way; a message that a plugin redirects, or that is on a detour, is left
+    alone. Hops and loops are not asked for until the network has been calm for `DETECT_S`.
     """
 
     name = "progress"
@@ -140,7 +140,7 @@ class Progress(Checker):
         """Judge the hop that brought it here."""
         here, there = place.id, source.id
         self.hops_max = max(self.hops_max, message.hops)
-        if _is_redirected(place, message.type_id):
+        if message.detours or _is_redirected(place, message.type_id):
             return None
         for key in message.keys:
             if shared_prefix_digits(here, key) <= shared_prefix_digits(there, key) and not is_closer(key, here, there):
