@@ -12,7 +12,7 @@ from enum import IntEnum
 from random import Random
 from typing import TYPE_CHECKING, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from peerd import limits
 from peerd.errors import Bug
@@ -20,6 +20,7 @@ from peerd.messages import PeerRef
 from peerd.sim.engine import Engine
 from peerd.sim.latency import EuclideanLatency, LatencyModel
 from peerd.sim.rng import fork
+from peerd.sim.tables import Bytes, Rate, Table
 
 if TYPE_CHECKING:
     from peerd.sim.driver import SimDriver
@@ -37,15 +38,13 @@ DOWNLINK_WAIT_MIN_S: Final = 1e-4
 """A shorter wait for a busy downlink is not worth an event of its own (it still counts for those behind)."""
 
 
-class NetworkConfig(BaseModel):
+class NetworkConfig(Table):
     """The parameters of the model network."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    up_bytes_per_s: float | None = Field(
+    up_bytes_per_s: Rate | None = Field(
         default=125e6, gt=0, description="Sending rate of a node, bytes a second (1 Gbit/s); null: unlimited."
     )
-    down_bytes_per_s: float | None = Field(
+    down_bytes_per_s: Rate | None = Field(
         default=125e6, gt=0, description="Receiving rate of a node, bytes a second (1 Gbit/s); null: unlimited."
     )
     jitter: float = Field(
@@ -61,7 +60,7 @@ class NetworkConfig(BaseModel):
         "stressed) or delay it until it gets through, as TCP does. Bulk streams are always retransmitted.",
     )
     is_fifo: bool = Field(default=True, description="Whether messages of one pair and direction keep their order.")
-    piece_bytes: int = Field(
+    piece_bytes: Bytes = Field(
         default=64 * limits.KIB,
         ge=1024,
         le=16 * limits.MIB,
@@ -184,7 +183,7 @@ class Network:
 
     def configure(self, **changes: float) -> None:
         """Change loss, duplication or jitter from now on. Raises ``ValueError`` for a bad value."""
-        self.config = NetworkConfig.model_validate({**self.config.model_dump(), **changes})
+        self.config = NetworkConfig.model_validate({**dict(self.config), **changes})
         self.changed()
 
     def changed(self) -> None:

@@ -19,6 +19,7 @@ from peerd.sim.report import CheckResult, LookupSummary, PhaseSummary, ScenarioR
 from peerd.sim.rng import random_id
 from peerd.sim.scenario import Phase, Scenario
 from peerd.sim.simulation import Place, Simulation
+from peerd.sim.tables import Selection
 from peerd.sim.world import SimulationFailure
 
 Progress = Callable[[str, float], None]
@@ -169,7 +170,7 @@ class Runner:
 
     # Faults
 
-    def _select(self, action: actions.Selection, among: list[Place], default: int) -> list[Place]:
+    def _select(self, action: Selection, among: list[Place], default: int) -> list[Place]:
         if action.nodes is not None:
             chosen = [self._place(index) for index in action.nodes]
             return [place for place in chosen if place in among]
