@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from peerd.errors import ConfigError
 from peerd.overlay.config import OverlayConfig
 from peerd.sim.checkers import BY_NAME
+from peerd.sim.fault_actions import FAULTS, AnyFault
 from peerd.sim.network import NetworkConfig
 from peerd.sim.tables import NODES_MAX, Action, Seconds, Selection, Table
 from peerd.sim.topology import FOLDER, Topology
@@ -34,9 +35,9 @@ class Join(Action):
 
 
 class Strike(Selection):
-    """Running nodes are killed, vanish, are stopped in order, or pause. Default: one node."""
+    """Running nodes are killed, vanish, or are stopped in order. Default: one node."""
 
-    do: Literal["kill", "silence", "stop", "pause"]
+    do: Literal["kill", "silence", "stop"]
     spacing_s: Seconds = Field(default=0.0, ge=0, description="Between two nodes, seconds.")
 
 
@@ -47,27 +48,10 @@ class Revive(Selection):
     spacing_s: Seconds = Field(default=0.0, ge=0, description="Between two nodes, seconds.")
 
 
-class Partition(Action):
-    """Cut the network into groups."""
-
-    do: Literal["partition"]
-    shares: tuple[float, ...] = Field(
-        default=(0.5, 0.5), min_length=2, max_length=64, description="Share of the nodes in each group."
-    )
-
-
 class Heal(Action):
-    """Undo partitions, cuts and clogs."""
+    """Undo every fault of the network but what ``[network]`` and the action ``network`` say."""
 
     do: Literal["heal"]
-
-
-class Cut(Action):
-    """Nothing gets from one node to another; the other direction stays."""
-
-    do: Literal["cut"]
-    source: int = Field(ge=0, description="Index of the node that is not heard any more.")
-    target: int = Field(ge=0, description="Index of the node that does not hear it.")
 
 
 class Clog(Action):
@@ -86,6 +70,8 @@ class Conditions(Action):
     loss: float | None = Field(default=None, ge=0, lt=1, description="New probability that a message is lost.")
     duplication: float | None = Field(default=None, ge=0, lt=1, description="New probability of a second copy.")
     jitter: float | None = Field(default=None, ge=0, le=1, description="New jitter, as a share of the latency.")
+    reordering: float | None = Field(default=None, ge=0, lt=1, description="New probability that a message is held up.")
+    clog: float | None = Field(default=None, ge=0, lt=1, description="New probability, a second, that a path stops.")
 
 
 class Lookups(Action):
@@ -133,7 +119,7 @@ class Call(Action):
 
 
 AnyAction = Annotated[
-    Join | Strike | Revive | Partition | Heal | Cut | Clog | Conditions | Lookups | WaitReady | Check | Call,
+    Join | Strike | Revive | AnyFault | Heal | Clog | Conditions | Lookups | WaitReady | Check | Call,
     Field(discriminator="do"),
 ]
 
@@ -209,11 +195,10 @@ def parse_scenario(tree: dict[str, Any], file: str | None = None) -> Scenario:
 
 _ACTIONS: Final[dict[str, type[BaseModel]]] = {
     "join": Join,
-    **dict.fromkeys(("kill", "silence", "stop", "pause"), Strike),
+    **dict.fromkeys(("kill", "silence", "stop"), Strike),
     **dict.fromkeys(("resume", "restart"), Revive),
-    "partition": Partition,
+    **FAULTS,
     "heal": Heal,
-    "cut": Cut,
     "clog": Clog,
     "network": Conditions,
     "lookups": Lookups,
