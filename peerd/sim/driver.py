@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 BACKLOG_MAX: Final = 100_000
 """Events kept for a paused node; its socket buffers are not endless either."""
 
+LINK_UNUSED_S: Final = 600.0
+"""A control link without messages for this long is closed, as by the daemon; it comes back when it is needed."""
+LINKS_SWEEP_S: Final = 60.0
+"""How often a node looks for such links at most."""
 _LAST_USED: Final = attrgetter("last_used_s")
 
 TIMER_MARK: Final = 0x54494D
@@ -121,6 +125,7 @@ class SimDriver:
         self._stores = stores
         self._backlog: list[tuple[Callable[[Any], None], Any]] = []
         self._timer_mark = mark_of(port.index, TIMER_MARK)
+        self._is_sweeping = False
 
     def attach(self, node: Receiver | Node) -> None:
         """Say whom to drive; once, before anything can arrive."""
@@ -267,7 +272,25 @@ class SimDriver:
             if idle is not None:
                 self.disconnect(idle.peer, "links_max")
         link = self.links[target.peer.id] = Link(self.network, self, target)
+        if not self._is_sweeping:
+            self._sweep_later(LINK_UNUSED_S)
         return link
+
+    def _sweep_later(self, delay_s: float) -> None:
+        self._is_sweeping = True
+        self.engine.schedule(self.engine.now + delay_s, self._timer_mark, self._sweep_links)
+
+    def _sweep_links(self, _: None) -> None:
+        """Close what nobody has used, as the daemon does; look again when the next one may be due."""
+        self._is_sweeping = False
+        if not self.is_alive or not self.links:
+            return
+        due = self.engine.now - LINK_UNUSED_S
+        if self.state is State.RUNNING:  # a paused process closes nothing
+            for link in [link for link in self.links.values() if link.is_open and link.last_used_s <= due]:
+                self.disconnect(link.peer, "idle")
+        oldest = min((link.last_used_s for link in self.links.values()), default=due)
+        self._sweep_later(max(oldest - due, LINKS_SWEEP_S))
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         """Tell the node that a peer cannot be reached, unless it is paused or dead."""

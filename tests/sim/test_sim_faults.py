@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from peerd.errors import ConfigError
 from peerd.messages import Message, PeerRef, message
 from peerd.sim.clock import DRIFT_MAX, WALL_TIME_START_S, Clock
+from peerd.sim.driver import LINK_UNUSED_S, LINKS_SWEEP_S
 from peerd.sim.fault_actions import FAULTS, AnyFault, inject
 from peerd.sim.faults import Impairment, Scope, between_groups, majorities_ring
 from peerd.sim.network import CONNECT_RETRY_S, CONNECT_TIMEOUT_S, SEND_TIMEOUT_S, NetworkConfig
@@ -363,6 +364,25 @@ def test_pause_ends_by_itself_but_not_for_another_process() -> None:
     world.pause(world.nodes[1])
     world.run_for(10.0)
     assert [place.is_live for place in world.nodes] == [True, False, True], "node 1 was paused anew, for good"
+
+
+# Idle links
+
+
+def test_links_that_nobody_uses_are_closed() -> None:
+    world = meshed(3)
+    for _ in range(12):
+        say(world, 0, 1)
+        world.run_for(LINK_UNUSED_S / 8)
+    assert {len(place.driver.links) for place in world.nodes[:2]} == {1} and not world.nodes[2].driver.links
+    assert world.nodes[1].peer.id in world.nodes[0].driver.links
+    world.run_for(LINK_UNUSED_S + LINKS_SWEEP_S)
+    assert not any(place.driver.links for place in world.nodes)
+    assert not any(place.node.downs for place in world.nodes), "nobody is told"
+    assert world.pending == 0, "and nothing goes on in an idle world"
+    say(world, 2, 0, "again")
+    world.run_for(1.0)
+    assert world.nodes[0].node.texts()[-1] == "again"
 
 
 # In a scenario
