@@ -168,13 +168,13 @@ class SimDriver:
         """SIGSTOP."""
         if self.state is State.RUNNING:
             self.state = State.PAUSED
-            self.network.changed()
+            self.network.version += 1
 
     def resume(self) -> None:
         """SIGCONT: what came in meanwhile is handled now, in order."""
         if self.state is State.PAUSED:
             self.state = State.RUNNING
-            self.network.changed()
+            self.network.version += 1
             kept, self._backlog = self._backlog, []
             for function, argument in kept:
                 self.engine.schedule(self.engine.now, self._timer_mark, function, argument)

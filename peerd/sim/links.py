@@ -124,7 +124,7 @@ class Link:
     def send(self, frame: Frame) -> None:
         """Queue one frame."""
         network = self._network
-        if self._version != network.version and not self._refresh():
+        if self._version != network.paths_version and not self._refresh():
             self._send_blocked(frame)
             return
         engine = self._engine
@@ -305,7 +305,7 @@ class Link:
             self._last_arrival = max(self._last_arrival, clogged_until + self._latency_s)
         self._blocked_since = None
         self._configure()
-        self._version = network.version
+        self._version = network.paths_version
         return True
 
     def _configure(self) -> None:
@@ -370,7 +370,7 @@ class Link:
         self._is_checked = False
         if self.state is not LinkState.OPEN or not self.source.is_alive:
             return
-        if self._refresh() and self._version == self._network.version:
+        if self._refresh() and self._version == self._network.paths_version:
             return  # healed
         if self._is_reset_by_peer():
             self._down("reset")

@@ -143,7 +143,11 @@ class Port:
 
 
 class Network:
-    """All ports, the faults, and the counters. ``version`` changes whenever reachability may have."""
+    """All ports, the faults, and the counters.
+
+    ``version`` changes whenever somebody comes, goes, stops, or is reached in another way; ``paths_version`` only when a
+    link must look again at where it leads.
+    """
 
     __slots__ = (
         "_clogs",
@@ -161,6 +165,7 @@ class Network:
         "frames_delivered",
         "frames_delivered_bytes",
         "latency",
+        "paths_version",
         "ports",
         "seed",
         "stalled",
@@ -175,6 +180,7 @@ class Network:
         self.latency = latency if latency is not None else EuclideanLatency(seed)
         self.ports: list[Port] = []
         self.version = 0
+        self.paths_version = 0
         self.stalled: dict[Link, None] = {}
         """Links that hold frames until a cut heals, in the order in which they stalled."""
         self.frames_delivered = 0
@@ -229,6 +235,7 @@ class Network:
     def changed(self) -> None:
         """Reachability may have changed: links look again, and stalled ones retry."""
         self.version += 1
+        self.paths_version += 1
         for link in list(self.stalled):
             link.retry()
 

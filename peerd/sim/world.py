@@ -161,7 +161,7 @@ class World(Generic[N]):
         place.port.driver = driver
         place.current = self.boot(place, driver)
         driver.attach(place.current)
-        self.network.changed()
+        self.network.version += 1
         self.started(place)
 
     def kill(self, place: SimNode[N]) -> None:
