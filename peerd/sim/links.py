@@ -56,18 +56,15 @@ class Link:
         "_blocked_since",
         "_deadline",
         "_engine",
-        "_heap",
         "_held",
         "_held_bytes",
         "_impairment",
         "_is_checked",
         "_is_impaired",
-        "_jitter_s",
         "_last_arrival",
         "_latency_s",
         "_mark",
         "_network",
-        "_on_arrival",
         "_port",
         "_twin",
         "_version",
@@ -81,8 +78,6 @@ class Link:
     def __init__(self, network: Network, source: SimDriver, target_port: Port) -> None:
         self._network = network
         self._engine = network.engine
-        self._heap = network.engine.heap
-        self._on_arrival = self.arrived  # bound once, not for every message
         self._port = source.port
         self.source = source
         self.peer: PeerRef = target_port.peer
@@ -90,10 +85,9 @@ class Link:
         self.target: SimDriver | None = None
         self.state = LinkState.CONNECTING
         self._latency_s = network.latency_s(source.port, target_port)
-        self._jitter_s = 0.0
         self._is_impaired = False
         self._impairment: Impairment | None = None
-        self._mark = mark_of(target_port.index, 0)
+        self._mark = target_port.mark
         self._last_arrival = 0.0
         self._version = -1
         self._twin: Link | None = None
@@ -136,7 +130,7 @@ class Link:
         if departure < now:
             departure = now
         port.up_free_at = departure = departure + size * port.up_s_per_byte
-        delay_s = self._latency_s + self._jitter_s * port.draw()
+        delay_s = self._latency_s * (1.0 + network.jitter * port.draw())
         if self._is_impaired:
             self._send_impaired(frame, network.through_link(port, self.target_port, departure, size) + delay_s)
             return
@@ -145,9 +139,8 @@ class Link:
             arrival = self._last_arrival
         self._last_arrival = arrival
         engine.sequence = sequence = engine.sequence + 1
-        heapq.heappush(
-            self._heap, (arrival, sequence, self._mark | zlib.crc32(body, frame.type_id), self._on_arrival, frame)
-        )
+        mark = self._mark | zlib.crc32(body, frame.type_id)
+        heapq.heappush(engine.heap, (arrival, sequence, mark, self.arrived, frame))
 
     def _send_impaired(self, frame: Frame, arrival: float) -> None:
         """Loss, clogs, duplication and reordering, where the path has any."""
@@ -310,7 +303,6 @@ class Link:
 
     def _configure(self) -> None:
         config = self._network.config
-        self._jitter_s = self._latency_s * config.jitter
         self._impairment = self._network.impairment(self._port, self.target_port)
         has_rate = config.link_bytes_per_s is not None
         self._is_impaired = self._impairment is not None or has_rate or not config.is_fifo

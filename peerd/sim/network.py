@@ -111,6 +111,7 @@ class Port:
         "draw",
         "driver",
         "index",
+        "mark",
         "peer",
         "up_free_at",
         "up_s_per_byte",
@@ -118,6 +119,7 @@ class Port:
 
     def __init__(self, index: int, peer: PeerRef, config: NetworkConfig, generator: Random) -> None:
         self.index = index
+        self.mark = mark_of(index, 0)
         self.peer = peer
         self.driver: SimDriver | None = None
         self.draw: Callable[[], float] = generator.random
@@ -145,8 +147,8 @@ class Port:
 class Network:
     """All ports, the faults, and the counters.
 
-    ``version`` changes whenever somebody comes, goes, stops, or is reached in another way; ``paths_version`` only when a
-    link must look again at where it leads.
+    ``version`` changes whenever somebody comes, goes, stops, or is reached in another way; ``paths_version`` only when
+    a link must look again at where it leads.
     """
 
     __slots__ = (
@@ -164,6 +166,7 @@ class Network:
         "engine",
         "frames_delivered",
         "frames_delivered_bytes",
+        "jitter",
         "latency",
         "paths_version",
         "ports",
@@ -191,6 +194,7 @@ class Network:
         """Control frames that never arrived, by reason."""
         self._ports_by_address: dict[tuple[str, int], Port] = {}
         self._everywhere = config.impairment()
+        self.jitter = config.jitter
         self._faults = 0
         self._cuts: dict[int, Cut] = {}
         self._impairments: dict[int, tuple[Impairment, Scope]] = {}
@@ -230,6 +234,7 @@ class Network:
         """Change loss, duplication, jitter and the like from now on. Raises ``ValueError`` for a bad value."""
         self.config = NetworkConfig.model_validate({**dict(self.config), **changes})
         self._everywhere = self.config.impairment()
+        self.jitter = self.config.jitter
         self.changed()
 
     def changed(self) -> None:
