@@ -8,6 +8,7 @@ the node is dead.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -17,6 +18,7 @@ from peerd.driver import StreamHandler
 from peerd.errors import Bug, PeerMisbehaved, Unavailable
 from peerd.ids import format_id
 from peerd.messages import PeerRef
+from peerd.sim.clock import WALL_TIME_START_S
 from peerd.sim.engine import Engine, Timer, mark_of
 from peerd.sim.links import Link
 from peerd.sim.network import CONNECT_RETRY_S, CONNECT_TIMEOUT_S, Network, Port, State
@@ -27,10 +29,14 @@ from peerd.wire.frames import Frame
 if TYPE_CHECKING:
     from peerd.node import Node
 
-WALL_TIME_START_S: Final = 1_767_225_600.0
-"""2026-01-01T00:00:00Z: where the virtual wall clock starts."""
 BACKLOG_MAX: Final = 100_000
 """Events kept for a paused node; its socket buffers are not endless either."""
+
+LINK_UNUSED_S: Final = 600.0
+"""A control link without messages for this long is closed, as by the daemon; it comes back when it is needed."""
+LINKS_SWEEP_S: Final = 60.0
+"""How often a node looks for such links at most."""
+_LAST_USED: Final = attrgetter("last_used_s")
 
 TIMER_MARK: Final = 0x54494D
 DIAL_MARK: Final = 0x44494C
@@ -93,11 +99,6 @@ class SimStore:
         return sorted(self._values)
 
 
-def _last_used(link: Link) -> float:
-    back = link.back()
-    return max(link.last_arrival_s, back.last_arrival_s if back is not None else 0.0)
-
-
 class SimDriver:
     """See the module. ``stores`` belongs to the node, not to this incarnation of it."""
 
@@ -124,6 +125,7 @@ class SimDriver:
         self._stores = stores
         self._backlog: list[tuple[Callable[[Any], None], Any]] = []
         self._timer_mark = mark_of(port.index, TIMER_MARK)
+        self._is_sweeping = False
 
     def attach(self, node: Receiver | Node) -> None:
         """Say whom to drive; once, before anything can arrive."""
@@ -166,13 +168,13 @@ class SimDriver:
         """SIGSTOP."""
         if self.state is State.RUNNING:
             self.state = State.PAUSED
-            self.network.changed()
+            self.network.version += 1
 
     def resume(self) -> None:
         """SIGCONT: what came in meanwhile is handled now, in order."""
         if self.state is State.PAUSED:
             self.state = State.RUNNING
-            self.network.changed()
+            self.network.version += 1
             kept, self._backlog = self._backlog, []
             for function, argument in kept:
                 self.engine.schedule(self.engine.now, self._timer_mark, function, argument)
@@ -197,19 +199,23 @@ class SimDriver:
     # Clock, randomness, timers
 
     def now(self) -> float:
-        """Virtual seconds since the simulation began."""
-        return self.engine.now
+        """Virtual seconds since the simulation began, as this machine's clock has it."""
+        clock = self.port.clock
+        return self.engine.now if clock is None else clock.monotonic(self.engine.now)
 
     def wall_time(self) -> float:
-        """Virtual time of day."""
-        return WALL_TIME_START_S + self.engine.now
+        """Virtual time of day, as this machine's clock has it."""
+        clock = self.port.clock
+        return WALL_TIME_START_S + self.engine.now if clock is None else clock.wall(self.engine.now)
 
     def rng(self, purpose: str) -> Random:
         """Forked for (seed, node, boot, purpose): a restarted node does not repeat itself."""
         return fork(self.world.seed, "node", self.port.index, self.boot_epoch, purpose)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """One-shot timer."""
+        """One-shot timer, by this machine's clock."""
+        if self.port.clock is not None:
+            delay_s = self.port.clock.true_s(delay_s)
         return self.engine.call_later(delay_s, self._timer_mark, callback, self.fire)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
@@ -262,11 +268,29 @@ class SimDriver:
     def add_link(self, target: Port) -> Link:
         """A new link to a port. Over the limit, the open one that has not been used for longest makes room."""
         if len(self.links) >= limits.LINKS_MAX:
-            idle = min((link for link in self.links.values() if link.is_open), key=_last_used, default=None)
+            idle = min((link for link in self.links.values() if link.is_open), key=_LAST_USED, default=None)
             if idle is not None:
                 self.disconnect(idle.peer, "links_max")
         link = self.links[target.peer.id] = Link(self.network, self, target)
+        if not self._is_sweeping:
+            self._sweep_later(LINK_UNUSED_S)
         return link
+
+    def _sweep_later(self, delay_s: float) -> None:
+        self._is_sweeping = True
+        self.engine.schedule(self.engine.now + delay_s, self._timer_mark, self._sweep_links)
+
+    def _sweep_links(self, _: None) -> None:
+        """Close what nobody has used, as the daemon does; look again when the next one may be due."""
+        self._is_sweeping = False
+        if not self.is_alive or not self.links:
+            return
+        due = self.engine.now - LINK_UNUSED_S
+        if self.state is State.RUNNING:  # a paused process closes nothing
+            for link in [link for link in self.links.values() if link.is_open and link.last_used_s <= due]:
+                self.disconnect(link.peer, "idle")
+        oldest = min((link.last_used_s for link in self.links.values()), default=due)
+        self._sweep_later(max(oldest - due, LINKS_SWEEP_S))
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         """Tell the node that a peer cannot be reached, unless it is paused or dead."""
@@ -282,7 +306,11 @@ class SimDriver:
         if target is None or target is self.port:
             self._later(CONNECT_RETRY_S, DIAL_MARK, lambda: done(None))
             return
-        self._dial_due(target, done, self.engine.now + CONNECT_TIMEOUT_S, self.network.rtt_s(self.port, target))
+        wait_s = self.network.handshake_s(self.port, target)
+        if wait_s > CONNECT_TIMEOUT_S:
+            self._later(CONNECT_TIMEOUT_S, DIAL_MARK, lambda: done(None))
+        else:
+            self._dial_due(target, done, self.engine.now + CONNECT_TIMEOUT_S, wait_s)
 
     def _dial_due(self, target: Port, done: Callable[[PeerRef | None], None], deadline: float, wait_s: float) -> None:
         def due() -> None:

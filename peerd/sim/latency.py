@@ -1,21 +1,20 @@
 """How long a bit travels from one node to another: one fixed one-way delay for each pair, seconds.
 
 Models know nodes by index. The delay of a pair never changes during a run (jitter is the network's), so that proximity
-means something and a measured RTT can be compared with the truth.
+means something and a measured RTT can be compared with the truth. Here are the models that are a formula; those that
+come from a file or a graph are in `peerd.sim.topology_sites` and `peerd.sim.topology_graph`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Protocol
 
-from peerd.errors import ConfigError
 from peerd.sim.rng import fork
 
 
 class LatencyModel(Protocol):
-    """A function of two node indices."""
+    """A function of two node indices. A link asks once, so it need not be faster than some microseconds."""
 
     def latency_s(self, source: int, target: int) -> float:
         """One-way delay, seconds, at least 0; the same whenever it is asked."""
@@ -36,12 +35,14 @@ class EuclideanLatency:
     """Nodes at random points of a square; delay is a minimum plus the distance.
 
     ``side_s`` is the side of the square as a one-way delay: the mean distance is about 0.52 of it, the largest 1.41.
+    On a torus opposite sides touch, no node is at an edge, and the mean is 0.38 of the side, the largest 0.71.
     """
 
-    def __init__(self, seed: int, side_s: float = 0.08, minimum_s: float = 0.001) -> None:
+    def __init__(self, seed: int, side_s: float = 0.08, minimum_s: float = 0.001, *, is_torus: bool = False) -> None:
         self._seed = seed
         self._side_s = side_s
         self._minimum_s = minimum_s
+        self._is_torus = is_torus
         self._points: dict[int, tuple[float, float]] = {}
 
     def point(self, index: int) -> tuple[float, float]:
@@ -53,28 +54,40 @@ class EuclideanLatency:
         return point
 
     def latency_s(self, source: int, target: int) -> float:
-        """Minimum plus straight-line distance."""
-        return self._minimum_s + math.dist(self.point(source), self.point(target))
+        """Minimum plus straight-line distance, the shortest way round on a torus."""
+        a, b = self.point(source), self.point(target)
+        if not self._is_torus:
+            return self._minimum_s + math.dist(a, b)
+        across, along = abs(a[0] - b[0]), abs(a[1] - b[1])
+        side_s = self._side_s
+        return self._minimum_s + math.hypot(min(across, side_s - across), min(along, side_s - along))
 
 
-class MatrixLatency:
-    """Measured delays between sites; node ``i`` is at site ``i mod sites``.
+class SphereLatency:
+    """Nodes at random points of a sphere; delay is a minimum plus the great-circle distance.
 
-    ``rows[a][b]`` is the one-way delay from site a to site b, seconds. Raises `ConfigError` unless the matrix is
-    square, finite and not negative. Two nodes of one site are at least ``local_s`` apart.
+    ``half_turn_s`` is the one-way delay between opposite points. The mean distance is half of it.
     """
 
-    def __init__(self, rows: Sequence[Sequence[float]], local_s: float = 0.0005) -> None:
-        size = len(rows)
-        if size == 0 or any(len(row) != size for row in rows):
-            raise ConfigError("a latency matrix must be square and not empty", key="network.matrix_s")
-        if any(not math.isfinite(value) or value < 0 for row in rows for value in row):
-            raise ConfigError("a latency must be a number of seconds, 0 or more", key="network.matrix_s")
-        self._rows = [list(row) for row in rows]
-        self._local_s = local_s
+    def __init__(self, seed: int, half_turn_s: float = 0.1, minimum_s: float = 0.001) -> None:
+        self._seed = seed
+        self._half_turn_s = half_turn_s
+        self._minimum_s = minimum_s
+        self._points: dict[int, tuple[float, float, float]] = {}
+
+    def point(self, index: int) -> tuple[float, float, float]:
+        """Where a node is: a unit vector, uniform on the sphere (Archimedes: uniform height and longitude)."""
+        point = self._points.get(index)
+        if point is None:
+            generator = fork(self._seed, "coordinates", index)
+            height = 2.0 * generator.random() - 1.0
+            longitude = 2.0 * math.pi * generator.random()
+            radius = math.sqrt(1.0 - height * height)
+            point = self._points[index] = (radius * math.cos(longitude), radius * math.sin(longitude), height)
+        return point
 
     def latency_s(self, source: int, target: int) -> float:
-        """The delay between the two nodes' sites."""
-        size = len(self._rows)
-        a, b = source % size, target % size
-        return max(self._rows[a][b], self._local_s) if a == b else self._rows[a][b]
+        """Minimum plus great-circle distance."""
+        # by the chord: exact for near points too, where the arc cosine of a product is not
+        chord = math.dist(self.point(source), self.point(target))
+        return self._minimum_s + self._half_turn_s * 2.0 * math.asin(min(chord / 2.0, 1.0)) / math.pi

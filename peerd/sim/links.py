@@ -20,6 +20,7 @@ from peerd import limits
 from peerd.errors import PeerMisbehaved
 from peerd.messages import PeerRef
 from peerd.sim.engine import mark_of
+from peerd.sim.faults import Impairment
 from peerd.sim.network import (
     CONNECT_RETRY_S,
     CONNECT_TIMEOUT_S,
@@ -53,21 +54,19 @@ class Link:
 
     __slots__ = (
         "_blocked_since",
-        "_clogged_until",
         "_deadline",
         "_engine",
-        "_heap",
         "_held",
         "_held_bytes",
+        "_impairment",
         "_is_checked",
-        "_is_lossy",
-        "_jitter_s",
+        "_is_impaired",
         "_last_arrival",
         "_latency_s",
         "_mark",
         "_network",
-        "_on_arrival",
         "_port",
+        "_twin",
         "_version",
         "peer",
         "source",
@@ -79,8 +78,6 @@ class Link:
     def __init__(self, network: Network, source: SimDriver, target_port: Port) -> None:
         self._network = network
         self._engine = network.engine
-        self._heap = network.engine.heap
-        self._on_arrival = self.arrived  # bound once, not for every message
         self._port = source.port
         self.source = source
         self.peer: PeerRef = target_port.peer
@@ -88,13 +85,13 @@ class Link:
         self.target: SimDriver | None = None
         self.state = LinkState.CONNECTING
         self._latency_s = network.latency_s(source.port, target_port)
-        self._jitter_s = 0.0
-        self._is_lossy = False
-        self._mark = mark_of(target_port.index, 0)
+        self._is_impaired = False
+        self._impairment: Impairment | None = None
+        self._mark = target_port.mark
         self._last_arrival = 0.0
-        self._clogged_until = 0.0
         self._version = -1
-        self._held: list[Frame] = []
+        self._twin: Link | None = None
+        self._held: list[Frame] | None = None
         self._held_bytes = 0
         self._blocked_since: float | None = None
         self._is_checked = False
@@ -107,15 +104,21 @@ class Link:
 
     @property
     def last_arrival_s(self) -> float:
-        """When the last frame sent on it arrives or arrived; 0 before the first."""
+        """When the last frame sent on it arrives or arrived; before the first, when it opened."""
         return self._last_arrival
+
+    @property
+    def last_used_s(self) -> float:
+        """The later of both directions' last arrivals."""
+        twin = self._twin
+        return self._last_arrival if twin is None else max(self._last_arrival, twin._last_arrival)
 
     # Sending
 
     def send(self, frame: Frame) -> None:
         """Queue one frame."""
         network = self._network
-        if self._version != network.version and not self._refresh():
+        if self._version != network.paths_version and not self._refresh():
             self._send_blocked(frame)
             return
         engine = self._engine
@@ -127,37 +130,54 @@ class Link:
         if departure < now:
             departure = now
         port.up_free_at = departure = departure + size * port.up_s_per_byte
-        arrival = departure + self._latency_s + self._jitter_s * port.draw()
-        if self._is_lossy:
-            self._send_lossy(frame, arrival)
+        delay_s = self._latency_s * (1.0 + network.jitter * port.draw())
+        if self._is_impaired:
+            self._send_impaired(frame, network.through_link(port, self.target_port, departure, size) + delay_s)
             return
+        arrival = departure + delay_s
         if arrival < self._last_arrival:
             arrival = self._last_arrival
         self._last_arrival = arrival
         engine.sequence = sequence = engine.sequence + 1
-        heapq.heappush(
-            self._heap, (arrival, sequence, self._mark | zlib.crc32(body, frame.type_id), self._on_arrival, frame)
-        )
+        mark = self._mark | zlib.crc32(body, frame.type_id)
+        heapq.heappush(engine.heap, (arrival, sequence, mark, self.arrived, frame))
 
-    def _send_lossy(self, frame: Frame, arrival: float) -> None:
-        """Loss, duplication and reordering, where the configuration has any."""
-        config, draw = self._network.config, self._port.draw
-        if config.loss and draw() < config.loss:
-            if config.loss_mode == "drop":
-                self._network.count_drop("loss")
+    def _send_impaired(self, frame: Frame, arrival: float) -> None:
+        """Loss, clogs, duplication and reordering, where the path has any."""
+        network, impairment, draw = self._network, self._impairment, self._port.draw
+        if impairment is None:
+            self._push(frame, arrival)
+            return
+        is_stream = network.config.loss_mode == "retransmit"
+        if impairment.clog:
+            stopped_until = network.stopped_until(self._port, self.target_port, impairment)
+            arrival = max(arrival, stopped_until + self._latency_s)
+        if impairment.loss and draw() < impairment.loss:
+            if not is_stream:
+                network.count_drop("loss")
                 return
-            arrival += RETRANSMIT_S
-            while draw() < config.loss:
-                arrival += RETRANSMIT_S
+            again_s = max(RETRANSMIT_S, 2 * self._latency_s)
+            arrival += again_s
+            while draw() < impairment.loss:
+                arrival += again_s
+        if impairment.reordering and draw() < impairment.reordering:
+            late = arrival + impairment.reorder_delay_s * draw()
+            if not is_stream:  # what follows does not wait for it
+                self._schedule(frame, late)
+                return
+            arrival = late
         self._push(frame, arrival)
-        if config.duplication and draw() < config.duplication:
-            self._push(frame, arrival + self._latency_s * draw())
+        if impairment.duplication and not is_stream and draw() < impairment.duplication:
+            self._schedule(frame, arrival + self._latency_s * draw())
 
     def _push(self, frame: Frame, arrival: float) -> None:
         if self._network.config.is_fifo:
             arrival = self._last_arrival = max(arrival, self._last_arrival)
-        engine = self._network.engine
-        engine.schedule(arrival, self._mark | zlib.crc32(frame.body, frame.type_id), self.arrived, frame)
+        self._schedule(frame, arrival)
+
+    def _schedule(self, frame: Frame, arrival: float) -> None:
+        what = self._mark | zlib.crc32(frame.body, frame.type_id)
+        self._engine.schedule(arrival, what, self.arrived, frame)
 
     # Arriving
 
@@ -216,8 +236,14 @@ class Link:
         """Begin the handshake."""
         engine = self._network.engine
         self._deadline = engine.now + CONNECT_TIMEOUT_S
-        rtt_s = self._network.rtt_s(self._port, self.target_port)
-        engine.schedule(engine.now + rtt_s, mark_of(self._port.index, HANDSHAKE_MARK), self._handshake_due)
+        network = self._network
+        due = engine.now + network.handshake_s(self._port, self.target_port)
+        step = self._handshake_due if due <= self._deadline else self._handshake_late
+        engine.schedule(min(due, self._deadline), mark_of(self._port.index, HANDSHAKE_MARK), step)
+
+    def _handshake_late(self, _: None) -> None:
+        if self.state is LinkState.CONNECTING and self.source.is_alive:
+            self._down("timeout")
 
     def _handshake_due(self, _: None) -> None:
         if self.state is not LinkState.CONNECTING or not self.source.is_alive:
@@ -245,14 +271,17 @@ class Link:
             back = None
         if back is None:
             back = target.add_link(source.port)
-        self.open(target)
+        back._twin = self
+        self._open(target, back)
         if back.state is LinkState.CONNECTING:
-            back.open(source)
+            back._open(source, self)
 
-    def open(self, target: SimDriver) -> None:
+    def _open(self, target: SimDriver, twin: Link) -> None:
         """The handshake is done, with this incarnation of the peer."""
         self.target = target
+        self._twin = twin
         self.state = LinkState.OPEN
+        self._last_arrival = max(self._last_arrival, self._engine.now)
         self._flush()
 
     # Trouble
@@ -269,13 +298,14 @@ class Link:
             self._last_arrival = max(self._last_arrival, clogged_until + self._latency_s)
         self._blocked_since = None
         self._configure()
-        self._version = network.version
+        self._version = network.paths_version
         return True
 
     def _configure(self) -> None:
         config = self._network.config
-        self._jitter_s = self._latency_s * config.jitter
-        self._is_lossy = config.loss > 0 or config.duplication > 0 or not config.is_fifo
+        self._impairment = self._network.impairment(self._port, self.target_port)
+        has_rate = config.link_bytes_per_s is not None
+        self._is_impaired = self._impairment is not None or has_rate or not config.is_fifo
 
     def _refresh_impaired(self, target: SimDriver) -> bool:
         """Dead, or cut at least one way. With only the way back cut, data arrive but are never acknowledged."""
@@ -293,6 +323,7 @@ class Link:
         elif self._held_bytes + frame.size_bytes > limits.SEND_QUEUE_BYTES_MAX:
             network.count_drop("queue_full")
         else:
+            self._held = self._held or []
             self._held.append(frame)
             self._held_bytes += frame.size_bytes
             if self.state is LinkState.OPEN:
@@ -305,8 +336,8 @@ class Link:
             self._flush()
 
     def _flush(self) -> None:
-        held, self._held, self._held_bytes = self._held, [], 0
-        for frame in held:
+        held, self._held, self._held_bytes = self._held, None, 0
+        for frame in held or ():
             self.send(frame)
 
     def _check_later(self) -> None:
@@ -331,7 +362,7 @@ class Link:
         self._is_checked = False
         if self.state is not LinkState.OPEN or not self.source.is_alive:
             return
-        if self._refresh() and self._version == self._network.version:
+        if self._refresh() and self._version == self._network.paths_version:
             return  # healed
         if self._is_reset_by_peer():
             self._down("reset")
@@ -354,21 +385,22 @@ class Link:
         """Forget the link without telling anybody; what is in flight still arrives."""
         self.state = LinkState.CLOSED
         self._version = -1
-        self._held.clear()
+        self._held = None
+        self._twin = None
         self._network.stalled.pop(self, None)
         if self.source.links.get(self.peer.id) is self:
             del self.source.links[self.peer.id]
 
     def _down(self, reason: str) -> None:
-        for _ in self._held:
+        for _ in self._held or ():
             self._network.count_drop("link_down")
-        self.close()
         back = self.back()
+        self.close()
         if back is not None and back._blocked_since is None:
             back.close()  # one that waits for an acknowledgement finds out for itself
         self.source.peer_down(self.peer, reason)
 
     def back(self) -> Link | None:
         """The other direction, if it is open."""
-        back = self.target.links.get(self._port.peer.id) if self.target is not None else None
-        return back if back is not None and back.target is self.source else None
+        twin = self._twin
+        return twin if twin is not None and twin.state is LinkState.OPEN else None

@@ -7,19 +7,23 @@ not modelled: a direction is either free or busy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from random import Random
 from typing import TYPE_CHECKING, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from peerd import limits
 from peerd.errors import Bug
 from peerd.messages import PeerRef
-from peerd.sim.engine import Engine
+from peerd.sim.clock import Clock
+from peerd.sim.engine import NO_NODE, Engine, mark_of
+from peerd.sim.faults import Cut, Impairment, Scope, between_groups
 from peerd.sim.latency import EuclideanLatency, LatencyModel
 from peerd.sim.rng import fork
+from peerd.sim.tables import Bytes, Probability, Rate, Seconds, Table
 
 if TYPE_CHECKING:
     from peerd.sim.driver import SimDriver
@@ -31,43 +35,57 @@ CONNECT_TIMEOUT_S: Final = limits.HELLO_TIMEOUT_S
 CONNECT_RETRY_S: Final = 1.0
 """A SYN that nobody answers is sent again after this."""
 RETRANSMIT_S: Final = 0.2
-"""What one lost segment costs where loss means retransmission (Linux: TCP_RTO_MIN)."""
+"""What one lost segment costs where loss means retransmission (Linux: TCP_RTO_MIN), or the round trip if longer."""
 
 DOWNLINK_WAIT_MIN_S: Final = 1e-4
 """A shorter wait for a busy downlink is not worth an event of its own (it still counts for those behind)."""
 
+FAULT_MARK: Final = 0x46415554
 
-class NetworkConfig(BaseModel):
+
+class NetworkConfig(Table):
     """The parameters of the model network."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    up_bytes_per_s: float | None = Field(
+    up_bytes_per_s: Rate | None = Field(
         default=125e6, gt=0, description="Sending rate of a node, bytes a second (1 Gbit/s); null: unlimited."
     )
-    down_bytes_per_s: float | None = Field(
+    down_bytes_per_s: Rate | None = Field(
         default=125e6, gt=0, description="Receiving rate of a node, bytes a second (1 Gbit/s); null: unlimited."
+    )
+    link_bytes_per_s: Rate | None = Field(
+        default=None, gt=0, description="Rate of one path, from one node to one other, bytes a second; null: unlimited."
     )
     jitter: float = Field(
         default=0.05, ge=0, le=1, description="Uniform extra delay of each message, as a share of its pair's latency."
     )
-    loss: float = Field(default=0.0, ge=0, lt=1, description="Probability that a control message is lost.")
-    duplication: float = Field(
-        default=0.0, ge=0, lt=1, description="Probability that a control message arrives twice (only TCP's absence)."
+    loss: Probability = Field(default=0.0, description="Probability that a control message is lost.")
+    duplication: Probability = Field(
+        default=0.0, description='Probability that a control message arrives twice (loss_mode "drop" only).'
     )
+    reordering: Probability = Field(default=0.0, description="Probability that a control message is held up.")
+    reorder_delay: Seconds = Field(default=0.1, ge=0, le=60, description="At most this long, uniformly.")
+    clog: Probability = Field(default=0.0, description="Probability, each second, that a path stops.")
+    clog_longest: Seconds = Field(default=5.0, ge=0, le=3600, description="At most this long, uniformly.")
     loss_mode: Literal["drop", "retransmit"] = Field(
         default="drop",
-        description="What loss and cuts do: drop the message (harsher than TCP, the default, so that protocols are "
-        "stressed) or delay it until it gets through, as TCP does. Bulk streams are always retransmitted.",
+        description="drop: lost and cut messages are gone, repeated ones come twice, those behind a held-up one "
+        "overtake it (harsher than TCP, the default, so that protocols are stressed). retransmit: as in TCP's byte "
+        "stream, all of that is delay, also for what is behind. Bulk streams are always so.",
     )
     is_fifo: bool = Field(default=True, description="Whether messages of one pair and direction keep their order.")
-    piece_bytes: int = Field(
+    piece_bytes: Bytes = Field(
         default=64 * limits.KIB,
         ge=1024,
         le=16 * limits.MIB,
         description="Bulk is sent in pieces of this size, bytes; a control message waits for at most one of them per "
         "open stream. Larger is faster to simulate.",
     )
+
+    def impairment(self) -> Impairment:
+        """What every path does to messages."""
+        return Impairment(
+            self.loss, self.duplication, self.reordering, self.reorder_delay, self.clog, self.clog_longest
+        )
 
 
 class State(IntEnum):
@@ -86,12 +104,14 @@ class Port:
     """A node's place in the network. It outlives the incarnations of the node."""
 
     __slots__ = (
+        "clock",
         "deferred_until",
         "down_free_at",
         "down_s_per_byte",
         "draw",
         "driver",
         "index",
+        "mark",
         "peer",
         "up_free_at",
         "up_s_per_byte",
@@ -99,6 +119,7 @@ class Port:
 
     def __init__(self, index: int, peer: PeerRef, config: NetworkConfig, generator: Random) -> None:
         self.index = index
+        self.mark = mark_of(index, 0)
         self.peer = peer
         self.driver: SimDriver | None = None
         self.draw: Callable[[], float] = generator.random
@@ -108,6 +129,14 @@ class Port:
         self.down_free_at = 0.0
         self.deferred_until = 0.0
         """When the last arrival that had to wait gets in; nothing may overtake it."""
+        self.clock: Clock | None = None
+        """``None``: right to the instant."""
+
+    def skewed_clock(self) -> Clock:
+        """The machine's clock, to be set wrong."""
+        if self.clock is None:
+            self.clock = Clock()
+        return self.clock
 
     @property
     def state(self) -> State:
@@ -116,19 +145,30 @@ class Port:
 
 
 class Network:
-    """All ports, the faults, and the counters. ``version`` changes whenever reachability may have."""
+    """All ports, the faults, and the counters.
+
+    ``version`` changes whenever somebody comes, goes, stops, or is reached in another way; ``paths_version`` only when
+    a link must look again at where it leads.
+    """
 
     __slots__ = (
         "_clogs",
         "_cuts",
-        "_groups",
+        "_everywhere",
+        "_faults",
+        "_impairments",
+        "_links_free_at",
+        "_partition",
         "_ports_by_address",
+        "_stops",
         "config",
         "dropped",
         "engine",
         "frames_delivered",
         "frames_delivered_bytes",
+        "jitter",
         "latency",
+        "paths_version",
         "ports",
         "seed",
         "stalled",
@@ -143,6 +183,7 @@ class Network:
         self.latency = latency if latency is not None else EuclideanLatency(seed)
         self.ports: list[Port] = []
         self.version = 0
+        self.paths_version = 0
         self.stalled: dict[Link, None] = {}
         """Links that hold frames until a cut heals, in the order in which they stalled."""
         self.frames_delivered = 0
@@ -152,9 +193,16 @@ class Network:
         self.dropped: dict[str, int] = {}
         """Control frames that never arrived, by reason."""
         self._ports_by_address: dict[tuple[str, int], Port] = {}
-        self._groups: dict[int, int] = {}
-        self._cuts: set[tuple[int, int]] = set()
+        self._everywhere = config.impairment()
+        self.jitter = config.jitter
+        self._faults = 0
+        self._cuts: dict[int, Cut] = {}
+        self._impairments: dict[int, tuple[Impairment, Scope]] = {}
+        self._partition = 0
         self._clogs: dict[tuple[int, int], float] = {}
+        self._stops: dict[tuple[int, int], tuple[float, float]] = {}
+        """Of each path that may clog, the last clog that was drawn: from, until."""
+        self._links_free_at: dict[tuple[int, int], float] = {}
 
     # Places
 
@@ -183,25 +231,54 @@ class Network:
     # Faults
 
     def configure(self, **changes: float) -> None:
-        """Change loss, duplication or jitter from now on. Raises ``ValueError`` for a bad value."""
-        self.config = NetworkConfig.model_validate({**self.config.model_dump(), **changes})
+        """Change loss, duplication, jitter and the like from now on. Raises ``ValueError`` for a bad value."""
+        self.config = NetworkConfig.model_validate({**dict(self.config), **changes})
+        self._everywhere = self.config.impairment()
+        self.jitter = self.config.jitter
         self.changed()
 
     def changed(self) -> None:
         """Reachability may have changed: links look again, and stalled ones retry."""
         self.version += 1
+        self.paths_version += 1
         for link in list(self.stalled):
             link.retry()
 
+    def cut_by(self, cut: Cut, duration_s: float | None = None) -> int:
+        """Nothing gets along the paths that ``cut`` says, until `end` or `heal`; the number is for `end`."""
+        self._faults += 1
+        self._cuts[self._faults] = cut
+        return self._begun(duration_s)
+
+    def impair(self, impairment: Impairment, scope: Scope, duration_s: float | None = None) -> int:
+        """The paths of a scope get worse, until `end` or `heal`; the number is for `end`."""
+        self._faults += 1
+        self._impairments[self._faults] = impairment, scope
+        return self._begun(duration_s)
+
+    def _begun(self, duration_s: float | None) -> int:
+        if duration_s is not None:
+            self.engine.schedule(self.engine.now + duration_s, mark_of(NO_NODE, FAULT_MARK), self.end, self._faults)
+        self.changed()
+        return self._faults
+
+    def end(self, fault: int) -> None:
+        """A fault is over. Harmless when it is already."""
+        if self._cuts.pop(fault, None) is not None or self._impairments.pop(fault, None) is not None:
+            self.changed()
+
+    def partition_by(self, cut: Cut, duration_s: float | None = None) -> None:
+        """As `cut_by`; replaces the last partition."""
+        self._cuts.pop(self._partition, None)
+        self._partition = self.cut_by(cut, duration_s)
+
     def partition(self, groups: Iterable[Iterable[int]]) -> None:
         """Only nodes of the same group reach each other; nodes in no group form one more. Replaces the last one."""
-        self._groups = {index: number for number, group in enumerate(groups, start=1) for index in group}
-        self.changed()
+        self.partition_by(between_groups(groups))
 
     def cut(self, source: int, target: int) -> None:
         """Nothing gets from ``source`` to ``target`` any more; the other direction is left alone."""
-        self._cuts.add((source, target))
-        self.changed()
+        self.cut_by(lambda a, b: a == source and b == target)
 
     def clog(self, source: int, target: int, duration_s: float) -> None:
         """What ``source`` sends to ``target`` in the next ``duration_s`` seconds arrives after that, in order."""
@@ -209,26 +286,71 @@ class Network:
         self.changed()
 
     def heal(self) -> None:
-        """Undo partition, cuts and clogs."""
-        self._groups.clear()
+        """Undo every fault but what the configuration says."""
         self._cuts.clear()
+        self._impairments.clear()
         self._clogs.clear()
+        self._stops.clear()
         self.changed()
 
     @property
     def is_faulty(self) -> bool:
         """Whether anything is cut."""
-        return bool(self._groups or self._cuts)
+        return bool(self._cuts)
 
     def is_cut(self, source: Port, target: Port) -> bool:
         """Whether bytes cannot get from one port to the other."""
-        a, b = source.index, target.index
-        groups = self._groups
-        return (bool(groups) and groups.get(a, 0) != groups.get(b, 0)) or (a, b) in self._cuts
+        return bool(self._cuts) and any(cut(source.index, target.index) for cut in self._cuts.values())
 
     def is_cut_either_way(self, a: Port, b: Port) -> bool:
         """Whether a handshake between the two must fail."""
-        return self.is_cut(a, b) or self.is_cut(b, a)
+        return bool(self._cuts) and (self.is_cut(a, b) or self.is_cut(b, a))
+
+    def impairment(self, source: Port, target: Port) -> Impairment | None:
+        """What the path does to messages, all causes together; ``None`` for nothing."""
+        result = self._everywhere
+        for impairment, scope in self._impairments.values():
+            if scope.covers(source.index, target.index):
+                result = result.combined(impairment)
+        return None if result.is_harmless else result
+
+    def stopped_until(self, source: Port, target: Port, impairment: Impairment) -> float:
+        """Virtual time before which a path that clogs now and then carries nothing; in the past, unless it is clogged.
+
+        Stops are drawn one after another, exponential times apart (Poisson), when somebody looks.
+        """
+        now, path = self.engine.now, (source.index, target.index)
+        longest_s = impairment.clog_longest_s
+        begin, until = self._stops.get(path, (0.0, now - longest_s))
+        while until <= now:
+            begin = until - math.log(1.0 - source.draw()) / -math.log(1.0 - impairment.clog)
+            until = begin + longest_s * source.draw()
+        self._stops[path] = begin, until
+        return until if begin <= now else 0.0
+
+    def handshake_s(self, source: Port, target: Port) -> float:
+        """How long a handshake takes: its round trip, and what lost SYNs, lost answers and clogs add."""
+        wait_s = max(self.clogged_until(source, target), self.clogged_until(target, source)) - self.engine.now
+        for one, other in ((source, target), (target, source)):
+            impairment = self.impairment(one, other)
+            if impairment is None:
+                continue
+            if impairment.clog:
+                wait_s = max(wait_s, self.stopped_until(one, other, impairment) - self.engine.now)
+            while source.draw() < impairment.loss:
+                wait_s = max(wait_s, 0.0) + CONNECT_RETRY_S
+        return self.rtt_s(source, target) + max(wait_s, 0.0)
+
+    def through_link(self, source: Port, target: Port, departure: float, size: int) -> float:
+        """When the last byte of what left the uplink at ``departure`` is through a path of limited rate."""
+        rate = self.config.link_bytes_per_s
+        if rate is None:
+            return departure
+        path = source.index, target.index
+        alone = departure + size * max(1.0 / rate - source.up_s_per_byte, 0.0)  # its first byte left earlier
+        ready = max(self._links_free_at.get(path, 0.0) + size / rate, alone)
+        self._links_free_at[path] = ready
+        return ready
 
     def clogged_until(self, source: Port, target: Port) -> float:
         """Virtual time before which nothing new arrives from ``source``; 0 when it never was clogged."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
 from typing import Any
 
 from peerd.api import LookupResult, Plugin
@@ -13,6 +12,7 @@ from peerd.ids import NodeId
 from peerd.sim import scenario as actions
 from peerd.sim.checkers import BY_NAME, CONTINUOUS, Checker, CorrectDelivery
 from peerd.sim.churn import Churn, TraceChurn, read_trace
+from peerd.sim.fault_actions import Fault, inject
 from peerd.sim.network import State
 from peerd.sim.plugins import load_plugin, plugin_factory
 from peerd.sim.records import RecordSink
@@ -20,6 +20,7 @@ from peerd.sim.report import CheckResult, LookupSummary, PhaseSummary, ScenarioR
 from peerd.sim.rng import random_id
 from peerd.sim.scenario import Phase, Scenario
 from peerd.sim.simulation import Place, Simulation
+from peerd.sim.tables import NODES_MAX, Selection
 from peerd.sim.workload import Workload
 from peerd.sim.world import SimulationFailure
 
@@ -157,18 +158,17 @@ class Runner:
                 self._strike(action)
             case actions.Revive():
                 self._revive(action)
-            case actions.Partition():
-                self._partition(action)
+            case Fault():
+                places = self._select(action, simulation.live_nodes(), 1 if action.do == "pause" else NODES_MAX)
+                inject(simulation, action, places, self._rng)
             case actions.Heal():
                 simulation.heal()
-            case actions.Cut():
-                simulation.network.cut(self._place(action.source).index, self._place(action.target).index)
             case actions.Clog():
                 source, target = self._place(action.source), self._place(action.target)
                 simulation.network.clog(source.index, target.index, action.duration_s)
                 simulation.truth.disturb(simulation.now + action.duration_s)
             case actions.Conditions():
-                changes = action.model_dump(include={"loss", "duplication", "jitter"}, exclude_none=True)
+                changes = action.model_dump(exclude={"do", "at_s"}, exclude_none=True)
                 simulation.network.configure(**changes)
             case actions.Lookups():
                 self._look_up(action)
@@ -190,7 +190,7 @@ class Runner:
 
     # Faults
 
-    def _select(self, action: actions.Selection, among: list[Place], default: int) -> list[Place]:
+    def _select(self, action: Selection, among: list[Place], default: int) -> list[Place]:
         if action.nodes is not None:
             chosen = [self._place(index) for index in action.nodes]
             return [place for place in chosen if place in among]
@@ -207,7 +207,6 @@ class Runner:
             "kill": simulation.kill,
             "silence": simulation.silence,
             "stop": simulation.stop,
-            "pause": simulation.pause,
         }[action.do]
         self._each(self._select(action, simulation.live_nodes(), 1), strike, action.spacing_s)
 
@@ -224,14 +223,6 @@ class Runner:
                 function(place)
             else:
                 self.simulation.after(spacing_s * number, _bind(function, place))
-
-    def _partition(self, action: actions.Partition) -> None:
-        places = list(self.simulation.nodes)
-        self._rng.shuffle(places)
-        total = sum(action.shares)
-        bounds = [0, *(round(len(places) * share / total) for share in accumulate(action.shares))]
-        groups = [places[first:last] for first, last in pairwise(bounds)]
-        self.simulation.partition(*groups)
 
     # Workload
 

@@ -12,69 +12,20 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from peerd.errors import ConfigError
 from peerd.overlay.config import OverlayConfig
 from peerd.services.groups.config import GroupsConfig
 from peerd.sim.checkers import BY_NAME, USUAL
 from peerd.sim.churn import ChurnSettings
-from peerd.sim.latency import ConstantLatency, EuclideanLatency, LatencyModel, MatrixLatency
+from peerd.sim.fault_actions import FAULTS, AnyFault
 from peerd.sim.network import NetworkConfig
+from peerd.sim.tables import NODES_MAX, Action, Seconds, Selection, Table
+from peerd.sim.topology import FOLDER, Topology
 from peerd.swap.config import SwapConfig
 
-NODES_MAX: Final = 100_000
 SCENARIO_BYTES_MAX: Final = 16 * 1024 * 1024
-
-
-class Table(BaseModel):
-    """Base of every table of a scenario: unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Topology(Table):
-    """How far apart nodes are."""
-
-    model: Literal["euclidean", "constant", "matrix"] = Field(
-        default="euclidean", description="Random points of a square, one constant, or a matrix of sites."
-    )
-    latency_s: float = Field(default=0.02, ge=0, le=60, description="constant: the one-way delay, seconds.")
-    side_s: float = Field(default=0.08, ge=0, le=60, description="euclidean: side of the square, one-way seconds.")
-    minimum_s: float = Field(default=0.001, ge=0, le=60, description="euclidean: added to every delay, seconds.")
-    matrix_s: tuple[tuple[float, ...], ...] = Field(
-        default=(), description="matrix: one-way delays between sites, seconds, a row a site; nodes take sites in turn."
-    )
-
-    def build(self, seed: int) -> LatencyModel:
-        """The model. Raises `ConfigError` for a matrix that is none."""
-        match self.model:
-            case "constant":
-                return ConstantLatency(self.latency_s)
-            case "euclidean":
-                return EuclideanLatency(seed, self.side_s, self.minimum_s)
-            case "matrix":
-                return MatrixLatency(self.matrix_s)
-
-
-class Action(Table):
-    """Base of all actions."""
-
-    at_s: float = Field(default=0.0, ge=0, description="When, seconds from the start of the phase.")
-
-
-class Selection(Action):
-    """Whom an action hits; exactly one of the three."""
-
-    count: int | None = Field(default=None, ge=1, le=NODES_MAX, description="So many nodes, drawn from the seed.")
-    share: float | None = Field(default=None, gt=0, le=1, description="This share of the nodes, drawn from the seed.")
-    nodes: tuple[int, ...] | None = Field(default=None, description="These nodes, by index from 0.")
-
-    @model_validator(mode="after")
-    def _check_one(self) -> Selection:
-        if sum(value is not None for value in (self.count, self.share, self.nodes)) > 1:
-            raise ValueError("give one of count, share and nodes")
-        return self
 
 
 class Join(Action):
@@ -82,44 +33,27 @@ class Join(Action):
 
     do: Literal["join"]
     count: int = Field(ge=1, le=NODES_MAX, description="How many.")
-    spacing_s: float = Field(default=0.1, ge=0, description="Between two starts, seconds.")
+    spacing_s: Seconds = Field(default=0.1, ge=0, description="Between two starts, seconds.")
 
 
 class Strike(Selection):
-    """Running nodes are killed, vanish, are stopped in order, or pause. Default: one node."""
+    """Running nodes are killed, vanish, or are stopped in order. Default: one node."""
 
-    do: Literal["kill", "silence", "stop", "pause"]
-    spacing_s: float = Field(default=0.0, ge=0, description="Between two nodes, seconds.")
+    do: Literal["kill", "silence", "stop"]
+    spacing_s: Seconds = Field(default=0.0, ge=0, description="Between two nodes, seconds.")
 
 
 class Revive(Selection):
     """``resume``: paused nodes go on; ``restart``: dead ones start anew. Default: all of them."""
 
     do: Literal["resume", "restart"]
-    spacing_s: float = Field(default=0.0, ge=0, description="Between two nodes, seconds.")
-
-
-class Partition(Action):
-    """Cut the network into groups."""
-
-    do: Literal["partition"]
-    shares: tuple[float, ...] = Field(
-        default=(0.5, 0.5), min_length=2, max_length=64, description="Share of the nodes in each group."
-    )
+    spacing_s: Seconds = Field(default=0.0, ge=0, description="Between two nodes, seconds.")
 
 
 class Heal(Action):
-    """Undo partitions, cuts and clogs."""
+    """Undo every fault of the network but what ``[network]`` and the action ``network`` say."""
 
     do: Literal["heal"]
-
-
-class Cut(Action):
-    """Nothing gets from one node to another; the other direction stays."""
-
-    do: Literal["cut"]
-    source: int = Field(ge=0, description="Index of the node that is not heard any more.")
-    target: int = Field(ge=0, description="Index of the node that does not hear it.")
 
 
 class Clog(Action):
@@ -128,7 +62,7 @@ class Clog(Action):
     do: Literal["clog"]
     source: int = Field(ge=0, description="Index of the sender.")
     target: int = Field(ge=0, description="Index of the receiver.")
-    duration_s: float = Field(gt=0, le=3600, description="For how long, seconds.")
+    duration_s: Seconds = Field(gt=0, le=3600, description="For how long, seconds.")
 
 
 class Conditions(Action):
@@ -138,6 +72,8 @@ class Conditions(Action):
     loss: float | None = Field(default=None, ge=0, lt=1, description="New probability that a message is lost.")
     duplication: float | None = Field(default=None, ge=0, lt=1, description="New probability of a second copy.")
     jitter: float | None = Field(default=None, ge=0, le=1, description="New jitter, as a share of the latency.")
+    reordering: float | None = Field(default=None, ge=0, lt=1, description="New probability that a message is held up.")
+    clog: float | None = Field(default=None, ge=0, lt=1, description="New probability, a second, that a path stops.")
 
 
 class Lookups(Action):
@@ -145,8 +81,8 @@ class Lookups(Action):
 
     do: Literal["lookups"]
     count: int = Field(ge=1, le=10_000_000, description="How many.")
-    interval_s: float = Field(default=0.01, ge=0, description="Between two lookups, seconds.")
-    timeout_s: float = Field(default=10.0, gt=0, description="When a lookup gives up, seconds.")
+    interval_s: Seconds = Field(default=0.01, ge=0, description="Between two lookups, seconds.")
+    timeout_s: Seconds = Field(default=10.0, gt=0, description="When a lookup gives up, seconds.")
     success_min: float = Field(
         default=0.0, ge=0, le=1, description="Share of answers that must name the true root, else the run fails."
     )
@@ -175,8 +111,8 @@ class ChurnTrace(Lasting):
     @field_validator("file")
     @classmethod
     def _from_folder(cls, value: Path, info: ValidationInfo) -> Path:
-        folder: Path = (info.context or {}).get("folder", Path())
-        return folder / value
+        folder = (info.context or {}).get(FOLDER)
+        return value if folder is None else Path(folder) / value
 
 
 class Workload(Lasting):
@@ -194,7 +130,7 @@ class WaitReady(Action):
     """Run until every node has joined; the phase's clock goes on meanwhile."""
 
     do: Literal["wait_ready"]
-    limit_s: float = Field(default=120.0, gt=0, description="Fail after this long, seconds.")
+    limit_s: Seconds = Field(default=120.0, gt=0, description="Fail after this long, seconds.")
 
 
 class Check(Action):
@@ -226,9 +162,8 @@ AnyAction = Annotated[
     Join
     | Strike
     | Revive
-    | Partition
+    | AnyFault
     | Heal
-    | Cut
     | Clog
     | Conditions
     | Lookups
@@ -246,7 +181,7 @@ class Phase(Table):
     """A part of a scenario."""
 
     name: str = Field(default="", max_length=64, description="For the report.")
-    duration_s: float = Field(default=0.0, ge=0, le=1e7, description="How long it lasts at least, virtual seconds.")
+    duration_s: Seconds = Field(default=0.0, ge=0, le=1e7, description="How long it lasts at least, virtual seconds.")
     actions: tuple[AnyAction, ...] = Field(default=(), description="What happens, in order of ``at_s``.")
 
 
@@ -256,7 +191,7 @@ class Scenario(Table):
     name: str = Field(default="scenario", max_length=64, description="For the report.")
     seed: int = Field(default=0, ge=0, lt=1 << 63, description="What all randomness comes from; --seed wins over it.")
     nodes: int = Field(default=0, ge=0, le=NODES_MAX, description="Nodes that join at the start; 0: only by actions.")
-    spacing_s: float = Field(default=0.1, ge=0, description="Between two of those joins, seconds.")
+    spacing_s: Seconds = Field(default=0.1, ge=0, description="Between two of those joins, seconds.")
     check_every: int = Field(
         default=0, ge=0, description="Validate the touched node after every so many events; 0: never. 1 is slow."
     )
@@ -299,7 +234,7 @@ def load_scenario(path: Path) -> Scenario:
 def parse_scenario(tree: dict[str, Any], file: str | None = None) -> Scenario:
     """Check the parsed tables. Raises `ConfigError`."""
     try:
-        return Scenario.model_validate(tree, context={"folder": Path(file or "").parent})
+        return Scenario.model_validate(tree, context={FOLDER: Path(file).parent if file is not None else None})
     except ValidationError as error:
         errors = error.errors(include_url=False)
         # a misspelt key explains the missing one better than the other way round
@@ -314,11 +249,10 @@ def parse_scenario(tree: dict[str, Any], file: str | None = None) -> Scenario:
 
 _ACTIONS: Final[dict[str, type[BaseModel]]] = {
     "join": Join,
-    **dict.fromkeys(("kill", "silence", "stop", "pause"), Strike),
+    **dict.fromkeys(("kill", "silence", "stop"), Strike),
     **dict.fromkeys(("resume", "restart"), Revive),
-    "partition": Partition,
+    **FAULTS,
     "heal": Heal,
-    "cut": Cut,
     "clog": Clog,
     "network": Conditions,
     "lookups": Lookups,

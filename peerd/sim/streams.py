@@ -134,19 +134,27 @@ class SimStream:
         self._in_flight_bytes += size
         port, engine = self._port, self._engine
         departure = port.up_free_at = max(port.up_free_at, engine.now) + size * port.up_s_per_byte
-        self._last_arrival = arrival = max(departure + self._delay_s(), self._last_arrival)
+        through = self._network.through_link(port, self._peer_port, departure, size)
+        self._last_arrival = arrival = max(through + self._delay_s(), self._last_arrival)
         engine.schedule(departure, mark_of(port.index, SENT_MARK), self._departed, size)
         view = piece[0]
         sample = view[:PIECE_SAMPLE_BYTES] if view is not None else b""
         engine.schedule(arrival, mark_of(self._peer_port.index, zlib.crc32(sample, size)), self._twin._arrived, piece)
 
     def _delay_s(self) -> float:
-        config = self._network.config
-        delay_s = self._latency_s * (1.0 + config.jitter * self._port.draw())
-        while config.loss and self._port.draw() < config.loss:
-            delay_s += RETRANSMIT_S  # TCP repairs it; what is behind waits
-        clogged_s = self._network.clogged_until(self._port, self._peer_port) - self._engine.now
-        return delay_s + max(clogged_s, 0.0)
+        """TCP repairs what the path does: all of it is delay, also for what is behind."""
+        network, port = self._network, self._port
+        delay_s = self._latency_s * (1.0 + network.config.jitter * port.draw())
+        stopped_until = network.clogged_until(port, self._peer_port)
+        impairment = network.impairment(port, self._peer_port)
+        if impairment is not None:
+            while impairment.loss and port.draw() < impairment.loss:
+                delay_s += max(RETRANSMIT_S, 2 * self._latency_s)
+            if impairment.reordering and port.draw() < impairment.reordering:
+                delay_s += impairment.reorder_delay_s * port.draw()
+            if impairment.clog:
+                stopped_until = max(stopped_until, network.stopped_until(port, self._peer_port, impairment))
+        return delay_s + max(stopped_until - self._engine.now, 0.0)
 
     def _take_piece(self) -> Piece:
         view, size = self._queue.popleft()
@@ -309,7 +317,11 @@ def open_stream(driver: SimDriver, peer: PeerRef, handler: StreamHandler) -> Non
         engine.schedule(engine.now + CONNECT_RETRY_S, mark, failed, "refused")
         return
     rtt_s = network.rtt_s(driver.port, target)
+    accept_at = engine.now + 0.5 * rtt_s + network.handshake_s(driver.port, target)
     deadline = engine.now + 1.5 * rtt_s + CONNECT_TIMEOUT_S
+    if accept_at > deadline:
+        engine.schedule(deadline, mark, failed, "timeout")
+        return
 
     def accept(_: Any) -> None:
         other = target.driver
@@ -325,7 +337,7 @@ def open_stream(driver: SimDriver, peer: PeerRef, handler: StreamHandler) -> Non
         else:
             _join_ends(driver, other, handler, rtt_s)
 
-    engine.schedule(engine.now + 1.5 * rtt_s, mark_of(target.index, OPEN_MARK), accept)
+    engine.schedule(accept_at, mark_of(target.index, OPEN_MARK), accept)
 
 
 def _join_ends(driver: SimDriver, other: SimDriver, handler: StreamHandler, rtt_s: float) -> None:

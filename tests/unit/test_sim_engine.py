@@ -12,8 +12,9 @@ from hypothesis import given, strategies as st
 from peerd.errors import Bug, ConfigError
 from peerd.sim import engine as engine_module
 from peerd.sim.engine import CHECKPOINT_EVENTS, COMPACT_MIN, Engine, Timer, mark_of
-from peerd.sim.latency import ConstantLatency, EuclideanLatency, MatrixLatency
+from peerd.sim.latency import ConstantLatency, EuclideanLatency
 from peerd.sim.rng import fork
+from peerd.sim.topology_sites import SiteLatency
 
 
 def run_timer(timer: Timer) -> None:
@@ -210,7 +211,7 @@ def test_euclidean_latency_is_a_metric_with_a_minimum(a: int, b: int) -> None:
 
 
 def test_matrix_latency_takes_sites_in_turn() -> None:
-    model = MatrixLatency([[0.0, 0.1], [0.2, 0.0]], local_s=0.001)
+    model = SiteLatency([[0.0, 0.1], [0.2, 0.0]], local_s=0.001)
     assert model.latency_s(0, 1) == 0.1 and model.latency_s(3, 2) == 0.2
     assert model.latency_s(0, 2) == 0.001
     assert ConstantLatency(0.5).latency_s(1, 2) == 0.5
@@ -219,4 +220,4 @@ def test_matrix_latency_takes_sites_in_turn() -> None:
 @pytest.mark.parametrize("rows", [[], [[0.0, 1.0]], [[0.0, -1.0], [0.0, 0.0]], [[float("nan")]]])
 def test_bad_matrix_is_refused(rows: list[list[float]]) -> None:
     with pytest.raises(ConfigError, match="matrix_s"):
-        MatrixLatency(rows)
+        SiteLatency(rows)
