@@ -161,6 +161,7 @@ class Runner:
             case Fault():
                 places = self._select(action, simulation.live_nodes(), 1 if action.do == "pause" else NODES_MAX)
                 inject(simulation, action, places, self._rng)
+                simulation.truth.disturb(simulation.now + (action.duration or 0.0))
             case actions.Heal():
                 simulation.heal()
             case actions.Clog():
