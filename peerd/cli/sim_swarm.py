@@ -148,7 +148,7 @@ def _print_summary(summary: SwarmSummary, seeds: int, console: Console) -> None:
     facts = [
         ("green", f"{summary.passed:,} of {seeds:,} seeds"),
         ("simulated", f"{summary.simulated_s:,.0f} s, {summary.events:,} events"),
-        ("processor time", seconds(summary.wall_s)),
+        ("processor time", seconds(summary.cpu_s)),
     ]
     if repaired:
         median = repaired[len(repaired) // 2]

@@ -70,7 +70,7 @@ SOMETIMES: Final = (
 
 @dataclass
 class SeedResult:
-    """What one seed found out. All but ``wall_s`` is the same whenever and wherever it runs."""
+    """What one seed found out. All but ``cpu_s`` is the same whenever and wherever it runs."""
 
     seed: int
     nodes: int
@@ -83,7 +83,7 @@ class SeedResult:
     core: int = 0
     simulated_s: float = 0.0
     events: int = 0
-    wall_s: float = 0.0
+    cpu_s: float = 0.0
     digest: str = ""
     states: Counter[str] = field(default_factory=Counter)
     log: list[tuple[float, str]] = field(default_factory=list)
@@ -97,13 +97,13 @@ class SeedResult:
 def run_seed(seed: int, without: frozenset[str] = frozenset()) -> SeedResult:
     """One seed, to its end or to its first failure, which is in the result and not raised."""
     run = SeedRun(draw(seed).without(without))
-    begun = time.perf_counter()
+    begun = time.process_time()
     try:
         run.run()
     except SimulationFailure as failure:
         run.result.failure = str(failure)
     run.finish()
-    run.result.wall_s = time.perf_counter() - begun
+    run.result.cpu_s = time.process_time() - begun
     return run.result
 
 
@@ -403,7 +403,7 @@ class SwarmSummary:
     red: list[SeedResult] = field(default_factory=list)
     events: int = 0
     simulated_s: float = 0.0
-    wall_s: float = 0.0
+    cpu_s: float = 0.0
     repaired_s: list[float] = field(default_factory=list)
     states: Counter[str] = field(default_factory=Counter)
 
@@ -415,7 +415,7 @@ class SwarmSummary:
             self.red.append(result)
         self.events += result.events
         self.simulated_s += result.simulated_s
-        self.wall_s += result.wall_s
+        self.cpu_s += result.cpu_s
         if result.repaired_s is not None:
             self.repaired_s.append(result.repaired_s)
         self.states += result.states
