@@ -10,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -45,6 +45,9 @@ LOOKUPS_GAP_S: Final = 2.0
 BROADCASTS_GAP_S: Final = 5.0
 CHECK_EVERY: Final = 8
 """Events between two looks at the node that one touched."""
+
+AHEAD: Final = 4
+"""Seeds given to each process before the oldest has ended."""
 
 SOMETIMES: Final = (
     *("crash", "power loss", "restart", "leave", "pause", "partition", "clog"),
@@ -94,9 +97,9 @@ class SeedResult:
         return self.failure is None
 
 
-def run_seed(seed: int, without: frozenset[str] = frozenset()) -> SeedResult:
+def run_seed(seed: int, without: frozenset[str] = frozenset(), nodes: int | None = None) -> SeedResult:
     """One seed, to its end or to its first failure, which is in the result and not raised."""
-    run = SeedRun(draw(seed).without(without))
+    run = SeedRun(draw(seed, nodes).without(without))
     begun = time.process_time()
     try:
         run.run()
@@ -261,6 +264,8 @@ class SeedRun:
         states.count("wrong delivery", self._deliveries.excused > 0)
         states.count("root moved", report.moved > 0)
         states.count("probe lost", report.lost > 0)
+        outcome = f"{report.right} right, {report.wrong} wrong, {report.lost} lost, {report.orphaned} orphans"
+        self.faults.note(f"end; of {report.sent} messages during the faults: {outcome}")
         states.count("source died", report.orphaned > 0)
         for place in simulation.nodes:
             for (metric, _), value in place.driver.metrics.items() if place.port.driver is not None else ():
@@ -355,7 +360,12 @@ def _rings(simulation: Simulation) -> int:
 
 
 def run_swarm(
-    seeds: Sequence[int], *, jobs: int = 1, without: frozenset[str] = frozenset(), hash_seed: str | None = None
+    seeds: Sequence[int],
+    *,
+    jobs: int = 1,
+    without: frozenset[str] = frozenset(),
+    nodes: int | None = None,
+    hash_seed: str | None = None,
 ) -> Iterator[SeedResult]:
     """The results in the order of the seeds, as they come in; with several jobs, each in a process of its own.
 
@@ -363,18 +373,18 @@ def run_swarm(
     """
     if jobs == 1 and hash_seed is None:
         for seed in seeds:
-            yield run_seed(seed, without)
+            yield run_seed(seed, without, nodes)
         return
-    with _hash_seed(hash_seed), ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        waiting: list[Future[SeedResult]] = []
-        todo = iter(seeds)
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        waiting: deque[Future[SeedResult]] = deque()
         try:
-            for seed in todo:
-                waiting.append(pool.submit(run_seed, seed, without))
-                if len(waiting) >= 4 * jobs:
-                    yield waiting.pop(0).result()
+            for seed in seeds:
+                with _hash_seed(hash_seed):  # a worker starts when there is something for it to do
+                    waiting.append(pool.submit(run_seed, seed, without, nodes))
+                if len(waiting) >= AHEAD * jobs:
+                    yield waiting.popleft().result()
             while waiting:
-                yield waiting.pop(0).result()
+                yield waiting.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
 
