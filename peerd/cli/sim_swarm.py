@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from peerd.sim.swarm import SeedResult, SwarmSummary
 
 SEEDS_MAX: Final = 10_000_000
+NODES_MAX: Final = 100_000
 HASH_SEEDS: Final = ("1", "2")
 
 
@@ -29,6 +32,9 @@ def swarm(
     without: Annotated[
         str, typer.Option(metavar="FEATURES", help="Leave these out, separated by commas: what does a red seed need?")
     ] = "",
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=NODES_MAX, help="Rings of this size; default: drawn from the seed.")
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print what happened in each seed, and when.")] = False,
     check_determinism: Annotated[
         bool,
@@ -40,16 +46,21 @@ def swarm(
 
     Exits with 0 when every seed is green, 1 when one is red (the last lines repeat each red one), 78 for a bad option.
     """
+    from peerd.sim.swarm import run_swarm
+
     errors = stderr()
     try:
-        summary = _run(_range(seeds), jobs, _features(without), verbose, check_determinism, output, errors)
+        chosen = _range(seeds)
+        run = partial(run_swarm, chosen, jobs=jobs, nodes=nodes, without=_features(without))
+        results = _compared(*(run(hash_seed=each) for each in HASH_SEEDS)) if check_determinism else run()
+        summary = _watch(results, len(chosen), verbose, output, errors)
     except ConfigError as error:
         errors.print(f"peerd sim swarm: {error}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(ExitCode.CONFIG) from error
+    for result in summary.red:
+        command = repeat_command(result.seed, without, nodes, check_determinism)
+        errors.print(f"repeat with: {command}", markup=False, highlight=False, soft_wrap=True)
     if summary.red:
-        for result in summary.red:
-            command = repeat_command(result.seed, without, check_determinism)
-            errors.print(f"repeat with: {command}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(ExitCode.FAILURE)
 
 
@@ -70,31 +81,19 @@ def _features(text: str) -> frozenset[str]:
     return features
 
 
-def repeat_command(seed: int, without: str, is_checked: bool) -> str:
+def repeat_command(seed: int, without: str, nodes: int | None, is_checked: bool) -> str:
     """What to type to see one seed again."""
     words = ["peerd", "sim", "swarm", "--seeds", f"{seed}:{seed + 1}", "--verbose"]
     words += ["--without", without] if without else []
+    words += ["--nodes", str(nodes)] if nodes is not None else []
     return shlex.join([*words, "--check-determinism"] if is_checked else words)
 
 
-def _run(
-    seeds: range,
-    jobs: int,
-    without: frozenset[str],
-    verbose: bool,
-    is_checked: bool,
-    output: Output,
-    errors: Console,
-) -> SwarmSummary:
-    from peerd.sim.swarm import SwarmSummary, run_swarm
+def _watch(results: Iterator[SeedResult], count: int, verbose: bool, output: Output, errors: Console) -> SwarmSummary:
+    from peerd.sim.swarm import SwarmSummary
 
     console, summary = stdout(), SwarmSummary()
-    if is_checked:
-        pair = (run_swarm(seeds, jobs=jobs, without=without, hash_seed=hash_seed) for hash_seed in HASH_SEEDS)
-        results = _compared(*pair)
-    else:
-        results = run_swarm(seeds, jobs=jobs, without=without)
-    with _progress(errors, len(seeds)) as advance:
+    with _progress(errors, count) as advance:
         for result in results:
             summary.add(result)
             if output is Output.JSON:
@@ -103,7 +102,7 @@ def _run(
                 _print_seed(result, verbose, console)
             advance()
     if output is Output.TABLE:
-        _print_summary(summary, len(seeds), console)
+        _print_summary(summary, count, console)
     return summary
 
 
@@ -122,7 +121,8 @@ def _progress(errors: Console, total: int) -> Iterator[Any]:
         yield lambda: None
         return
     columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=errors, transient=True) as progress:
+    is_shared = sys.stdout.isatty()  # else the lines go to a file or pipe, and must not end up beside the bar
+    with Progress(*columns, console=errors, transient=True, redirect_stdout=is_shared) as progress:
         task = progress.add_task("seeds", total=total)
         yield lambda: progress.advance(task)
 
@@ -148,7 +148,7 @@ def _print_summary(summary: SwarmSummary, seeds: int, console: Console) -> None:
     facts = [
         ("green", f"{summary.passed:,} of {seeds:,} seeds"),
         ("simulated", f"{summary.simulated_s:,.0f} s, {summary.events:,} events"),
-        ("processor time", seconds(summary.wall_s)),
+        ("processor time", seconds(summary.cpu_s)),
     ]
     if repaired:
         median = repaired[len(repaired) // 2]

@@ -1,8 +1,8 @@
 """The swarm: many small simulations, each with faults and work drawn from its seed.
 
-A seed has three phases, as in TigerBeetle's VOPR: the ring forms; faults strike while invariants that hold always are
-checked; then the network is healed, a random core of the nodes lives on, the others stay dead, and within `REPAIR_S`
-every invariant must hold, be it of a calm ring, and every message arrive.
+A seed has phases, as in TigerBeetle's VOPR: the ring forms; faults strike while invariants that hold always are checked;
+then the network is healed, a random core of the nodes lives on, the others stay dead, and within `REPAIR_S` every
+invariant must hold, those of a calm ring too; last, every message must arrive.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -18,20 +18,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from peerd.errors import Unavailable
-from peerd.messages import PeerRef, encode_body
-from peerd.node import Node
-from peerd.overlay.messages import Route
 from peerd.sim.checkers import CONTINUOUS, QUIESCENT, Checker, CorrectDelivery, Dedupe, FailureDetection, SingleRoot
-from peerd.sim.checkers.base import Delivery, Watcher
 from peerd.sim.latency import EuclideanLatency
 from peerd.sim.network import NetworkConfig
 from peerd.sim.rng import fork, random_id
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.swarm_faults import Faults
 from peerd.sim.swarm_plan import Plan, draw
+from peerd.sim.swarm_states import SOMETIMES, States, count_rings
 from peerd.sim.workload import LOST_AFTER_S, SimulationProbe, Workload
 from peerd.sim.world import SimulationFailure
-from peerd.telemetry.schema import Event, LeafSetChanged
 
 REPAIR_S: Final = 300.0
 """Within this after the faults the ring must be whole: ten times the time that one repair takes."""
@@ -45,32 +41,13 @@ LOOKUPS_GAP_S: Final = 2.0
 BROADCASTS_GAP_S: Final = 5.0
 CHECK_EVERY: Final = 8
 """Events between two looks at the node that one touched."""
-
-SOMETIMES: Final = (
-    *("crash", "power loss", "restart", "leave", "pause", "partition", "clog"),
-    "false alarm",  # a running node was declared dead
-    "place lost",  # a node saw that it was outside the ring
-    "place found again",
-    "side lost",  # a leaf set lost members that it could not replace at once
-    "two rings",  # at the end of the faults
-    "two answer",  # for one key, for a while
-    "wrong delivery",  # while the network was disturbed
-    "root moved",  # while a message was under way to it
-    "probe lost",
-    "source died",
-    "copy suppressed",  # a second copy reached the root
-    "way changed",  # a hop did not answer
-    "message given up",
-    "restart unnoticed",  # a node was back before anybody missed it
-    "half the ring died at once",
-    "start repeated",  # a node had nobody left to join through
-)
-"""States that a swarm should reach. One that none of many seeds reaches is a hole in the swarm."""
+AHEAD: Final = 4
+"""Seeds given to each process before the oldest has ended."""
 
 
 @dataclass
 class SeedResult:
-    """What one seed found out. All but ``wall_s`` is the same whenever and wherever it runs."""
+    """What one seed found out. All but ``cpu_s`` is the same whenever and wherever it runs."""
 
     seed: int
     nodes: int
@@ -83,7 +60,7 @@ class SeedResult:
     core: int = 0
     simulated_s: float = 0.0
     events: int = 0
-    wall_s: float = 0.0
+    cpu_s: float = 0.0
     digest: str = ""
     states: Counter[str] = field(default_factory=Counter)
     log: list[tuple[float, str]] = field(default_factory=list)
@@ -94,16 +71,16 @@ class SeedResult:
         return self.failure is None
 
 
-def run_seed(seed: int, without: frozenset[str] = frozenset()) -> SeedResult:
+def run_seed(seed: int, without: frozenset[str] = frozenset(), nodes: int | None = None) -> SeedResult:
     """One seed, to its end or to its first failure, which is in the result and not raised."""
-    run = SeedRun(draw(seed).without(without))
-    begun = time.perf_counter()
+    run = SeedRun(draw(seed, nodes).without(without))
+    begun = time.process_time()
     try:
         run.run()
     except SimulationFailure as failure:
         run.result.failure = str(failure)
     run.finish()
-    run.result.wall_s = time.perf_counter() - begun
+    run.result.cpu_s = time.process_time() - begun
     return run.result
 
 
@@ -113,7 +90,7 @@ class SeedRun:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.result = SeedResult(plan.seed, plan.nodes, str(plan))
-        self._states = _States()
+        self._states = States()
         self._failures = FailureDetection()
         self._roots = SingleRoot()
         self._deliveries = CorrectDelivery()
@@ -199,7 +176,7 @@ class SeedRun:
         self._is_working = False
         self._workload.stop()
         self.faults.stop()
-        self._states.count("two rings", _rings(simulation) > 1)
+        self._states.count("two rings", count_rings(simulation) > 1)
         live = simulation.live_nodes()
         kept = max(1, round(self.plan.core_share * len(live)))
         core = set(self._rng.sample(range(len(live)), kept))
@@ -261,6 +238,8 @@ class SeedRun:
         states.count("wrong delivery", self._deliveries.excused > 0)
         states.count("root moved", report.moved > 0)
         states.count("probe lost", report.lost > 0)
+        outcome = f"{report.right} right, {report.wrong} wrong, {report.lost} lost, {report.orphaned} orphans"
+        self.faults.note(f"end; of {report.sent} messages during the faults: {outcome}")
         states.count("source died", report.orphaned > 0)
         for place in simulation.nodes:
             for (metric, _), value in place.driver.metrics.items() if place.port.driver is not None else ():
@@ -275,87 +254,16 @@ class SeedRun:
         result.digest = simulation.digest()
 
 
-class _States(Watcher):
-    """Notes states of `SOMETIMES` that only show while they last."""
-
-    name = "states"
-    watched_messages = (Route,)
-
-    def __init__(self) -> None:
-        self.reached: dict[str, None] = {}
-        self._were_ready: set[tuple[int, int]] = set()
-        self._seen: set[tuple[int, int, int, int, int, tuple[int, ...]]] = set()
-        self._expected: dict[bytes, set[int]] = {}
-
-    def count(self, state: str, is_reached: bool = True) -> None:
-        """Note it."""
-        if is_reached:
-            self.reached.setdefault(state)
-
-    def expect(self, probe: SimulationProbe) -> set[int]:
-        """The ids of the nodes that a broadcast reaches, as it does."""
-        return self._expected.setdefault(encode_body(probe), set())
-
-    def booted(self, simulation: Simulation, place: Place, node: Node) -> str | None:
-        """Who is back before it was missed?"""
-        others = (other for other in simulation.live_nodes() if other is not place)
-        if place.boot_epoch > 1 and any(place.id in other.node.overlay.state.leaves for other in others):
-            self.count("restart unnoticed")
-        return None
-
-    def ready_changed(self, simulation: Simulation, place: Place, is_ready: bool) -> str | None:
-        """In and out of the ring."""
-        incarnation = (place.index, place.boot_epoch)
-        if is_ready:
-            self.count("place found again", incarnation in self._were_ready)
-            self._were_ready.add(incarnation)
-        else:
-            self.count("place lost", not place.node.overlay.state.is_leaving and incarnation in self._were_ready)
-        return None
-
-    def delivered(self, simulation: Simulation, delivery: Delivery) -> str | None:
-        """Broadcasts."""
-        if delivery.body in self._expected:
-            self._expected[delivery.body].add(delivery.node.id)
-        return None
-
-    def handled(self, simulation: Simulation, place: Place, message: Route, source: PeerRef) -> str | None:
-        """Copies."""
-        identity = (place.index, place.boot_epoch, message.source.id, message.epoch, message.sequence, message.keys)
-        if identity in self._seen and message.trace is None:
-            self.count("copy suppressed")
-        self._seen.add(identity)
-        return None
-
-    def emitted(self, simulation: Simulation, place: Place, event: Event) -> str | None:
-        """Leaf sets that fall short."""
-        if isinstance(event, LeafSetChanged) and event.removed and not event.complete:
-            self.count("side lost")
-        return None
-
-
-def _rings(simulation: Simulation) -> int:
-    """How many cycles the successors of the joined nodes form; a tail that leads into one counts as part of it."""
-    follower: dict[int, int] = {}
-    for node_id in simulation.truth.ready.ids:
-        larger = simulation.places[node_id].node.overlay.leaf_set().larger
-        follower[node_id] = larger[0].id if larger else node_id
-    rings = 0
-    seen: dict[int, int] = {}
-    for number, first in enumerate(follower):
-        current = first
-        while current in follower and current not in seen:
-            seen[current] = number
-            current = follower[current]
-        rings += current in follower and seen[current] == number
-    return rings
-
-
 # Many seeds
 
 
 def run_swarm(
-    seeds: Sequence[int], *, jobs: int = 1, without: frozenset[str] = frozenset(), hash_seed: str | None = None
+    seeds: Sequence[int],
+    *,
+    jobs: int = 1,
+    without: frozenset[str] = frozenset(),
+    nodes: int | None = None,
+    hash_seed: str | None = None,
 ) -> Iterator[SeedResult]:
     """The results in the order of the seeds, as they come in; with several jobs, each in a process of its own.
 
@@ -363,18 +271,18 @@ def run_swarm(
     """
     if jobs == 1 and hash_seed is None:
         for seed in seeds:
-            yield run_seed(seed, without)
+            yield run_seed(seed, without, nodes)
         return
-    with _hash_seed(hash_seed), ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        waiting: list[Future[SeedResult]] = []
-        todo = iter(seeds)
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        waiting: deque[Future[SeedResult]] = deque()
         try:
-            for seed in todo:
-                waiting.append(pool.submit(run_seed, seed, without))
-                if len(waiting) >= 4 * jobs:
-                    yield waiting.pop(0).result()
+            for seed in seeds:
+                with _hash_seed(hash_seed):  # a worker starts when there is something for it to do
+                    waiting.append(pool.submit(run_seed, seed, without, nodes))
+                if len(waiting) >= AHEAD * jobs:
+                    yield waiting.popleft().result()
             while waiting:
-                yield waiting.pop(0).result()
+                yield waiting.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -403,7 +311,7 @@ class SwarmSummary:
     red: list[SeedResult] = field(default_factory=list)
     events: int = 0
     simulated_s: float = 0.0
-    wall_s: float = 0.0
+    cpu_s: float = 0.0
     repaired_s: list[float] = field(default_factory=list)
     states: Counter[str] = field(default_factory=Counter)
 
@@ -415,7 +323,7 @@ class SwarmSummary:
             self.red.append(result)
         self.events += result.events
         self.simulated_s += result.simulated_s
-        self.wall_s += result.wall_s
+        self.cpu_s += result.cpu_s
         if result.repaired_s is not None:
             self.repaired_s.append(result.repaired_s)
         self.states += result.states

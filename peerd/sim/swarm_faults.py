@@ -70,7 +70,7 @@ class Faults:
             self._churn.start()
 
     def stop(self) -> None:
-        """Nothing more strikes; the network is as good as new and everybody paused goes on."""
+        """Nothing more strikes, nothing is lost, cut or doubled, and everybody paused goes on."""
         simulation = self._simulation
         self._is_on = False
         self._churn.stop()

@@ -77,11 +77,12 @@ class Plan:
         return ", ".join(shown) or "no faults"
 
 
-def draw(seed: int) -> Plan:
-    """The plan of a seed."""
+def draw(seed: int, nodes: int | None = None) -> Plan:
+    """The plan of a seed; with ``nodes``, for a ring of that size."""
     rng = fork(seed, "swarm")
     uniform = rng.uniform
-    nodes = rng.choice(NODES) if rng.random() < 0.9 else rng.randint(4, 40)
+    drawn = rng.choice(NODES) if rng.random() < 0.9 else rng.randint(4, 40)
+    nodes = drawn if nodes is None else nodes
     fault_s = uniform(20.0, 90.0)
     silent = uniform(0.0, 1.0)
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from peerd.cli.sim import app
+from peerd.cli.sim_swarm import _progress, repeat_command
 from peerd.errors import ConfigError, ExitCode
 from peerd.overlay.dedupe import Window
 from peerd.overlay.membership import Membership
-from peerd.sim.swarm import SOMETIMES, SeedRun, SwarmSummary, run_seed, run_swarm
+from peerd.sim.swarm import SeedRun, SwarmSummary, run_seed, run_swarm
 from peerd.sim.swarm_plan import FEATURES, NODES, draw
+from peerd.sim.swarm_states import SOMETIMES
 from peerd.sim.world import SimulationFailure
 
 SEEDS = range(50)
@@ -150,10 +155,27 @@ def test_red_seed_fails_the_command_and_says_how_to_repeat_it(monkeypatch: pytes
     assert f"repeat with: peerd sim swarm --seeds {seed}:{seed + 1} --verbose --without pauses" in errors
 
 
-def test_command_checks_determinism() -> None:
+def test_command_checks_determinism(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     code, output, errors = invoke("--seeds", f"{QUICK}:{QUICK + 1}", "--check-determinism")
     assert code == ExitCode.OK, errors
     assert "1 of 1 seeds" in output
+    assert "PYTHONHASHSEED" not in os.environ
+
+
+def test_size_of_the_rings_can_be_given() -> None:
+    assert draw(QUICK, 5).nodes == 5 and draw(QUICK, 5).features == draw(QUICK).features
+    code, output, errors = invoke("--seeds", f"{QUICK}:{QUICK + 1}", "--nodes", "5")
+    assert code == ExitCode.OK, errors
+    assert "  5 nodes" in output
+    assert repeat_command(3, "", 5, False) == "peerd sim swarm --seeds 3:4 --verbose --nodes 5"
+
+
+def test_a_bar_is_drawn_on_a_terminal() -> None:
+    written = io.StringIO()
+    with _progress(Console(file=written, force_terminal=True, width=80), 3) as advance:
+        advance()
+    assert "seeds" in written.getvalue() and "/3" in written.getvalue()
 
 
 @pytest.mark.parametrize(
