@@ -1,6 +1,6 @@
 """The swarm: many small simulations, each with faults and work drawn from its seed.
 
-A seed has phases, as in TigerBeetle's VOPR: the ring forms; faults strike while invariants that hold always are checked;
+A seed has phases, as in TigerBeetle's VOPR: the ring forms; faults strike, and invariants that hold always are checked;
 then the network is healed, a random core of the nodes lives on, the others stay dead, and within `REPAIR_S` every
 invariant must hold, those of a calm ring too; last, every message must arrive.
 """
