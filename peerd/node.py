@@ -118,6 +118,8 @@ class Node:
         self._ready_once = False
         self.is_stopped = False
         for plugin in (self.overlay, GroupService(settings.groups), RecordStore(settings.records), *plugins):
+            if plugin.name in self.plugins:
+                raise Bug(f"two plugins are called {plugin.name}")
             self._adopt(plugin)
 
     # Life

@@ -67,6 +67,7 @@ def test_a_child_is_owed_the_rest_of_its_reign_and_later_ones() -> None:
     assert owed(at(1, 3)) == (at(1, 7), positions)
     assert owed(at(1, 40)) == (at(2, 0, OTHER), positions[2:])
     assert owed(at(2, 1, OTHER)) == (at(2, 1, OTHER), positions[3:])
+    assert owed(at(2, 5)) == (at(2, 0, OTHER), positions[2:])
     assert owed(own) == owed(None) == owed(at(3, 1)) == (own, [])
 
 

@@ -389,6 +389,17 @@ def test_children_that_do_not_ask_are_dropped() -> None:
     assert not rig.service.trees.groups and rig.dropped("child_lease") == 1
 
 
+def test_an_orphan_whose_last_child_lapses_looks_for_nobody() -> None:
+    rig = Rig()
+    rig.passing(join(A), A)
+    rig.attach()
+    rig.get(Attached(KEY, (), None), PARENT)
+    rig.host.time_s += 31
+    rig.host.fire("tick")
+    assert rig.finish() == [(PARENT, Detach(KEY))]
+    assert not rig.service.trees.groups and ("join", KEY) not in rig.host.timers
+
+
 def test_who_needs_no_tree_leaves_it() -> None:
     rig = member()
     rig.passing(join(A), A)

@@ -76,12 +76,12 @@ class GroupsConfig(PluginConfig):
         "groups in which few accept.",
     )
     dedupe_window: Annotated[int, Field(ge=128, le=65536)] = setting(
-        256, "Multicasts of one group that are remembered as seen; at least 2 x replay_messages. About 100 B each."
+        512, "Multicasts of one group that are remembered as seen; at least 2 x replay_messages. About 100 B each."
     )
     replay_messages: Annotated[int, Field(ge=0, le=1024)] = setting(
-        64,
-        "Latest multicasts of one group kept for a child that comes over from a lost parent. 0: none, and each change "
-        "of parent may lose some; higher bridges longer repairs.",
+        256,
+        "Latest multicasts of one group kept for a child that comes over from a lost parent: at a rate of r a second "
+        "they bridge replay_messages / r seconds. 0: none, and each change of parent may lose some.",
     )
     replay_bytes: Annotated[Size, between_sizes("0B", "1GiB")] = setting(
         "8MiB", "Memory for all that is kept for children; the oldest goes first."

@@ -51,6 +51,7 @@ class Refresher:
         for group in list(trees.groups.values()):
             for node_id in [key for key, child in group.children.items() if child.expires_at < now]:
                 trees.drop_child(group, node_id)
+        for group in list(trees.groups.values()):  # without those that had only such children
             if group.parent is not None and not group.path and now - group.lost_at > self._config.orphan_timeout:
                 trees.seek(group)
         trees.check_roots()

@@ -150,7 +150,7 @@ class GroupService(Plugin):
 
     def _check_on(self) -> None:
         if self._is_off:
-            raise Unavailable("the groups service has failed and is about to be restarted")
+            raise Unavailable("the groups service has failed; unless it fails again and again it is back in a moment")
 
     # Common API
 
@@ -296,6 +296,8 @@ class GroupService(Plugin):
 
     def validate(self) -> None:
         """Assert the invariants of every tree, and the limits."""
+        if self._is_off:
+            return
         for group in self.trees.groups.values():
             group.validate(self._config.children_max)
             if group.is_wanted != (group.id in self._entrusted.memberships):

@@ -64,7 +64,7 @@ def later(last: Position | None, other: Position) -> Position:
 def _is_owed(position: Position, child: Position) -> bool:
     if is_same_reign(position, child):
         return position.sequence > child.sequence
-    return position.generation > child.generation
+    return position.generation >= child.generation  # if equal there were two roots, and the child was below the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ class ReplayLog:
     def replay(self, group: NodeId, child: Position | None, own: Position | None) -> Replay:
         """What a child whose last multicast is ``child`` misses, at a node whose last one is ``own``.
 
-        Later ones of the same reign, and those of later generations. A child without a position is new: it gets only
-        what comes from now on.
+        Later ones of the same reign, and those of other reigns that are not of an earlier generation. A child without
+        a position is new: it gets only what comes from now on.
         """
         if child is None:
             return Replay(own, ())

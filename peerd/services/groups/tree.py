@@ -286,12 +286,11 @@ class Trees:
     def _set_path(self, group: Group, path: Path) -> None:
         for ancestor in path[:-1]:
             group.children.pop(ancestor, None)  # it has left for a place above: its word of that is under way
-        if path == group.path:
-            return
-        group.path = path
-        if not path:
-            group.lost_at = self._host.now()
-        self._tell_children(group)
+        if path != group.path:
+            group.path = path
+            if not path:
+                group.lost_at = self._host.now()
+            self._tell_children(group)
         self.prune(group)
 
     def catch_up(self, group: Group) -> None:
