@@ -55,7 +55,7 @@ def long(*values: object) -> object:
     ("seed", "is_silent"), [(1, False), (3, True), *(long(seed, seed % 2 == 0) for seed in range(30, 50))]
 )
 def test_root_and_one_replica_die_at_once(seed: int, is_silent: bool) -> None:
-    simulation = record_ring(80, seed=seed)
+    simulation = record_ring(60, seed=seed)
     values = put_many(simulation, 500)
     victims = holders(simulation, key_number(seed))[:2]
     affected = [key for key in values if set(victims) & set(holders(simulation, key))]
@@ -144,7 +144,7 @@ def churn(seed: int, count: int, rounds: int, period_s: float) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_churn_loses_nothing_and_resurrects_nothing(seed: int) -> None:
-    churn(seed, count=60, rounds=8, period_s=40.0)
+    churn(seed, count=60, rounds=5, period_s=40.0)
 
 
 @pytest.mark.long

@@ -291,6 +291,29 @@ def test_a_restarted_store_comes_back_empty_and_is_filled_by_its_neighbours() ->
     simulation.check([Replication()])
 
 
+def test_a_read_repairs_replicas_that_missed_a_write() -> None:
+    """The root has not caught up, so it asks; one replica has an older version, the other one nothing."""
+    simulation = record_ring(12, seed=31)
+    origin = simulation.nodes[0]
+    put(simulation, origin, KEY, b"old", ack="replicated")
+    root, second, third = holders(simulation, KEY)
+    stale = second.node.records.state.table.get((KEY, "record_user"))
+    newest = put(simulation, origin, KEY, b"new", ack="replicated")
+    assert stale is not None
+    for place in (second, third):
+        place.node.records.state.table.drop(stale.identity)
+    second.node.records.state.table.merge(stale, simulation.now)
+    root.node.records.state.catch_up_again()
+    found = get(simulation, origin, KEY)
+    assert (found.value, found.version) == (b"new", newest.version)
+    assert root.driver.metrics["peerd_records_read_repairs_total", ()] == 1
+    simulation.run_for(1.0)
+    simulation.check([Replication()])
+    root.node.records.state.catch_up_again()
+    assert get(simulation, origin, KEY).value == b"new"
+    assert root.driver.metrics["peerd_records_read_repairs_total", ()] == 1, "there was nothing to repair"
+
+
 def test_absurd_versions_and_lifetimes_of_a_peer_do_no_harm() -> None:
     simulation = record_ring(4, seed=19)
     liar, victim = simulation.nodes[:2]

@@ -69,14 +69,14 @@ def test_one_difference_is_repaired_by_moving_one_record() -> None:
     assert moved.total() == 1
 
 
-def test_thousands_of_records_and_large_ones_move_in_bounded_messages() -> None:
+def test_many_records_and_large_ones_move_in_bounded_messages() -> None:
     simulation = record_ring(4, seed=3)
     results: list[RecordResult] = []
-    for number in range(3000):
+    for number in range(1200):
         value = b"x" * 30_000 if number % 50 == 0 else b"%d" % number
         records = user(simulation.nodes[number % 4]).host.records
         records.put(key_number(number), value, TTL_S, results.append, ack="replicated")
-    simulation.run_until(lambda: len(results) == 3000, limit_s=60.0, poll_s=1.0)
+    simulation.run_until(lambda: len(results) == 1200, limit_s=60.0, poll_s=1.0)
     assert {(result.outcome, result.copies) for result in results} == {(RecordOutcome.STORED, 3)}
     pages = sent(simulation, VersionsRequest)
     newcomer = simulation.add_node()

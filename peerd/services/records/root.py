@@ -35,7 +35,8 @@ class CatchUp:
     requests: dict[RequestKey, tuple[RecordRequest, PeerRef]] = field(default_factory=dict)
     answers: dict[NodeId, bool | None] = field(default_factory=dict)
     """Whether who answered is established; ``None`` for who was silent."""
-    versions: list[RecordVersion | None] = field(default_factory=list)
+    versions: dict[NodeId, RecordVersion | None] = field(default_factory=dict)
+    """What those who answered had."""
     is_refused: bool = False
     """There is no room here for the record that another node holds."""
 
@@ -82,31 +83,31 @@ class Root:
     def _catch_up(self, request: RecordRequest, source: PeerRef) -> None:
         identity = request.key, request.namespace
         catch_up = self._catch_ups.get(identity)
-        is_full = (
-            len(self._catch_ups) >= CATCH_UPS_MAX
-            if catch_up is None
-            else len(catch_up.requests) >= (REQUESTS_PER_CATCH_UP_MAX)
-        )
-        if is_full:
+        is_new = catch_up is None
+        if is_new and len(self._catch_ups) >= CATCH_UPS_MAX:
             self._refuse(request, source, messages.NOT_ROOT, "busy")
             return
-        is_new = catch_up is None
-        if catch_up is None:
-            view = self._state.view
-            known = view.holders(request.key, 2 * view.copies + 1)
-            others = tuple(peer for peer in known if peer.id != self._host.id)
-            is_all = view.leaf_set.covers_ring and len(known) == 1 + len(view.leaf_set.members())
-            catch_up = self._catch_ups[identity] = CatchUp(others, is_all)
+        catch_up = catch_up or self._new_catch_up(request.key)
+        if len(catch_up.requests) >= REQUESTS_PER_CATCH_UP_MAX:
+            self._refuse(request, source, messages.NOT_ROOT, "busy")
+            return
         catch_up.requests[_request_key(request, source)] = (request, source)
         if is_new:
+            self._catch_ups[identity] = catch_up
             self._ask(identity, catch_up)
+
+    def _new_catch_up(self, key: NodeId) -> CatchUp:
+        view = self._state.view
+        known = view.holders(key, 2 * view.copies + 1)
+        others = tuple(peer for peer in known if peer.id != self._host.id)
+        return CatchUp(others, view.leaf_set.covers_ring and len(known) == 1 + len(view.leaf_set.members()))
 
     def _ask(self, identity: Identity, catch_up: CatchUp) -> None:
         key, namespace = identity
 
         def answered(reply: Message, peer: PeerRef) -> None:
             if isinstance(reply, ReplicaGot):
-                catch_up.versions.append(None if reply.record is None else reply.record.version)
+                catch_up.versions[peer.id] = None if reply.record is None else reply.record.version
                 if reply.record is not None and self._state.admit(reply.record) in REFUSALS:
                     catch_up.is_refused = True
                 done(peer.id, reply.is_established)
@@ -115,10 +116,11 @@ class Root:
 
         def done(node_id: NodeId, is_established: bool | None) -> None:
             catch_up.answers[node_id] = is_established
-            if len(catch_up.answers) == len(catch_up.asked):
+            is_over = len(catch_up.answers) == len(catch_up.asked) or catch_up.is_enough(copies)
+            if is_over and self._catch_ups.get(identity) is catch_up:
                 self._caught_up(identity, catch_up)
 
-        timeout_s = self._state.config.peer_timeout
+        timeout_s, copies = self._state.config.peer_timeout, self._state.config.replicas
         for peer in catch_up.asked:
             self._host.request(peer, ReplicaGet(namespace, key), timeout_s, answered, partial(done, peer.id, None))
         if not catch_up.asked:
@@ -127,10 +129,8 @@ class Root:
     def _caught_up(self, identity: Identity, catch_up: CatchUp) -> None:
         del self._catch_ups[identity]
         current = self._state.current(identity)
-        if current is not None and any(version != current.version for version in catch_up.versions):
-            self._host.count("peerd_records_read_repairs_total")
-            if not self._replicator.is_full:
-                self._replicator.push(current)
+        if current is not None:
+            self._repair(current, catch_up)
         is_enough = catch_up.is_enough(self._state.config.replicas)
         reason = "no_room" if catch_up.is_refused else "catching_up"
         for request, source in catch_up.requests.values():
@@ -139,6 +139,14 @@ class Root:
                 self._refuse(request, source, messages.NOT_ROOT, refusal)
             else:
                 self._execute(request, source)
+
+    def _repair(self, current: Record, catch_up: CatchUp) -> None:
+        """Replicas that answered with less than this get it now."""
+        view, versions = self._state.view, catch_up.versions
+        replicas = [peer.id for peer in view.holders(current.key, view.copies) if peer.id in versions]
+        if any(versions[node_id] != current.version for node_id in replicas) and not self._replicator.is_full:
+            self._host.count("peerd_records_read_repairs_total")
+            self._replicator.push(current)
 
     # Execution
 
