@@ -9,6 +9,7 @@ from typing import Final, Literal, Protocol
 from peerd.admin_models import Check, Health, Hop, Peer, PluginStatus, Ring, Route, Setting, Settings, Status
 from peerd.api import LeafSet, LookupResult
 from peerd.config import LoadedConfig
+from peerd.daemon.identity_keeper import IdentityKeeper
 from peerd.ids import NodeId, format_id, key_of, parse_id
 from peerd.messages import PeerRef
 from peerd.node import Node
@@ -53,6 +54,9 @@ class Subject(Protocol):
 
     @property
     def uptime_s(self) -> float: ...
+    @property
+    def identity(self) -> IdentityKeeper | None:
+        """``None`` without TLS."""
 
 
 def status(daemon: Subject) -> Status:
@@ -78,6 +82,8 @@ def status(daemon: Subject) -> Status:
             for name, plugin in sorted(node.plugins.items())
             if name not in daemon.disabled_plugins
         ],
+        certificate_expires_at=None if daemon.identity is None else daemon.identity.clock.expires_at,
+        certificate_state=None if daemon.identity is None else daemon.identity.renewal_state,
     )
 
 

@@ -17,6 +17,8 @@ from peerd.api import Plugin
 from peerd.config import TCP_SINK, LoadedConfig, TelemetryConfig, split_address
 from peerd.daemon.driver import AsyncioDriver
 from peerd.daemon.durable_files import write_atomically
+from peerd.daemon.enrolment import Enrolment
+from peerd.daemon.identity_keeper import IDENTITY_METRICS, IdentityKeeper, make_issuer
 from peerd.daemon.link_settings import LinkContext, LinkSettings, monotonic_s
 from peerd.daemon.link_telemetry import LinkTelemetry
 from peerd.daemon.links import Links
@@ -72,6 +74,7 @@ class Daemon:
     links: Links
     driver: AsyncioDriver
     peer: PeerRef
+    identity: IdentityKeeper | None
 
     def __init__(
         self,
@@ -189,8 +192,6 @@ class Daemon:
     def _open_state(self) -> StateDirectory:
         state = StateDirectory(Path(self.config.node.state_dir))
         self._ending.append(state.close)
-        for warning in state.warnings:
-            _log.warning("state.damaged", detail=warning)
         return state
 
     def _build(self, state: StateDirectory) -> None:
@@ -212,7 +213,9 @@ class Daemon:
         telemetry = LinkTelemetry(self.metrics, now)
         self.links = Links(context, telemetry)
         self.links.on_duplicate_identity = self._duplicate
-        self._listener = Listener(sock, self.links, context, telemetry)
+        self.identity = self._make_keeper(state) if identity.tls is not None else None
+        enrolment = Enrolment(self.identity, context) if self.identity is not None else None
+        self._listener = Listener(sock, self.links, context, telemetry, enrolment)
         sink = self._open_sink(epoch)
         self._offload = OffloadPool()
         self.driver = AsyncioDriver(
@@ -226,8 +229,23 @@ class Daemon:
         )
         self.node = Node(self.driver, node_settings(config, self.peer, epoch), plugins)
         self.driver.attach(self.node)
+        if self.identity is not None:
+            self.identity.emit = self.node.emit
         self.metrics.watch(RING_METRICS, self._ring_numbers)
         self.metrics.watch_traffic(lambda: self.node.traffic)
+
+    def _make_keeper(self, state: StateDirectory) -> IdentityKeeper:
+        self.metrics.declare(IDENTITY_METRICS)
+        return IdentityKeeper(
+            own=self.peer,
+            cluster=self.config.node.cluster,
+            files=self.config.tls_files(),
+            state=state,
+            links=self.links,
+            issuer=make_issuer(self.config, state),
+            metrics=self.metrics,
+            neighbours=lambda: self.node.overlay.known_peers(),
+        )
 
     def _listen(self) -> socket.socket:
         host, port = split_address(self.config.node.listen)
@@ -261,6 +279,8 @@ class Daemon:
         own = {(self.peer.host, self.peer.port), split_address(self.config.node.listen)}
         bootstrap = [address for address in map(split_address, self.config.node.bootstrap) if address not in own]
         self.node.start(bootstrap, [peer for peer in state.load_known_peers() if peer.id != self.peer.id])
+        for warning in state.warnings:
+            _log.warning("state.damaged", detail=warning)
         self._manager.start_watchdog()
         self._ending.append(self._manager.stop_watchdog)
         self._tasks = [
@@ -268,6 +288,9 @@ class Daemon:
             spawn(self._save_known_peers(), name="save known peers"),
             spawn(self._snapshots(), name="snapshots"),
         ]
+        if self.identity is not None:
+            self._tasks.append(spawn(self.identity.run(), name="identity"))
+            self._ending.append(self.identity.stop)
         _log.info("node.started", node=format_id(self.peer.id), address=self.peer.address)
 
     def _write_ports_file(self) -> None:

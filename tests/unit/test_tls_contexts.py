@@ -194,6 +194,21 @@ def test_another_authority_is_refused_on_both_sides(
         handshake(client, server)
 
 
+@pytest.mark.parametrize("stranger_dials", [True, False])
+def test_a_self_signed_node_is_refused_on_both_sides(
+    nodes: tuple[Node, Node], tmp_path: Path, authority: ClusterAuthority, stranger_dials: bool
+) -> None:
+    """Its own root under the cluster's name, sent along as if it were an intermediate."""
+    own = ClusterAuthority.create(CLUSTER)
+    pem, key_pem = leaf(own)
+    stranger = Node(write_node(tmp_path / "odd", authority, (pem + own.certificate_pem(), key_pem)), NodeId(0))
+    client, server = (
+        (stranger.client(), nodes[0].server()) if stranger_dials else (nodes[0].client(), stranger.server())
+    )
+    with pytest.raises(ssl.SSLCertVerificationError, match="self-signed"):
+        handshake(client, server)
+
+
 HOUR = timedelta(hours=1)
 VALIDITIES = {"expired": (-2 * HOUR, -HOUR), "not yet valid": (HOUR, 2 * HOUR)}
 

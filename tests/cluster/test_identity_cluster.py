@@ -1,0 +1,279 @@
+"""Joining, renewing, denying and rotating with real daemons on loopback, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from peerd.daemon.identity_keeper import IdentityKeeper
+from peerd.daemon.joining import JoinFailed, NotOurCluster, join, write_membership
+from peerd.daemon.service import Daemon
+from peerd.daemon.tokens import JoinToken
+from peerd.errors import PeerdError, Unavailable
+from peerd.ids import format_id
+from peerd.wire.enrolment import PREFACE
+from tests.cluster.test_links_service import Site, is_complete
+from tests.support.both_loops import both_loops
+from tests.support.link_rig import until
+
+PATIENCE_S = 20.0
+
+
+class Cluster(Site):
+    """A site whose node "a" issues."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.authority.save(path / "ca")
+
+    def issuer(self, bootstrap: list[str] | None = None) -> Daemon:
+        return self.daemon("a", bootstrap, issuer__enabled=True, issuer__ca_dir=str(self.path / "ca"))
+
+    async def newcomer(self, name: str, seed: Daemon, issuer: Daemon) -> Daemon:
+        """Made with a token, as `peerd join` makes it, and not started."""
+        token = new_token(issuer)
+        membership = await asyncio.to_thread(join, "127.0.0.1", seed.peer.port, token)
+        write_membership(self.path / name, membership)
+        return self.daemon(name, [seed.peer.address])
+
+
+def keeper(daemon: Daemon) -> IdentityKeeper:
+    assert daemon.identity is not None
+    return daemon.identity
+
+
+def new_token(issuer: Daemon, uses: int = 1) -> JoinToken:
+    office = keeper(issuer).issuer
+    assert office is not None
+    return office.create_token(3600, uses)[0]
+
+
+async def knows_an_issuer(*daemons: Daemon) -> None:
+    await until(lambda: all(keeper(each).offer().issuers for each in daemons), PATIENCE_S)
+
+
+async def failure(attempt: Callable[[], Awaitable[object]]) -> PeerdError:
+    with pytest.raises(PeerdError) as caught:
+        await attempt()
+    return caught.value
+
+
+@both_loops
+async def test_a_token_makes_a_node_of_the_ring(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one, await cluster.newcomer("b", one, one) as two:
+        await until(lambda: is_complete(one, two), PATIENCE_S)
+        await knows_an_issuer(two)
+        # A node that is no issuer leads the newcomer to one.
+        async with await cluster.newcomer("c", two, one) as three:
+            await until(lambda: is_complete(one, two, three), PATIENCE_S)
+
+
+async def test_tokens_that_open_nothing_say_why(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one:
+        good = new_token(one)
+
+        def attempt(token: JoinToken, port: int = 0) -> Callable[[], Awaitable[object]]:
+            return lambda: asyncio.to_thread(join, "127.0.0.1", port or one.peer.port, token)
+
+        await attempt(good)()
+        assert "1 of 1 times" in str(await failure(attempt(good)))
+        assert "does not know the token" in str(await failure(attempt(replace(good, secret=bytes(16)))))
+        wrong_cluster = await failure(attempt(replace(good, cluster="other")))
+        assert isinstance(wrong_cluster, JoinFailed) and "'other'" in str(wrong_cluster)
+        assert isinstance(await failure(attempt(replace(good, fingerprint=bytes(16)))), NotOurCluster)
+        assert isinstance(await failure(attempt(good, 1)), Unavailable)
+    async with cluster.daemon("alone") as no_issuer:
+        unserved = await failure(attempt(good, no_issuer.peer.port))
+        assert isinstance(unserved, Unavailable) and "does not issue" in str(unserved)
+
+
+async def test_somebody_in_between_gets_no_secret(tmp_path: Path) -> None:
+    """It passes the real roots on, which are public, and then has no certificate that leads to them."""
+    cluster, impostor = Cluster(tmp_path / "real"), Cluster(tmp_path / "false")
+    async with cluster.issuer() as real, impostor.issuer() as false:
+        truth = keeper(real).offer()
+        keeper(false).offer = lambda: truth  # type: ignore[method-assign]  # the impostor's lie
+        office = keeper(false).issuer
+        assert office is not None
+        token = new_token(real)
+        error = await failure(lambda: asyncio.to_thread(join, "127.0.0.1", false.peer.port, token))
+        assert isinstance(error, NotOurCluster) and "not sent" in str(error)
+        await asyncio.to_thread(join, "127.0.0.1", real.peer.port, token)  # it is still good
+
+
+@both_loops
+async def test_the_newcomers_door_holds_against_strangers(tmp_path: Path) -> None:
+    """Half a preface, a wrong one, silence after it, garbage inside TLS: each loses its connection, nothing else."""
+    cluster = Cluster(tmp_path)
+
+    def knock(*sent: bytes, tls: bool = False) -> bytes:
+        with socket.create_connection(("127.0.0.1", one.peer.port), timeout=PATIENCE_S) as sock:
+            sock.sendall(sent[0])
+            if tls:
+                sock.recv(64 * 1024)
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                with context.wrap_socket(sock) as inside:
+                    for part in sent[1:]:
+                        inside.sendall(part)
+                    with suppress(ssl.SSLError, ConnectionResetError):
+                        return inside.recv(1)
+                    return b""
+            received = b""
+            while chunk := sock.recv(4096):
+                received += chunk
+            return received
+
+    async with cluster.issuer() as one:
+        context = one.links.context
+        context.settings = replace(context.settings, tls_handshake_timeout_s=0.5, hello_timeout_s=0.5)
+        assert await asyncio.to_thread(knock, PREFACE[:4]) == b""
+        assert await asyncio.to_thread(knock, b"p" * len(PREFACE)) == b""
+        assert len(await asyncio.to_thread(knock, PREFACE)) > 100  # the offer, and then nothing for who says nothing
+        assert await asyncio.to_thread(knock, PREFACE, b"\xff" * 64, tls=True) == b""
+        assert await asyncio.to_thread(knock, PREFACE, b"\x51\x00\x07\x00\xff\xff\xff\xff", tls=True) == b""
+        await until(lambda: one._listener.handshakes == 0, PATIENCE_S)
+        await asyncio.to_thread(join, "127.0.0.1", one.peer.port, new_token(one))
+
+
+@both_loops
+async def test_renewal_is_picked_up_without_a_restart(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one, await cluster.newcomer("b", one, one) as two:
+        await until(lambda: is_complete(one, two), PATIENCE_S)
+        await knows_an_issuer(two)
+        before = keeper(two).identity
+        link = two.links.link_to(one.peer.id)
+        after = await asyncio.wait_for(keeper(two).renewed(), PATIENCE_S)
+        assert after.serial != before.serial and after.node_id == before.node_id == two.peer.id
+        assert two.links.link_to(one.peer.id) is link
+        # The next handshake shows the new one.
+        assert link is not None
+        two.links.disconnect(one.peer, "test")
+
+        def seen() -> int | None:
+            again = one.links.link_to(two.peer.id)
+            return again.certificate.serial if again is not None and again.certificate is not None else None
+
+        two.links.dial("127.0.0.1", one.peer.port, lambda peer: None)
+        await until(lambda: seen() == after.serial, PATIENCE_S)
+
+
+async def test_renewal_happens_by_itself_when_it_is_due(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one, await cluster.newcomer("b", one, one) as two:
+        await until(lambda: is_complete(one, two), PATIENCE_S)
+        await knows_an_issuer(two)
+        before = keeper(two).identity.serial
+        keeper(two).clock.due_at = 0.0
+        await until(lambda: keeper(two).identity.serial != before, PATIENCE_S)
+        assert keeper(two).renewal_state == "ok"
+
+
+async def test_renewal_without_an_issuer_warns_and_goes_on(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.daemon("alone") as one:
+        with pytest.raises(Unavailable, match="no issuer is known"):
+            await keeper(one).renewed()
+        assert keeper(one).renewal_state == "warning"
+        assert keeper(one).clock.due_at > keeper(one).wall_time()
+
+
+@both_loops
+async def test_a_denied_node_is_out_everywhere_and_after_restarts(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one:
+        thief = await cluster.newcomer("thief", one, one)
+        asleep = await cluster.newcomer("asleep", one, one)
+        async with await cluster.newcomer("b", one, one) as two, thief:
+            await until(lambda: is_complete(one, two, thief), PATIENCE_S)
+            keeper(one).deny(f"node:{format_id(thief.peer.id)}", "stolen", is_withdrawn=False)
+            await until(lambda: is_complete(one, two), PATIENCE_S)
+            assert thief.peer.id in keeper(two).ledger.denied_ids()
+            await until(lambda: not thief.links.links(), PATIENCE_S)
+        async with cluster.daemon("b", [one.peer.address]) as two:
+            assert thief.peer.id in two.links.context.denied  # from its disk, before anybody told it
+            await until(lambda: is_complete(one, two), PATIENCE_S)
+            # Who was down when it happened learns it from the neighbour that it meets first.
+            async with asleep:
+                await until(lambda: thief.peer.id in asleep.links.context.denied, PATIENCE_S)
+                await until(lambda: is_complete(one, two, asleep), PATIENCE_S)
+                keeper(one).deny(f"node:{format_id(thief.peer.id)}", "found again", is_withdrawn=True)
+                await until(lambda: not asleep.links.context.denied, PATIENCE_S)
+            async with cluster.daemon("thief", [two.peer.address]) as back:
+                await until(lambda: is_complete(one, two, back), PATIENCE_S)
+
+
+async def test_a_denied_certificate_is_out_and_its_renewal_in(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one, await cluster.newcomer("b", one, one) as two:
+        await until(lambda: is_complete(one, two), PATIENCE_S)
+        await knows_an_issuer(two)
+        before = keeper(two).identity.serial
+        await asyncio.wait_for(keeper(two).renewed(), PATIENCE_S)
+        keeper(one).deny(f"serial:{before:040x}", "key copied", is_withdrawn=False)
+
+        def serial_seen() -> int | None:
+            link = one.links.link_to(two.peer.id)
+            return link.certificate.serial if link is not None and link.certificate is not None else None
+
+        # The link was made with the old certificate; the next one is made with the new.
+        after = keeper(two).identity.serial
+        await until(lambda: serial_seen() == after and is_complete(one, two), PATIENCE_S)
+
+
+@both_loops
+async def test_the_root_changes_under_load_and_nobody_is_lost(tmp_path: Path) -> None:
+    """Links stay, lookups go on, who was down comes back within the overlap, and nobody after it."""
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one:
+        asleep = await cluster.newcomer("asleep", one, one)
+        late = await cluster.newcomer("late", one, one)
+        async with await cluster.newcomer("b", one, one) as two:
+            await until(lambda: is_complete(one, two), PATIENCE_S)
+            link = two.links.link_to(one.peer.id)
+            lookups: list[bool] = []
+
+            def look_up(number: int) -> None:
+                two.node.hosts["overlay"].lookup(
+                    two.peer.id if number % 2 else one.peer.id, lambda result: lookups.append(result.root is not None)
+                )
+
+            for number in range(50):
+                look_up(number)
+            keeper(one).rotate(timedelta(days=1))
+            for number in range(50):
+                look_up(number)
+            await until(lambda: keeper(two).ledger.roots == keeper(one).ledger.roots, PATIENCE_S)
+            await asyncio.wait_for(keeper(two).renewed(), PATIENCE_S)
+            await until(lambda: len(lookups) == 100, PATIENCE_S)
+            assert all(lookups)
+            assert two.links.link_to(one.peer.id) is link
+            async with asleep:  # it knows the old root only, and so does its certificate
+                await until(lambda: is_complete(one, two, asleep), PATIENCE_S)
+                await until(lambda: keeper(asleep).ledger.roots == keeper(one).ledger.roots, PATIENCE_S)
+                await asyncio.wait_for(keeper(asleep).renewed(), PATIENCE_S)
+            # The overlap is over.
+            for each in (one, two):
+                at = keeper(each).wall_time()
+                keeper(each).wall_time = lambda at=at: at + 2 * 86_400  # type: ignore[misc]  # the day after tomorrow
+                keeper(each).tick()
+                assert keeper(each).ledger.roots.previous is None
+            async with late:
+                refused = 'peerd_connections_refused_total{reason="bad_certificate"}'
+                await until(lambda: refused in one.metrics.render().decode(), PATIENCE_S)
+                assert not late.node.is_ready
+            assert two.links.link_to(one.peer.id) is link
+    # Another start reads what was written.
+    async with cluster.issuer() as one, cluster.daemon("b", [one.peer.address]) as two:
+        await until(lambda: is_complete(one, two), PATIENCE_S)
