@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from peerd.quantities import parse_duration
+
 if TYPE_CHECKING:
     from peerd.client import Client
 
@@ -39,3 +41,11 @@ def ask(socket: str | None, call: Callable[[Client], Coroutine[Any, Any, Result]
     from peerd.client import run_sync
 
     return run_sync(call, admin_address(socket))
+
+
+def duration_s(text: str, option: str) -> float:
+    """Seconds of an option such as "1h". Raises ``typer.BadParameter``, which is a usage error."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
