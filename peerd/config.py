@@ -163,6 +163,11 @@ class IssuerConfig(ConfigSection):
         "Validity of the certificates issued; nodes renew at half of it. Shorter: a denied node is out sooner where "
         "the deny list did not reach; longer: nodes live through a longer absence of every issuer.",
     )
+    return_grace: Annotated[Duration, between_durations("0s", "365d")] = setting(
+        "30d",
+        "How long after its end a certificate is still renewed, for nodes that were off. Longer: a machine can rest "
+        "longer and keep its identity; 0s: it needs a new token. A denied node never comes back this way.",
+    )
 
 
 class AdminConfig(ConfigSection):

@@ -46,6 +46,7 @@ class Issuer:
         authority: ClusterAuthority,
         directory: Path,
         lifetime: timedelta,
+        return_grace: timedelta,
         book: TokenBook,
         save_book: Callable[[bytes], None],
         wall_time: Callable[[], float],
@@ -54,6 +55,7 @@ class Issuer:
         self.book = book
         self._directory = directory
         self._lifetime = lifetime
+        self._return_grace = return_grace
         self._save_book = save_book
         self._wall_time = wall_time
 
@@ -93,6 +95,29 @@ class Issuer:
         self._save()
         pem = self.authority.issue(key, self._lifetime, record.roles)
         return self._issued(pem), record
+
+    def readmit(self, request: JoinRequest) -> PeerIdentity:
+        """Who comes back with a certificate that has ended: `renew` may follow. Raises `TokenRefused`.
+
+        The certificate says who it was, and the request proves that it has the key; whether it is denied is for the
+        caller to know.
+        """
+        try:
+            key = read_request(request.request)
+            certificate = x509.load_der_x509_certificate(request.certificate)
+            identity = read_identity(request.certificate)
+        except (ValueError, HandshakeRefused) as error:
+            raise TokenRefused("bad_request", str(error)) from error
+        now = datetime.fromtimestamp(self._wall_time(), UTC)
+        is_ours = identity.cluster == self.authority.cluster and self.authority.roots.at(now).issued(certificate)
+        if certificate.public_key() != key or not is_ours:
+            raise TokenRefused(
+                "bad_request", "the certificate is of another key, or of a root that is not trusted here"
+            )
+        if now - identity.not_after > self._return_grace:
+            detail = f"the certificate ended at {identity.not_after:%Y-%m-%d %H:%M} UTC: join again with a token"
+            raise TokenRefused("too_late", detail)
+        return identity
 
     def renew(self, identity: PeerIdentity) -> Issued:
         """The same node with a later end. The caller has verified that the asker is ``identity``."""

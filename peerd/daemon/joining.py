@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -33,7 +33,7 @@ from peerd.wire.handshake import HelloRefused
 
 STEP_TIMEOUT_S: Final = 5.0
 """For connecting, and for each answer."""
-ISSUERS_TRIED_MAX: Final = 4
+ADDRESSES_TRIED_MAX: Final = 8
 
 M = TypeVar("M", bound=Message)
 
@@ -44,6 +44,14 @@ class JoinFailed(PeerdError):
 
 class NotOurCluster(JoinFailed):
     """The root that the token names is not the one that answers: a wrong token, or somebody in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Whom the newcomer wants to talk to: a node of this cluster under one of these roots."""
+
+    cluster: str
+    fingerprints: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +72,25 @@ def join(host: str, port: int, token: JoinToken) -> Membership:
     """
     key = Ed25519PrivateKey.generate()
     request = JoinRequest(token.secret, make_request(key).public_bytes(Encoding.DER))
-    offer, granted = _converse(host, port, token, request)
-    refused: list[str] = []
-    for issuer in offer.issuers[:ISSUERS_TRIED_MAX]:
-        if granted is not None:
-            break
-        try:
-            _, granted = _converse(issuer.host, issuer.port, token, request)
-        except Unavailable as error:
-            refused.append(str(error))
-    if granted is None:
-        tried = f" ({'; '.join(refused)})" if refused else ", and knows of none"
-        raise Unavailable(f"{_at(host, port)} does not issue certificates{tried}; name an issuer as SEED")
-    return admitted(key, granted, token.cluster, token.fingerprint)
+    granted = _ask([(host, port)], Pin(token.cluster, (token.fingerprint,)), request)
+    return admitted(key, granted, token.cluster, (token.fingerprint,))
 
 
-def admitted(key: Ed25519PrivateKey, granted: JoinGranted, cluster: str, pinned: bytes) -> Membership:
+def return_to_cluster(
+    seeds: Sequence[tuple[str, int]], key: Ed25519PrivateKey, certificate: x509.Certificate, cluster: str, roots: Roots
+) -> Membership:
+    """Renew a certificate that has ended: no link is made with it any more, so it goes the way of newcomers.
+
+    Raises what `join` raises.
+    """
+    der = Encoding.DER
+    request = JoinRequest(b"", make_request(key).public_bytes(der), certificate.public_bytes(der))
+    pinned = tuple(map(fingerprint, roots.trusted))
+    granted = _ask(seeds, Pin(cluster, pinned), request)
+    return admitted(key, granted, cluster, pinned)
+
+
+def admitted(key: Ed25519PrivateKey, granted: JoinGranted, cluster: str, pinned: Sequence[bytes]) -> Membership:
     """Check what an issuer sent as every peer will. Raises `JoinFailed`."""
     try:
         chain = tuple(x509.load_der_x509_certificate(der) for der in granted.chain)
@@ -91,8 +102,8 @@ def admitted(key: Ed25519PrivateKey, granted: JoinGranted, cluster: str, pinned:
         raise JoinFailed(f"the issuer sent a certificate that cannot be used: {error}") from error
     if chain[0].public_key() != key.public_key() or not roots.issued(chain[0]):
         raise JoinFailed("the issuer sent a certificate of another key or another root")
-    if roots.by_fingerprint(pinned) is None:
-        raise NotOurCluster("the issuer sent other roots than the one that the token names")
+    if not any(roots.by_fingerprint(each) for each in pinned):
+        raise NotOurCluster("the issuer sent other roots than the one that it was asked for")
     return Membership(key, chain, roots, identity, granted.bootstrap)
 
 
@@ -125,24 +136,45 @@ def write_membership(directory: Path, membership: Membership) -> None:
 # Inside
 
 
-def _converse(host: str, port: int, token: JoinToken, request: JoinRequest) -> tuple[JoinOffer, JoinGranted | None]:
+def _ask(seeds: Sequence[tuple[str, int]], pin: Pin, request: JoinRequest) -> JoinGranted:
+    """The grant of the first issuer found, at the seeds or behind them."""
+    waiting, seen = list(seeds), set(seeds)
+    failures: list[str] = []
+    for _ in range(ADDRESSES_TRIED_MAX):
+        if not waiting:
+            break
+        host, port = waiting.pop(0)
+        try:
+            offer, granted = _converse(host, port, pin, request)
+        except Unavailable as error:
+            failures.append(str(error))
+            continue
+        if granted is not None:
+            return granted
+        failures.append(f"{_at(host, port)} does not issue certificates")
+        others = [(issuer.host, issuer.port) for issuer in offer.issuers if (issuer.host, issuer.port) not in seen]
+        waiting, seen = [*others, *waiting], seen.union(others)
+    raise Unavailable("; ".join(failures) or "no address to ask")
+
+
+def _converse(host: str, port: int, pin: Pin, request: JoinRequest) -> tuple[JoinOffer, JoinGranted | None]:
     """One conversation; no grant from a node that is no issuer."""
     where = _at(host, port)
     try:
         with socket.create_connection((host, port), timeout=STEP_TIMEOUT_S) as sock:
             sock.sendall(PREFACE)
             offer = _receive(sock, JoinOffer, where)
-            root = _pinned_root(offer, token, where)
+            root = _pinned_root(offer, pin, where)
             if not offer.is_issuer:
                 return offer, None
             with pinned_client_context(root).wrap_socket(sock, server_hostname=None) as tls:
-                _check_server(tls, token)
+                _check_server(tls, pin)
                 tls.sendall(encode(request).to_bytes())
                 return offer, _receive(tls, JoinGranted, where)
     except ssl.SSLCertVerificationError as error:
         raise NotOurCluster(
-            f"{where} could not prove that it belongs to the cluster {token.cluster!r} ({error.verify_message}): the "
-            "clocks differ, or somebody is in between. The token was not sent"
+            f"{where} could not prove that it belongs to the cluster {pin.cluster!r} ({error.verify_message}): the "
+            "clocks differ, or somebody is in between. Nothing secret was sent"
         ) from error
     except TimeoutError as error:
         raise Unavailable(f"no answer from {where} within {STEP_TIMEOUT_S:g} s") from error
@@ -150,30 +182,30 @@ def _converse(host: str, port: int, token: JoinToken, request: JoinRequest) -> t
         raise Unavailable(f"cannot reach {where}: {error}") from error
 
 
-def _pinned_root(offer: JoinOffer, token: JoinToken, where: str) -> bytes:
-    if offer.cluster != token.cluster:
-        raise JoinFailed(f"{where} is of the cluster {offer.cluster!r}, the token is for {token.cluster!r}")
+def _pinned_root(offer: JoinOffer, pin: Pin, where: str) -> bytes:
+    if offer.cluster != pin.cluster:
+        raise JoinFailed(f"{where} is of the cluster {offer.cluster!r}, the token is for {pin.cluster!r}")
     found = []
     for der in offer.roots:
         try:
-            root = x509.load_der_x509_certificate(der)
-            found.append(fingerprint(root))
+            found.append(fingerprint(x509.load_der_x509_certificate(der)))
         except ValueError:
             continue
-        if found[-1] == token.fingerprint:
+        if found[-1] in pin.fingerprints:
             return der
     told = ", ".join(each.hex() for each in found) or "none"
+    wanted = ", ".join(each.hex() for each in pin.fingerprints)
     raise NotOurCluster(
-        f"{where} has another CA than the token names (it: {told}; token: {token.fingerprint.hex()}): an old token, "
-        "another cluster of the same name, or somebody in between. The token was not sent"
+        f"{where} has another CA than the token names (it: {told}; token: {wanted}): an old token, another cluster of "
+        "the same name, or somebody in between. Nothing secret was sent"
     )
 
 
-def _check_server(tls: ssl.SSLSocket, token: JoinToken) -> None:
+def _check_server(tls: ssl.SSLSocket, pin: Pin) -> None:
     """OpenSSL has checked the chain; that it is a node of this cluster is ours to check. Raises `NotOurCluster`."""
     try:
         verify_peer_certificate(
-            tls.getpeercert(binary_form=True) or b"", cluster=token.cluster, expected=None, denied=frozenset()
+            tls.getpeercert(binary_form=True) or b"", cluster=pin.cluster, expected=None, denied=frozenset()
         )
     except HandshakeRefused as error:
         raise NotOurCluster(f"the issuer's certificate is not a node's of this cluster: {error}") from error
@@ -195,7 +227,7 @@ def _receive(sock: socket.socket, kind: type[M], where: str) -> M:
         case HelloRefused(reason="unavailable", detail=detail):
             raise Unavailable(f"{where} cannot do it now: {detail}")
         case HelloRefused(detail=detail):
-            raise JoinFailed(f"{where} refused: {detail}. Make another token with `peerd token create`")
+            raise JoinFailed(f"{where} refused: {detail}")
     raise JoinFailed(f"{where} sent a message of type {type_id:#06x} in place of an answer")
 
 
@@ -211,13 +243,3 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
 
 def _at(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def expires_in_words(identity: PeerIdentity) -> str:
-    """When a certificate ends, for people."""
-    return f"{identity.not_after.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def is_expired(identity: PeerIdentity) -> bool:
-    """Whether a certificate's time is over."""
-    return identity.not_after <= datetime.now(UTC)

@@ -22,6 +22,8 @@ _CLOSING: Final = frozenset({Goodbye.TYPE_ID, HelloRefused.TYPE_ID})
 """A dialler that does not like our answer says so only after it, when this side has a link already."""
 LINK_TYPE_ID_MAX: Final = 0x000F
 """Messages up to this id are about links and certificates; the node never sees them."""
+TRUST_REQUESTS_PER_SECOND: Final = 0.5
+TRUST_REQUESTS_BURST: Final = 10
 HEARTBEAT_BYTES: Final = encode(Heartbeat()).to_bytes()
 
 
@@ -76,6 +78,8 @@ class Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(CONTROL_FRAME_BYTES_MAX)
         self._bucket = TokenBucket(self._settings.messages_per_second, self._settings.messages_burst, now)
+        self.trust_requests = TokenBucket(TRUST_REQUESTS_PER_SECOND, TRUST_REQUESTS_BURST, now)
+        """What the peer may ask about certificates: small questions with large or dear answers."""
         self._transport: asyncio.Transport | None = None
         self._flush_scheduled = False
         self._paused_since: float | None = None

@@ -117,11 +117,13 @@ class Listener:
 
     async def _serve(self, sock: socket.socket, address: str) -> None:
         if self._enrolment is None or self._context.tls is None:
-            await self._handshake(sock, address)
+            await self._handshake(sock, address, self._context.settings.tls_handshake_timeout_s)
             return
         is_newcomer: bool | None = None
+        limit_s = self._context.settings.tls_handshake_timeout_s
+        due_at = self._context.now() + limit_s
         try:
-            async with asyncio.timeout(self._context.settings.tls_handshake_timeout_s):
+            async with asyncio.timeout(limit_s):
                 is_newcomer = await first_byte(sock) == PREFACE[:1]
             if is_newcomer:
                 await self._enrolment.serve(sock, address)
@@ -134,17 +136,17 @@ class Listener:
         finally:
             if is_newcomer is None:
                 sock.close()
-        if is_newcomer is False:
-            await self._handshake(sock, address)
+        if is_newcomer is False:  # who dawdled before the first byte has less time for the others
+            await self._handshake(sock, address, max(0.1, due_at - self._context.now()))
 
-    async def _handshake(self, sock: socket.socket, address: str) -> None:
+    async def _handshake(self, sock: socket.socket, address: str, tls_timeout_s: float) -> None:
         settings = self._context.settings
         connection = PendingConnection(self._owner, self._context, dialled=False, address=address)
         tls: dict[str, Any] = {}
         if self._context.tls is not None:
             tls = {
                 "ssl": self._context.tls.server,
-                "ssl_handshake_timeout": settings.tls_handshake_timeout_s,
+                "ssl_handshake_timeout": tls_timeout_s,
                 "ssl_shutdown_timeout": settings.tls_shutdown_timeout_s,
             }
         try:

@@ -94,6 +94,6 @@ def accept_answer(key: Ed25519PrivateKey, granted: JoinGranted, file: str) -> Me
     try:
         cluster = read_identity(granted.chain[0]).cluster
         pinned = fingerprint(x509.load_der_x509_certificate(granted.roots[0]))
-        return admitted(key, granted, cluster, pinned)
+        return admitted(key, granted, cluster, (pinned,))
     except (JoinFailed, HandshakeRefused) as error:
         raise ConfigError(str(error), file=file) from error

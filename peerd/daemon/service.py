@@ -18,7 +18,8 @@ from peerd.config import TCP_SINK, LoadedConfig, TelemetryConfig, split_address
 from peerd.daemon.driver import AsyncioDriver
 from peerd.daemon.durable_files import write_atomically
 from peerd.daemon.enrolment import Enrolment
-from peerd.daemon.identity_keeper import IDENTITY_METRICS, IdentityKeeper, make_issuer
+from peerd.daemon.identity_keeper import IdentityKeeper, make_issuer
+from peerd.daemon.identity_telemetry import IDENTITY_METRICS, IdentityTelemetry
 from peerd.daemon.link_settings import LinkContext, LinkSettings, monotonic_s
 from peerd.daemon.link_telemetry import LinkTelemetry
 from peerd.daemon.links import Links
@@ -213,11 +214,11 @@ class Daemon:
         telemetry = LinkTelemetry(self.metrics, now)
         self.links = Links(context, telemetry)
         self.links.on_duplicate_identity = self._duplicate
+        self._offload = OffloadPool()
         self.identity = self._make_keeper(state) if identity.tls is not None else None
         enrolment = Enrolment(self.identity, context) if self.identity is not None else None
         self._listener = Listener(sock, self.links, context, telemetry, enrolment)
         sink = self._open_sink(epoch)
-        self._offload = OffloadPool()
         self.driver = AsyncioDriver(
             links=self.links,
             telemetry=telemetry,
@@ -230,7 +231,7 @@ class Daemon:
         self.node = Node(self.driver, node_settings(config, self.peer, epoch), plugins)
         self.driver.attach(self.node)
         if self.identity is not None:
-            self.identity.emit = self.node.emit
+            self.identity.telemetry.attach(self.node.emit)
         self.metrics.watch(RING_METRICS, self._ring_numbers)
         self.metrics.watch_traffic(lambda: self.node.traffic)
 
@@ -243,9 +244,15 @@ class Daemon:
             state=state,
             links=self.links,
             issuer=make_issuer(self.config, state),
-            metrics=self.metrics,
+            telemetry=IdentityTelemetry(self.metrics),
+            offload=self._offload.submit,
+            seeds=self._bootstrap(),
             neighbours=lambda: self.node.overlay.known_peers(),
         )
+
+    def _bootstrap(self) -> list[tuple[str, int]]:
+        own = {(self.peer.host, self.peer.port), split_address(self.config.node.listen)}
+        return [address for address in map(split_address, self.config.node.bootstrap) if address not in own]
 
     def _listen(self) -> socket.socket:
         host, port = split_address(self.config.node.listen)
@@ -276,9 +283,7 @@ class Daemon:
         self._state = state
         self.links.start()
         self._listener.start()
-        own = {(self.peer.host, self.peer.port), split_address(self.config.node.listen)}
-        bootstrap = [address for address in map(split_address, self.config.node.bootstrap) if address not in own]
-        self.node.start(bootstrap, [peer for peer in state.load_known_peers() if peer.id != self.peer.id])
+        self.node.start(self._bootstrap(), [peer for peer in state.load_known_peers() if peer.id != self.peer.id])
         for warning in state.warnings:
             _log.warning("state.damaged", detail=warning)
         self._manager.start_watchdog()

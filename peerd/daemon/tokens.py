@@ -135,7 +135,8 @@ class TokenBook:
         found = [record for record in self._records.values() if hmac.compare_digest(record.digest, given)]
         if not found:
             raise TokenRefused(
-                "unknown_token", "this issuer does not know the token (or forgot it, a day after its end)"
+                "unknown_token",
+                "this issuer does not know the token: another one made it, or it ended more than a day ago",
             )
         record = found[0]
         match record.state(now):

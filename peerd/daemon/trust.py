@@ -130,15 +130,20 @@ class TrustLedger:
     def merge(self, records: Sequence[SignedRecord], now: float) -> list[SignedRecord]:
         """Take over what is new and rightly signed; returns that. ``now``: Unix seconds.
 
-        Raises `ProtocolError` or `BadSignature` for what no honest node passes on; a root that this node does not know
-        (yet, or any more) is no offence.
+        Raises `ProtocolError` or `BadSignature` for what no honest node passes on, and then takes over nothing; a root
+        that this node does not know (yet, or any more) is no offence.
         """
         news = []
-        # A change of the root may be what the other records in the same message are signed by.
-        for signed in sorted(records, key=lambda each: each.type_id != RootChange.TYPE_ID):
-            record = self._decode(signed)
-            if record is not None and self._is_news(record, signed) and self._accept(record, signed, now):
-                news.append(signed)
+        held, roots = dict(self._held), self.roots
+        try:
+            # A change of the root may be what the other records in the same message are signed by.
+            for signed in sorted(records, key=lambda each: each.type_id != RootChange.TYPE_ID):
+                record = self._decode(signed)
+                if record is not None and self._is_news(record) and self._accept(record, signed, now):
+                    news.append(signed)
+        except PeerMisbehaved:
+            self._held, self.roots = held, roots
+            raise
         return news
 
     def put(self, authority: ClusterAuthority, record: Record, now: float) -> SignedRecord:
@@ -157,10 +162,6 @@ class TrustLedger:
         for key in [key for key, held in self._held.items() if roots.by_fingerprint(held.signed.signer) is None]:
             del self._held[key]
         return True
-
-    def use_roots(self, roots: Roots) -> None:
-        """An operator gave this node other roots, or it made the change itself."""
-        self.roots = roots
 
     # Persistence
 
@@ -194,9 +195,11 @@ class TrustLedger:
             return None
         if record.cluster != self.cluster:
             raise ProtocolError("invalid", f"a record of cluster {record.cluster!r}, this is {self.cluster!r}")
+        if isinstance(record, Denial) and not _is_subject(record.subject):
+            return None  # signed by a newer version, perhaps; nothing that this one could act on
         return record
 
-    def _is_news(self, record: Record, signed: SignedRecord) -> bool:
+    def _is_news(self, record: Record) -> bool:
         held = self._held.get(key_of_record(record))
         return held is None or record.version > held.record.version
 
@@ -216,8 +219,6 @@ class TrustLedger:
             return False
         if isinstance(record, RootChange) and not self._adopt(record, signer, now):
             return False
-        if isinstance(record, Denial):
-            _check_subject(record)
         self._held[key] = Held(record, signed)
         return True
 
@@ -274,13 +275,11 @@ def batches(records: Iterable[SignedRecord]) -> list[tuple[SignedRecord, ...]]:
     return [*found, tuple(batch)] if batch else found
 
 
-def _check_subject(denial: Denial) -> None:
+def _is_subject(text: str) -> bool:
     try:
-        is_plain = parse_subject(denial.subject) == denial.subject
+        return parse_subject(text) == text
     except ValueError:
-        is_plain = False
-    if not is_plain:
-        raise ProtocolError("invalid", "Denial: its subject is neither a node id nor a serial number")
+        return False
 
 
 def _row(row: Any) -> SignedRecord:

@@ -47,12 +47,16 @@ class JoinOffer(Message):
     version: U8 = 1
 
 
-@message(0x0007, bytes_max=4 * 1024)
+@message(0x0007, bytes_max=5 * 1024)
 class JoinRequest(Message):
-    """The secret of a token, and a PKCS #10 request that proves possession of the new key. Over pinned TLS only."""
+    """The secret of a token, and a PKCS #10 request that proves possession of the key. Over pinned TLS only.
 
-    secret: Annotated[bytes, annotated_types.Len(SECRET_BYTES, SECRET_BYTES)]
+    A node whose certificate ended while it was off gives that certificate in place of a secret, and keeps its id.
+    """
+
+    secret: Annotated[bytes, annotated_types.MaxLen(SECRET_BYTES)]
     request: Annotated[bytes, annotated_types.MaxLen(REQUEST_DER_BYTES_MAX)]
+    certificate: CertificateDer = b""
 
 
 @message(0x0008, bytes_max=15 * 1024)

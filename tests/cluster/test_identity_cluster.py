@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from peerd.daemon.authority import create_node_files
 from peerd.daemon.identity_keeper import IdentityKeeper
 from peerd.daemon.joining import JoinFailed, NotOurCluster, join, write_membership
 from peerd.daemon.service import Daemon
@@ -107,7 +108,7 @@ async def test_somebody_in_between_gets_no_secret(tmp_path: Path) -> None:
         assert office is not None
         token = new_token(real)
         error = await failure(lambda: asyncio.to_thread(join, "127.0.0.1", false.peer.port, token))
-        assert isinstance(error, NotOurCluster) and "not sent" in str(error)
+        assert isinstance(error, NotOurCluster) and "Nothing secret was sent" in str(error)
         await asyncio.to_thread(join, "127.0.0.1", real.peer.port, token)  # it is still good
 
 
@@ -187,6 +188,22 @@ async def test_renewal_without_an_issuer_warns_and_goes_on(tmp_path: Path) -> No
             await keeper(one).renewed()
         assert keeper(one).renewal_state == "warning"
         assert keeper(one).clock.due_at > keeper(one).wall_time()
+
+
+@both_loops
+async def test_a_node_that_was_off_past_its_end_comes_back_as_itself(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one:
+        node_id = create_node_files(cluster.authority, tmp_path / "b", lifetime=timedelta(milliseconds=1))
+        async with cluster.daemon("b", [one.peer.address]) as two:
+            await until(lambda: is_complete(one, two), PATIENCE_S)
+            assert two.peer.id == node_id
+            assert keeper(two).renewal_state == "ok"
+        denied_id = create_node_files(cluster.authority, tmp_path / "thief", lifetime=timedelta(milliseconds=1))
+        keeper(one).deny(f"node:{format_id(denied_id)}", "stolen", is_withdrawn=False)
+        async with cluster.daemon("thief", [one.peer.address]) as thief:
+            await until(lambda: "deny list" in keeper(thief).last_failure, PATIENCE_S)
+            assert keeper(thief).renewal_state == "expired"
 
 
 @both_loops

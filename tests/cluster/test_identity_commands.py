@@ -30,17 +30,21 @@ class Operator:
         self._capsys = capsys
 
     async def types(self, *arguments: str) -> tuple[int, str]:
-        """Exit code, and standard output with standard error behind it."""
+        """Exit code, and what it says on standard error."""
+        code, _, told = await self._run(*arguments)
+        return code, told
+
+    async def ok(self, *arguments: str) -> str:
+        """What a command that must succeed prints on standard output."""
+        code, printed, told = await self._run(*arguments)
+        assert code == 0, (arguments, told)
+        return printed
+
+    async def _run(self, *arguments: str) -> tuple[int, str, str]:
         self._capsys.readouterr()
         code = await asyncio.to_thread(main, [each.replace("T/", f"{self.folder}/") for each in arguments])
         told = self._capsys.readouterr()
-        return code, told.out + told.err
-
-    async def ok(self, *arguments: str) -> str:
-        """What a command that must succeed prints."""
-        code, told = await self.types(*arguments)
-        assert code == 0, (arguments, told)
-        return told
+        return code, told.out, told.err
 
     def daemon(self, name: str) -> Daemon:
         """The daemon of a node that a command made."""

@@ -41,7 +41,8 @@ class Desk:
         """As after a (re)start."""
         book = TokenBook.parse(self.saved[-1]) if self.saved else TokenBook()
         authority = ClusterAuthority.load(self.folder)
-        return Issuer(authority, self.folder, timedelta(hours=24), book, self.save, lambda: self.now)
+        day = timedelta(days=1)
+        return Issuer(authority, self.folder, day, 30 * day, book, self.save, lambda: self.now)
 
     def save(self, body: bytes) -> None:
         if self.is_disk_full:
@@ -108,6 +109,41 @@ def test_a_renewal_keeps_key_salt_id_and_roles(desk: Desk) -> None:
         before.roles,
         before.public_key,
     )
+
+
+def returning(desk: Desk, key: Ed25519PrivateKey, certificate: bytes, asker: Ed25519PrivateKey | None = None) -> str:
+    """ "back", or the reason why not."""
+    request = make_request(asker or key).public_bytes(Encoding.DER)
+    try:
+        desk.issuer.readmit(JoinRequest(b"", request, certificate))
+    except TokenRefused as error:
+        return error.reason
+    return "back"
+
+
+def test_a_certificate_that_ended_is_good_for_a_renewal_for_a_while(desk: Desk) -> None:
+    key = Ed25519PrivateKey.generate()
+    issued, _ = desk.issuer.enrol(desk.request(key))
+    leaf = issued.chain[0]
+    assert returning(desk, key, leaf) == "back"
+    assert returning(desk, key, leaf, Ed25519PrivateKey.generate()) == "bad_request"
+    assert returning(desk, key, b"") == "bad_request"
+    foreign = Desk(desk.folder.parent / "other")
+    other, _ = foreign.issuer.enrol(foreign.request(key))
+    assert returning(desk, key, other.chain[0]) == "bad_request"
+    desk.now = issued.identity.not_after.timestamp() + 29 * 86_400
+    assert returning(desk, key, leaf) == "back"
+    desk.now += 2 * 86_400
+    assert returning(desk, key, leaf) == "too_late"
+
+
+def test_after_a_rotation_the_old_root_lets_nobody_back(desk: Desk) -> None:
+    key = Ed25519PrivateKey.generate()
+    leaf = desk.issuer.enrol(desk.request(key))[0].chain[0]
+    desk.issuer.rotate(timedelta(days=1))
+    assert returning(desk, key, leaf) == "back"
+    desk.now += 2 * 86_400
+    assert returning(desk, key, leaf) == "bad_request"
 
 
 def test_the_issuers_salt_spreads_the_ids_of_one_key_over_the_ring() -> None:
@@ -183,7 +219,7 @@ def test_what_an_issuer_grants_is_what_a_daemon_starts_with(desk: Desk, tmp_path
     if is_rotated:
         desk.issuer.rotate(timedelta(days=1))
     key = Ed25519PrivateKey.generate()
-    membership = admitted(key, granted(desk, key), CLUSTER, desk.issuer.authority.fingerprint)
+    membership = admitted(key, granted(desk, key), CLUSTER, [desk.issuer.authority.fingerprint])
     folder = tmp_path / "node"
     write_membership(folder, membership)
     files = {"ca_file": folder / "ca.crt", "cert_file": folder / "node.crt", "key_file": folder / "node.key"}
@@ -193,7 +229,7 @@ def test_what_an_issuer_grants_is_what_a_daemon_starts_with(desk: Desk, tmp_path
 
 
 def test_a_newcomer_takes_only_what_is_its_own(desk: Desk) -> None:
-    key, pinned = Ed25519PrivateKey.generate(), desk.issuer.authority.fingerprint
+    key, pinned = Ed25519PrivateKey.generate(), [desk.issuer.authority.fingerprint]
     good = granted(desk, key)
     other = Desk(desk.folder.parent / "other")
     for bad in (
@@ -208,7 +244,7 @@ def test_a_newcomer_takes_only_what_is_its_own(desk: Desk) -> None:
     with pytest.raises(JoinFailed, match="wrong_cluster"):
         admitted(key, good, "other", pinned)
     with pytest.raises(NotOurCluster):
-        admitted(key, good, CLUSTER, bytes(16))
+        admitted(key, good, CLUSTER, [bytes(16)])
 
 
 # An offline CA

@@ -97,10 +97,20 @@ def test_a_denial_is_not_taken_for_another_kind_of_record() -> None:
         ledger().merge([replace(signed, type_id=IssuerNotice.TYPE_ID)], NOW)
 
 
-def test_another_cluster_and_bad_subjects_are_offences() -> None:
-    for bad in (denial(cluster="other"), denial(subject="node:xyz"), denial(subject=f"{VICTIM:032x}")):
-        with pytest.raises(ProtocolError):
-            ledger().merge([sign_record(OLD, bad)], NOW)
+def test_another_cluster_is_an_offence_and_an_unknown_subject_is_none() -> None:
+    with pytest.raises(ProtocolError):
+        ledger().merge([sign_record(OLD, denial(cluster="other"))], NOW)
+    for odd in ("node:xyz", f"{VICTIM:032x}", "role:admin"):
+        assert ledger().merge([sign_record(OLD, denial(subject=odd))], NOW) == []
+
+
+def test_one_bad_record_spoils_its_whole_message() -> None:
+    """Else the good ones before it would be held, but neither obeyed nor on disk."""
+    held = ledger()
+    bad = replace(sign_record(OLD, denial(subject=f"node:{1:032x}")), signature=bytes(64))
+    with pytest.raises(BadSignature):
+        held.merge([change(), sign_record(OLD, denial()), bad], NOW)
+    assert (held.signed(), held.roots) == ([], OLD.roots)
 
 
 def test_an_unknown_root_or_kind_is_none() -> None:
