@@ -168,8 +168,10 @@ class IdentityKeeper:
 
     def offer(self) -> JoinOffer:
         """What a newcomer hears in the clear."""
-        issuers = self.ledger.issuers(self.wall_time())[:OFFERED_PEERS_MAX]
-        return JoinOffer(self._cluster, self._root_ders(), self.issuer is not None, tuple(issuers))
+        roots = self.ledger.roots
+        ders = tuple(each.public_bytes(Encoding.DER) for each in (*roots.trusted, *roots.chain))
+        notices = self.ledger.issuer_notices(self.wall_time())[:OFFERED_PEERS_MAX]
+        return JoinOffer(self._cluster, ders, self.issuer is not None, tuple(notices))
 
     def enrolment_context(self) -> ssl.SSLContext | None:
         """TLS for newcomers, where this node issues."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -92,7 +92,11 @@ class Issuer:
         except ValueError as error:
             raise TokenRefused("bad_request", str(error)) from error
         record = self.book.redeem(request.secret, self._wall_time())
-        self._save()
+        try:
+            self._save()
+        except Unavailable:
+            self.book.restore(replace(record, uses=record.uses - 1))
+            raise
         pem = self.authority.issue(key, self._lifetime, record.roles)
         return self._issued(pem), record
 

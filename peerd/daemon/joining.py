@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from peerd.daemon.authority import CA_CERT_FILE, NODE_CERT_FILE, NODE_KEY_FILE, chain_pem, make_request
 from peerd.daemon.durable_files import write_atomically
 from peerd.daemon.identity import PeerIdentity, private_key_pem, verify_peer_certificate
-from peerd.daemon.roots import Roots, fingerprint, is_cross, is_root
+from peerd.daemon.roots import Roots, fingerprint, is_cross, is_issued_by, is_root
 from peerd.daemon.tls import pinned_client_context
 from peerd.daemon.tokens import JoinToken
+from peerd.daemon.trust import known_issuers
 from peerd.errors import ConfigError, HandshakeRefused, PeerdError, ProtocolError, Unavailable
 from peerd.limits import FRAME_HEADER_BYTES, PREAUTH_FRAME_BYTES_MAX
 from peerd.messages import Message, PeerRef
@@ -137,63 +140,71 @@ def write_membership(directory: Path, membership: Membership) -> None:
 
 
 def _ask(seeds: Sequence[tuple[str, int]], pin: Pin, request: JoinRequest) -> JoinGranted:
-    """The grant of the first issuer found, at the seeds or behind them."""
+    """The grant of the first issuer that agrees, at the seeds or behind them: a token is known where it was made."""
     waiting, seen = list(seeds), set(seeds)
+    refusal: JoinFailed | None = None
     failures: list[str] = []
     for _ in range(ADDRESSES_TRIED_MAX):
         if not waiting:
             break
         host, port = waiting.pop(0)
         try:
-            offer, granted = _converse(host, port, pin, request)
+            answer, issuers = _converse(host, port, pin, request)
         except Unavailable as error:
             failures.append(str(error))
             continue
-        if granted is not None:
-            return granted
-        failures.append(f"{_at(host, port)} does not issue certificates")
-        others = [(issuer.host, issuer.port) for issuer in offer.issuers if (issuer.host, issuer.port) not in seen]
+        if isinstance(answer, JoinGranted):
+            return answer
+        if answer is not None:
+            refusal = refusal or answer
+        elif not issuers:
+            failures.append(f"{_at(host, port)} does not issue certificates, and knows of nobody who does")
+        others = [(issuer.host, issuer.port) for issuer in issuers if (issuer.host, issuer.port) not in seen]
         waiting, seen = [*others, *waiting], seen.union(others)
-    raise Unavailable("; ".join(failures) or "no address to ask")
+    raise refusal or Unavailable("; ".join(failures) or "no address to ask")
 
 
-def _converse(host: str, port: int, pin: Pin, request: JoinRequest) -> tuple[JoinOffer, JoinGranted | None]:
-    """One conversation; no grant from a node that is no issuer."""
-    where = _at(host, port)
+def _converse(
+    host: str, port: int, pin: Pin, request: JoinRequest
+) -> tuple[JoinGranted | JoinFailed | None, Sequence[PeerRef]]:
+    """One conversation: the answer (none from a node that is no issuer), and whom else to ask. Raises `Unavailable`."""
+    where, issuers = _at(host, port), list[PeerRef]()
     try:
         with socket.create_connection((host, port), timeout=STEP_TIMEOUT_S) as sock:
             sock.sendall(PREFACE)
             offer = _receive(sock, JoinOffer, where)
             root = _pinned_root(offer, pin, where)
+            issuers = known_issuers(offer.issuers, [root, *_successors(root, offer)], pin.cluster, time.time())
             if not offer.is_issuer:
-                return offer, None
-            with pinned_client_context(root).wrap_socket(sock, server_hostname=None) as tls:
-                _check_server(tls, pin)
+                return None, issuers
+            der = root.public_bytes(Encoding.DER)
+            with pinned_client_context(der).wrap_socket(sock, server_hostname=None) as tls:
+                _check_server(tls, pin, issuers)
                 tls.sendall(encode(request).to_bytes())
-                return offer, _receive(tls, JoinGranted, where)
+                return _receive(tls, JoinGranted, where), issuers
     except ssl.SSLCertVerificationError as error:
-        raise NotOurCluster(
+        detail = (
             f"{where} could not prove that it belongs to the cluster {pin.cluster!r} ({error.verify_message}): the "
             "clocks differ, or somebody is in between. Nothing secret was sent"
-        ) from error
+        )
+        return NotOurCluster(detail), issuers
+    except JoinFailed as error:
+        return error, issuers
     except TimeoutError as error:
         raise Unavailable(f"no answer from {where} within {STEP_TIMEOUT_S:g} s") from error
     except (OSError, UnicodeError) as error:
         raise Unavailable(f"cannot reach {where}: {error}") from error
 
 
-def _pinned_root(offer: JoinOffer, pin: Pin, where: str) -> bytes:
+def _pinned_root(offer: JoinOffer, pin: Pin, where: str) -> x509.Certificate:
     if offer.cluster != pin.cluster:
         raise JoinFailed(f"{where} is of the cluster {offer.cluster!r}, the token is for {pin.cluster!r}")
     found = []
-    for der in offer.roots:
-        try:
-            found.append(fingerprint(x509.load_der_x509_certificate(der)))
-        except ValueError:
-            continue
-        if found[-1] in pin.fingerprints:
-            return der
-    told = ", ".join(each.hex() for each in found) or "none"
+    for certificate in _certificates(offer.roots):
+        found.append(fingerprint(certificate))
+        if found[-1] in pin.fingerprints and is_root(certificate):
+            return certificate
+    told = ", ".join(dict.fromkeys(each.hex() for each in found)) or "none"
     wanted = ", ".join(each.hex() for each in pin.fingerprints)
     raise NotOurCluster(
         f"{where} has another CA than the token names (it: {told}; token: {wanted}): an old token, another cluster of "
@@ -201,14 +212,35 @@ def _pinned_root(offer: JoinOffer, pin: Pin, where: str) -> bytes:
     )
 
 
-def _check_server(tls: ssl.SSLSocket, pin: Pin) -> None:
-    """OpenSSL has checked the chain; that it is a node of this cluster is ours to check. Raises `NotOurCluster`."""
+def _successors(root: x509.Certificate, offer: JoinOffer) -> list[x509.Certificate]:
+    """Roots that the pinned one certifies: the cluster is changing its root, and the token was made before."""
+    return [certificate for certificate in _certificates(offer.roots) if is_issued_by(certificate, root)]
+
+
+def _certificates(ders: Sequence[bytes]) -> list[x509.Certificate]:
+    found = []
+    for der in ders:
+        try:
+            certificate = x509.load_der_x509_certificate(der)
+            fingerprint(certificate)  # it is parsed lazily
+        except (ValueError, UnsupportedAlgorithm):
+            continue
+        found.append(certificate)
+    return found
+
+
+def _check_server(tls: ssl.SSLSocket, pin: Pin, issuers: Sequence[PeerRef]) -> None:
+    """OpenSSL has checked the chain; that it is an issuer of this cluster is ours to check. Raises `NotOurCluster`."""
+    der = tls.getpeercert(binary_form=True) or b""
     try:
-        verify_peer_certificate(
-            tls.getpeercert(binary_form=True) or b"", cluster=pin.cluster, expected=None, denied=frozenset()
-        )
+        identity = verify_peer_certificate(der, cluster=pin.cluster, expected=None, denied=frozenset())
     except HandshakeRefused as error:
         raise NotOurCluster(f"the issuer's certificate is not a node's of this cluster: {error}") from error
+    if identity.node_id not in [issuer.id for issuer in issuers]:
+        raise NotOurCluster(
+            f"node {identity.node_id:032x} says that it issues certificates, and the CA does not say so: a member that "
+            "wants the token for itself, or clocks that differ by days. Nothing secret was sent"
+        )
 
 
 def _receive(sock: socket.socket, kind: type[M], where: str) -> M:

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from peerd.daemon.authority import ClusterAuthority
-from peerd.daemon.roots import Roots, is_cross, is_root
+from peerd.daemon.roots import Roots, fingerprint, is_cross, is_root
 from peerd.errors import Bug, PeerMisbehaved, ProtocolError, Unavailable
 from peerd.ids import NodeId, parse_id
 from peerd.messages import PeerRef, decode_body, encode_body, message_type
@@ -107,11 +107,22 @@ class TrustLedger:
 
     def issuers(self, now: float) -> list[PeerRef]:
         """Nodes that renew certificates, latest word first. ``now``: Unix seconds."""
-        notices = [held.record for held in self._held.values() if isinstance(held.record, IssuerNotice)]
-        fresh = [notice for notice in notices if now - notice.version / 1000 < ISSUER_LIFE_S]
+        return [notice.node for notice, _ in self._notices(now)]
+
+    def issuer_notices(self, now: float) -> list[SignedRecord]:
+        """What they are known by."""
+        return [signed for _, signed in self._notices(now)]
+
+    def _notices(self, now: float) -> list[tuple[IssuerNotice, SignedRecord]]:
         denied = self.denied_ids()
-        ordered = sorted(fresh, key=lambda notice: (-notice.version, notice.node.id))
-        return [notice.node for notice in ordered if notice.node.id not in denied]
+        found = [
+            (held.record, held.signed)
+            for held in self._held.values()
+            if isinstance(held.record, IssuerNotice)
+            and is_fresh(held.record, now)
+            and held.record.node.id not in denied
+        ]
+        return sorted(found, key=lambda each: (-each[0].version, each[0].node.id))
 
     def digest(self) -> bytes:
         """Equal on two nodes when they hold the same records."""
@@ -207,13 +218,8 @@ class TrustLedger:
         signer = self.roots.by_fingerprint(signed.signer)
         if signer is None:
             return False
-        public_key = signer.public_key()
-        try:
-            if not isinstance(public_key, Ed25519PublicKey):
-                raise InvalidSignature
-            public_key.verify(signed.signature, signed.signed_bytes())
-        except InvalidSignature:
-            raise BadSignature(f"{type(record).__name__} is not signed by the root that it names") from None
+        if not is_signed_by(signed, signer):
+            raise BadSignature(f"{type(record).__name__} is not signed by the root that it names")
         key = key_of_record(record)
         if key not in self._held and len(self._held) >= RECORDS_MAX:
             return False
@@ -239,6 +245,42 @@ class TrustLedger:
             return False  # only the newest root names the next one: a stolen old key must not undo a rotation
         self.roots = roots
         return True
+
+
+def is_signed_by(signed: SignedRecord, root: x509.Certificate) -> bool:
+    """Whether the signature verifies."""
+    public_key = root.public_key()
+    try:
+        if not isinstance(public_key, Ed25519PublicKey):
+            return False
+        public_key.verify(signed.signature, signed.signed_bytes())
+    except InvalidSignature:
+        return False
+    return True
+
+
+def is_fresh(notice: IssuerNotice, now: float) -> bool:
+    """Whether an issuer has said so lately. ``now``: Unix seconds."""
+    return abs(now - notice.version / 1000) < ISSUER_LIFE_S
+
+
+def known_issuers(
+    notices: Iterable[SignedRecord], roots: Iterable[x509.Certificate], cluster: str, now: float
+) -> list[PeerRef]:
+    """The issuers among the notices that one of the roots signed; for who has no ledger yet."""
+    by_fingerprint = {fingerprint(root): root for root in roots}
+    found = []
+    for signed in notices:
+        root = by_fingerprint.get(signed.signer)
+        if root is None or signed.type_id != IssuerNotice.TYPE_ID or not is_signed_by(signed, root):
+            continue
+        try:
+            notice = decode_body(IssuerNotice, signed.body)
+        except ProtocolError:
+            continue
+        if notice.cluster == cluster and is_fresh(notice, now):
+            found.append(notice.node)
+    return found
 
 
 def key_of_record(record: Record) -> str:

@@ -22,28 +22,32 @@ from typing import Annotated, Final
 import annotated_types
 
 from peerd.messages import U8, Message, Name, PeerRef, Text, message
+from peerd.wire.trust import CertificateDer, SignedRecord
 
 PREFACE: Final = b"peerd-join 1\n"
 """One version of enrolment; another one will have another line."""
 SECRET_BYTES: Final = 16
-CERTIFICATE_DER_BYTES_MAX: Final = 2048
 REQUEST_DER_BYTES_MAX: Final = 2048
 CHAIN_LENGTH_MAX: Final = 3
 OFFERED_PEERS_MAX: Final = 8
 
-CertificateDer = Annotated[bytes, annotated_types.MaxLen(CERTIFICATE_DER_BYTES_MAX)]
 Chain = Annotated[tuple[CertificateDer, ...], annotated_types.MaxLen(CHAIN_LENGTH_MAX)]
+Notices = Annotated[tuple[SignedRecord, ...], annotated_types.MaxLen(OFFERED_PEERS_MAX)]
 Peers = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(OFFERED_PEERS_MAX)]
 
 
-@message(0x0006, bytes_max=12 * 1024)
+@message(0x0006, bytes_max=15 * 1024)
 class JoinOffer(Message):
-    """What a node tells a newcomer in the clear: nothing here is believed, the pinned root decides."""
+    """What a node tells a newcomer in the clear. Only what the pinned root signed is believed.
+
+    ``roots``: newest first, and what leads from an older one to it. ``issuers``: signed notices of who issues: a member
+    that only says that it does must not get to see a secret.
+    """
 
     cluster: Name
     roots: Chain
     is_issuer: bool
-    issuers: Peers
+    issuers: Notices
     version: U8 = 1
 
 

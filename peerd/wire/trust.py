@@ -12,14 +12,17 @@ from typing import Annotated, Final
 import annotated_types
 
 from peerd.messages import U16, U64, Message, Name, PeerRef, Text, message, struct
-from peerd.wire.enrolment import CertificateDer
 
 RECORD_TAG: Final = b"peerd-record-v1"
 """Signed in front of each record: a signature of the CA key means nothing else than what it was made for."""
 RECORD_BODY_BYTES_MAX: Final = 5 * 1024
+CERTIFICATE_DER_BYTES_MAX: Final = 2048
 FINGERPRINT_BYTES: Final = 16
 DIGEST_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
+
+
+CertificateDer = Annotated[bytes, annotated_types.MaxLen(CERTIFICATE_DER_BYTES_MAX)]
 
 
 @message(0x000B, bytes_max=1024)

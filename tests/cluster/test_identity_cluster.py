@@ -20,7 +20,7 @@ from peerd.daemon.service import Daemon
 from peerd.daemon.tokens import JoinToken
 from peerd.errors import PeerdError, Unavailable
 from peerd.ids import format_id
-from peerd.wire.enrolment import PREFACE
+from peerd.wire.enrolment import PREFACE, JoinGranted, JoinOffer, JoinRequest
 from tests.cluster.test_links_service import Site, is_complete
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import until
@@ -99,17 +99,67 @@ async def test_tokens_that_open_nothing_say_why(tmp_path: Path) -> None:
 
 
 async def test_somebody_in_between_gets_no_secret(tmp_path: Path) -> None:
-    """It passes the real roots on, which are public, and then has no certificate that leads to them."""
+    """It passes the real roots and notices on, which are public, and then has no certificate that leads to them."""
     cluster, impostor = Cluster(tmp_path / "real"), Cluster(tmp_path / "false")
-    async with cluster.issuer() as real, impostor.issuer() as false:
-        truth = keeper(real).offer()
-        keeper(false).offer = lambda: truth  # type: ignore[method-assign]  # the impostor's lie
-        office = keeper(false).issuer
-        assert office is not None
-        token = new_token(real)
+    async with impostor.issuer() as false:
+        async with cluster.issuer() as real:
+            await knows_an_issuer(real)
+            truth = keeper(real).offer()
+            token = new_token(real)
+        heard = overhear(false, truth)
+        # The real issuer is down, so that the newcomer cannot go on to it.
         error = await failure(lambda: asyncio.to_thread(join, "127.0.0.1", false.peer.port, token))
         assert isinstance(error, NotOurCluster) and "Nothing secret was sent" in str(error)
-        await asyncio.to_thread(join, "127.0.0.1", real.peer.port, token)  # it is still good
+        assert heard == []
+
+
+async def test_a_member_that_only_says_it_issues_gets_no_secret(tmp_path: Path) -> None:
+    """Its certificate is good, but the CA does not say that it is an issuer; the newcomer goes on to one that is."""
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one, await cluster.newcomer("liar", one, one) as liar:
+        await knows_an_issuer(liar)
+        heard = overhear(liar, replace(keeper(liar).offer(), is_issuer=True))
+        membership = await asyncio.to_thread(join, "127.0.0.1", liar.peer.port, new_token(one))
+        assert heard == []
+        assert membership.bootstrap[0] == one.peer
+
+
+def overhear(liar: Daemon, offer: JoinOffer) -> list[JoinRequest]:
+    """Have a daemon make this offer, and take whatever secret it gets to see."""
+    heard: list[JoinRequest] = []
+
+    def listen(request: JoinRequest, address: str) -> JoinGranted:
+        heard.append(request)
+        raise Unavailable("thanks")
+
+    false = keeper(liar)
+    false.offer = lambda: offer  # type: ignore[method-assign]  # the lie
+    false.enrolment_context = false._make_enrolment_context  # type: ignore[method-assign]  # as if it issued
+    false.enrol = listen  # type: ignore[method-assign]  # what it is after
+    return heard
+
+
+@both_loops
+async def test_a_token_is_found_at_the_issuer_that_made_it(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with (
+        cluster.issuer() as one,
+        cluster.daemon("b", [one.peer.address], issuer__enabled=True, issuer__ca_dir=str(cluster.path / "ca")) as two,
+    ):
+        await until(lambda: all(len(keeper(each).offer().issuers) == 2 for each in (one, two)), PATIENCE_S)
+        for seed in (one, two):
+            await asyncio.to_thread(join, "127.0.0.1", seed.peer.port, new_token(one))
+
+
+@both_loops
+async def test_a_token_of_before_a_rotation_still_opens(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one:
+        before = new_token(one)
+        keeper(one).rotate(timedelta(days=1))
+        for token in (before, new_token(one)):
+            membership = await asyncio.to_thread(join, "127.0.0.1", one.peer.port, token)
+            assert membership.roots == keeper(one).ledger.roots
 
 
 @both_loops

@@ -83,6 +83,7 @@ def test_a_full_disk_issues_nothing_and_makes_no_token(desk: Desk) -> None:
         desk.issuer.enrol(request)
     with pytest.raises(Unavailable):
         desk.issuer.create_token(60, 1)
+    assert desk.issuer.book.records()[0].uses == 0
     assert len(desk.issuer.book.records()) == 1
     assert len(desk.start().book.records()) == 1
 
