@@ -10,12 +10,20 @@ from peerd.admin_models import Check, Health, Hop, Peer, PluginStatus, Ring, Rou
 from peerd.api import LeafSet, LookupResult
 from peerd.config import LoadedConfig
 from peerd.daemon.identity_keeper import IdentityKeeper
+from peerd.daemon.renewal import RenewalState
 from peerd.ids import NodeId, format_id, key_of, parse_id
 from peerd.messages import PeerRef
 from peerd.node import Node
 
 LOOP_LAG_MAX_S: Final = 5.0
 """An event loop later than this does not serve; a third of it already makes neighbours suspicious."""
+
+_CERTIFICATE_STATES: Final[Mapping[RenewalState, str]] = {
+    "ok": "valid",
+    "warning": "valid, and its renewal fails",
+    "error": "valid for little longer, and its renewal fails",
+    "expired": "expired",
+}
 
 Place = Literal["smaller", "larger", "both", "known"]
 
@@ -161,6 +169,9 @@ def health(daemon: Subject) -> Health:
             detail="; ".join(f"{name} is off: {error}" for name, error in sorted(disabled.items())) or "all on",
         ),
     ]
+    if daemon.identity is not None:
+        state = daemon.identity.renewal_state
+        checks.append(Check(name="certificate", ok=state != "expired", detail=_CERTIFICATE_STATES[state]))
     return Health(status="ok" if all(check.ok for check in checks) else "failing", checks=checks)
 
 

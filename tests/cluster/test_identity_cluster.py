@@ -13,14 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from peerd.daemon.authority import create_node_files
+from peerd.api import Priority
+from peerd.daemon.authority import ClusterAuthority, create_node_files
 from peerd.daemon.identity_keeper import IdentityKeeper
 from peerd.daemon.joining import JoinFailed, NotOurCluster, join, write_membership
+from peerd.daemon.link import TRUST_REQUESTS_BURST
 from peerd.daemon.service import Daemon
 from peerd.daemon.tokens import JoinToken
+from peerd.daemon.trust import sign_record
 from peerd.errors import PeerdError, Unavailable
 from peerd.ids import format_id
-from peerd.wire.enrolment import PREFACE, JoinGranted, JoinOffer, JoinRequest
+from peerd.wire.codec import encode
+from peerd.wire.enrolment import PREFACE, JoinGranted, JoinOffer, JoinRequest, RenewAnswer, RenewRequest
+from peerd.wire.trust import Denial, TrustRecords, TrustSummary
 from tests.cluster.test_links_service import Site, is_complete
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import until
@@ -344,3 +349,37 @@ async def test_the_root_changes_under_load_and_nobody_is_lost(tmp_path: Path) ->
     # Another start reads what was written.
     async with cluster.issuer() as one, cluster.daemon("b", [one.peer.address]) as two:
         await until(lambda: is_complete(one, two), PATIENCE_S)
+
+
+async def test_a_forged_record_costs_its_sender_the_link_and_changes_nothing(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one, await cluster.newcomer("b", one, one) as two:
+        await until(lambda: is_complete(one, two), PATIENCE_S)
+        await knows_an_issuer(two)
+        victim = Denial("test", 2**60, f"node:{format_id(one.peer.id)}", False, "forged")
+        stranger = sign_record(ClusterAuthority.create("test"), victim)
+        forged = replace(stranger, signer=cluster.authority.fingerprint)
+        two.links.send(one.peer, encode(TrustRecords((stranger,))), Priority.NORMAL)  # of an unknown root: dropped
+        two.links.send(one.peer, encode(TrustRecords((forged,))), Priority.NORMAL)
+        refused = 'peerd_peer_misbehaviour_total{reason="bad_signature"}'
+        await until(lambda: refused in one.metrics.render().decode(), PATIENCE_S)
+        assert keeper(one).ledger.denials() == keeper(two).ledger.denials() == []
+        await until(lambda: is_complete(one, two), PATIENCE_S)  # once is no ban
+
+
+async def test_a_member_cannot_make_others_repeat_themselves(tmp_path: Path) -> None:
+    """A question of forty bytes is answered with every record, or with a signature; so few a link are."""
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one, await cluster.newcomer("b", one, one) as two:
+        await until(lambda: is_complete(one, two), PATIENCE_S)
+        await knows_an_issuer(two)
+        asked = 60
+        for number in range(asked):
+            two.links.send(one.peer, encode(TrustSummary(bytes([number]) * 32)), Priority.NORMAL)
+            two.links.send(one.peer, encode(RenewRequest()), Priority.NORMAL)
+        answers: list[int] = []
+        two.links.on_trust_frame = lambda link, frame: answers.append(frame.type_id)
+        await until(lambda: answers.count(RenewAnswer.TYPE_ID) == asked, PATIENCE_S)
+        assert 1 <= answers.count(TrustRecords.TYPE_ID) <= 2 * TRUST_REQUESTS_BURST
+        issued = [line for line in one.metrics.render().decode().splitlines() if 'kind="renewal"' in line]
+        assert issued and float(issued[0].rpartition(" ")[2]) <= 2 * TRUST_REQUESTS_BURST
