@@ -28,6 +28,7 @@ from peerd.daemon.identity import (
     load_certificate,
     load_node_identity,
     load_private_key,
+    verify_peer_certificate,
 )
 from peerd.daemon.identity_telemetry import IdentityTelemetry
 from peerd.daemon.issuer import Issued, Issuer
@@ -42,7 +43,7 @@ from peerd.daemon.tls import client_context, enrolment_server_context, server_co
 from peerd.daemon.tokens import TOKENS_MAX, TokenBook, TokenRefused
 from peerd.daemon.trust import NODE_SUBJECT, SERIAL_SUBJECT, Record, TrustLedger
 from peerd.daemon.trust_exchange import TrustExchange
-from peerd.errors import ConfigError, PeerdError, PeerMisbehaved, Unavailable
+from peerd.errors import ConfigError, HandshakeRefused, PeerdError, PeerMisbehaved, Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.limits import KIB
 from peerd.messages import PeerRef
@@ -238,20 +239,16 @@ class IdentityKeeper:
         self._asked = None
         try:
             certificates = [x509.load_der_x509_certificate(der) for der in chain]
-        except ValueError as error:
-            raise ConfigError(f"not a certificate: {error}") from error
-        leaf = certificates[0]
-        if leaf.public_key() != self.identity.public_key or not self.ledger.roots.issued(leaf):
+            identity = verify_peer_certificate(
+                chain[0], cluster=self._cluster, expected=self._own.id, denied=frozenset()
+            )
+        except (ValueError, IndexError, HandshakeRefused) as error:
+            raise ConfigError(f"it is not this node's: {error}") from error
+        if identity.public_key != self.identity.public_key or not self.ledger.roots.issued(certificates[0]):
             raise ConfigError("it is of another key, or of a root that is not trusted here")
-        previous = self.files.cert_file.read_bytes()
+        if identity.not_after.timestamp() <= self.wall_time():
+            raise ConfigError(f"it ended at {identity.not_after:%Y-%m-%d %H:%M:%S} UTC")
         _write(self.files, chain_pem(certificates))
-        try:
-            identity = self._load_identity()
-            if identity.node_id != self._own.id:
-                raise ConfigError("it is of another node", file=str(self.files.cert_file))
-        except ConfigError:
-            _write(self.files, previous)
-            raise
         self.identity = identity
         self.clock.follow(*self._validity())
         self._reload()
@@ -320,8 +317,12 @@ class IdentityKeeper:
 
     def _come_back(self, seeds: Sequence[tuple[str, int]]) -> None:
         """The certificate has ended, so nobody makes a link with this node: go the way of newcomers."""
+        try:
+            key, leaf = load_private_key(self.files.key_file), load_certificate(self.files.cert_file)
+        except ConfigError as error:
+            self._renewal_failed(str(error))
+            return
         self._is_returning = True
-        key, leaf = load_private_key(self.files.key_file), load_certificate(self.files.cert_file)
         arguments = (seeds, key, leaf, self._cluster, self.ledger.roots)
         self._offload(return_to_cluster, arguments, self._returned, self._return_failed)
 
@@ -375,15 +376,21 @@ class IdentityKeeper:
             return
         try:
             write_atomically(self.files.ca_file, roots.pem(), 0o644)
-        except OSError as error:
-            _log.error("identity.roots_not_saved", file=str(self.files.ca_file), error=error.strerror)
+            self._reload()
+        except (OSError, ConfigError) as error:
+            _log.error("identity.roots_not_saved", file=str(self.files.ca_file), error=str(error))
             self._roots_retry_at = now + ROOTS_RETRY_S
             return
         self._roots_in_use = roots
-        self._reload()
-        if roots.overlap_ends is not None and not is_issued_by(load_certificate(self.files.cert_file), roots.newest):
+        if roots.overlap_ends is not None and not self._has_newest_root(roots):
             overlap_s = roots.overlap_ends.timestamp() - now
             self.clock.hurry(now, min(overlap_s * ROTATION_SPREAD, ROTATION_SPREAD_S_MAX))
+
+    def _has_newest_root(self, roots: Roots) -> bool:
+        try:
+            return is_issued_by(load_certificate(self.files.cert_file), roots.newest)
+        except ConfigError:
+            return False  # the file is gone: renewing brings it back
 
     def _root_ders(self) -> tuple[bytes, ...]:
         return tuple(root.public_bytes(Encoding.DER) for root in self.ledger.roots.trusted)

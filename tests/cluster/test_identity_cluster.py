@@ -12,6 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import load_pem_x509_certificate
 
 from peerd.api import Priority
 from peerd.daemon.authority import ClusterAuthority, create_node_files
@@ -21,7 +23,7 @@ from peerd.daemon.link import TRUST_REQUESTS_BURST
 from peerd.daemon.service import Daemon
 from peerd.daemon.tokens import JoinToken
 from peerd.daemon.trust import sign_record
-from peerd.errors import PeerdError, Unavailable
+from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.ids import format_id
 from peerd.wire.codec import encode
 from peerd.wire.enrolment import PREFACE, JoinGranted, JoinOffer, JoinRequest, RenewAnswer, RenewRequest
@@ -234,6 +236,51 @@ async def test_renewal_happens_by_itself_when_it_is_due(tmp_path: Path) -> None:
         keeper(two).clock.due_at = 0.0
         await until(lambda: keeper(two).identity.serial != before, PATIENCE_S)
         assert keeper(two).renewal_state == "ok"
+
+
+async def test_a_renewal_takes_only_what_is_this_nodes(tmp_path: Path) -> None:
+    """An issuer is trusted to say who is in, not to make a node somebody else or take it off the ring."""
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one, await cluster.newcomer("b", one, one) as two:
+        office, mine = keeper(one).issuer, keeper(two).identity
+        assert office is not None
+
+        def made(
+            authority: ClusterAuthority, *, salt: bytes | None = mine.salt, lifetime: timedelta = timedelta(days=1)
+        ) -> bytes:
+            pem = authority.issue(mine.public_key, lifetime, salt=salt)
+            return load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
+
+        before = (tmp_path / "b" / "node.crt").read_bytes()
+        for bad in (
+            (),
+            (b"x",),
+            (made(office.authority, salt=None),),
+            (made(ClusterAuthority.create("test")),),
+            (made(office.authority, lifetime=timedelta(milliseconds=1)),),
+            office.renew(keeper(one).identity).chain,
+        ):
+            with pytest.raises(ConfigError):
+                keeper(two).install(bad)
+            assert keeper(two).identity == mine
+            assert (tmp_path / "b" / "node.crt").read_bytes() == before
+        keeper(two).install((made(office.authority),))
+        assert keeper(two).identity.serial != mine.serial
+
+
+async def test_files_that_vanish_or_cannot_be_written_cost_a_warning(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one, await cluster.newcomer("b", one, one) as two:
+        await until(lambda: is_complete(one, two), PATIENCE_S)
+        await knows_an_issuer(two)
+        (tmp_path / "b" / "node.key").unlink()
+        with pytest.raises(Unavailable, match=r"node\.key"):
+            await keeper(two).renewed()
+        keeper(one).rotate(timedelta(days=1))
+        await until(lambda: len(keeper(two).ledger.roots.trusted) == 2, PATIENCE_S)
+        keeper(two).tick()
+        assert keeper(two).renewal_state == "warning"
+        await until(lambda: is_complete(one, two), PATIENCE_S)
 
 
 async def test_renewal_without_an_issuer_warns_and_goes_on(tmp_path: Path) -> None:
