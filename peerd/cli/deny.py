@@ -17,7 +17,7 @@ from peerd.cli.output import print_json, print_table, stdout
 def deny(
     subject: Annotated[
         str | None,
-        typer.Argument(metavar="[NODE|SERIAL]", help="A node id, or a certificate's serial number (40 digits)."),
+        typer.Argument(metavar="NODE|SERIAL", help="A node id, or a certificate's serial number (40 digits)."),
     ] = None,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; every node keeps it.")] = "",
     undo: Annotated[bool, typer.Option("--undo", help="Let it in again.")] = False,

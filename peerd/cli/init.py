@@ -12,6 +12,7 @@ import typer
 
 from peerd.cli.files import write_text
 from peerd.cli.locations import CONFIG_NAME, own_directory, standard_files
+from peerd.cli.options import DataOption, ListenOption
 from peerd.config import (
     UNIX_SOCKET_PATH_BYTES_MAX,
     AdminConfig,
@@ -59,12 +60,8 @@ def init(
         list[str] | None,
         typer.Option(metavar="HOST:PORT", help="A node to join through; may be repeated. None: a new ring."),
     ] = None,
-    listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Address for peers. Default: 0.0.0.0:7420.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder whose files aggregates read. Default: none.")
-    ] = None,
+    listen: ListenOption = None,
+    data: DataOption = None,
     issuer: Annotated[
         bool, typer.Option("--issuer", help="This node issues certificates: machines join through it with a token.")
     ] = False,

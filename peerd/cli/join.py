@@ -11,6 +11,7 @@ import typer
 from peerd.cli.files import read_text, write_text
 from peerd.cli.init import config_text, node_settings
 from peerd.cli.locations import CONFIG_NAME, own_directory, standard_files
+from peerd.cli.options import DataOption, ListenOption
 from peerd.config import split_address
 from peerd.errors import ConfigError
 from peerd.ids import format_id
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def join(
-    seed: Annotated[str | None, typer.Argument(metavar="[SEED]", help="host:port of a node of the cluster.")] = None,
+    seed: Annotated[str | None, typer.Argument(metavar="SEED", help="host:port of a node of the cluster.")] = None,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A token of `peerd token create`; - reads standard input.")
     ] = None,
@@ -33,12 +34,8 @@ def join(
     dir: Annotated[
         Path | None, typer.Option(metavar="D", help="Where the node lives. Default: as for `peerd init`.")
     ] = None,
-    listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Address for peers. Default: 0.0.0.0:7420.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder whose files aggregates read. Default: none.")
-    ] = None,
+    listen: ListenOption = None,
+    data: DataOption = None,
     force: Annotated[bool, typer.Option("--force", help="Give up the identity that is here for a new one.")] = False,
 ) -> None:
     """Join a cluster: make a key here, get a certificate for it, write the node's files.

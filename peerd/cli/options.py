@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -32,6 +33,12 @@ SocketOption = Annotated[
         help="The daemon's admin socket, or http://127.0.0.1:PORT. Default: PEERD_ADMIN__SOCKET, else what the "
         "configuration in its standard place says.",
     ),
+]
+ListenOption = Annotated[
+    str | None, typer.Option("--listen", metavar="HOST:PORT", help="Address for peers. Default: 0.0.0.0:7420.")
+]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="Folder whose files aggregates read. Default: none.")
 ]
 
 

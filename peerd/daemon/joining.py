@@ -23,6 +23,7 @@ from peerd.daemon.authority import CA_CERT_FILE, NODE_CERT_FILE, NODE_KEY_FILE, 
 from peerd.daemon.durable_files import write_atomically
 from peerd.daemon.identity import PeerIdentity, private_key_pem, verify_peer_certificate
 from peerd.daemon.roots import Roots, fingerprint, is_cross, is_issued_by, is_root
+from peerd.daemon.sockets import format_address
 from peerd.daemon.tls import pinned_client_context
 from peerd.daemon.tokens import JoinToken
 from peerd.daemon.trust import known_issuers
@@ -158,7 +159,7 @@ def _ask(seeds: Sequence[tuple[str, int]], pin: Pin, request: JoinRequest) -> Jo
         if answer is not None:
             refusal = refusal or answer
         elif not issuers:
-            failures.append(f"{_at(host, port)} does not issue certificates, and knows of nobody who does")
+            failures.append(f"{format_address((host, port))} does not issue certificates, and knows of nobody who does")
         others = [(issuer.host, issuer.port) for issuer in issuers if (issuer.host, issuer.port) not in seen]
         waiting, seen = [*others, *waiting], seen.union(others)
     raise refusal or Unavailable("; ".join(failures) or "no address to ask")
@@ -168,7 +169,7 @@ def _converse(
     host: str, port: int, pin: Pin, request: JoinRequest
 ) -> tuple[JoinGranted | JoinFailed | None, Sequence[PeerRef]]:
     """One conversation: the answer (none from a node that is no issuer), and whom else to ask. Raises `Unavailable`."""
-    where, issuers = _at(host, port), list[PeerRef]()
+    where, issuers = format_address((host, port)), list[PeerRef]()
     try:
         with socket.create_connection((host, port), timeout=STEP_TIMEOUT_S) as sock:
             sock.sendall(PREFACE)
@@ -271,7 +272,3 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
             raise ConnectionResetError("it closed the connection: its limits are reached, or it is no peerd")
         received += chunk
     return bytes(received)
-
-
-def _at(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -84,8 +84,15 @@ async def test_three_commands_make_a_cluster(operator: Operator, monkeypatch: py
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         code, told = await operator.types("join", seed, "--token-file", "-", "--dir", "T/c")
         assert code == 1 and "revoked" in told
+        # With --force this machine becomes another node; its configuration stays.
+        key = (operator.folder / "b" / "node.key").read_bytes()
+        await operator.ok("token", "create", "--out", "T/token", *at_one)
+        told = await operator.ok("join", seed, "--token-file", "T/token", "--dir", "T/b", "--force")
+        assert "kept as it is" in told and (operator.folder / "b" / "node.key").read_bytes() != key
         async with operator.daemon("b") as two:
             await until(lambda: one.node.is_ready and two.node.is_ready and len(one.links) == 1, PATIENCE_S)
+            code, told = await operator.types("join", seed, "--token-file", "T/token", "--dir", "T/b", "--force")
+            assert code == 78 and "another daemon" in told
             shown = await operator.ok("certificate", "show", "--socket", "T/b/admin.sock")
             assert two.identity is not None and seed in shown
             assert "expires in" in await operator.ok("status", "--socket", "T/b/admin.sock")
