@@ -47,6 +47,10 @@ class Status(AdminModel):
     leaf_set_members: int
     links: int = Field(description="Control links that are up.")
     plugins: list[PluginStatus]
+    certificate_expires_at: float | None = Field(default=None, description="Unix time; null without TLS.")
+    certificate_state: Literal["ok", "warning", "error", "expired"] | None = Field(
+        default=None, description="warning: renewal is due and failed; error: four fifths of the life are over."
+    )
 
 
 class Peer(AdminModel):
@@ -125,6 +129,114 @@ class Health(AdminModel):
 
     status: Literal["ok", "failing"]
     checks: list[Check] = []
+
+
+# Identity
+
+
+class RootCertificate(AdminModel):
+    """A root that the node trusts."""
+
+    fingerprint: str = Field(description="First 16 bytes of SHA-256 of the public key, as in a join token.")
+    expires_at: float
+    trusted_until: float = Field(description="Unix time: its end, or that of the overlap after a rotation.")
+
+
+class Certificate(AdminModel):
+    """This node's certificate, and what it knows of the cluster's CA. Times are Unix seconds."""
+
+    id: str
+    cluster: str
+    serial: str
+    roles: list[str]
+    issued_at: float
+    expires_at: float
+    issued_by: str = Field(description="Fingerprint of the root that signed it.")
+    state: Literal["ok", "warning", "error", "expired"]
+    renews_at: float
+    last_failure: str = Field(description="Why the last attempt to renew failed; empty after a success.")
+    is_issuer: bool
+    issuers: list[str] = Field(description="Addresses of the nodes that issue, as far as this one knows.")
+    roots: list[RootCertificate]
+
+
+class CertificateRequest(AdminModel):
+    """What ``POST /v1/certificate`` takes: the answer of an offline CA, in PEM."""
+
+    pem: str = Field(max_length=32 * 1024)
+
+
+class TokenRequest(AdminModel):
+    """What ``POST /v1/tokens`` takes."""
+
+    life_s: float = Field(gt=0)
+    uses: int = Field(default=1, ge=1)
+    roles: list[str] = []
+
+
+class Token(AdminModel):
+    """A join token without its secret. Times are Unix seconds."""
+
+    id: str
+    state: Literal["usable", "used_up", "expired", "revoked"]
+    created_at: float
+    expires_at: float
+    uses: int
+    uses_max: int
+    roles: list[str]
+
+
+class NewToken(AdminModel):
+    """A token that was just made, and the only time that its text is told."""
+
+    token: Token
+    text: str
+
+
+class Tokens(AdminModel):
+    """The issuer's book, oldest first."""
+
+    tokens: list[Token]
+
+
+class DenialRequest(AdminModel):
+    """What ``POST /v1/denials`` takes: a node id or a certificate's serial number."""
+
+    subject: str = Field(max_length=64)
+    reason: str = Field(default="", max_length=256)
+    is_withdrawn: bool = False
+
+
+class DeniedSubject(AdminModel):
+    """An entry of the deny list."""
+
+    subject: str
+    reason: str
+    denied_at: float
+
+
+class Denials(AdminModel):
+    """The deny list as this node holds it, by subject."""
+
+    denials: list[DeniedSubject]
+
+
+class RotationRequest(AdminModel):
+    """What ``POST /v1/ca/rotation`` takes."""
+
+    overlap_s: float = Field(gt=0)
+
+
+class RecordRequest(AdminModel):
+    """What ``POST /v1/records`` takes: a record that an offline CA signed."""
+
+    record: str = Field(max_length=32 * 1024)
+
+
+class RecordAnswer(AdminModel):
+    """Whether the record was news."""
+
+    is_new: bool
 
 
 class Problem(AdminModel):

@@ -15,7 +15,7 @@ import asyncio
 import os
 import ssl
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -33,16 +33,28 @@ from peerd.admin_models import (
     AggregateFailed,
     AggregateLine,
     AggregateProgress,
+    Certificate,
+    CertificateRequest,
+    DenialRequest,
+    Denials,
+    DeniedSubject,
     GroupedValue,
     Health,
+    NewToken,
     Peer,
     Peers,
     Problem,
+    RecordAnswer,
+    RecordRequest,
     Ring,
+    RotationRequest,
     Route,
     Setting,
     Settings,
     Status,
+    Token,
+    TokenRequest,
+    Tokens,
 )
 from peerd.config import AdminConfig
 from peerd.errors import PeerdError, Unavailable
@@ -183,6 +195,53 @@ class Client:
                 raise reason
             await asyncio.sleep(POLL_INTERVAL_S)
 
+    # Identity
+
+    async def certificate(self) -> Certificate:
+        """The node's certificate, and what it knows of the cluster's CA."""
+        return await self._get(f"{API_PREFIX}/certificate", Certificate)
+
+    async def renew_certificate(self) -> Certificate:
+        """Renew it now. Raises `DaemonBusy` when no issuer does it."""
+        return await self._call("POST", f"{API_PREFIX}/certificate/renewal", Certificate)
+
+    async def install_certificate(self, pem: str) -> Certificate:
+        """Use a certificate that an offline CA renewed."""
+        body = CertificateRequest(pem=pem)
+        return await self._call("POST", f"{API_PREFIX}/certificate", Certificate, body)
+
+    async def tokens(self) -> list[Token]:
+        """The join tokens of an issuer, oldest first. Raises `RequestRefused` where the daemon is none."""
+        return (await self._call("GET", f"{API_PREFIX}/tokens", Tokens)).tokens
+
+    async def create_token(self, life_s: float, uses: int = 1, roles: Sequence[str] = ()) -> NewToken:
+        """Make a join token; its text is told this once. No roles: those of an ordinary member."""
+        body = TokenRequest(life_s=life_s, uses=uses, roles=list(roles))
+        return await self._call("POST", f"{API_PREFIX}/tokens", NewToken, body)
+
+    async def revoke_token(self, identifier: str) -> Token:
+        """End a join token."""
+        return await self._call("DELETE", f"{API_PREFIX}/tokens/{quote(identifier, safe='')}", Token)
+
+    async def denials(self) -> list[DeniedSubject]:
+        """The deny list."""
+        return (await self._get(f"{API_PREFIX}/denials", Denials)).denials
+
+    async def deny(self, subject: str, reason: str = "", *, is_withdrawn: bool = False) -> DeniedSubject:
+        """Deny a node id or a certificate's serial number everywhere, or (withdrawn) let it in again."""
+        body = DenialRequest(subject=subject, reason=reason, is_withdrawn=is_withdrawn)
+        return await self._call("POST", f"{API_PREFIX}/denials", DeniedSubject, body)
+
+    async def rotate_ca(self, overlap_s: float) -> Certificate:
+        """Change the cluster's root; both roots are trusted for the overlap."""
+        body = RotationRequest(overlap_s=overlap_s)
+        return await self._call("POST", f"{API_PREFIX}/ca/rotation", Certificate, body)
+
+    async def publish_record(self, record: str) -> bool:
+        """Spread a record that an offline CA signed; whether it was news to the daemon."""
+        body = RecordRequest(record=record)
+        return (await self._call("POST", f"{API_PREFIX}/records", RecordAnswer, body)).is_new
+
     async def aggregate(
         self,
         query: str | Mapping[str, Any],
@@ -220,7 +279,11 @@ class Client:
     # Inside
 
     async def _get(self, path: str, model: type[Model]) -> Model:
-        response = await self._request(path)
+        return await self._call("GET", path, model)
+
+    async def _call(self, method: str, path: str, model: type[Model], body: AdminModel | None = None) -> Model:
+        content = None if body is None else body.model_dump(mode="json")
+        response = await self._request(path, method, content)
         await self._raise_for_problem(response)
         try:
             return model.model_validate_json(response.content)
@@ -235,9 +298,9 @@ class Client:
             await self._raise_for_problem(response)
             raise
 
-    async def _request(self, path: str) -> httpx.Response:
+    async def _request(self, path: str, method: str = "GET", body: Mapping[str, Any] | None = None) -> httpx.Response:
         try:
-            return await self._http.get(path)
+            return await self._http.request(method, path, json=body)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
 

@@ -153,6 +153,25 @@ class TlsConfig(ConfigSection):
     )
 
 
+class IssuerConfig(ConfigSection):
+    """Whether this node issues certificates: it then holds the CA's key, and machines join through it."""
+
+    enabled: bool = setting(
+        False, "Issue certificates to machines with a join token, and renew those of nodes. One to three nodes should."
+    )
+    ca_dir: str = setting("", "Folder of ca.key and ca.crt, writable for rotation. Empty: ca in node.state_dir.")
+    lifetime: Annotated[Duration, between_durations("5s", "365d")] = setting(
+        "24h",
+        "Validity of the certificates issued; nodes renew at half of it. Shorter: a denied node is out sooner where "
+        "the deny list did not reach; longer: nodes live through a longer absence of every issuer.",
+    )
+    return_grace: Annotated[Duration, between_durations("0s", "365d")] = setting(
+        "30d",
+        "How long after its end a certificate is still renewed, for nodes that were off. Longer: a machine can rest "
+        "longer and keep its identity; 0s: it needs a new token. A denied node never comes back this way.",
+    )
+
+
 class AdminConfig(ConfigSection):
     """Where the command line, probes and Prometheus reach the daemon."""
 
@@ -218,6 +237,11 @@ class LimitsConfig(ConfigSection):
         limits.PEER_MESSAGES_PER_SECOND,
         "Messages a second taken from one peer; a peer that keeps above it is disconnected.",
     )
+    link_age_max: Annotated[Duration, between_durations("1m", "7d")] = setting(
+        "12h",
+        "Age at which a peer link is made anew, at random between half of it and all, so that renewed and denied "
+        "certificates count. It costs a handshake.",
+    )
     peer_messages_burst: Count = setting(
         limits.PEER_MESSAGES_BURST, "Messages taken from one peer at once after a quiet time."
     )
@@ -236,6 +260,7 @@ class PeerdConfig(ConfigSection):
 
     node: NodeConfig = setting(NodeConfig(), "Which cluster this node belongs to, and where it is found.")
     tls: TlsConfig = setting(TlsConfig(), "Mutual TLS 1.3 between nodes.")
+    issuer: IssuerConfig = setting(IssuerConfig(), "Whether this node issues certificates.")
     admin: AdminConfig = setting(AdminConfig(), "Where the command line, probes and Prometheus reach the daemon.")
     overlay: OverlayConfig = setting(OverlayConfig(), "Timers of the ring.")
     swap: SwapConfig = setting(SwapConfig(), "Bulk transfers.")
@@ -244,6 +269,10 @@ class PeerdConfig(ConfigSection):
     telemetry: TelemetryConfig = setting(TelemetryConfig(), "Logs and the event log.")
     limits: LimitsConfig = setting(LimitsConfig(), "What others may make this daemon spend.")
     protocols: dict[str, SerializeAsAny[BaseModel]] = setting({}, "One table a plugin, by the plugin's name.")
+
+    def ca_dir(self) -> Path:
+        """The configured folder of the CA, or the one in the state directory."""
+        return Path(self.issuer.ca_dir) if self.issuer.ca_dir else Path(self.node.state_dir) / "ca"
 
     def tls_files(self) -> TlsFiles:
         """The configured files, or the ones in the state directory."""
@@ -259,6 +288,8 @@ class PeerdConfig(ConfigSection):
     def _check_together(self) -> Self:
         if self.tls.mode == "off" and not is_loopback(split_address(self.node.listen)[0]):
             raise misfit("tls.mode", f'"off" needs a loopback node.listen, not "{self.node.listen}": use "mutual"')
+        if self.tls.mode == "off" and self.issuer.enabled:
+            raise misfit("issuer.enabled", 'an issuer needs tls.mode = "mutual"')
         if self.admin.http and not is_loopback(split_address(self.admin.http)[0]):
             raise misfit("admin.http", "expected a loopback address: the admin API over TCP asks for no password")
         return self

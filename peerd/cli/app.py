@@ -16,6 +16,8 @@ PROGRAM: Final = "peerd"
 RUN: Final = "run"
 COMMANDS: Final = {
     "init": "peerd.cli.init:init",
+    "join": "peerd.cli.join:join",
+    "deny": "peerd.cli.deny:deny",
     "status": "peerd.cli.status:status",
     "peers": "peerd.cli.peers:peers",
     "ring": "peerd.cli.ring:ring",
@@ -25,6 +27,9 @@ COMMANDS: Final = {
     "version": "peerd.cli.version:version",
 }
 GROUPS: Final = {
+    "ca": "peerd.cli.ca:app",
+    "token": "peerd.cli.token:app",
+    "certificate": "peerd.cli.certificate:app",
     "cluster": "peerd.cli.cluster:app",
     "config": "peerd.cli.config:app",
     "sim": "peerd.cli.sim:app",

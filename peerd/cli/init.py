@@ -10,7 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from peerd.cli.files import write_text
 from peerd.cli.locations import CONFIG_NAME, own_directory, standard_files
+from peerd.cli.options import DataOption, ListenOption
 from peerd.config import (
     UNIX_SOCKET_PATH_BYTES_MAX,
     AdminConfig,
@@ -20,7 +22,7 @@ from peerd.config import (
     split_address,
 )
 from peerd.config_sources import toml_value
-from peerd.errors import ConfigError, Unavailable
+from peerd.errors import ConfigError
 from peerd.ids import NodeId, format_id
 
 SOCKET_NAME = "admin.sock"
@@ -58,12 +60,11 @@ def init(
         list[str] | None,
         typer.Option(metavar="HOST:PORT", help="A node to join through; may be repeated. None: a new ring."),
     ] = None,
-    listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Address for peers. Default: 0.0.0.0:7420.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder whose files aggregates read. Default: none.")
-    ] = None,
+    listen: ListenOption = None,
+    data: DataOption = None,
+    issuer: Annotated[
+        bool, typer.Option("--issuer", help="This node issues certificates: machines join through it with a token.")
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Rewrite peerd.toml. The CA and the node's identity are always kept.")
     ] = False,
@@ -71,7 +72,10 @@ def init(
     """Make a node: its configuration, key and certificate, and a CA for a new cluster. Asks nothing."""
     directory = (dir or own_directory()).expanduser().absolute()
     settings = node_settings(directory, bootstrap or [], listen, data)
-    created = create_node(directory, settings, cluster, ca.expanduser().absolute() if ca else None, force)
+    authority = ca.expanduser().absolute() if ca else None
+    if issuer:
+        settings |= {"issuer.enabled": True} | ({"issuer.ca_dir": str(authority)} if authority else {})
+    created = create_node(directory, settings, cluster, authority, force)
     typer.echo(next_steps(created, settings))
 
 
@@ -110,7 +114,6 @@ def create_node(
 ) -> Created:
     """Write CA, identity and configuration. Raises `ConfigError`, before anything is written where it can."""
     from peerd.daemon.authority import ClusterAuthority
-    from peerd.daemon.plugins import find_plugins, plugin_models
 
     config_file = directory / CONFIG_NAME
     if config_file.exists() and not force:
@@ -120,16 +123,12 @@ def create_node(
     authority = ClusterAuthority.create(cluster or NodeConfig().cluster) if is_new else _load_authority(folder)
     if cluster is not None and cluster != authority.cluster:
         raise ConfigError(f"this CA is of the cluster {authority.cluster!r}, not of {cluster!r}", file=str(folder))
-    models = plugin_models(find_plugins())
-    settings = {"node.cluster": authority.cluster, **settings}
-    _, problems = check_config(environment={}, flags=settings, plugin_models=models)
-    if problems:
-        raise problems[0]
+    text = config_text({"node.cluster": authority.cluster, **settings})
     _make_private(directory)
     if is_new:
         authority.save(folder)
     node_id = _identity(directory, authority)
-    _write(config_file, fill_in(scaffold_toml(models), settings))
+    write_text(config_file, text, 0o644)  # no secrets; clients find the socket in it
     return Created(config_file, folder, is_new, authority.cluster, node_id)
 
 
@@ -168,6 +167,17 @@ def _identity(directory: Path, authority: Any) -> NodeId:
     return identity.node_id
 
 
+def config_text(settings: dict[str, Any]) -> str:
+    """A configuration file with these settings, everything else commented out. Raises `ConfigError` for a bad one."""
+    from peerd.daemon.plugins import find_plugins, plugin_models
+
+    models = plugin_models(find_plugins())
+    _, problems = check_config(environment={}, flags=settings, plugin_models=models)
+    if problems:
+        raise problems[0]
+    return fill_in(scaffold_toml(models), settings)
+
+
 def fill_in(scaffold: str, settings: dict[str, Any]) -> str:
     """The scaffold with some of its commented defaults replaced by values."""
     lines, table, missing = [], "", dict(settings)
@@ -182,15 +192,6 @@ def fill_in(scaffold: str, settings: dict[str, Any]) -> str:
     if missing:
         raise ConfigError(f"no such setting: {', '.join(missing)}")
     return "\n".join(lines) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    from peerd.daemon.durable_files import write_atomically
-
-    try:
-        write_atomically(path, text.encode(), 0o644)  # no secrets; clients find the socket in it
-    except OSError as error:
-        raise Unavailable(f"cannot write {path}: {error.strerror}") from error
 
 
 def next_steps(created: Created, settings: dict[str, Any]) -> str:
@@ -211,7 +212,14 @@ def next_steps(created: Created, settings: dict[str, Any]) -> str:
         f"  peerd run{config}",
         f"  peerd status{socket}",
     ]
-    if not settings.get("node.bootstrap") and os.path.isdir(created.authority):
+    if settings.get("issuer.enabled"):
+        port = split_address(settings.get("node.listen", NodeConfig().listen))[1] or "PORT"
+        lines += [
+            "For one more node, once this one runs:",
+            f"  peerd token create{socket} --ttl 1h --out FILE      here",
+            f"  peerd join HOST:{port} --token-file FILE            there",
+        ]
+    elif not settings.get("node.bootstrap") and os.path.isdir(created.authority):
         port = split_address(settings.get("node.listen", NodeConfig().listen))[1] or "PORT"
         lines += [
             "For one more node, with a copy of the CA's folder on its machine:",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+
+from peerd.quantities import parse_duration
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -31,6 +34,12 @@ SocketOption = Annotated[
         "configuration in its standard place says.",
     ),
 ]
+ListenOption = Annotated[
+    str | None, typer.Option("--listen", metavar="HOST:PORT", help="Address for peers. Default: 0.0.0.0:7420.")
+]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="Folder whose files aggregates read. Default: none.")
+]
 
 
 def ask(socket: str | None, call: Callable[[Client], Coroutine[Any, Any, Result]]) -> Result:
@@ -39,3 +48,11 @@ def ask(socket: str | None, call: Callable[[Client], Coroutine[Any, Any, Result]
     from peerd.client import run_sync
 
     return run_sync(call, admin_address(socket))
+
+
+def duration_s(text: str, option: str) -> float:
+    """Seconds of an option such as "1h". Raises ``typer.BadParameter``, which is a usage error."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error

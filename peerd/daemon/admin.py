@@ -25,6 +25,7 @@ from peerd.api import LookupResult
 from peerd.config import is_loopback, split_address
 from peerd.daemon import admin_view
 from peerd.daemon.admin_guard import RequestGuard, add_problem_handlers
+from peerd.daemon.admin_identity import identity_router
 from peerd.daemon.admin_view import Subject
 from peerd.daemon.sockets import listening_socket
 from peerd.errors import ConfigError, Unavailable
@@ -175,6 +176,7 @@ def admin_app(daemon: Subject) -> FastAPI:
     add_problem_handlers(app)
     _add_state_routes(app, daemon)
     _add_probe_routes(app, daemon)
+    app.include_router(identity_router(daemon), prefix=API_PREFIX, tags=["identity"])
     for name, plugin in sorted(daemon.node.plugins.items()):
         router = getattr(plugin, "router", None)
         if router is not None:

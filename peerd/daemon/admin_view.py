@@ -9,12 +9,21 @@ from typing import Final, Literal, Protocol
 from peerd.admin_models import Check, Health, Hop, Peer, PluginStatus, Ring, Route, Setting, Settings, Status
 from peerd.api import LeafSet, LookupResult
 from peerd.config import LoadedConfig
+from peerd.daemon.identity_keeper import IdentityKeeper
+from peerd.daemon.renewal import RenewalState
 from peerd.ids import NodeId, format_id, key_of, parse_id
 from peerd.messages import PeerRef
 from peerd.node import Node
 
 LOOP_LAG_MAX_S: Final = 5.0
 """An event loop later than this does not serve; a third of it already makes neighbours suspicious."""
+
+_CERTIFICATE_STATES: Final[Mapping[RenewalState, str]] = {
+    "ok": "valid",
+    "warning": "valid, and its renewal fails",
+    "error": "valid for little longer, and its renewal fails",
+    "expired": "expired",
+}
 
 Place = Literal["smaller", "larger", "both", "known"]
 
@@ -53,6 +62,9 @@ class Subject(Protocol):
 
     @property
     def uptime_s(self) -> float: ...
+    @property
+    def identity(self) -> IdentityKeeper | None:
+        """``None`` without TLS."""
 
 
 def status(daemon: Subject) -> Status:
@@ -78,6 +90,8 @@ def status(daemon: Subject) -> Status:
             for name, plugin in sorted(node.plugins.items())
             if name not in daemon.disabled_plugins
         ],
+        certificate_expires_at=None if daemon.identity is None else daemon.identity.clock.expires_at,
+        certificate_state=None if daemon.identity is None else daemon.identity.renewal_state,
     )
 
 
@@ -155,6 +169,9 @@ def health(daemon: Subject) -> Health:
             detail="; ".join(f"{name} is off: {error}" for name, error in sorted(disabled.items())) or "all on",
         ),
     ]
+    if daemon.identity is not None:
+        state = daemon.identity.renewal_state
+        checks.append(Check(name="certificate", ok=state != "expired", detail=_CERTIFICATE_STATES[state]))
     return Health(status="ok" if all(check.ok for check in checks) else "failing", checks=checks)
 
 

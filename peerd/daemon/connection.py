@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from peerd.daemon.identity import PeerIdentity
 from peerd.daemon.link import as_transport
 from peerd.daemon.link_settings import LinkContext
 from peerd.daemon.sockets import format_address
@@ -51,7 +52,7 @@ class PendingConnection(asyncio.Protocol):
         self.address = address
         self.expected_id = expected_id
         self.stream_handler = stream_handler
-        self.certified_id: NodeId | None = None
+        self.certificate: PeerIdentity | None = None
         self.transport: asyncio.Transport | None = None
         self.outcome: asyncio.Future[Established] = asyncio.get_running_loop().create_future()
         self._owner = owner
@@ -60,6 +61,11 @@ class PendingConnection(asyncio.Protocol):
         self._received = bytearray()
         self._is_lost = False
         self._handshake = Handshake(context.local, certified_id=None, expected_id=expected_id, purpose=purpose)
+
+    @property
+    def certified_id(self) -> NodeId | None:
+        """The id that the peer's certificate proves, once there is one."""
+        return None if self.certificate is None else self.certificate.node_id
 
     @property
     def is_established(self) -> bool:
@@ -77,7 +83,7 @@ class PendingConnection(asyncio.Protocol):
             return
         try:
             ssl_object = transport.get_extra_info("ssl_object")
-            self.certified_id = self._context.certified_id(ssl_object, self.expected_id)
+            self.certificate = self._context.certified(ssl_object, self.expected_id)
         except HandshakeRefused as error:
             self._fail(self._handshake.refuse(error.reason, error.detail))
             return

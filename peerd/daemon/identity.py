@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from peerd.daemon.durable_files import write_new_file
+from peerd.daemon.roots import Roots
 from peerd.errors import ConfigError, HandshakeRefused
 from peerd.ids import ID_BYTES, NodeId, format_id, id_from_bytes, parse_id, short_id
 
@@ -69,6 +70,10 @@ class PeerIdentity:
     roles: frozenset[str]
     not_after: datetime
     """End of validity, UTC."""
+    serial: int
+    public_key: Ed25519PublicKey
+    salt: bytes
+    """The issuer's, from which the id follows together with the key; a renewal keeps it."""
 
 
 def derive_node_id(spki_der: bytes, issuer_salt: bytes) -> NodeId:
@@ -81,13 +86,23 @@ def public_key_der(public_key: Ed25519PublicKey) -> bytes:
     return public_key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
+def format_serial(serial: int) -> str:
+    """A certificate's serial number as people and records name it: 40 hexadecimal digits (RFC 5280, 4.1.2.2)."""
+    return f"{serial:040x}"
+
+
 def node_uri(cluster: str, node_id: NodeId) -> str:
     """The one URI subject alternative name of a node's certificate."""
     return f"peerd://{cluster}/node/{format_id(node_id)}"
 
 
 def verify_peer_certificate(
-    der: bytes, *, cluster: str, expected: NodeId | None, denied: frozenset[NodeId]
+    der: bytes,
+    *,
+    cluster: str,
+    expected: NodeId | None,
+    denied: frozenset[NodeId],
+    denied_serials: frozenset[int] = frozenset(),
 ) -> PeerIdentity:
     """Check what OpenSSL does not: that this certificate is a node of our cluster, and the node that we wanted.
 
@@ -101,6 +116,8 @@ def verify_peer_certificate(
         raise HandshakeRefused("wrong_cluster", f"the peer belongs to {identity.cluster!r}, we to {cluster!r}")
     if identity.node_id in denied:
         raise HandshakeRefused("denied", f"node {format_id(identity.node_id)} is on the deny list")
+    if identity.serial in denied_serials:
+        raise HandshakeRefused("denied", f"certificate {format_serial(identity.serial)} is on the deny list")
     if expected is not None and identity.node_id != expected:
         raise HandshakeRefused(
             "wrong_callee", f"dialled {format_id(expected)}, but {format_id(identity.node_id)} answered"
@@ -127,11 +144,12 @@ def read_identity(der: bytes) -> PeerIdentity:
     if not isinstance(public_key, Ed25519PublicKey):
         raise HandshakeRefused("key_type", "a node's key is Ed25519")
     cluster, claimed = _read_uri(extensions)
-    derived = derive_node_id(public_key_der(public_key), _read_salt(extensions))
+    salt = _read_salt(extensions)
+    derived = derive_node_id(public_key_der(public_key), salt)
     if derived != claimed:
         raise HandshakeRefused("id_mismatch", f"claims {format_id(claimed)}, key and salt give {format_id(derived)}")
     roles = _read_roles([str(attribute.value) for attribute in organisation_units])
-    return PeerIdentity(derived, cluster, roles, not_after)
+    return PeerIdentity(derived, cluster, roles, not_after, certificate.serial_number, public_key, salt)
 
 
 def _extension(extensions: x509.Extensions, kind: type[_Extension], reason: str) -> _Extension:
@@ -240,13 +258,11 @@ def load_node_identity(*, cluster: str, ca_file: Path, cert_file: Path, key_file
     """
     public_key = load_private_key(key_file).public_key()
     certificate = load_certificate(cert_file)
-    authority = load_certificate(ca_file)
+    roots = Roots.load(ca_file)
     if certificate.public_key() != public_key:
         raise ConfigError(f"the certificate is not of the key {key_file}", file=str(cert_file))
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature) as error:
-        raise ConfigError(f"the certificate is not signed by {ca_file}", file=str(cert_file)) from error
+    if not roots.issued(certificate):
+        raise ConfigError(f"the certificate is not signed by {ca_file}", file=str(cert_file))
     try:
         return verify_peer_certificate(
             certificate.public_bytes(Encoding.DER), cluster=cluster, expected=None, denied=frozenset()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 from typing import Final, Protocol, cast
 
+from peerd.daemon.identity import PeerIdentity
 from peerd.daemon.link_settings import LinkContext
 from peerd.daemon.rate_limit import TokenBucket
 from peerd.daemon.send_queue import SendQueue
@@ -18,6 +20,10 @@ from peerd.wire.handshake import Established, Goodbye, Heartbeat, HelloRefused
 
 _CLOSING: Final = frozenset({Goodbye.TYPE_ID, HelloRefused.TYPE_ID})
 """A dialler that does not like our answer says so only after it, when this side has a link already."""
+LINK_TYPE_ID_MAX: Final = 0x000F
+"""Messages up to this id are about links and certificates; the node never sees them."""
+TRUST_REQUESTS_PER_SECOND: Final = 0.5
+TRUST_REQUESTS_BURST: Final = 10
 HEARTBEAT_BYTES: Final = encode(Heartbeat()).to_bytes()
 
 
@@ -25,6 +31,8 @@ class LinkOwner(Protocol):
     """Who hears of a link: `peerd.daemon.links.Links`."""
 
     def frame_received(self, peer: PeerRef, frame: Frame) -> None: ...
+
+    def trust_frame_received(self, link: Link, frame: Frame) -> None: ...
 
     def link_misbehaved(self, link: Link, error: PeerMisbehaved) -> None: ...
 
@@ -48,8 +56,10 @@ class Link(asyncio.Protocol):
         *,
         dialled: bool,
         address: str,
+        certificate: PeerIdentity | None = None,
     ) -> None:
         now = context.now()
+        self.certificate = certificate
         self.peer = established.peer
         self.boot_epoch = established.boot_epoch
         self.protocol = established.protocol
@@ -62,10 +72,14 @@ class Link(asyncio.Protocol):
         self._owner = owner
         self._context = context
         self._settings = context.settings
+        # The dialler renews a link, each at its own time; the acceptor sees to it when the dialler does not.
+        self._age_max_s = context.settings.link_age_max_s * (random.uniform(0.5, 0.95) if dialled else 1.0)
         self._outbox = outbox
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(CONTROL_FRAME_BYTES_MAX)
         self._bucket = TokenBucket(self._settings.messages_per_second, self._settings.messages_burst, now)
+        self.trust_requests = TokenBucket(TRUST_REQUESTS_PER_SECOND, TRUST_REQUESTS_BURST, now)
+        """What the peer may ask about certificates: small questions with large or dear answers."""
         self._transport: asyncio.Transport | None = None
         self._flush_scheduled = False
         self._paused_since: float | None = None
@@ -135,15 +149,19 @@ class Link(asyncio.Protocol):
         elif frames or self._frame_since is None:
             self._frame_since = now
         for frame in frames:
-            if frame.type_id == Heartbeat.TYPE_ID:
-                continue
-            if frame.type_id in _CLOSING:
-                self._goodbye_received(frame)
-                return
-            self._used_at = now
-            self._owner.frame_received(self.peer, frame)
+            if frame.type_id <= LINK_TYPE_ID_MAX:
+                self._own_frame_received(frame)
+            else:
+                self._used_at = now
+                self._owner.frame_received(self.peer, frame)
             if not self._is_reading():
                 return  # the frame cost the peer its link
+
+    def _own_frame_received(self, frame: Frame) -> None:
+        if frame.type_id in _CLOSING:
+            self._goodbye_received(frame)
+        elif frame.type_id != Heartbeat.TYPE_ID:
+            self._owner.trust_frame_received(self, frame)
 
     def _is_reading(self) -> bool:
         if self._transport is None or self.goodbye is not None:
@@ -213,9 +231,19 @@ class Link(asyncio.Protocol):
             self.abort("silent")
         elif now - self._used_at > settings.unused_s:
             self.retire("idle")
+        elif now - self.established_at > self._age_max_s:
+            self.retire("recycled")
+        elif self._is_certificate_over():
+            self.retire("expired")
         elif now - self._sent_at > settings.heartbeat_s and self._paused_since is None:
             self._sent_at = now
             self._transport.write(HEARTBEAT_BYTES)
+
+    def _is_certificate_over(self) -> bool:
+        if self.certificate is None:
+            return False
+        ended_at = self.certificate.not_after.timestamp()
+        return self._context.wall_time() - ended_at > self._settings.expiry_grace_s
 
 
 def _loss_reason(error: Exception | None) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from peerd import limits
 from peerd.config import LimitsConfig
-from peerd.daemon.identity import verify_peer_certificate
+from peerd.daemon.identity import PeerIdentity, verify_peer_certificate
 from peerd.daemon.tls import peer_certificate
 from peerd.ids import NodeId
 from peerd.wire.handshake import LocalNode
@@ -42,6 +42,11 @@ class LinkSettings:
     """A second connection within this age of the first is a simultaneous dial, a later one a reconnect."""
     close_linger_s: float = 1.0
     """After our Goodbye, how long what the peer still had under way is read."""
+    link_age_max_s: float = 43_200.0
+    """Older links are made anew (the dialler at a random age from half of it on), so that a handshake looks at the
+    certificates and the deny list again."""
+    expiry_grace_s: float = 300.0
+    """How long a link outlives the peer's certificate."""
     sweep_s: float = 0.5
     """How often the time limits of links are looked at."""
     hello_timeout_s: float = limits.HELLO_TIMEOUT_S
@@ -71,6 +76,7 @@ class LinkSettings:
             send_queue_bytes_max=config.send_queue_bytes,
             messages_per_second=config.peer_messages_per_second,
             messages_burst=config.peer_messages_burst,
+            link_age_max_s=config.link_age_max,
         )
 
 
@@ -90,13 +96,23 @@ class LinkContext:
     settings: LinkSettings = field(default_factory=LinkSettings)
     tls: TlsContexts | None = None
     denied: frozenset[NodeId] = frozenset()
+    denied_serials: frozenset[int] = frozenset()
     exempt_types: frozenset[int] = frozenset()
     """Type ids that the message rate does not count."""
     now: Callable[[], float] = monotonic_s
+    wall_time: Callable[[], float] = time.time
+    """Unix seconds, for certificates only."""
 
-    def certified_id(self, connection: ssl.SSLObject | ssl.SSLSocket | None, expected: NodeId | None) -> NodeId | None:
-        """The id that the peer's certificate proves; ``None`` without TLS. Raises `HandshakeRefused`."""
+    def certified(
+        self, connection: ssl.SSLObject | ssl.SSLSocket | None, expected: NodeId | None
+    ) -> PeerIdentity | None:
+        """Whom the peer's certificate proves; ``None`` without TLS. Raises `HandshakeRefused`."""
         if self.tls is None or connection is None:
             return None
-        der = peer_certificate(connection)
-        return verify_peer_certificate(der, cluster=self.local.cluster, expected=expected, denied=self.denied).node_id
+        return verify_peer_certificate(
+            peer_certificate(connection),
+            cluster=self.local.cluster,
+            expected=expected,
+            denied=self.denied,
+            denied_serials=self.denied_serials,
+        )

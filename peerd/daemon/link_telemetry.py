@@ -16,11 +16,11 @@ from peerd.messages import PeerRef
 from peerd.telemetry.schema import Event, LinkDown, LinkRefused, LinkUp, PeerMisbehaviour
 
 _REASONS: Final = """
-    accept_rate auth_rejected backoff bad_certificate bad_flags bad_magic banned certificate closed_early denied
-    disconnect duplicate_identity duplicate_link eof error file_descriptors flood frame_idle goodbye
-    hello_timeout id_mismatch idle invalid issuer_salt key_type key_usage links_max malformed
+    accept_rate auth_rejected backoff bad_certificate bad_flags bad_magic bad_signature banned certificate
+    closed_early denied disconnect duplicate_identity duplicate_link eof error expired file_descriptors flood
+    frame_idle goodbye hello_timeout id_mismatch idle invalid issuer_salt key_type key_usage links_max malformed
     malformed_certificate misbehaved name_resolution no_certificate not_leaf oversize peer_down purpose
-    queue_full refused replaced reset self silent stopping streams_max timeout tls tls_timeout
+    queue_full recycled refused replaced reset self silent stopping streams_max timeout tls tls_timeout
     transient_links_max unexpected_message unknown_role unreachable uri_san user_timeout version write_deadline
     wrong_callee wrong_cluster
 """

@@ -17,6 +17,7 @@ from peerd.api import Priority
 from peerd.daemon.channel import PeerChannel, keeps_old
 from peerd.daemon.connection import PendingConnection
 from peerd.daemon.dialling import Dialling
+from peerd.daemon.identity import PeerIdentity
 from peerd.daemon.link import Link
 from peerd.daemon.link_settings import LinkContext
 from peerd.daemon.link_telemetry import LinkTelemetry
@@ -52,6 +53,8 @@ class Links:
         self.context = context
         self.telemetry = telemetry
         self.on_duplicate_identity: Callable[[str], None] = lambda detail: None
+        self.on_link_up: Callable[[Link], None] = lambda link: None
+        self.on_trust_frame: Callable[[Link, Frame], None] = lambda link, frame: None
         self._node: LinkEvents | None = None
         self._channels: dict[NodeId, PeerChannel] = {}
         self._links: dict[Link, None] = {}
@@ -175,18 +178,27 @@ class Links:
         """See `peerd.driver.Driver.open_stream`."""
         self._dialling.open_stream(peer, handler)
 
-    def deny(self, denied: frozenset[NodeId]) -> None:
-        """Replace the deny list; links to denied nodes end."""
-        self.context.denied = denied
+    def deny(self, denied: frozenset[NodeId], serials: frozenset[int] = frozenset()) -> None:
+        """Replace the deny list; links and streams with denied nodes or certificates end."""
+        self.context.denied, self.context.denied_serials = denied, serials
+
+        def is_denied(peer_id: NodeId, certificate: PeerIdentity | None) -> bool:
+            return peer_id in denied or (certificate is not None and certificate.serial in serials)
+
         for link in list(self._links):
-            if link.peer.id in denied:
+            if is_denied(link.peer.id, link.certificate):
                 link.abort("denied")
+        self._streams.deny(is_denied)
 
     # From connections
 
     def frame_received(self, peer: PeerRef, frame: Frame) -> None:
         """Replaced by the node's own method when it is attached."""
         raise Bug(f"frame {frame.type_id:#06x} from {peer} before a node was attached")
+
+    def trust_frame_received(self, link: Link, frame: Frame) -> None:
+        """A frame about certificates; with TLS off nobody cares."""
+        self.on_trust_frame(link, frame)
 
     def stream_accepted(self, peer: PeerRef) -> StreamHandler:
         """Ask the node for the reader of a stream that a peer opened."""
@@ -251,7 +263,13 @@ class Links:
         channel = self._channels.get(peer.id) or self._add_channel(peer)
         channel.peer = peer
         link = Link(
-            self, self.context, established, channel.outbox, dialled=connection.dialled, address=connection.address
+            self,
+            self.context,
+            established,
+            channel.outbox,
+            dialled=connection.dialled,
+            address=connection.address,
+            certificate=connection.certificate,
         )
         self._links[link] = None
         link.attach(transport)
@@ -259,6 +277,7 @@ class Links:
         if channel.dial is not None and channel.dial.connection is not connection:
             channel.abandon_dial()
         self.telemetry.link_up(peer, connection.address, connection.dialled, link.protocol)
+        self.on_link_up(link)
         link.wake()
         if rest:
             link.data_received(rest)

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from peerd.daemon.connection import ConnectionOwner, PendingConnection
+from peerd.daemon.enrolment import Enrolment, first_byte
 from peerd.daemon.link_settings import LinkContext
 from peerd.daemon.link_telemetry import LinkTelemetry
 from peerd.daemon.rate_limit import TokenBucket
 from peerd.daemon.sockets import format_address, tune
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.errors import HandshakeRefused, ProtocolError
+from peerd.wire.enrolment import PREFACE
 
 ACCEPTS_PER_WAKE_MAX: Final = 64
 """Accepted in one loop iteration, so that a flood of connections cannot starve the links."""
@@ -25,15 +27,21 @@ _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS,
 
 
 class Listener:
-    """Accepts on one listening socket; owns and closes it."""
+    """Accepts on one listening socket; owns and closes it. ``enrolment`` serves machines that have no certificate."""
 
     def __init__(
-        self, sock: socket.socket, owner: ConnectionOwner, context: LinkContext, telemetry: LinkTelemetry
+        self,
+        sock: socket.socket,
+        owner: ConnectionOwner,
+        context: LinkContext,
+        telemetry: LinkTelemetry,
+        enrolment: Enrolment | None = None,
     ) -> None:
         self._socket = sock
         self._owner = owner
         self._context = context
         self._telemetry = telemetry
+        self._enrolment = enrolment
         settings = context.settings
         self._bucket = TokenBucket(settings.accepts_per_second, settings.accepts_burst, context.now())
         self._handshakes: dict[asyncio.Task[None], None] = {}
@@ -90,7 +98,7 @@ class Listener:
         else:
             sock.setblocking(False)
             tune(sock)
-            task = spawn(self._handshake(sock, address), name=f"accept {address}")
+            task = spawn(self._serve(sock, address), name=f"accept {address}")
             self._handshakes[task] = None
             task.add_done_callback(self._handshake_ended)
             return
@@ -107,14 +115,38 @@ class Listener:
         loop.remove_reader(self._socket.fileno())
         self._resume = loop.call_later(DESCRIPTOR_PAUSE_S, self.start)
 
-    async def _handshake(self, sock: socket.socket, address: str) -> None:
+    async def _serve(self, sock: socket.socket, address: str) -> None:
+        if self._enrolment is None or self._context.tls is None:
+            await self._handshake(sock, address, self._context.settings.tls_handshake_timeout_s)
+            return
+        is_newcomer: bool | None = None
+        limit_s = self._context.settings.tls_handshake_timeout_s
+        due_at = self._context.now() + limit_s
+        try:
+            async with asyncio.timeout(limit_s):
+                is_newcomer = await first_byte(sock) == PREFACE[:1]
+            if is_newcomer:
+                await self._enrolment.serve(sock, address)
+        except ProtocolError as error:
+            self._telemetry.refused(None, address, error.reason, error.detail)
+        except TimeoutError:
+            self._telemetry.refused(None, address, "tls_timeout", "too slow before it had a certificate")
+        except OSError as error:
+            self._telemetry.refused(None, address, *_tls_failure(error))
+        finally:
+            if is_newcomer is None:
+                sock.close()
+        if is_newcomer is False:  # who dawdled before the first byte has less time for the others
+            await self._handshake(sock, address, max(0.1, due_at - self._context.now()))
+
+    async def _handshake(self, sock: socket.socket, address: str, tls_timeout_s: float) -> None:
         settings = self._context.settings
         connection = PendingConnection(self._owner, self._context, dialled=False, address=address)
         tls: dict[str, Any] = {}
         if self._context.tls is not None:
             tls = {
                 "ssl": self._context.tls.server,
-                "ssl_handshake_timeout": settings.tls_handshake_timeout_s,
+                "ssl_handshake_timeout": tls_timeout_s,
                 "ssl_shutdown_timeout": settings.tls_shutdown_timeout_s,
             }
         try:

@@ -17,6 +17,9 @@ from peerd.api import Plugin
 from peerd.config import TCP_SINK, LoadedConfig, TelemetryConfig, split_address
 from peerd.daemon.driver import AsyncioDriver
 from peerd.daemon.durable_files import write_atomically
+from peerd.daemon.enrolment import Enrolment
+from peerd.daemon.identity_keeper import IdentityKeeper, make_issuer
+from peerd.daemon.identity_telemetry import IDENTITY_METRICS, IdentityTelemetry
 from peerd.daemon.link_settings import LinkContext, LinkSettings, monotonic_s
 from peerd.daemon.link_telemetry import LinkTelemetry
 from peerd.daemon.links import Links
@@ -72,6 +75,7 @@ class Daemon:
     links: Links
     driver: AsyncioDriver
     peer: PeerRef
+    identity: IdentityKeeper | None
 
     def __init__(
         self,
@@ -189,8 +193,6 @@ class Daemon:
     def _open_state(self) -> StateDirectory:
         state = StateDirectory(Path(self.config.node.state_dir))
         self._ending.append(state.close)
-        for warning in state.warnings:
-            _log.warning("state.damaged", detail=warning)
         return state
 
     def _build(self, state: StateDirectory) -> None:
@@ -212,9 +214,11 @@ class Daemon:
         telemetry = LinkTelemetry(self.metrics, now)
         self.links = Links(context, telemetry)
         self.links.on_duplicate_identity = self._duplicate
-        self._listener = Listener(sock, self.links, context, telemetry)
-        sink = self._open_sink(epoch)
         self._offload = OffloadPool()
+        self.identity = self._make_keeper(state) if identity.tls is not None else None
+        enrolment = Enrolment(self.identity, context) if self.identity is not None else None
+        self._listener = Listener(sock, self.links, context, telemetry, enrolment)
+        sink = self._open_sink(epoch)
         self.driver = AsyncioDriver(
             links=self.links,
             telemetry=telemetry,
@@ -226,8 +230,29 @@ class Daemon:
         )
         self.node = Node(self.driver, node_settings(config, self.peer, epoch), plugins)
         self.driver.attach(self.node)
+        if self.identity is not None:
+            self.identity.telemetry.attach(self.node.emit)
         self.metrics.watch(RING_METRICS, self._ring_numbers)
         self.metrics.watch_traffic(lambda: self.node.traffic)
+
+    def _make_keeper(self, state: StateDirectory) -> IdentityKeeper:
+        self.metrics.declare(IDENTITY_METRICS)
+        return IdentityKeeper(
+            own=self.peer,
+            cluster=self.config.node.cluster,
+            files=self.config.tls_files(),
+            state=state,
+            links=self.links,
+            issuer=make_issuer(self.config, state),
+            telemetry=IdentityTelemetry(self.metrics),
+            offload=self._offload.submit,
+            seeds=self._bootstrap(),
+            neighbours=lambda: self.node.overlay.known_peers(),
+        )
+
+    def _bootstrap(self) -> list[tuple[str, int]]:
+        own = {(self.peer.host, self.peer.port), split_address(self.config.node.listen)}
+        return [address for address in map(split_address, self.config.node.bootstrap) if address not in own]
 
     def _listen(self) -> socket.socket:
         host, port = split_address(self.config.node.listen)
@@ -258,9 +283,9 @@ class Daemon:
         self._state = state
         self.links.start()
         self._listener.start()
-        own = {(self.peer.host, self.peer.port), split_address(self.config.node.listen)}
-        bootstrap = [address for address in map(split_address, self.config.node.bootstrap) if address not in own]
-        self.node.start(bootstrap, [peer for peer in state.load_known_peers() if peer.id != self.peer.id])
+        self.node.start(self._bootstrap(), [peer for peer in state.load_known_peers() if peer.id != self.peer.id])
+        for warning in state.warnings:
+            _log.warning("state.damaged", detail=warning)
         self._manager.start_watchdog()
         self._ending.append(self._manager.stop_watchdog)
         self._tasks = [
@@ -268,6 +293,9 @@ class Daemon:
             spawn(self._save_known_peers(), name="save known peers"),
             spawn(self._snapshots(), name="snapshots"),
         ]
+        if self.identity is not None:
+            self._tasks.append(spawn(self.identity.run(), name="identity"))
+            self._ending.append(self.identity.stop)
         _log.info("node.started", node=format_id(self.peer.id), address=self.peer.address)
 
     def _write_ports_file(self) -> None:

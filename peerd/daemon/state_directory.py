@@ -81,7 +81,7 @@ class StateDirectory:
         with a right one. Raises `Unavailable` when it cannot be made durable.
         """
         if self._boot_epoch is None:
-            persisted = self._load("boot-epoch", 32, _parse_epoch)
+            persisted = self.load("boot-epoch", 32, _parse_epoch)
             epoch = max((persisted or 0) + 1, int(self._wall_time() * 1000))
             self.write("boot-epoch", b"%d\n" % epoch)
             self._boot_epoch = epoch
@@ -91,7 +91,7 @@ class StateDirectory:
 
     def load_known_peers(self) -> list[PeerRef]:
         """Peers of an earlier life, in the order saved; empty when there is no (usable) file."""
-        return self._load("known-peers.json", KNOWN_PEERS_MAX * 512, _parse_known_peers) or []
+        return self.load("known-peers.json", KNOWN_PEERS_MAX * 512, _parse_known_peers) or []
 
     def save_known_peers(self, peers: Iterable[PeerRef]) -> None:
         """Replace the list; only the first ``KNOWN_PEERS_MAX`` are kept, so give the best ones first."""
@@ -127,8 +127,11 @@ class StateDirectory:
         except OSError as error:
             raise Unavailable(f"cannot write {self.path / name}: {error.strerror}") from error
 
-    def _load(self, name: str, size_max: int, parse: Callable[[bytes], Value]) -> Value | None:
-        """Read and check a state file; ``None`` when there is none, or none that can be used."""
+    def load(self, name: str, size_max: int, parse: Callable[[bytes], Value]) -> Value | None:
+        """Read and check a state file; ``None`` when there is none, or none that can be used.
+
+        ``parse`` raises ``ValueError`` for a damaged one, which is then set aside with a warning.
+        """
         path = self.path / name
         content = self._read(path, size_max + _HEADER_BYTES_MAX)
         if content is None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from peerd.daemon.connection import PendingConnection
+from peerd.daemon.identity import PeerIdentity
 from peerd.daemon.link_telemetry import LinkTelemetry
 from peerd.daemon.streams import BulkStream
 from peerd.driver import StreamHandler
 from peerd.errors import PeerMisbehaved
+from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.wire.handshake import Established
 
@@ -29,7 +32,7 @@ class StreamTable:
 
     def __init__(self, user: StreamUser) -> None:
         self._user = user
-        self._streams: dict[BulkStream, None] = {}
+        self._streams: dict[BulkStream, PeerIdentity | None] = {}
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -40,7 +43,7 @@ class StreamTable:
         """Make a stream of a connection whose handshake is done."""
         handler = connection.stream_handler or self._user.stream_accepted(established.peer)
         stream = BulkStream(self, established.peer, handler)
-        self._streams[stream] = None
+        self._streams[stream] = connection.certificate
         self._user.telemetry.streams(len(self._streams))
         stream.attach(transport, rest)
 
@@ -53,6 +56,12 @@ class StreamTable:
         self._streams.pop(stream, None)
         self._user.telemetry.streams(len(self._streams))
         self._user.stream_ended()
+
+    def deny(self, is_denied: Callable[[NodeId, PeerIdentity | None], bool]) -> None:
+        """End every stream with a peer that is denied."""
+        for stream, certificate in list(self._streams.items()):
+            if is_denied(stream.peer.id, certificate):
+                stream.end("denied")
 
     def close(self) -> None:
         """Flush and close every stream."""

@@ -17,7 +17,9 @@ __all__ = [
     "TLS_HANDSHAKE_TIMEOUT_S",
     "TLS_SHUTDOWN_TIMEOUT_S",
     "client_context",
+    "enrolment_server_context",
     "peer_certificate",
+    "pinned_client_context",
     "reload_certificate",
     "server_context",
 ]
@@ -36,6 +38,27 @@ def server_context(*, ca_file: Path, cert_file: Path, key_file: Path) -> ssl.SSL
 def client_context(*, ca_file: Path, cert_file: Path, key_file: Path) -> ssl.SSLContext:
     """The dialling side: the server must present a certificate of the cluster CA. Raises `ConfigError`."""
     return _configure(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ca_file, cert_file, key_file)
+
+
+def enrolment_server_context(*, cert_file: Path, key_file: Path) -> ssl.SSLContext:
+    """For newcomers, who have no certificate yet: they check this node, it checks their token. Raises `ConfigError`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    reload_certificate(context, cert_file=cert_file, key_file=key_file)
+    return context
+
+
+def pinned_client_context(root_der: bytes) -> ssl.SSLContext:
+    """A newcomer's side: the server must present a certificate of exactly this root. Raises ``ssl.SSLError``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # deliberate, see `_configure`: the root and the cluster name decide
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    context.load_verify_locations(cadata=root_der)
+    return context
 
 
 def peer_certificate(connection: ssl.SSLObject | ssl.SSLSocket) -> bytes:

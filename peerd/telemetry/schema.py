@@ -362,6 +362,46 @@ class RoundFinished(Event):
     outcome: Text
 
 
+# Identity
+
+
+class CertificateIssued(Event):
+    """This issuer made a certificate: for a new node (``token`` is the id of the token used) or to renew one."""
+
+    KIND = "identity.issued"
+    peer: str
+    address: Text
+    serial: Text
+    expires_at: float
+    token: Text | None
+
+
+class JoinRefused(Event):
+    """This issuer sent a machine away that wanted to join."""
+
+    KIND = "identity.join_refused"
+    address: Text
+    reason: Text
+    detail: Text
+
+
+class CertificateInstalled(Event):
+    """This node uses a new certificate from now on."""
+
+    KIND = "identity.installed"
+    serial: Text
+    expires_at: float
+
+
+class TrustRecorded(Event):
+    """A record of the cluster's CA is new here: a denial, an issuer, another root."""
+
+    KIND = "identity.recorded"
+    subject: Text
+    detail: Text
+    peer: str | None
+
+
 class ProtocolNote(Event):
     """An event of a plugin that is not part of peerd: ``data`` is a JSON text."""
 

@@ -13,6 +13,7 @@ from peerd.api import LeafSet, LookupResult, Plugin, RoutedHop
 from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
 from peerd.daemon.admin import admin_app
+from peerd.daemon.identity_keeper import IdentityKeeper
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.node import Node
@@ -91,6 +92,7 @@ class FakeDaemon:
     loop_lag_s: float = 0.0
     disabled_plugins: Mapping[str, str] = field(default_factory=dict)
     uptime_s: float = 12.5
+    identity: IdentityKeeper | None = None
     loaded: LoadedConfig = field(default_factory=lambda: load_config(environment={}, sets=["node.cluster=blue"]))
 
     def __post_init__(self) -> None:

@@ -118,6 +118,15 @@ def test_wrong_cluster_callee_and_denied() -> None:
     assert refusal(content, expected=node_id, denied=frozenset({node_id})) == "denied"
 
 
+def test_a_denied_serial_number_is_refused(authority: ClusterAuthority) -> None:
+    certificate = issue(authority)
+    denied = frozenset({certificate.serial_number})
+    with pytest.raises(HandshakeRefused, match=f"denied: certificate {certificate.serial_number:040x}"):
+        verify_peer_certificate(
+            der(certificate), cluster=CLUSTER, expected=None, denied=frozenset(), denied_serials=denied
+        )
+
+
 @pytest.mark.parametrize("content", [b"", b"\x30\x03\x02\x01\x00", b"\x00" * 9000], ids=["empty", "integer", "huge"])
 def test_bytes_that_are_no_certificate(content: bytes) -> None:
     assert refusal(content) == "malformed_certificate"

@@ -16,7 +16,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from peerd.daemon.authority import ClusterAuthority, create_node_files
 from peerd.daemon.identity import private_key_pem, read_identity, verify_peer_certificate
-from peerd.daemon.tls import client_context, peer_certificate, reload_certificate, server_context
+from peerd.daemon.tls import (
+    client_context,
+    enrolment_server_context,
+    peer_certificate,
+    pinned_client_context,
+    reload_certificate,
+    server_context,
+)
 from peerd.errors import ConfigError, HandshakeRefused
 from peerd.ids import NodeId
 
@@ -194,6 +201,21 @@ def test_another_authority_is_refused_on_both_sides(
         handshake(client, server)
 
 
+@pytest.mark.parametrize("stranger_dials", [True, False])
+def test_a_self_signed_node_is_refused_on_both_sides(
+    nodes: tuple[Node, Node], tmp_path: Path, authority: ClusterAuthority, stranger_dials: bool
+) -> None:
+    """Its own root under the cluster's name, sent along as if it were an intermediate."""
+    own = ClusterAuthority.create(CLUSTER)
+    pem, key_pem = leaf(own)
+    stranger = Node(write_node(tmp_path / "odd", authority, (pem + own.certificate_pem(), key_pem)), NodeId(0))
+    client, server = (
+        (stranger.client(), nodes[0].server()) if stranger_dials else (nodes[0].client(), stranger.server())
+    )
+    with pytest.raises(ssl.SSLCertVerificationError, match="self-signed"):
+        handshake(client, server)
+
+
 HOUR = timedelta(hours=1)
 VALIDITIES = {"expired": (-2 * HOUR, -HOUR), "not yet valid": (HOUR, 2 * HOUR)}
 
@@ -274,3 +296,31 @@ def test_unusable_files_are_configuration_errors(
     with pytest.raises(ConfigError) as caught:
         make(**files(tmp_path))
     assert str(tmp_path / broken) in str(caught.value)
+
+
+def newcomer(root: ClusterAuthority) -> Side:
+    return side(pinned_client_context(root.certificate.public_bytes(Encoding.DER)), server=False)
+
+
+def desk(node: Node) -> Side:
+    names = {"cert_file": node.directory / "node.crt", "key_file": node.directory / "node.key"}
+    return side(enrolment_server_context(**names), server=True)
+
+
+def test_a_newcomer_without_a_certificate_meets_a_node_of_the_pinned_root(
+    nodes: tuple[Node, Node], authority: ClusterAuthority
+) -> None:
+    client = newcomer(authority)
+    handshake(client, desk(nodes[0]))
+    assert client.tls.version() == "TLSv1.3"
+    assert read_identity(peer_certificate(client.tls)).node_id == nodes[0].node_id
+
+
+def test_a_newcomer_refuses_every_other_root_and_a_certificate_that_has_ended(
+    nodes: tuple[Node, Node], tmp_path: Path, authority: ClusterAuthority
+) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(newcomer(ClusterAuthority.create(CLUSTER)), desk(nodes[0]))
+    ended = Node(write_node(tmp_path / "odd", authority, leaf(authority, starts=-2 * HOUR, ends=-HOUR)), NodeId(0))
+    with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
+        handshake(newcomer(authority), desk(ended))

@@ -1,0 +1,40 @@
+"""Small files that commands read and write for people: tokens, requests, certificates, records."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from peerd.errors import ConfigError, Unavailable
+
+FILE_BYTES_MAX: Final = 64 * 1024
+STDIN: Final = Path("-")
+
+
+def read_text(path: Path) -> str:
+    """A small text file; ``-`` is standard input. Raises `ConfigError`."""
+    try:
+        if path == STDIN:
+            content = sys.stdin.buffer.read(FILE_BYTES_MAX + 1)
+        else:
+            with path.open("rb") as file:
+                content = file.read(FILE_BYTES_MAX + 1)
+        text = content.decode()
+    except OSError as error:
+        raise ConfigError(f"cannot read it: {error.strerror}", file=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("not a text file", file=str(path)) from error
+    if len(content) > FILE_BYTES_MAX:
+        raise ConfigError(f"larger than {FILE_BYTES_MAX} bytes", file=str(path))
+    return text
+
+
+def write_text(path: Path, text: str, mode: int) -> None:
+    """Replace a file as a whole. Raises `Unavailable`."""
+    from peerd.daemon.durable_files import write_atomically
+
+    try:
+        write_atomically(path, text.encode(), mode)
+    except OSError as error:
+        raise Unavailable(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,148 @@
+"""``peerd join``: make this machine a node of an existing cluster."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from peerd.cli.files import read_text, write_text
+from peerd.cli.init import config_text, node_settings
+from peerd.cli.locations import CONFIG_NAME, own_directory, standard_files
+from peerd.cli.options import DataOption, ListenOption
+from peerd.config import split_address
+from peerd.errors import ConfigError
+from peerd.ids import format_id
+
+if TYPE_CHECKING:
+    from peerd.daemon.joining import Membership
+
+
+def join(
+    seed: Annotated[str | None, typer.Argument(metavar="SEED", help="host:port of a node of the cluster.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A token of `peerd token create`; - reads standard input.")
+    ] = None,
+    csr_out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The CA is offline: write a request for `peerd ca sign`.")
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The CA is offline: take what `peerd ca sign` wrote.")
+    ] = None,
+    dir: Annotated[
+        Path | None, typer.Option(metavar="D", help="Where the node lives. Default: as for `peerd init`.")
+    ] = None,
+    listen: ListenOption = None,
+    data: DataOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Give up the identity that is here for a new one.")] = False,
+) -> None:
+    """Join a cluster: make a key here, get a certificate for it, write the node's files.
+
+    With a token, from an issuer that SEED leads to; with a CA that is offline, by files.
+    """
+    if sum(option is not None for option in (token_file, csr_out, certificate)) != 1:
+        raise typer.BadParameter("give exactly one of --token-file, --csr-out and --certificate")
+    directory = (dir or own_directory()).expanduser().absolute()
+    if csr_out is not None:
+        _request(directory, csr_out)
+        return
+    address = None if seed is None else _address(seed)
+    settings = node_settings(directory, [seed] if seed else [], listen, data)
+    config_text(settings)  # a mistake in the settings must not cost a use of the token
+    if certificate is not None:
+        membership = _with_certificate(directory, certificate)
+    elif address is not None and token_file is not None:
+        membership = _with_token(directory, address, token_file, force)
+    else:
+        raise typer.BadParameter("name a node of the cluster", param_hint="SEED")
+    typer.echo(_finish(directory, settings, membership))
+
+
+def _with_token(directory: Path, address: tuple[str, int], token_file: Path, force: bool) -> Membership:
+    from peerd.daemon.joining import join as ask_issuer, write_membership
+    from peerd.daemon.state_directory import StateDirectory
+    from peerd.daemon.tokens import JoinToken
+
+    _require_free(directory, force)
+    try:
+        token = JoinToken.parse(read_text(token_file))
+    except ValueError as error:
+        raise ConfigError(str(error), file=str(token_file)) from error
+    with StateDirectory(directory):  # no daemon runs here, and none starts meanwhile
+        membership = ask_issuer(*address, token)
+        write_membership(directory, membership)
+    return membership
+
+
+def _with_certificate(directory: Path, certificate: Path) -> Membership:
+    from peerd.daemon.authority import NODE_KEY_FILE
+    from peerd.daemon.identity import load_private_key
+    from peerd.daemon.joining import write_membership
+    from peerd.daemon.offline import accept_answer, read_answer
+    from peerd.daemon.state_directory import StateDirectory
+
+    key = load_private_key(directory / NODE_KEY_FILE)
+    granted = read_answer(read_text(certificate), str(certificate))
+    membership = accept_answer(key, granted, str(certificate))
+    with StateDirectory(directory):
+        write_membership(directory, membership)
+    return membership
+
+
+def _request(directory: Path, csr_out: Path) -> None:
+    from peerd.daemon.offline import write_request
+
+    write_text(csr_out, write_request(directory), 0o644)
+    typer.echo(
+        f"{csr_out}: the request of the key in {directory}. It is no secret. Where the CA is:\n"
+        f"  peerd ca sign {csr_out.name} --out CERT\n"
+        "and with CERT back here:\n"
+        "  peerd join SEED --certificate CERT      a new node, or one that is stopped\n"
+        "  peerd certificate install CERT          a node that runs"
+    )
+
+
+def _require_free(directory: Path, force: bool) -> None:
+    from peerd.daemon.authority import NODE_CERT_FILE, NODE_KEY_FILE
+
+    for name in (NODE_KEY_FILE, NODE_CERT_FILE):
+        if (directory / name).exists() and not force:
+            raise ConfigError(
+                "this machine has an identity already: --force gives it up for a new one (another node id), "
+                "--dir puts a second node elsewhere",
+                file=str(directory / name),
+            )
+
+
+def _finish(directory: Path, settings: dict[str, Any], membership: Membership) -> str:
+    """Write the configuration, unless there is one, and say what to type next."""
+    identity, config_file = membership.identity, directory / CONFIG_NAME
+    seeds = [*settings.get("node.bootstrap", []), *(peer.address for peer in membership.bootstrap)]
+    settings = {"node.cluster": identity.cluster, **settings}
+    if seeds:
+        settings["node.bootstrap"] = list(dict.fromkeys(seeds))
+    is_kept = config_file.exists()
+    if not is_kept:
+        write_text(config_file, config_text(settings), 0o644)
+    config = "" if config_file in standard_files() else f" --config {shlex.quote(str(config_file))}"
+    return "\n".join(
+        [
+            f"node     {format_id(identity.node_id)} of cluster {identity.cluster}",
+            f"roles    {', '.join(sorted(identity.roles))}",
+            f"until    {identity.not_after:%Y-%m-%d %H:%M:%S} UTC, renewed by itself while an issuer can be reached",
+            f"config   {config_file}{' (was there, kept as it is)' if is_kept else ''}",
+            f"joins    {' '.join(settings.get('node.bootstrap', [])) or 'nobody yet: set node.bootstrap'}",
+            "",
+            "Next:",
+            f"  peerd run{config}",
+        ]
+    )
+
+
+def _address(seed: str) -> tuple[str, int]:
+    try:
+        return split_address(seed)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="SEED") from error

@@ -1,0 +1,82 @@
+"""``peerd token``: let machines join."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from peerd.cli.files import write_text
+from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
+from peerd.cli.output import print_json, print_table, seconds, stdout
+
+app = typer.Typer(help="Let machines join: make, list and revoke join tokens at an issuer.", no_args_is_help=True)
+
+
+@app.command()
+def create(
+    ttl: Annotated[str, typer.Option(metavar="TIME", help="How long it can be used, at most 30d.")] = "1h",
+    uses: Annotated[int, typer.Option(metavar="N", min=1, help="How many machines it lets in.")] = 1,
+    role: Annotated[
+        list[str] | None, typer.Option(metavar="ROLE", help="Of the new nodes; may be repeated. Default: a member's.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it there (0600). Default: standard output.")
+    ] = None,
+    socket: SocketOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make a join token: whoever has it can join the cluster. The issuer keeps a hash only; it is shown once."""
+    made = ask(socket, lambda client: client.create_token(duration_s(ttl, "--ttl"), uses, role or ()))
+    if out is not None:
+        write_text(out, made.text + "\n", 0o600)
+    if output is Output.JSON:
+        told = made.model_dump(mode="json")
+        print_json({**told, "text": made.text if out is None else None})
+    elif out is None:
+        typer.echo(made.text)
+    token = made.token
+    until = datetime.fromtimestamp(token.expires_at, UTC)
+    print(
+        f"token {token.id}: {token.uses_max} use(s) until {until:%Y-%m-%d %H:%M:%S} UTC, {', '.join(token.roles)}\n"
+        "On the new machine: peerd join HOST:PORT --token-file FILE",
+        file=sys.stderr,
+    )
+
+
+@app.command("list")
+def list_tokens(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List the tokens that the issuer remembers: those that can be used, and for a day those that are over."""
+    found = ask(socket, lambda client: client.tokens())
+    if output is Output.JSON:
+        print_json({"tokens": [token.model_dump(mode="json") for token in found]})
+        return
+    now = time.time()
+    rows = [
+        (
+            token.id,
+            token.state.replace("_", " "),
+            f"{token.uses} of {token.uses_max}",
+            seconds(max(0.0, token.expires_at - now)),
+            ", ".join(token.roles),
+        )
+        for token in found
+    ]
+    if rows:
+        print_table(stdout(), ("token", "state", "used", "expires in", "roles"), rows)
+    else:
+        stdout().print("no token: make one with `peerd token create`")
+
+
+@app.command()
+def revoke(
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Its id: eight digits, as `peerd token list` shows.")],
+    socket: SocketOption = None,
+) -> None:
+    """End a token. Machines that joined with it stay members: `peerd deny` is for those."""
+    ended = ask(socket, lambda client: client.revoke_token(token))
+    typer.echo(f"token {ended.id} is revoked; it was used {ended.uses} of {ended.uses_max} times")
