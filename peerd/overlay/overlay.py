@@ -106,6 +106,11 @@ class Overlay(Plugin):
         """Whether this node has joined, its leaf set is complete, and it is not leaving."""
         return self.state.is_ready and not self.state.is_leaving
 
+    @property
+    def may_serve(self) -> bool:
+        """Ready, and its lease is held: whatever key it is closest to, it may answer for."""
+        return self.state.may_serve
+
     def serves(self, key: NodeId) -> bool:
         """Whether this node answers as root for ``key`` now: closest as far as it knows, lease held, nobody vouched."""
         state = self.state

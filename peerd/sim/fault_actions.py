@@ -168,7 +168,7 @@ def _pause(world: World[Any], place: SimNode[Any], delay_s: float, duration_s: f
         driver = place.driver
         world.pause(place)
         if duration_s is not None:  # this process, not one that was started in its place meanwhile
-            world.after(duration_s, driver.resume)
+            world.after(duration_s, lambda: world.resume(place) if place.driver is driver else None)
 
     if delay_s:
         world.after(delay_s, pause)
