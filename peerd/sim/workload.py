@@ -26,7 +26,7 @@ PAYLOAD: Final[frozenset[int]] = frozenset((Route.TYPE_ID, LookupReply.TYPE_ID))
 ACKS: Final = RouteAck.TYPE_ID
 
 
-@message(0x7E01, bytes_max=32)
+@message(0x7EFF, bytes_max=32)
 class SimulationProbe(Message):
     """Travels inside a `Route` in simulations only: the workload counts where and when it is delivered."""
 

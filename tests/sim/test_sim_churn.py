@@ -280,7 +280,7 @@ def test_second_deliveries_and_moved_roots_are_counted() -> None:
     (body, probe), *_ = ((body, probe) for body, probe in workload._pending.items() if probe.root != probe.source.id)
     root = simulation.places[NodeId(probe.root)]
     simulation.run_for(5.0)
-    root.node.deliver(probe.key, 0x7E01, body, probe.source.peer)
+    root.node.deliver(probe.key, 0x7EFF, body, probe.source.peer)
     assert workload.report.duplicates == 1 and workload.report.right == 50
     workload.send()
     ((_, probe),) = workload._pending.items()
