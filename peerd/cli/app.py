@@ -20,6 +20,8 @@ COMMANDS: Final = {
     "peers": "peerd.cli.peers:peers",
     "ring": "peerd.cli.ring:ring",
     "route": "peerd.cli.route:route",
+    "rtt": "peerd.cli.rtt:rtt",
+    "drain": "peerd.cli.drain:drain",
     "sim": "peerd.cli.sim:sim",
     "analyze": "peerd.cli.analyze:analyze",
     "healthcheck": "peerd.cli.healthcheck:healthcheck",
@@ -28,6 +30,7 @@ COMMANDS: Final = {
 GROUPS: Final = {
     "cluster": "peerd.cli.cluster:app",
     "config": "peerd.cli.config:app",
+    "doctor": "peerd.cli.doctor:app",
 }
 HELP_WIDTH_MAX: Final = 120
 COMPLETION_VARIABLE: Final = "_PEERD_COMPLETE"

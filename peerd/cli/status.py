@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from peerd.admin_models import Status
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import nodes, print_facts, print_json, seconds, stdout
 
@@ -18,12 +19,32 @@ def status(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> 
             ("node", found.id),
             ("address", found.address),
             ("cluster", found.cluster),
-            ("state", "ready: in the ring" if found.is_ready else "not ready: joining, or stopping"),
-            ("ring", nodes(found.ring_size, found.is_ring_size_exact)),
+            ("state", _state(found)),
+            ("ring", nodes(found.ring_size, found.is_ring_size_exact) + _partition(found)),
             ("leaf set", f"{found.leaf_set_members} members"),
             ("links", found.links),
+            ("probes", f"a routing-table entry each {seconds(found.probe_period_s)}"),
+            ("absences", f"{found.absences} times this process had not been running" if found.absences else "none"),
             ("plugins", ", ".join(f"{plugin.name} {plugin.version}" for plugin in found.plugins)),
             ("up", f"{seconds(found.uptime_s)}, process {found.pid}, boot {found.boot_epoch}"),
             ("version", f"{found.version}, profile {found.profile}"),
         ],
     )
+
+
+def _state(found: Status) -> str:
+    known = {
+        "ready": "ready: in the ring",
+        "degraded": "degraded: in the ring, but not heard from both sides in time, so it answers for no key",
+        "joining": "not ready: joining; if it stays so, see node.bootstrap and `peerd healthcheck`",
+        "draining": f"draining: waiting for {', '.join(found.draining)}",
+        "drained": "drained: out of the ring until it is started again",
+        "stopping": "not ready: stopping",
+    }
+    return known.get(found.state, "ready: in the ring" if found.is_ready else "not ready: joining, or stopping")
+
+
+def _partition(found: Status) -> str:
+    if not found.partition_suspected:
+        return ""
+    return f"; PARTITION SUSPECTED: {found.missing} nodes that were lost at once are missing"
