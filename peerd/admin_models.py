@@ -94,23 +94,26 @@ class Peers(AdminModel):
 
 
 class Verdict(AdminModel):
-    """One thing that this node found, or was told, about a peer."""
+    """One thing that a node found, or was told, about a peer."""
 
     at: float = Field(description="Seconds since the Unix epoch.")
     verdict: str = Field(description="suspected, cleared, removed, withheld, left, back or accused.")
     evidence: str
     silence_s: float | None = Field(description="How long the peer had been silent; null: never heard.")
-    lag_s: float = Field(description="How late this node's own timers were: a starved accuser, when large.")
-    accuser: str | None = Field(description="Who told this node; null: its own finding.")
+    lag_s: float = Field(description="How late the observer's own timers were: a starved accuser, when large.")
+    accuser: str | None = Field(description="Who told the observer; null: its own finding.")
+    observer: str = Field(default="", description="Whose verdict it is; times are its clock's.")
 
 
 class History(AdminModel):
-    """What one node thought of one peer, oldest first."""
+    """What this node (and those that were asked) thought of one peer, oldest first."""
 
     id: str
     address: str | None
     state: Literal["member", "entry", "departed", "unknown"]
     verdicts: list[Verdict]
+    asked: list[str] = Field(default=[], description="Other nodes that were asked, and answered.")
+    silent: list[str] = Field(default=[], description="Other nodes that were asked, and did not answer.")
 
 
 class Ring(AdminModel):

@@ -180,12 +180,13 @@ class Client:
         """Every peer that the daemon knows, and those that it has removed."""
         return await self._get(f"{API_PREFIX}/peers", Peers)
 
-    async def history(self, node: str) -> History:
+    async def history(self, node: str, *, around: bool = False) -> History:
         """What the daemon thought of a peer, oldest first; ``node``: an id, a unique prefix of one, or host:port.
 
+        ``around``: and what the neighbours of that peer thought.
         Raises `RequestRefused` when it knows no such peer, or several.
         """
-        return await self._get(f"{API_PREFIX}/peers/{quote(node, safe='')}/history", History)
+        return await self._get(f"{API_PREFIX}/peers/{quote(node, safe='')}/history?around={int(around)}", History)
 
     async def rtt(self, target: str, source: str | None = None) -> Rtt:
         """Predicted and measured round trip between two nodes; ``source``: the daemon itself, when not given."""

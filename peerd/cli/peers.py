@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from peerd.admin_models import DepartedPeer, History, Peer, Verdict
+from peerd.admin_models import DepartedPeer, History, Peer
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
 from peerd.cli.rtt import predicted
@@ -22,6 +22,9 @@ def peers(
         str | None,
         typer.Option(metavar="NODE", help="Who suspected this node, when, and why: id, first digits, or host:port."),
     ] = None,
+    around: Annotated[
+        bool, typer.Option("--around", help="With --history: ask that node's neighbours on the ring, too.")
+    ] = False,
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -29,15 +32,17 @@ def peers(
 
     The score counts misbehaviour; it decays, and at 100 the peer is banned for a while.
 
-    Examples: peerd peers; peerd peers --history 3fa9
+    Examples: peerd peers; peerd peers --history 3fa9; peerd peers --history 3fa9 --around
     """
     if history is not None:
-        verdicts = ask(socket, lambda client: client.history(history))
+        verdicts = ask(socket, lambda client: client.history(history, around=around))
         if output is Output.JSON:
             print_json(verdicts)
         else:
             _show_history(verdicts)
         return
+    if around:
+        raise typer.BadParameter("--around goes with --history NODE")
     found = ask(socket, lambda client: client.known())
     if output is Output.JSON:
         print_json(found)
@@ -82,7 +87,7 @@ def _show_history(found: History) -> None:
         [("node", found.id), ("address", found.address or "unknown"), ("state", _STATES[found.state])],
     )
     if not found.verdicts:
-        console.print("nothing was noted about it: this daemon never suspected it since it started")
+        console.print("nothing was noted about it: nobody that was asked has suspected it since its own start")
         return
     rows = [
         (
@@ -90,29 +95,39 @@ def _show_history(found: History) -> None:
             verdict.verdict,
             verdict.evidence,
             seconds(verdict.silence_s),
-            "this node" if verdict.accuser is None else verdict.accuser[:8],
+            verdict.observer[:8],
             seconds(verdict.lag_s),
+            "-" if verdict.accuser is None else verdict.accuser[:8],
         )
         for verdict in found.verdicts
     ]
-    print_table(console, ("time", "verdict", "evidence", "silence", "says", "lag here"), rows)
-    for line in conclusions(found.verdicts):
+    print_table(console, ("time", "verdict", "evidence", "silence", "observer", "its lag", "told by"), rows)
+    for line in conclusions(found):
         console.print(line)
 
 
-def conclusions(verdicts: list[Verdict]) -> list[str]:
+def conclusions(found: History) -> list[str]:
     """What a person would make of it."""
-    found = []
-    lags = [verdict.lag_s for verdict in verdicts if verdict.verdict in ("suspected", "removed", "withheld")]
-    if lags and max(lags) >= LAG_NOTABLE_S:
-        found.append(f"this node's own timers were up to {seconds(max(lags))} late when it accused: look here first")
-    refuted = sum(verdict.verdict in ("cleared", "back") for verdict in verdicts)
+    lines = []
+    lags: dict[str, float] = {}
+    for verdict in found.verdicts:
+        if verdict.verdict in ("suspected", "removed", "withheld") and verdict.lag_s >= LAG_NOTABLE_S:
+            lags[verdict.observer] = max(verdict.lag_s, lags.get(verdict.observer, 0.0))
+    for observer, lag_s in lags.items():
+        lines.append(
+            f"{observer[:8]} was itself up to {seconds(lag_s)} late when it accused: look at that machine first"
+        )
+    refuted = sum(verdict.verdict in ("cleared", "back") for verdict in found.verdicts)
     if refuted:
-        found.append(f"refuted {refuted} time{'s' if refuted > 1 else ''}: it was alive after all")
-    accusers = sorted({verdict.accuser[:8] for verdict in verdicts if verdict.accuser is not None})
+        lines.append(f"refuted {refuted} time{'s' if refuted > 1 else ''}: it was alive after all")
+    known = {verdict.observer for verdict in found.verdicts} | {*found.asked}
+    accusers = sorted({verdict.accuser for verdict in found.verdicts if verdict.accuser is not None} - known)
     if accusers:
-        found.append(f"others accused it: {', '.join(accusers)}; `peerd peers --history` there says why")
-    return found
+        names = ", ".join(accuser[:8] for accuser in accusers)
+        lines.append(f"others accused it: {names}; --around, or `peerd peers --history` there, says why")
+    if found.silent:
+        lines.append(f"asked in vain: {', '.join(node_id[:8] for node_id in found.silent)}")
+    return lines
 
 
 _PLACES = {

@@ -19,9 +19,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from peerd.admin_models import STREAM_TYPE, AdminModel, DrainAnswer, DrainProgress, History, Rtt
 from peerd.daemon import admin_view, survey_view
-from peerd.daemon.survey_rtt import PINGS, find_node, measure_rtt
+from peerd.daemon.survey_rtt import PINGS, around, call, find_node, measure_rtt
 from peerd.errors import Bug, Unavailable
-from peerd.overlay.messages import PINGS_MAX, REACH_TARGETS_MAX
+from peerd.ids import format_id, parse_id
+from peerd.messages import PeerRef
+from peerd.overlay.messages import PINGS_MAX, REACH_TARGETS_MAX, HistoryReply
 from peerd.overlay.survey_reach import Reachability, ReachProgress, ReachTest
 from peerd.overlay.survey_walk import Survey, WalkProgress
 
@@ -178,6 +180,33 @@ async def _drain(daemon: Subject, body: DrainBody) -> AsyncGenerator[DrainProgre
         daemon.request_stop("drained")
 
 
+async def history_around(daemon: Subject, own: History) -> History:
+    """Add what the nodes round a peer thought of it. Raises `Unavailable` when they cannot be found."""
+    require_ring(daemon)
+    node_id, survey = parse_id(own.id), daemon.node.overlay.survey
+
+    async def ask(peer: PeerRef) -> tuple[PeerRef, HistoryReply | None]:
+        return peer, await call(lambda done: survey.ask_history(peer, node_id, done))
+
+    try:
+        async with asyncio.timeout(RTT_LIMIT_S):
+            near = await around(daemon.node, node_id)
+            others = [peer for _, peer in sorted(near.items()) if peer.id not in (node_id, daemon.node.peer.id)]
+            replies = await asyncio.gather(*map(ask, others))
+    except TimeoutError as error:
+        raise Unavailable(f"the nodes round it did not answer within {RTT_LIMIT_S:g} s; try again") from error
+    found = list(own.verdicts)
+    for peer, reply in replies:
+        found += [] if reply is None else admin_view.verdicts(peer, reply)
+    return own.model_copy(
+        update={
+            "verdicts": sorted(found, key=lambda verdict: verdict.at),
+            "asked": [format_id(peer.id) for peer, reply in replies if reply is not None],
+            "silent": [format_id(peer.id) for peer, reply in replies if reply is None],
+        }
+    )
+
+
 def _lines(items: AsyncGenerator[Any, None], shown: Callable[[Any], AdminModel]) -> StreamingResponse:
     async def lines() -> AsyncGenerator[bytes, None]:
         async with aclosing(items):  # whoever hangs up ends it now, not when the garbage collector comes by
@@ -219,10 +248,11 @@ def survey_router(daemon: Subject) -> APIRouter:
             raise HTTPException(404, str(error)) from error
 
     @routes.get("/peers/{node}/history")
-    async def history(node: Annotated[str, PathParameter(max_length=NODE_LENGTH_MAX)]) -> History:
-        """What this node thought of a peer, and when, and why."""
+    async def history(node: Annotated[str, PathParameter(max_length=NODE_LENGTH_MAX)], around: bool = False) -> History:
+        """What this node thought of a peer, and when, and why; ``around``: and what the peer's neighbours did."""
         try:
-            return admin_view.history(daemon, node)
+            own = admin_view.history(daemon, node)
+            return await history_around(daemon, own) if around else own
         except admin_view.Unknown as error:
             raise HTTPException(404, str(error)) from error
 

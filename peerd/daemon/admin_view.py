@@ -28,6 +28,7 @@ from peerd.errors import PeerdError
 from peerd.ids import NodeId, format_id, key_of, parse_id
 from peerd.messages import PeerRef
 from peerd.node import Node
+from peerd.overlay.messages import HistoryReply
 
 LOOP_LAG_MAX_S: Final = 5.0
 """An event loop later than this does not serve; a third of it already makes neighbours suspicious."""
@@ -188,18 +189,24 @@ def history(daemon: Subject, text: str) -> History:
         id=format_id(node_id),
         address=known[node_id].address if node_id in known else None,
         state=place,
-        verdicts=[
-            Verdict(
-                at=note.wall_s,
-                verdict=note.verdict,
-                evidence=note.evidence,
-                silence_s=note.silence_s if note.silence_s is not None and note.silence_s < float("inf") else None,
-                lag_s=note.lag_s,
-                accuser=None if note.accuser is None else format_id(note.accuser),
-            )
-            for note in state.history.of(node_id)
-        ],
+        verdicts=verdicts(own, daemon.node.overlay.survey.history(node_id)),
     )
+
+
+def verdicts(observer: PeerRef, reply: HistoryReply) -> list[Verdict]:
+    """What one node thought of a peer."""
+    return [
+        Verdict(
+            at=note.wall_s,
+            verdict=note.verdict,
+            evidence=note.evidence,
+            silence_s=note.silence_s,
+            lag_s=note.lag_s,
+            accuser=None if note.accuser is None else format_id(note.accuser),
+            observer=format_id(observer.id),
+        )
+        for note in reply.verdicts
+    ]
 
 
 class Unknown(PeerdError):

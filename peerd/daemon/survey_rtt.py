@@ -52,7 +52,7 @@ async def find_node(node: Node, text: str) -> PeerRef:
         return known[first]
     if not node.is_ready:
         return known[match(wanted, known, known)]
-    near = await _around(node, first)
+    near = await around(node, first)
     return near[match(wanted, near, near)]
 
 
@@ -75,7 +75,7 @@ async def _at_address(node: Node, wanted: str, known: dict[NodeId, PeerRef]) -> 
     return found
 
 
-async def _around(node: Node, key: NodeId) -> dict[NodeId, PeerRef]:
+async def around(node: Node, key: NodeId) -> dict[NodeId, PeerRef]:
     """The root of a key, and its leaf set."""
     host = node.hosts[node.overlay.name]
     result: LookupResult = await call(lambda done: host.lookup(key, done, LOOKUP_TIMEOUT_S))

@@ -11,8 +11,9 @@ import annotated_types
 
 from peerd import limits
 from peerd.ids import NodeId
-from peerd.messages import U8, U16, U32, U64, Message, PeerRef, message, struct
+from peerd.messages import U8, U16, U32, U64, Message, Name, PeerRef, message, struct
 from peerd.overlay.coordinates import Coordinate
+from peerd.overlay.history import NOTES_MAX
 
 KEYS_MAX: Final = 512
 SIDE_MAX: Final = 32
@@ -274,6 +275,32 @@ class ReachReport(Message):
     found: Annotated[tuple[Reached, ...], annotated_types.MaxLen(REACH_TARGETS_MAX)]
 
 
+@message(0x002C, bytes_max=_SMALL)
+class HistoryRequest(Message):
+    """What did you think of this peer lately? Answered by `HistoryReply`."""
+
+    peer: NodeId
+
+
+@struct
+class Verdict:
+    """One note of the sender's about a peer; see `peerd.overlay.history.Note`."""
+
+    wall_s: float
+    verdict: Name
+    evidence: Name
+    silence_s: float | None
+    lag_s: float
+    accuser: NodeId | None
+
+
+@message(0x002D, bytes_max=_STATE)
+class HistoryReply(Message):
+    """The sender's latest verdicts on the peer, oldest first; times are its own wall clock's."""
+
+    verdicts: Annotated[tuple[Verdict, ...], annotated_types.MaxLen(NOTES_MAX)]
+
+
 OVERLAY_MESSAGES: Final[tuple[type[Message], ...]] = (
     Route,
     RouteAck,
@@ -297,4 +324,6 @@ OVERLAY_MESSAGES: Final[tuple[type[Message], ...]] = (
     ReachRequest,
     ReachReply,
     ReachReport,
+    HistoryRequest,
+    HistoryReply,
 )

@@ -27,6 +27,8 @@ from peerd.overlay.messages import (
     Broadcast,
     FailureNotice,
     Heartbeat,
+    HistoryReply,
+    HistoryRequest,
     JoinReply,
     JoinRequest,
     LeafSetProbe,
@@ -267,6 +269,10 @@ class Overlay(Plugin):
     @handles(ViewRequest)
     def _on_view_request(self, message: ViewRequest, source: PeerRef) -> ViewReply:
         return self.survey.view()
+
+    @handles(HistoryRequest)
+    def _on_history_request(self, message: HistoryRequest, source: PeerRef) -> HistoryReply:
+        return self.survey.history(message.peer)
 
     @handles(ReachRequest)
     def _on_reach_request(self, message: ReachRequest, source: PeerRef) -> ReachReply:

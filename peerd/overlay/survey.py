@@ -6,6 +6,7 @@ what a member can make others do is bounded: one batch of pings at a time a node
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +14,17 @@ from typing import Final
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from peerd.overlay.messages import Reached, ReachReply, ReachReport, ReachRequest, ViewReply, ViewRequest
+from peerd.overlay.messages import (
+    HistoryReply,
+    HistoryRequest,
+    Reached,
+    ReachReply,
+    ReachReport,
+    ReachRequest,
+    Verdict,
+    ViewReply,
+    ViewRequest,
+)
 from peerd.overlay.state import OverlayState
 from peerd.overlay.survey_ping import Pinger, batch_limit_s
 from peerd.overlay.survey_walk import ANSWER_TIMEOUT_S, Survey, Walk, WalkProgress
@@ -83,6 +94,34 @@ class Surveyor:
             done(reply if isinstance(reply, ViewReply) else None)
 
         self._host.request(peer, ViewRequest(), ANSWER_TIMEOUT_S, answered, lambda: done(None))
+
+    def history(self, peer: NodeId) -> HistoryReply:
+        """What this node thought of a peer. A silence of a peer that was never heard is none."""
+        notes = self.state.history.of(peer)
+        return HistoryReply(
+            tuple(
+                Verdict(
+                    note.wall_s,
+                    note.verdict,
+                    note.evidence,
+                    None if note.silence_s == math.inf else note.silence_s,
+                    note.lag_s,
+                    note.accuser,
+                )
+                for note in notes
+            )
+        )
+
+    def ask_history(self, asked: PeerRef, peer: NodeId, done: Callable[[HistoryReply | None], None]) -> None:
+        """What another node (or this one) thought of a peer; ``None`` when it does not answer."""
+        if asked.id == self.state.own:
+            done(self.history(peer))
+            return
+
+        def answered(reply: Message, source: PeerRef) -> None:
+            done(reply if isinstance(reply, HistoryReply) else None)
+
+        self._host.request(asked, HistoryRequest(peer), ANSWER_TIMEOUT_S, answered, lambda: done(None))
 
     def walk(self, finished: Callable[[Survey], None], progress: Callable[[WalkProgress], None]) -> Walk:
         """Ask every node of the ring. ``finished`` may be called before this returns, when this node is alone.

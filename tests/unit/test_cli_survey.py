@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 
 import pytest
 
+from peerd.admin_models import History, Verdict
 from peerd.api import Plugin
 from peerd.cli.main import main
+from peerd.cli.peers import conclusions
 from peerd.cli.ring_drawing import dot, mermaid
 from peerd.client import DaemonBusy
 from peerd.daemon.admin_survey import ReachTests
@@ -246,13 +248,20 @@ def test_route_compares_the_way_with_the_direct_one(daemon: SimDaemon, capsys: p
 def test_history_of_a_peer_that_died(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     daemon = of(8, 18, monkeypatch)
     dead = max(daemon.simulation.nodes[1:], key=lambda place: place.id)
-    assert "never suspected it" in run(capsys, "peers", "--history", dead.peer.address)
+    assert "nobody that was asked has suspected it" in run(capsys, "peers", "--history", dead.peer.address)
     daemon.simulation.silence(dead)
     daemon.simulation.run_for(120.0)
     text = run(capsys, "peers", "--history", format_id(dead.id)[:8])
     assert "suspected" in text and "removed" in text
     found = ask(capsys, "peers", "--history", format_id(dead.id))
     assert found["state"] == "departed" and [each["verdict"] for each in found["verdicts"]][-1] == "removed"
+    around = ask(capsys, "peers", "--history", format_id(dead.id), "--around")
+    assert len(around["asked"]) == 6 and around["silent"] == []
+    assert {each["observer"] for each in around["verdicts"]} >= {each["observer"] for each in found["verdicts"]}
+    assert len(around["verdicts"]) > len(found["verdicts"])
+    assert around["verdicts"] == sorted(around["verdicts"], key=lambda each: float(each["at"]))
+    assert main(["peers", "--around"]) == 2
+    capsys.readouterr()
     table = run(capsys, "peers")
     assert re.search(rf"^{format_id(dead.id)} .* departed .* silent, removed .* ago", table, re.MULTILINE)
     assert ask(capsys, "peers")["departed"][0]["has_left"] is False
@@ -358,3 +367,26 @@ async def test_one_reachability_test_at_a_time_and_whoever_hangs_up_ends_it() ->
         await first.aclose()
         assert isinstance([item async for item in tests.start(64)][-1], Reachability)
         assert isinstance([item async for item in tests.start(64)][-1], Reachability)
+
+
+def test_conclusions_name_a_starved_accuser_and_count_refutations() -> None:
+    def verdict(kind: str, observer: str, lag_s: float = 0.0, accuser: str | None = None) -> Verdict:
+        return Verdict(
+            at=1.0, verdict=kind, evidence="silent", silence_s=20.0, lag_s=lag_s, accuser=accuser, observer=observer
+        )
+
+    starved, other, unknown = "a" * 32, "b" * 32, "c" * 32
+    told = [
+        verdict("suspected", starved, 3.0),
+        verdict("removed", starved, 4.5),
+        verdict("accused", other, 9.0, starved),
+        verdict("accused", other, 0.0, unknown),
+        verdict("cleared", other),
+    ]
+    found = History(id="d" * 32, address=None, state="member", verdicts=told, silent=["e" * 32])
+    assert conclusions(found) == [
+        "aaaaaaaa was itself up to 4.5 s late when it accused: look at that machine first",
+        "refuted 1 time: it was alive after all",
+        "others accused it: cccccccc; --around, or `peerd peers --history` there, says why",
+        "asked in vain: eeeeeeee",
+    ]
