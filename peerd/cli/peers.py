@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
 
-from peerd.admin_models import DepartedPeer, History, Peer
+from peerd.admin_models import DepartedPeer, History, Peer, Verdict
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
 from peerd.cli.rtt import predicted
@@ -92,18 +93,36 @@ def _show_history(found: History) -> None:
     rows = [
         (
             datetime.fromtimestamp(verdict.at, UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z"),
-            verdict.verdict,
+            verdict.verdict if times == 1 else f"{verdict.verdict} x{times}",
             verdict.evidence,
             seconds(verdict.silence_s),
             verdict.observer[:8],
             seconds(verdict.lag_s),
             "-" if verdict.accuser is None else verdict.accuser[:8],
         )
-        for verdict in found.verdicts
+        for verdict, times in folded(found.verdicts)
     ]
     print_table(console, ("time", "verdict", "evidence", "silence", "observer", "its lag", "told by"), rows)
     for line in conclusions(found):
         console.print(line)
+
+
+def folded(verdicts: Sequence[Verdict]) -> list[tuple[Verdict, int]]:
+    """The first of what one observer was told again and again by one accuser, with how often, until it decided."""
+    rows: list[tuple[Verdict, int]] = []
+    open_rows: dict[tuple[str, str | None], int] = {}
+    for verdict in verdicts:
+        key = verdict.observer, verdict.accuser
+        if verdict.verdict == "accused" and key in open_rows:
+            first, times = rows[open_rows[key]]
+            rows[open_rows[key]] = first, times + 1
+            continue
+        if verdict.verdict == "accused":
+            open_rows[key] = len(rows)
+        elif verdict.verdict != "suspected":
+            open_rows = {other: row for other, row in open_rows.items() if other[0] != verdict.observer}
+        rows.append((verdict, 1))
+    return rows
 
 
 def conclusions(found: History) -> list[str]:

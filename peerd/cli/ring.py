@@ -81,7 +81,7 @@ def verdict(found: RingCheck) -> str:
         return f"{count}, consistent"
     if found.outcome == "partial":
         return f"{count}, {len(found.unanswered)} without an answer"
-    return f"{count}, {found.problems_total} inconsistencies"
+    return f"{count}, {found.problems_total} contradiction{'s' if found.problems_total > 1 else ''}"
 
 
 def members(found: RingCheck) -> list[RingNode]:

@@ -12,7 +12,7 @@ import pytest
 from peerd.admin_models import History, Verdict
 from peerd.api import Plugin
 from peerd.cli.main import main
-from peerd.cli.peers import conclusions
+from peerd.cli.peers import conclusions, folded
 from peerd.cli.ring_drawing import dot, mermaid
 from peerd.client import DaemonBusy
 from peerd.daemon.admin_survey import ReachTests
@@ -382,6 +382,14 @@ def test_conclusions_name_a_starved_accuser_and_count_refutations() -> None:
         verdict("accused", other, 9.0, starved),
         verdict("accused", other, 0.0, unknown),
         verdict("cleared", other),
+    ]
+    repeated = [*told[2:4], *told[2:4], verdict("removed", other), *told[2:4]]
+    assert [(each.accuser, times) for each, times in folded(repeated)] == [
+        (starved, 2),
+        (unknown, 2),
+        (None, 1),
+        (starved, 1),
+        (unknown, 1),
     ]
     found = History(id="d" * 32, address=None, state="member", verdicts=told, silent=["e" * 32])
     assert conclusions(found) == [
