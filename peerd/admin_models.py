@@ -45,6 +45,16 @@ class Status(AdminModel):
     ring_size: float = Field(description="Estimated number of nodes; exact when the leaf set covers the ring.")
     is_ring_size_exact: bool
     leaf_set_members: int
+    state: str = Field(
+        default="",
+        description="joining; ready; degraded: in the ring, but may not answer as root; draining; drained; stopping.",
+    )
+    lease_held: bool = Field(default=True, description="Whether it may answer as root.")
+    partition_suspected: bool = Field(default=False, description="Many peers that were lost at once are missing.")
+    missing: int = Field(default=0, description="How many of them.")
+    absences: int = Field(default=0, description="Times the node found that it had not been running.")
+    probe_period_s: float | None = Field(default=None, description="Between two probes of a routing-table entry.")
+    draining: list[str] = Field(default=[], description="Plugins that have yet to hand over, the next one first.")
     links: int = Field(description="Control links that are up.")
     plugins: list[PluginStatus]
     certificate_expires_at: float | None = Field(default=None, description="Unix time; null without TLS.")
@@ -63,12 +73,51 @@ class Peer(AdminModel):
     )
     rtt_s: float | None = Field(default=None, description="Smoothed round trip, where one was measured.")
     is_linked: bool = Field(default=False, description="Whether a control link is up.")
+    predicted_rtt_s: float | None = Field(default=None, description="What the network coordinates predict.")
+    prediction_error: float | None = Field(default=None, description="Relative error that the coordinates state.")
+    suspected: str | None = Field(default=None, description="The evidence, while the peer is under suspicion.")
+    misbehaviour: float = Field(default=0.0, description="Decaying score; banned at 100.")
+
+
+class DepartedPeer(AdminModel):
+    """A node that this one has removed, and may look for."""
+
+    id: str
+    address: str
+    ago_s: float = Field(description="Seconds since the removal.")
+    has_left: bool = Field(description="It said goodbye; otherwise it was silent.")
+    vouched_by: str | None = Field(default=None, description="Who still sees it: messages for it go that way.")
+    misbehaviour: float = 0.0
 
 
 class Peers(AdminModel):
-    """Every peer that this node knows, in id order."""
+    """Every peer that this node knows, in id order, and those that it has removed, the latest first."""
 
     peers: list[Peer]
+    departed: list[DepartedPeer] = []
+
+
+class Verdict(AdminModel):
+    """One thing that a node found, or was told, about a peer."""
+
+    at: float = Field(description="Seconds since the Unix epoch.")
+    verdict: str = Field(description="suspected, cleared, removed, withheld, left, back or accused.")
+    evidence: str
+    silence_s: float | None = Field(description="How long the peer had been silent; null: never heard.")
+    lag_s: float = Field(description="How late the observer's own timers were: a starved accuser, when large.")
+    accuser: str | None = Field(description="Who told the observer; null: its own finding.")
+    observer: str = Field(default="", description="Whose verdict it is; times are its clock's.")
+
+
+class History(AdminModel):
+    """What this node (and those that were asked) thought of one peer, oldest first."""
+
+    id: str
+    address: str | None
+    state: Literal["member", "entry", "departed", "unknown"]
+    verdicts: list[Verdict]
+    asked: list[str] = Field(default=[], description="Other nodes that were asked, and answered.")
+    silent: list[str] = Field(default=[], description="Other nodes that were asked, and did not answer.")
 
 
 class Ring(AdminModel):
@@ -100,6 +149,129 @@ class Route(AdminModel):
     root: Peer | None
     hops: list[Hop]
     duration_s: float
+
+
+class RingNode(AdminModel):
+    """One node of the ring, as it describes itself to whoever walks by."""
+
+    id: str
+    address: str
+    is_ready: bool
+    may_serve: bool
+    is_leaving: bool
+    leaf_set_members: int
+    successor: str | None
+    ring_size: float
+    partition_suspected: bool
+
+
+class WalkProgress(AdminModel):
+    """How far a walk over the ring is, in nodes; ``found`` are known of, asked or not."""
+
+    type: Literal["progress"] = "progress"
+    answered: int
+    silent: int
+    found: int
+    expected: float
+
+
+class RingCheck(AdminModel):
+    """The ring as its nodes describe it, and whether that fits together."""
+
+    type: Literal["answer"] = "answer"
+    nodes: list[RingNode]
+    silent: list[str] = Field(description="Addresses of nodes that somebody lists and that did not answer.")
+    cycles: list[int] = Field(description="Nodes of each cycle of successors; one ring has one.")
+    outcome: Literal["consistent", "inconsistent", "partial"]
+    problems: list[str] = Field(description="What contradicts a consistent ring; at most 200.")
+    problems_total: int
+    unanswered: list[str] = Field(description="Who did not answer, and who lists them; at most 200.")
+    notes: list[str]
+    duration_s: float
+
+
+RingLine = Annotated[WalkProgress | RingCheck, Field(discriminator="type")]
+"""One line of the stream that answers ``POST /v1/ring/check``."""
+
+
+class ReachProgress(AdminModel):
+    """How far a reachability test is, in nodes."""
+
+    type: Literal["progress"] = "progress"
+    measured: int
+    total: int
+
+
+class ReachPair(AdminModel):
+    """One node pinged another."""
+
+    source: str
+    target: str
+    is_reached: bool
+    rtt_s: float | None
+    expected_s: float | None = Field(default=None, description="Of outliers: what the coordinates predict.")
+
+
+class ReachNode(AdminModel):
+    """A node of the test; ``reason``: why it could not test, if so."""
+
+    id: str
+    address: str
+    reason: str | None = None
+
+
+class ReachAnswer(AdminModel):
+    """Who reaches whom. ``partial``: nobody is cut off from anybody, but some nodes did not answer at all."""
+
+    type: Literal["answer"] = "answer"
+    outcome: Literal["all", "broken", "partial"]
+    nodes: list[ReachNode]
+    targets_each: int
+    pairs_tested: int
+    pairs_failed: int
+    rtt_median_s: float | None
+    rtt_max_s: float | None
+    failed: list[ReachPair] = Field(description="Pairs that failed though the target answers others; at most 500.")
+    dead: list[ReachNode] = Field(description="Nodes that answered nobody.")
+    outliers: list[ReachPair] = Field(description="Round trips far above what is expected, worst first; at most 20.")
+    pairs: list[ReachPair] = Field(description="Every pair, of at most 32 nodes.")
+    duration_s: float
+
+
+ReachLine = Annotated[ReachProgress | ReachAnswer, Field(discriminator="type")]
+"""One line of the stream that answers ``POST /v1/reach``."""
+
+
+class Rtt(AdminModel):
+    """The round trip between two nodes: as predicted by network coordinates, and as measured by the first one."""
+
+    source: ReachNode
+    target: ReachNode
+    predicted_s: float | None
+    prediction_error: float | None = Field(description="Relative error of the less certain of the two coordinates.")
+    measured_s: float | None = Field(description="The shortest of a few pings.")
+    is_reached: bool
+    reason: str | None = Field(default=None, description="Why nothing was measured.")
+
+
+class DrainProgress(AdminModel):
+    """A drain under way."""
+
+    type: Literal["progress"] = "progress"
+    waiting_for: list[str] = Field(description="Plugins that have yet to hand over, the next one first.")
+    elapsed_s: float
+
+
+class DrainAnswer(AdminModel):
+    """The node is out of the ring. ``unfinished``: plugins that had not handed over in time."""
+
+    type: Literal["answer"] = "answer"
+    unfinished: list[str]
+    duration_s: float
+
+
+DrainLine = Annotated[DrainProgress | DrainAnswer, Field(discriminator="type")]
+"""One line of the stream that answers ``POST /v1/drain``."""
 
 
 class Setting(AdminModel):

@@ -421,6 +421,14 @@ class Plugin:
     def inherit(self, failed: Self) -> None:
         """Take over, before `start`, what others entrusted to the failed instance that this one replaces."""
 
+    def drain(self, done: Callable[[], None]) -> None:
+        """The node will leave: hand over what others need (keys, groups, children), then call ``done``, once.
+
+        The node is still in the ring, and a time limit runs; `stop` follows in any case. Take on nothing new. The
+        default has nothing to hand over.
+        """
+        done()
+
     def deliver(self, key: NodeId, message: Message, source: PeerRef) -> None:
         """A routed or broadcast message arrived at its root; ``source`` is who started it.
 

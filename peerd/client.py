@@ -20,7 +20,7 @@ from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
@@ -38,23 +38,34 @@ from peerd.admin_models import (
     DenialRequest,
     Denials,
     DeniedSubject,
+    DrainAnswer,
+    DrainLine,
+    DrainProgress,
     GroupedValue,
     Health,
+    History,
     NewToken,
     Peer,
     Peers,
     Problem,
+    ReachAnswer,
+    ReachLine,
+    ReachProgress,
     RecordAnswer,
     RecordRequest,
     Ring,
+    RingCheck,
+    RingLine,
     RotationRequest,
     Route,
+    Rtt,
     Setting,
     Settings,
     Status,
     Token,
     TokenRequest,
     Tokens,
+    WalkProgress,
 )
 from peerd.config import AdminConfig
 from peerd.errors import PeerdError, Unavailable
@@ -91,6 +102,9 @@ POLL_INTERVAL_S: Final = 0.05
 Model = TypeVar("Model", bound=AdminModel)
 Result = TypeVar("Result")
 
+_ring_lines: Final[TypeAdapter[WalkProgress | RingCheck]] = TypeAdapter(RingLine)
+_reach_lines: Final[TypeAdapter[ReachProgress | ReachAnswer]] = TypeAdapter(ReachLine)
+_drain_lines: Final[TypeAdapter[DrainProgress | DrainAnswer]] = TypeAdapter(DrainLine)
 _lines: Final[TypeAdapter[AggregateProgress | AggregateAnswer | AggregateFailed]] = TypeAdapter(AggregateLine)
 
 
@@ -173,6 +187,43 @@ class Client:
     async def health(self) -> Health:
         """Every health check."""
         return await self._health("/healthz?verbose=1")
+
+    async def known(self) -> Peers:
+        """Every peer that the daemon knows, and those that it has removed."""
+        return await self._get(f"{API_PREFIX}/peers", Peers)
+
+    async def history(self, node: str, *, around: bool = False) -> History:
+        """What the daemon thought of a peer, oldest first; ``node``: an id, a unique prefix of one, or host:port.
+
+        ``around``: and what the neighbours of that peer thought.
+        Raises `RequestRefused` when it knows no such peer, or several.
+        """
+        return await self._get(f"{API_PREFIX}/peers/{quote(node, safe='')}/history?around={int(around)}", History)
+
+    async def rtt(self, target: str, source: str | None = None) -> Rtt:
+        """Predicted and measured round trip between two nodes; ``source``: the daemon itself, when not given."""
+        wanted = {"target": target} | ({} if source is None else {"source": source})
+        return await self._get(f"{API_PREFIX}/rtt?{urlencode(wanted)}", Rtt)
+
+    async def check_ring(self) -> AsyncGenerator[WalkProgress | RingCheck, None]:
+        """Ask every node of the ring; yields progress, then exactly one `RingCheck`. Leaving early ends the walk."""
+        async with aclosing(self._answers(f"{API_PREFIX}/ring/check", {}, _ring_lines)) as lines:
+            async for line in lines:
+                yield line
+
+    async def reach(self, targets: int | None = None) -> AsyncGenerator[ReachProgress | ReachAnswer, None]:
+        """Have every node ping others; yields progress, then exactly one `ReachAnswer`."""
+        body = {} if targets is None else {"targets": targets}
+        async with aclosing(self._answers(f"{API_PREFIX}/reach", body, _reach_lines)) as lines:
+            async for line in lines:
+                yield line
+
+    async def drain(self, timeout_s: float, *, stop: bool = False) -> AsyncGenerator[DrainProgress | DrainAnswer, None]:
+        """Have the daemon hand over and leave the ring; yields progress, then one `DrainAnswer`."""
+        body = {"timeout_s": timeout_s, "stop": stop}
+        async with aclosing(self._answers(f"{API_PREFIX}/drain", body, _drain_lines)) as lines:
+            async for line in lines:
+                yield line
 
     async def metrics(self) -> str:
         """The Prometheus text."""
@@ -277,6 +328,24 @@ class Client:
             raise DaemonUnreachable("the daemon stopped before the answer came; see its log, then ask again")
 
     # Inside
+
+    async def _answers(
+        self, path: str, body: Mapping[str, Any], line_type: TypeAdapter[Result]
+    ) -> AsyncGenerator[Result, None]:
+        """The lines of a stream that ends with an answer."""
+        is_answered = False
+        async with aclosing(self._stream(path, body)) as lines:
+            async for line in lines:
+                try:
+                    parsed = line_type.validate_json(line)
+                except ValidationError as error:
+                    raise self._not_ours(error) from error
+                is_answered = getattr(parsed, "type", "") == "answer"
+                yield parsed
+        if not is_answered:
+            raise DaemonUnreachable(
+                "the daemon stopped, or gave up, before it could answer; see its log, then ask again"
+            )
 
     async def _get(self, path: str, model: type[Model]) -> Model:
         return await self._call("GET", path, model)

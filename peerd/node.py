@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, cast
 
 from peerd import limits
@@ -117,6 +118,9 @@ class Node:
         self._started_at = driver.now()
         self._ready_once = False
         self.is_stopped = False
+        self._drain_order: list[str] | None = None
+        self._drain_timer: TimerHandle | None = None
+        self._drain_done: list[Callable[[tuple[str, ...]], None]] = []
         for plugin in (self.overlay, GroupService(settings.groups), RecordStore(settings.records), *plugins):
             if plugin.name in self.plugins:
                 raise Bug(f"two plugins are called {plugin.name}")
@@ -141,6 +145,7 @@ class Node:
         self.overlay.leave()
         self.swaps.stop()
         self.is_stopped = True
+        self._drain_over()
         for host in self.hosts.values():
             host.cancel_timers()
         for pending in self._pending.values():
@@ -148,6 +153,53 @@ class Node:
         self._pending.clear()
         self.snapshot_traffic()
         self.emit(NodeStopped(reason=reason, uptime_s=self.driver.now() - self._started_at))
+
+    def drain(self, timeout_s: float, done: Callable[[tuple[str, ...]], None], reason: str = "drained") -> None:
+        """Have each plugin hand over what it holds, then `stop`: out of the ring, in order.
+
+        One plugin after the other, the last one first, so that what plugins build on goes last. ``done`` is told, once
+        and never before this returns, which plugins had not finished after ``timeout_s``; a second call waits for the
+        same end.
+        """
+        if self.is_stopped:
+            self.driver.call_soon(lambda: done(()))
+            return
+        self._drain_done.append(done)
+        if self._drain_order is None:
+            self._drain_order = [name for name in self.plugins if name != self.overlay.name]
+            self._drain_timer = self.driver.call_later(timeout_s, lambda: self.stop(reason))
+            self.driver.call_soon(lambda: self._drain_next(reason))
+
+    @property
+    def draining(self) -> tuple[str, ...] | None:
+        """Plugins that have yet to hand over, the next one first; ``None`` while nobody wants the node to leave."""
+        return None if self._drain_order is None else tuple(reversed(self._drain_order))
+
+    def _drain_next(self, reason: str) -> None:
+        """Ask the plugin whose turn it is; when there is none left, leave."""
+        order = self._drain_order or []
+        if self.is_stopped:
+            return
+        if not order:
+            self.stop(reason)
+            return
+        name = order[-1]
+
+        def finished() -> None:
+            if order and order[-1] == name:  # else it says so twice, or too late
+                order.pop()
+                self.driver.call_soon(lambda: self._drain_next(reason))
+
+        self._guard(name, self.plugins[name].drain, finished)
+
+    def _drain_over(self) -> None:
+        """The node is stopped: whoever waits for the end of a drain hears who had not finished."""
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+        waiting, self._drain_done = self._drain_done, []
+        unfinished = self.draining or ()
+        for done in waiting:
+            self.driver.call_soon(partial(done, unfinished))
 
     def restart_plugin(self, name: str) -> None:
         """Replace a plugin that failed by a fresh instance (the overlay cannot be: it *is* the node)."""
@@ -178,8 +230,8 @@ class Node:
 
     @property
     def is_ready(self) -> bool:
-        """Joined, with a complete leaf set, and not stopping."""
-        return not self.is_stopped and self.overlay.is_ready
+        """Joined, with a complete leaf set, and neither draining nor stopping."""
+        return not self.is_stopped and self._drain_order is None and self.overlay.is_ready
 
     @property
     def records(self) -> RecordStore:

@@ -216,7 +216,7 @@ class PluginHost:
 
     @property
     def is_ready(self) -> bool:
-        return self._node.is_ready and self._node.overlay.may_serve
+        return not self._node.is_stopped and self._node.overlay.may_serve
 
     def record_changed_upcall(self, namespace: str, key: NodeId, role: RecordRole) -> None:
         self._node.record_changed(namespace, key, role)

@@ -22,6 +22,8 @@ COMMANDS: Final = {
     "peers": "peerd.cli.peers:peers",
     "ring": "peerd.cli.ring:ring",
     "route": "peerd.cli.route:route",
+    "rtt": "peerd.cli.rtt:rtt",
+    "drain": "peerd.cli.drain:drain",
     "analyze": "peerd.cli.analyze:analyze",
     "healthcheck": "peerd.cli.healthcheck:healthcheck",
     "version": "peerd.cli.version:version",
@@ -33,6 +35,7 @@ GROUPS: Final = {
     "cluster": "peerd.cli.cluster:app",
     "config": "peerd.cli.config:app",
     "sim": "peerd.cli.sim:app",
+    "doctor": "peerd.cli.doctor:app",
 }
 HELP_WIDTH_MAX: Final = 120
 COMPLETION_VARIABLE: Final = "_PEERD_COMPLETE"

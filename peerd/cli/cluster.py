@@ -173,7 +173,7 @@ def _state(node: NodeStatus) -> str:
         return _ending(node.node)
     if node.status is None:
         return "silent"
-    return "ready" if node.status.is_ready else "joining"
+    return node.status.state or ("ready" if node.status.is_ready else "joining")
 
 
 def _ending(node: NodeRecord) -> str:

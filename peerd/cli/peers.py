@@ -1,26 +1,152 @@
-"""``peerd peers``: whom the daemon knows."""
+"""``peerd peers``: whom the daemon knows, and what it thought of one of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+
+from peerd.admin_models import DepartedPeer, History, Peer, Verdict
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_json, print_table, seconds, stdout
+from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
+from peerd.cli.rtt import predicted
+
+LAG_NOTABLE_S: Final = 1.0
+"""A node whose timers were so late may have accused the wrong one."""
+HEADINGS: Final = ("node", "address", "place", "link", "rtt", "predicted", "state", "score")
 
 
-def peers(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
-    """List the nodes that the daemon knows: its leaf set, and its routing table."""
-    found = ask(socket, lambda client: client.peers())
-    if output is Output.JSON:
-        print_json({"peers": [peer.model_dump(mode="json") for peer in found]})
+def peers(
+    history: Annotated[
+        str | None,
+        typer.Option(metavar="NODE", help="Who suspected this node, when, and why: id, first digits, or host:port."),
+    ] = None,
+    around: Annotated[
+        bool, typer.Option("--around", help="With --history: ask that node's neighbours on the ring, too.")
+    ] = False,
+    socket: SocketOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the nodes that the daemon knows (leaf set, routing table) and those that it has removed.
+
+    The score counts misbehaviour; it decays, and at 100 the peer is banned for a while.
+
+    Examples: peerd peers; peerd peers --history 3fa9; peerd peers --history 3fa9 --around
+    """
+    if history is not None:
+        verdicts = ask(socket, lambda client: client.history(history, around=around))
+        if output is Output.JSON:
+            print_json(verdicts)
+        else:
+            _show_history(verdicts)
         return
-    rows = [
-        (peer.id, peer.address, _PLACES[peer.place], "up" if peer.is_linked else "-", seconds(peer.rtt_s))
-        for peer in found
-    ]
+    if around:
+        raise typer.BadParameter("--around goes with --history NODE")
+    found = ask(socket, lambda client: client.known())
+    if output is Output.JSON:
+        print_json(found)
+        return
+    rows = [*map(_row, found.peers), *map(_departed_row, found.departed)]
     console = stdout()
     if rows:
-        print_table(console, ("node", "address", "place", "link", "rtt"), rows)
+        print_table(console, HEADINGS, rows)
     else:
         console.print("no other node is known: this one is alone, or has not joined yet")
+
+
+def _row(peer: Peer) -> tuple[object, ...]:
+    return (
+        peer.id,
+        peer.address,
+        _PLACES[peer.place],
+        "up" if peer.is_linked else "-",
+        seconds(peer.rtt_s),
+        predicted(peer.predicted_rtt_s, peer.prediction_error),
+        "ok" if peer.suspected is None else f"suspected: {peer.suspected}",
+        score(peer.misbehaviour),
+    )
+
+
+def _departed_row(peer: DepartedPeer) -> tuple[object, ...]:
+    how = "left" if peer.has_left else "silent, removed"
+    seen = "" if peer.vouched_by is None else f"; {peer.vouched_by[:8]} still sees it, and passes messages on"
+    state = f"{how} {seconds(peer.ago_s)} ago{seen}"
+    return peer.id, peer.address, "departed", "-", "-", "-", state, score(peer.misbehaviour)
+
+
+def score(misbehaviour: float) -> str:
+    """Misbehaviour for people."""
+    return "banned" if misbehaviour >= 100 else f"{misbehaviour:.0f}" if misbehaviour >= 0.5 else "-"
+
+
+def _show_history(found: History) -> None:
+    console = stdout()
+    print_facts(
+        console,
+        [("node", found.id), ("address", found.address or "unknown"), ("state", _STATES[found.state])],
+    )
+    if not found.verdicts:
+        console.print("nothing was noted about it: nobody that was asked has suspected it since its own start")
+        return
+    rows = [
+        (
+            datetime.fromtimestamp(verdict.at, UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z"),
+            verdict.verdict if times == 1 else f"{verdict.verdict} x{times}",
+            verdict.evidence,
+            seconds(verdict.silence_s),
+            verdict.observer[:8],
+            seconds(verdict.lag_s),
+            "-" if verdict.accuser is None else verdict.accuser[:8],
+        )
+        for verdict, times in folded(found.verdicts)
+    ]
+    print_table(console, ("time", "verdict", "evidence", "silence", "observer", "its lag", "told by"), rows)
+    for line in conclusions(found):
+        console.print(line)
+
+
+def folded(verdicts: Sequence[Verdict]) -> list[tuple[Verdict, int]]:
+    """The first of what one observer was told again and again by one accuser, with how often, until it decided."""
+    rows: list[tuple[Verdict, int]] = []
+    open_rows: dict[tuple[str, str | None], int] = {}
+    for verdict in verdicts:
+        key = verdict.observer, verdict.accuser
+        if verdict.verdict == "accused" and key in open_rows:
+            first, times = rows[open_rows[key]]
+            rows[open_rows[key]] = first, times + 1
+            continue
+        if verdict.verdict == "accused":
+            open_rows[key] = len(rows)
+        elif verdict.verdict != "suspected":
+            open_rows = {other: row for other, row in open_rows.items() if other[0] != verdict.observer}
+        rows.append((verdict, 1))
+    return rows
+
+
+def conclusions(found: History) -> list[str]:
+    """What a person would make of it."""
+    lines = []
+    lags: dict[str, float] = {}
+    for verdict in found.verdicts:
+        if verdict.verdict in ("suspected", "removed", "withheld") and verdict.lag_s >= LAG_NOTABLE_S:
+            lags[verdict.observer] = max(verdict.lag_s, lags.get(verdict.observer, 0.0))
+    for observer, lag_s in lags.items():
+        lines.append(
+            f"{observer[:8]} was itself up to {seconds(lag_s)} late when it accused: look at that machine first"
+        )
+    refuted = sum(verdict.verdict in ("cleared", "back") for verdict in found.verdicts)
+    if refuted:
+        lines.append(f"refuted {refuted} time{'s' if refuted > 1 else ''}: it was alive after all")
+    known = {verdict.observer for verdict in found.verdicts} | {*found.asked}
+    accusers = sorted({verdict.accuser for verdict in found.verdicts if verdict.accuser is not None} - known)
+    if accusers:
+        names = ", ".join(accuser[:8] for accuser in accusers)
+        lines.append(f"others accused it: {names}; --around, or `peerd peers --history` there, says why")
+    if found.silent:
+        lines.append(f"asked in vain: {', '.join(node_id[:8] for node_id in found.silent)}")
+    return lines
 
 
 _PLACES = {
@@ -28,4 +154,10 @@ _PLACES = {
     "larger": "leaf set, larger",
     "both": "leaf set, both sides",
     "known": "routing table",
+}
+_STATES = {
+    "member": "in the leaf set",
+    "entry": "in the routing table",
+    "departed": "removed",
+    "unknown": "in no table",
 }

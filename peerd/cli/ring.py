@@ -1,61 +1,192 @@
-"""``peerd ring``: the ring as the daemon sees it, drawn."""
+"""``peerd ring``: the whole ring, as its nodes describe it: drawn, as a graph, or judged."""
 
 from __future__ import annotations
 
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
 from rich.text import Text
 
-from peerd.admin_models import Peer, Ring
+from peerd.admin_models import Peer, Ring, RingCheck, RingNode, WalkProgress
+from peerd.cli.follow import How, follow
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import nodes, print_json, print_table, seconds, stdout
-from peerd.cli.ring_drawing import Mark, Symbols, draw_ring, symbols_for
+from peerd.cli.ring_drawing import Kind, Mark, Symbols, dot, draw_ring, mermaid, symbols_for
+from peerd.errors import ExitCode
 from peerd.ids import parse_id
 
-ROWS_MAX = 40
-"""Rows of the list below the drawing; `peerd peers` has all."""
+ROWS_MAX: Final = 40
+"""Rows of the list below the drawing; the other formats have all."""
+_EXIT: Final = {"consistent": ExitCode.OK, "inconsistent": ExitCode.FAILURE, "partial": ExitCode.PARTIAL}
 
 
-def ring(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Draw the ring as this daemon sees it: its leaf set, and what else it knows."""
-    found = ask(socket, lambda client: client.ring())
-    if output is Output.JSON:
+class Format(StrEnum):
+    """How to show the ring."""
+
+    TABLE = "table"
+    DOT = "dot"
+    JSON = "json"
+    MERMAID = "mermaid"
+
+
+def ring(
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Judge: 0 consistent, 1 with a list of what is wrong, 3 when some did not answer."
+        ),
+    ] = False,
+    local: Annotated[bool, typer.Option("--local", help="Ask nobody else: leaf set and table of this daemon.")] = False,
+    shape: Annotated[
+        Format, typer.Option("--format", help="Drawing and list, Graphviz, JSON, or Mermaid.")
+    ] = Format.TABLE,
+    socket: SocketOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Draw the ring as its nodes describe it: this daemon asks each of them what it sees.
+
+    Examples: peerd ring; peerd ring --check; peerd ring --format dot | circo -Tsvg > ring.svg
+    """
+    shape = Format.JSON if output is Output.JSON else shape
+    if local and (check or shape in (Format.DOT, Format.MERMAID)):
+        raise typer.BadParameter("--local has only this daemon's view: it goes with --format table or json")
+    if check and shape in (Format.DOT, Format.MERMAID):
+        raise typer.BadParameter("--check prints a verdict: use --format table or json")
+    own = None if check else ask(socket, lambda client: client.ring())
+    if local and own is not None:
+        _show_local(own, shape)
+        return
+    found = follow(socket, lambda client: client.check_ring(), RingCheck, _progress, "asking the ring")
+    if own is None:
+        _show_verdict(found, shape)
+        raise typer.Exit(_EXIT[found.outcome])
+    if shape is Format.JSON:
+        print_json({**own.model_dump(mode="json"), **found.model_dump(mode="json")})
+    elif shape is Format.TABLE:
+        _show_ring(own, found)
+    else:
+        typer.echo((dot if shape is Format.DOT else mermaid)(found.nodes))
+
+
+def _progress(line: WalkProgress) -> How:
+    silent = f", {line.silent} silent" if line.silent else ""
+    return line.answered + line.silent, max(line.found, line.expected), f"{line.answered} nodes answered{silent}"
+
+
+def verdict(found: RingCheck) -> str:
+    """The outcome in a few words."""
+    count = nodes(len(members(found)), True)
+    if found.outcome == "consistent":
+        return f"{count}, consistent"
+    if found.outcome == "partial":
+        return f"{count}, {len(found.unanswered)} without an answer"
+    return f"{count}, {found.problems_total} contradiction{'s' if found.problems_total > 1 else ''}"
+
+
+def members(found: RingCheck) -> list[RingNode]:
+    """Nodes that are in the ring."""
+    return [node for node in found.nodes if node.is_ready and not node.is_leaving]
+
+
+def _show_verdict(found: RingCheck, shape: Format) -> None:
+    if shape is Format.JSON:
+        print_json(found)
+        return
+    console = stdout()
+    cycles = "one cycle" if len(found.cycles) == 1 else f"{len(found.cycles)} cycles"
+    took = seconds(found.duration_s)
+    console.print(f"{verdict(found)}: {cycles}, {len(found.nodes)} nodes answered in {took}")
+    for heading, lines in (("wrong", found.problems), ("no answer", found.unanswered), ("note", found.notes)):
+        for line in lines:
+            console.print(Text(f"{heading}: {line}"))
+    if found.problems_total > len(found.problems):
+        console.print(f"and {found.problems_total - len(found.problems)} more")
+    if found.outcome == "inconsistent":
+        console.print("a ring repairs itself within a minute of the last change; if this stays, see docs/operating.md")
+    elif found.outcome == "partial":
+        console.print("are those up? can this machine reach them? `peerd doctor reach` tells who can")
+
+
+def _show_ring(own: Ring, found: RingCheck) -> None:
+    console = stdout()
+    symbols = symbols_for(console.encoding)
+    marks = [Mark(parse_id(node.id), _kind(node, own.id)) for node in found.nodes]
+    for line in draw_ring(marks, [verdict(found)], symbols):
+        console.print(_coloured(line, symbols), no_wrap=True)
+    console.print(f"{symbols.own} this node  {symbols.leaf} serving  {symbols.faulty} not serving\n")
+    rows = [
+        (
+            node.id,
+            node.address,
+            _says(node),
+            node.leaf_set_members,
+            "-" if node.successor is None else node.successor[:8],
+        )
+        for node in found.nodes
+    ]
+    print_table(console, ("node", "address", "state", "leaf set", "next"), rows[:ROWS_MAX])
+    if len(rows) > ROWS_MAX:
+        console.print(f"and {len(rows) - ROWS_MAX} more: peerd ring --format json")
+    if found.outcome != "consistent":
+        console.print(f"{verdict(found)}: peerd ring --check has the list")
+
+
+def _kind(node: RingNode, own_id: str) -> Kind:
+    if node.id == own_id:
+        return "own"
+    return "leaf" if node.may_serve else "faulty"
+
+
+def _says(node: RingNode) -> str:
+    if node.is_leaving:
+        return "has left"
+    if not node.is_ready:
+        return "joining"
+    return "ready" if node.may_serve else "may not serve: lease lapsed"
+
+
+# The view of one daemon
+
+
+def _show_local(found: Ring, shape: Format) -> None:
+    if shape is Format.JSON:
         print_json(found)
         return
     console = stdout()
     symbols = symbols_for(console.encoding)
-    for line in draw_ring(marks(found), centre(found), symbols):
+    for line in draw_ring(_local_marks(found), _local_centre(found), symbols):
         console.print(_coloured(line, symbols), no_wrap=True)
     console.print(f"{symbols.own} this node  {symbols.leaf} leaf set  {symbols.known} routing table\n")
-    rows = _rows(found)
+    rows = _local_rows(found)
     print_table(console, ("node", "address", "place", "rtt"), rows[:ROWS_MAX])
     if len(rows) > ROWS_MAX:
         console.print(f"and {len(rows) - ROWS_MAX} more: peerd peers")
 
 
-def leaves(found: Ring) -> list[Peer]:
-    """Every distinct member of the leaf set."""
+def _leaves(found: Ring) -> list[Peer]:
     return list({peer.id: peer for peer in (*found.smaller, *found.larger)}.values())
 
 
-def marks(found: Ring) -> list[Mark]:
-    """What is drawn."""
+def _local_marks(found: Ring) -> list[Mark]:
     return [
         Mark(parse_id(found.id), "own"),
-        *(Mark(parse_id(peer.id), "leaf") for peer in leaves(found)),
+        *(Mark(parse_id(peer.id), "leaf") for peer in _leaves(found)),
         *(Mark(parse_id(peer.id), "known") for peer in found.known),
     ]
 
 
-def centre(found: Ring) -> list[str]:
-    """The words inside the ring."""
+def _local_centre(found: Ring) -> list[str]:
     return [
         nodes(found.ring_size, found.covers_ring),
         "leaf set complete" if found.is_complete else "leaf set not complete",
     ]
 
 
-def _rows(found: Ring) -> list[tuple[str, str, str, str]]:
+def _local_rows(found: Ring) -> list[tuple[str, str, str, str]]:
     places = {"smaller": "leaf set", "larger": "leaf set", "both": "leaf set", "known": "routing table"}
-    rows = [(peer.id, peer.address, places[peer.place], seconds(peer.rtt_s)) for peer in (*leaves(found), *found.known)]
+    everybody = (*_leaves(found), *found.known)
+    rows = [(peer.id, peer.address, places[peer.place], seconds(peer.rtt_s)) for peer in everybody]
     return sorted([*rows, (found.id, found.address, "this node", "-")])
 
 
@@ -63,5 +194,6 @@ def _coloured(line: str, symbols: Symbols) -> Text:
     text = Text(line)
     text.highlight_words([symbols.own], "bold green")
     text.highlight_words([symbols.leaf], "cyan")
+    text.highlight_words([symbols.faulty], "bold red")
     text.highlight_words([symbols.line], "dim")
     return text

@@ -1,4 +1,4 @@
-"""The ring as a drawing in characters: ids clockwise, 000... at the top."""
+"""The ring as a drawing in characters (ids clockwise, 000... at the top), and as a graph for other programs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from peerd.admin_models import RingNode
 from peerd.ids import RING, NodeId, short_id
 
 WIDTH: Final = 64
@@ -14,8 +15,8 @@ HEIGHT: Final = 23
 LABEL_LENGTH: Final = 8
 OUTLINE_POINTS: Final = 360
 
-Kind = Literal["own", "leaf", "known"]
-_RANK: Final[dict[Kind, int]] = {"known": 0, "leaf": 1, "own": 2}
+Kind = Literal["own", "leaf", "known", "faulty"]
+_RANK: Final[dict[Kind, int]] = {"known": 0, "leaf": 1, "faulty": 2, "own": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,12 @@ class Symbols:
     own: str
     leaf: str
     known: str
+    faulty: str
     line: str
 
 
-UNICODE: Final = Symbols("◆", "●", "○", "·")
-ASCII: Final = Symbols("@", "o", "+", ".")
+UNICODE: Final = Symbols("◆", "●", "○", "✗", "·")
+ASCII: Final = Symbols("@", "o", "+", "x", ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Mark:
 def symbols_for(encoding: str) -> Symbols:
     """What a terminal of this encoding can show."""
     try:
-        "".join((UNICODE.own, UNICODE.leaf, UNICODE.known, UNICODE.line)).encode(encoding)
+        "".join((UNICODE.own, UNICODE.leaf, UNICODE.known, UNICODE.faulty, UNICODE.line)).encode(encoding)
     except (UnicodeEncodeError, LookupError):
         return ASCII
     return UNICODE
@@ -68,6 +70,32 @@ def draw_ring(
     for offset, text in enumerate(centre):
         _write_over(grid, height // 2 - len(centre) // 2 + offset, (width - len(text)) // 2, text)
     return ["".join(line).rstrip() for line in grid]
+
+
+def dot(nodes: Sequence[RingNode]) -> str:
+    """Graphviz: an arrow from each node to the one that it takes for the next; ``circo`` lays it out as a ring."""
+    lines = ["digraph ring {", "  layout=circo;", '  node [shape=box, fontname="monospace"];']
+    for node in nodes:
+        colour = "" if node.may_serve else ", color=red"
+        lines.append(f'  "{node.id}" [label="{node.id[:LABEL_LENGTH]}\\n{_quoted(node.address)}"{colour}];')
+    lines += [f'  "{node.id}" -> "{node.successor}";' for node in nodes if node.successor is not None]
+    return "\n".join([*lines, "}"])
+
+
+def mermaid(nodes: Sequence[RingNode]) -> str:
+    """A Mermaid flowchart of the same arrows."""
+    lines = ["flowchart LR"]
+    for node in nodes:
+        lines.append(f'  n{node.id}["{node.id[:LABEL_LENGTH]}<br/>{_quoted(node.address)}"]')
+        if not node.may_serve:
+            lines.append(f"  style n{node.id} stroke:red")
+    lines += [f"  n{node.id} --> n{node.successor}" for node in nodes if node.successor is not None]
+    return "\n".join(lines)
+
+
+def _quoted(address: str) -> str:
+    """An address is what a node says of itself: nothing of it may end the label."""
+    return "".join(character if character.isalnum() or character in ".:-_[]" else "?" for character in address)
 
 
 def _place(turn: float, radius_x: float, radius_y: float, width: int, height: int) -> tuple[int, int]:

@@ -21,10 +21,12 @@ def status(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> 
             ("node", found.id),
             ("address", found.address),
             ("cluster", found.cluster),
-            ("state", "ready: in the ring" if found.is_ready else "not ready: joining, or stopping"),
-            ("ring", nodes(found.ring_size, found.is_ring_size_exact)),
+            ("state", _state(found)),
+            ("ring", nodes(found.ring_size, found.is_ring_size_exact) + _partition(found)),
             ("leaf set", f"{found.leaf_set_members} members"),
             ("links", found.links),
+            ("probes", f"a routing-table entry each {seconds(found.probe_period_s)}"),
+            ("absences", f"{found.absences} times this process had not been running" if found.absences else "none"),
             ("plugins", ", ".join(f"{plugin.name} {plugin.version}" for plugin in found.plugins)),
             *_certificate(found),
             ("up", f"{seconds(found.uptime_s)}, process {found.pid}, boot {found.boot_epoch}"),
@@ -41,3 +43,21 @@ def _certificate(found: Status) -> list[tuple[str, object]]:
         return [("certificate", "expired: docs/identity.md, Recovery")]
     worry = {"warning": ", renewal fails", "error": ", renewal fails: little time is left"}
     return [("certificate", f"expires in {seconds(left_s)}{worry.get(found.certificate_state or '', '')}")]
+
+
+def _state(found: Status) -> str:
+    known = {
+        "ready": "ready: in the ring",
+        "degraded": "degraded: in the ring, but not heard from both sides in time, so it answers for no key",
+        "joining": "not ready: joining; if it stays so, see node.bootstrap and `peerd healthcheck`",
+        "draining": f"draining: waiting for {', '.join(found.draining)}",
+        "drained": "drained: out of the ring until it is started again",
+        "stopping": "not ready: stopping",
+    }
+    return known.get(found.state, "ready: in the ring" if found.is_ready else "not ready: joining, or stopping")
+
+
+def _partition(found: Status) -> str:
+    if not found.partition_suspected:
+        return ""
+    return f"; PARTITION SUSPECTED: {found.missing} nodes that were lost at once are missing"

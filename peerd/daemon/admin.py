@@ -26,6 +26,7 @@ from peerd.config import is_loopback, split_address
 from peerd.daemon import admin_view
 from peerd.daemon.admin_guard import RequestGuard, add_problem_handlers
 from peerd.daemon.admin_identity import identity_router
+from peerd.daemon.admin_survey import survey_router
 from peerd.daemon.admin_view import Subject
 from peerd.daemon.sockets import listening_socket
 from peerd.errors import ConfigError, Unavailable
@@ -177,6 +178,7 @@ def admin_app(daemon: Subject) -> FastAPI:
     _add_state_routes(app, daemon)
     _add_probe_routes(app, daemon)
     app.include_router(identity_router(daemon), prefix=API_PREFIX, tags=["identity"])
+    app.include_router(survey_router(daemon), prefix=API_PREFIX)
     for name, plugin in sorted(daemon.node.plugins.items()):
         router = getattr(plugin, "router", None)
         if router is not None:
@@ -205,8 +207,8 @@ def _add_state_routes(app: FastAPI, daemon: Subject) -> None:
 
     @app.get(f"{API_PREFIX}/peers", tags=["state"])
     async def peers() -> Peers:
-        """Every peer that this node knows, in id order."""
-        return Peers(peers=admin_view.peers(daemon))
+        """Every peer that this node knows, in id order, and those that it has removed."""
+        return Peers(peers=admin_view.peers(daemon), departed=admin_view.departed(daemon))
 
     @app.get(f"{API_PREFIX}/ring", tags=["state"])
     async def ring() -> Ring:

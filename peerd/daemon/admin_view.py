@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, Protocol
 
-from peerd.admin_models import Check, Health, Hop, Peer, PluginStatus, Ring, Route, Setting, Settings, Status
+from peerd.admin_models import (
+    Check,
+    DepartedPeer,
+    Health,
+    History,
+    Hop,
+    Peer,
+    PluginStatus,
+    Ring,
+    Route,
+    Setting,
+    Settings,
+    Status,
+    Verdict,
+)
 from peerd.api import LeafSet, LookupResult
 from peerd.config import LoadedConfig
 from peerd.daemon.identity_keeper import IdentityKeeper
 from peerd.daemon.renewal import RenewalState
+from peerd.errors import PeerdError
 from peerd.ids import NodeId, format_id, key_of, parse_id
 from peerd.messages import PeerRef
 from peerd.node import Node
+from peerd.overlay.messages import HistoryReply
 
 LOOP_LAG_MAX_S: Final = 5.0
 """An event loop later than this does not serve; a third of it already makes neighbours suspicious."""
@@ -39,6 +56,7 @@ class LinkTable(Protocol):
 
     def links(self) -> Sequence[object]: ...
     def link_to(self, peer_id: NodeId) -> object | None: ...
+    def misbehaviour(self, peer_id: NodeId) -> float: ...
 
 
 class Subject(Protocol):
@@ -66,10 +84,17 @@ class Subject(Protocol):
     def identity(self) -> IdentityKeeper | None:
         """``None`` without TLS."""
 
+    def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
+        """Hand over and leave the ring; the result is who had not finished."""
+
+    def request_stop(self, reason: str) -> None:
+        """Have the process end."""
+
 
 def status(daemon: Subject) -> Status:
     """Everything in one object."""
     node, config = daemon.node, daemon.loaded.config
+    state = node.overlay.state
     leaf_set = node.overlay.leaf_set()
     return Status(
         id=format_id(node.peer.id),
@@ -84,6 +109,13 @@ def status(daemon: Subject) -> Status:
         ring_size=node.overlay.estimated_ring_size(),
         is_ring_size_exact=leaf_set.covers_ring,
         leaf_set_members=len(leaf_set.members()),
+        state=_state(node),
+        lease_held=state.may_serve,
+        partition_suspected=state.mass_loss.is_suspected,
+        missing=state.mass_loss.missing,
+        absences=state.lease.absences,
+        probe_period_s=node.overlay.table_care.probe_period_s(),
+        draining=list(node.draining or ()),
         links=len(daemon.links.links()),
         plugins=[
             PluginStatus(name=name, version=plugin.version)
@@ -93,6 +125,16 @@ def status(daemon: Subject) -> Status:
         certificate_expires_at=None if daemon.identity is None else daemon.identity.clock.expires_at,
         certificate_state=None if daemon.identity is None else daemon.identity.renewal_state,
     )
+
+
+def _state(node: Node) -> str:
+    if node.is_stopped:
+        return "stopping" if node.draining is None else "drained"
+    if node.draining is not None:
+        return "draining"
+    if not node.is_ready:
+        return "joining"
+    return "ready" if node.overlay.state.may_serve else "degraded"
 
 
 def ring(daemon: Subject) -> Ring:
@@ -118,6 +160,87 @@ def peers(daemon: Subject) -> list[Peer]:
     places = _places(leaf_set)
     everybody = [*leaf_set.members(), *_others(daemon.node, places)]
     return [_peer(daemon, peer, places.get(peer.id, "known")) for peer in sorted(everybody, key=lambda other: other.id)]
+
+
+def departed(daemon: Subject) -> list[DepartedPeer]:
+    """Everybody that this node has removed and remembers, the latest removal first."""
+    state = daemon.node.overlay.state
+    now = state.host.now()
+    found = []
+    for gone in sorted(state.departed, key=lambda each: each.removed_at, reverse=True):
+        voucher = state.vouches.voucher_of(gone.peer.id, now)
+        found.append(
+            DepartedPeer(
+                id=format_id(gone.peer.id),
+                address=gone.peer.address,
+                ago_s=now - gone.removed_at,
+                has_left=gone.has_left,
+                vouched_by=None if voucher is None else format_id(voucher.id),
+                misbehaviour=daemon.links.misbehaviour(gone.peer.id),
+            )
+        )
+    return found
+
+
+def history(daemon: Subject, text: str) -> History:
+    """Verdicts on the one peer whose id begins so, or that has that address.
+
+    Raises `Unknown` when this node knows no such peer, or several, or is the one itself.
+    """
+    state, own = daemon.node.overlay.state, daemon.node.peer
+    known = {peer.id: peer for peer in (*(gone.peer for gone in state.departed), *state.peers(), own)}
+    node_id = match(text, (*known, *state.history.peers()), known)
+    if node_id == own.id:
+        raise Unknown(f"{format_id(own.id)} is this node: ask another one with --socket")
+    place: Literal["member", "entry", "departed", "unknown"] = "unknown"
+    if node_id in state.leaves:
+        place = "member"
+    elif node_id in state.table:
+        place = "entry"
+    elif node_id in state.departed:
+        place = "departed"
+    return History(
+        id=format_id(node_id),
+        address=known[node_id].address if node_id in known else None,
+        state=place,
+        verdicts=verdicts(own, daemon.node.overlay.survey.history(node_id)),
+    )
+
+
+def verdicts(observer: PeerRef, reply: HistoryReply) -> list[Verdict]:
+    """What one node thought of a peer."""
+    return [
+        Verdict(
+            at=note.wall_s,
+            verdict=note.verdict,
+            evidence=note.evidence,
+            silence_s=note.silence_s,
+            lag_s=note.lag_s,
+            accuser=None if note.accuser is None else format_id(note.accuser),
+            observer=format_id(observer.id),
+        )
+        for note in reply.verdicts
+    ]
+
+
+class Unknown(PeerdError):
+    """No node, or more than one, is meant by a text."""
+
+
+def match(text: str, ids: Iterable[NodeId], peers: Mapping[NodeId, PeerRef]) -> NodeId:
+    """The one id that a full id, a unique prefix of it, or an address names. Raises `Unknown`."""
+    wanted = text.strip().lower()
+    found = sorted({node_id for node_id in ids if _is_meant(wanted, node_id, peers.get(node_id))})
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise Unknown(f"no node {text!r} is known: give the first digits of an id, or host:port; see `peerd peers`")
+    some = ", ".join(format_id(node_id)[: len(wanted) + 4] for node_id in found[:5])
+    raise Unknown(f"{len(found)} nodes begin with {text!r} ({some}): give more digits")
+
+
+def _is_meant(wanted: str, node_id: NodeId, peer: PeerRef | None) -> bool:
+    return format_id(node_id).startswith(wanted) or (peer is not None and peer.address == wanted)
 
 
 def parse_key(text: str) -> tuple[NodeId, bool]:
@@ -157,7 +280,7 @@ def health(daemon: Subject) -> Health:
     members = len(leaf_set.members())
     checks = [
         Check(name="event_loop", ok=lag_s <= LOOP_LAG_MAX_S, detail=f"{lag_s:.3f} s late, at most {LOOP_LAG_MAX_S} s"),
-        Check(name="running", ok=not node.is_stopped, detail="stopping" if node.is_stopped else "running"),
+        Check(name="running", ok=not node.is_stopped and node.draining is None, detail=_running(node)),
         Check(
             name="ring",
             ok=node.overlay.is_ready,
@@ -175,6 +298,14 @@ def health(daemon: Subject) -> Health:
     return Health(status="ok" if all(check.ok for check in checks) else "failing", checks=checks)
 
 
+def _running(node: Node) -> str:
+    if node.draining is None:
+        return "stopping" if node.is_stopped else "running"
+    if node.is_stopped:
+        return "drained: out of the ring until it is started again"
+    return f"draining: waiting for {', '.join(node.draining) or 'the neighbours to hear of it'}"
+
+
 def _places(leaf_set: LeafSet) -> dict[NodeId, Place]:
     places: dict[NodeId, Place] = {peer.id: "smaller" for peer in leaf_set.smaller}
     for peer in leaf_set.larger:
@@ -187,10 +318,17 @@ def _others(node: Node, places: dict[NodeId, Place]) -> list[PeerRef]:
 
 
 def _peer(daemon: Subject, peer: PeerRef, place: Place) -> Peer:
+    state = daemon.node.overlay.state
+    coordinate = state.coordinates.get(peer.id)
+    own = state.vivaldi.current
     return Peer(
         id=format_id(peer.id),
         address=peer.address,
         place=place,
-        rtt_s=daemon.node.overlay.state.proximity.rtt_s(peer.id),
+        rtt_s=state.proximity.rtt_s(peer.id),
         is_linked=daemon.links.link_to(peer.id) is not None,
+        predicted_rtt_s=None if coordinate is None else own.rtt_s(coordinate),
+        prediction_error=None if coordinate is None else max(own.error, coordinate.error),
+        suspected=state.suspects.get(peer.id),
+        misbehaviour=daemon.links.misbehaviour(peer.id),
     )

@@ -165,6 +165,10 @@ class Links:
         channel = self._channels.get(peer.id)
         return channel is not None and channel.link is not None and channel.link.is_up
 
+    def misbehaviour(self, peer_id: NodeId) -> float:
+        """The peer's score, 0 to `peerd.daemon.rate_limit.SCORE_LIMIT`, at which it is banned."""
+        return self._scores.points(peer_id, self.context.now())
+
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         """Count it, score it, and close the link to this peer, if there is one."""
         reason = getattr(error, "reason", "misbehaved")

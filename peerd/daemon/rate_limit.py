@@ -62,6 +62,13 @@ class MisbehaviourScores:
         _keep_newest(self._bans)
         return True
 
+    def points(self, peer: NodeId, now: float) -> float:
+        """The score now: 0 for a peer that behaves, `SCORE_LIMIT` for one that is banned."""
+        if self.is_banned(peer, now):
+            return SCORE_LIMIT
+        score, since = self._scores.get(peer, (0.0, now))
+        return float(score * 0.5 ** ((now - since) / SCORE_HALF_LIFE_S))
+
     def is_banned(self, peer: NodeId, now: float) -> bool:
         """Whether its connections are refused at the moment."""
         ban = self._bans.get(peer)

@@ -45,6 +45,8 @@ from peerd.wire.handshake import LocalNode
 
 SNAPSHOT_INTERVAL_S: Final = 30.0
 KNOWN_PEERS_INTERVAL_S: Final = 30.0
+DRAIN_TIMEOUT_S: Final = 60.0
+"""How long plugins may take to hand over when nobody says."""
 READY_TIMEOUT_S: Final = 30.0
 """The service manager hears READY when the ring is joined, or after this: a lone survivor of a power cut is up, too."""
 
@@ -106,6 +108,8 @@ class Daemon:
         self._stop_requested = asyncio.Event()
         self._stop_reason = "stopped"
         self._is_hurried = False
+        self._has_left = False
+        self._drain: asyncio.Task[tuple[str, ...]] | None = None
         self._loop_errors = TokenBucket(1.0, 20.0, self._started_at)
 
     async def __aenter__(self) -> Self:
@@ -132,6 +136,17 @@ class Daemon:
         """Since this object was made."""
         return monotonic_s() - self._started_at
 
+    def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
+        """Hand over, leave the ring and close every link; the process stays, drained, until it is stopped.
+
+        The result is the names of plugins that had not handed over in time. A second call joins the first.
+        """
+        if self._drain is None:
+            _log.info("node.draining", timeout_s=timeout_s)
+            self._manager.notify("STATUS=draining")
+            self._drain = spawn(self._hand_over_and_leave(timeout_s), name="drain")
+        return self._drain
+
     # Life
 
     async def run(self) -> ExitCode:
@@ -140,12 +155,14 @@ class Daemon:
         await self.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
+        loop.add_signal_handler(signal.SIGUSR2, self.drain, DRAIN_TIMEOUT_S)
         try:
             await self._stop_requested.wait()
         finally:
             await self.stop(self._stop_reason)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
+            loop.remove_signal_handler(signal.SIGUSR2)
         return self.exit_code
 
     async def start(self) -> None:
@@ -180,7 +197,11 @@ class Daemon:
         if self._admin is not None:
             await self._admin.stop()
             self._admin = None
-        if hasattr(self, "node") and not self.node.is_stopped:
+        if self._drain is not None:  # what it has not done in time, `_leave` does
+            limit_s = 0.0 if self._is_hurried else self.config.node.shutdown_timeout / 2
+            await asyncio.wait({self._drain}, timeout=limit_s)
+            await cancel_and_wait([self._drain])
+        if hasattr(self, "node") and not self._has_left:
             await self._leave(reason)
         for close in reversed(ending):
             result = close()
@@ -360,7 +381,8 @@ class Daemon:
     def _signalled(self, number: signal.Signals) -> None:
         if self._stop_requested.is_set():
             self._is_hurried = True
-            if hasattr(self, "links"):
+            if hasattr(self, "node"):
+                self.node.stop(self._stop_reason)
                 self.links.abort_all("stopping")
         self.request_stop(f"signal {number.name}")
 
@@ -369,12 +391,36 @@ class Daemon:
             _log.error("node.duplicate_identity", node=format_id(self.peer.id), detail=detail)
         self.request_stop("duplicate identity", ExitCode.DUPLICATE_IDENTITY)
 
+    async def _hand_over_and_leave(self, timeout_s: float) -> tuple[str, ...]:
+        unfinished = await self._hand_over(timeout_s, "drained")
+        await self._leave("drained")
+        self._manager.notify("STATUS=drained")
+        _log.info("node.drained", unfinished=list(unfinished))
+        return unfinished
+
+    async def _hand_over(self, timeout_s: float, reason: str) -> tuple[str, ...]:
+        """The plugins' part of leaving; which of them were not done in time."""
+        ended: asyncio.Future[tuple[str, ...]] = asyncio.get_running_loop().create_future()
+
+        def done(unfinished: tuple[str, ...]) -> None:
+            if not ended.done():
+                ended.set_result(unfinished)
+
+        self.node.drain(timeout_s, done, reason)
+        return await ended
+
     async def _leave(self, reason: str) -> None:
+        """Out of the ring, whatever was handed over before; called once, but for a drain that was cut short."""
+        limit_s = 0.0 if self._is_hurried else self.config.node.shutdown_timeout
+        until = monotonic_s() + limit_s
         known = self.node.overlay.known_peers()
+        if self.node.is_ready and limit_s:  # and no drain was cut short: that had its time
+            await self._hand_over(limit_s / 2, reason)
         self.node.stop(reason)
         self._listener.close()
         await self._listener.wait_closed()
-        await self.links.stop(0.0 if self._is_hurried else self.config.node.shutdown_timeout)
+        await self.links.stop(max(0.0, until - monotonic_s()))
+        self._has_left = True
         if known:
             try:
                 self._state.save_known_peers(known)

@@ -7,7 +7,7 @@ time, each with a pause that doubles; after a mass loss, which is what a partiti
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,6 +56,9 @@ class DepartedPeers:
 
     def __contains__(self, node_id: object) -> bool:
         return node_id in self._peers
+
+    def __iter__(self) -> Iterator[Departed]:
+        return iter(self._peers.values())
 
     def get(self, node_id: NodeId) -> Departed | None:
         """What is remembered of a peer."""

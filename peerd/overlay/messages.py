@@ -11,8 +11,9 @@ import annotated_types
 
 from peerd import limits
 from peerd.ids import NodeId
-from peerd.messages import U8, U16, U64, Message, PeerRef, message, struct
+from peerd.messages import U8, U16, U32, U64, Message, Name, PeerRef, message, struct
 from peerd.overlay.coordinates import Coordinate
+from peerd.overlay.history import NOTES_MAX
 
 KEYS_MAX: Final = 512
 SIDE_MAX: Final = 32
@@ -21,6 +22,10 @@ FAILED_MAX: Final = 16
 PATH_PEERS_MAX: Final = 96
 AVOID_MAX: Final = 16
 ROW_MAX: Final = 16
+REACH_TARGETS_MAX: Final = 64
+"""Peers that one node is asked to ping for another."""
+PINGS_MAX: Final = 8
+"""Timed pings of each."""
 
 _SMALL: Final = 512
 _STATE: Final = 32 * limits.KIB
@@ -33,6 +38,8 @@ FailedIds = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(FAILED_MAX)]
 AvoidIds = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(AVOID_MAX)]
 PathPeers = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(PATH_PEERS_MAX)]
 RowPeers = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(ROW_MAX)]
+Targets = Annotated[tuple[PeerRef, ...], annotated_types.MinLen(1), annotated_types.MaxLen(REACH_TARGETS_MAX)]
+Pings = Annotated[int, annotated_types.Ge(1), annotated_types.Le(PINGS_MAX)]
 Body = Annotated[bytes, annotated_types.MaxLen(limits.ROUTED_BODY_BYTES_MAX)]
 
 
@@ -216,6 +223,86 @@ class RowReply(Message):
     coordinates: Coordinates = ()
 
 
+@message(0x0027, bytes_max=_SMALL)
+class ViewRequest(Message):
+    """What do you see of the ring? Asked for a person; answered by `ViewReply`, also by a node outside the ring."""
+
+
+@message(0x0028, bytes_max=_STATE)
+class ViewReply(Message):
+    """The sender's leaf set, nearest first on each side, and whether it serves. No table is changed by it."""
+
+    is_ready: bool
+    may_serve: bool
+    is_leaving: bool
+    is_complete: bool
+    covers_ring: bool
+    smaller: Side
+    larger: Side
+    coordinate: Coordinate
+    ring_size: Annotated[float, annotated_types.Ge(0.0)]
+    partition_suspected: bool
+
+
+@message(0x0029, bytes_max=_STATE)
+class ReachRequest(Message):
+    """Ping these peers for me; answered by `ReachReply` at once, and by a `ReachReport` of that ``number`` later."""
+
+    number: U32
+    targets: Targets
+    pings: Pings
+
+
+@message(0x002A, bytes_max=_SMALL)
+class ReachReply(Message):
+    """Whether the sender does it. It serves one `ReachRequest` at a time, and refuses others meanwhile."""
+
+    accepted: bool
+
+
+@struct
+class Reached:
+    """One peer that was pinged: whether it answered, and the shortest round trip over a link that was up."""
+
+    id: NodeId
+    is_reached: bool
+    rtt_s: Annotated[float, annotated_types.Ge(0.0)] | None
+
+
+@message(0x002B, bytes_max=_STATE)
+class ReachReport(Message):
+    """What came of a `ReachRequest`; ``found`` has every target once."""
+
+    number: U32
+    found: Annotated[tuple[Reached, ...], annotated_types.MaxLen(REACH_TARGETS_MAX)]
+
+
+@message(0x002C, bytes_max=_SMALL)
+class HistoryRequest(Message):
+    """What did you think of this peer lately? Answered by `HistoryReply`."""
+
+    peer: NodeId
+
+
+@struct
+class Verdict:
+    """One note of the sender's about a peer; see `peerd.overlay.history.Note`."""
+
+    wall_s: float
+    verdict: Name
+    evidence: Name
+    silence_s: float | None
+    lag_s: float
+    accuser: NodeId | None
+
+
+@message(0x002D, bytes_max=_STATE)
+class HistoryReply(Message):
+    """The sender's latest verdicts on the peer, oldest first; times are its own wall clock's."""
+
+    verdicts: Annotated[tuple[Verdict, ...], annotated_types.MaxLen(NOTES_MAX)]
+
+
 OVERLAY_MESSAGES: Final[tuple[type[Message], ...]] = (
     Route,
     RouteAck,
@@ -234,4 +321,11 @@ OVERLAY_MESSAGES: Final[tuple[type[Message], ...]] = (
     Leave,
     RowRequest,
     RowReply,
+    ViewRequest,
+    ViewReply,
+    ReachRequest,
+    ReachReply,
+    ReachReport,
+    HistoryRequest,
+    HistoryReply,
 )

@@ -27,6 +27,8 @@ from peerd.overlay.messages import (
     Broadcast,
     FailureNotice,
     Heartbeat,
+    HistoryReply,
+    HistoryRequest,
     JoinReply,
     JoinRequest,
     LeafSetProbe,
@@ -35,15 +37,21 @@ from peerd.overlay.messages import (
     LookupReply,
     Ping,
     Pong,
+    ReachReply,
+    ReachReport,
+    ReachRequest,
     Route,
     RouteAck,
     RowReply,
     RowRequest,
+    ViewReply,
+    ViewRequest,
 )
 from peerd.overlay.ports import OverlayHost
 from peerd.overlay.reunion import Reunion
 from peerd.overlay.routing import known_peers
 from peerd.overlay.state import OverlayState
+from peerd.overlay.survey import Surveyor
 from peerd.overlay.table_care import TableCare
 
 
@@ -85,6 +93,7 @@ class Overlay(Plugin):
         self.lookups = Lookups(state, self._send_lookup)
         self.forwarder = Forwarder(state, self.membership, window, self.lookups.answer)
         self.broadcaster = Broadcaster(state, self.membership, window)
+        self.survey = Surveyor(state)
         state.leaves_changed = self._leaves_changed
 
     def _drained(self) -> None:
@@ -273,6 +282,22 @@ class Overlay(Plugin):
     def _on_row_request(self, message: RowRequest, source: PeerRef) -> RowReply:
         return self.table_care.row_reply(message)
 
+    @handles(ViewRequest)
+    def _on_view_request(self, message: ViewRequest, source: PeerRef) -> ViewReply:
+        return self.survey.view()
+
+    @handles(HistoryRequest)
+    def _on_history_request(self, message: HistoryRequest, source: PeerRef) -> HistoryReply:
+        return self.survey.history(message.peer)
+
+    @handles(ReachRequest)
+    def _on_reach_request(self, message: ReachRequest, source: PeerRef) -> ReachReply:
+        return self.survey.reach_requested(message, source)
+
+    @handles(ReachReport)
+    def _on_reach_report(self, message: ReachReport, source: PeerRef) -> None:
+        self.survey.reach_reported(message, source)
+
     # Timers
 
     @on_timer("heartbeat")
@@ -330,3 +355,11 @@ class Overlay(Plugin):
     @on_timer("lookup")
     def _lookup(self, payload: int) -> None:
         self.lookups.retry(payload)
+
+    @on_timer("survey_again")
+    def _survey_again(self, payload: int) -> None:
+        self.survey.ask_again(payload)
+
+    @on_timer("survey_due")
+    def _survey_due(self, payload: int) -> None:
+        self.survey.overdue(payload)

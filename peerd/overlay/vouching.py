@@ -71,6 +71,11 @@ class Vouches:
                 best, best_closeness = vouch, closeness(key, node_id)
         return None if best is None else best.voucher
 
+    def voucher_of(self, node_id: NodeId, now: float) -> PeerRef | None:
+        """Who still sees a peer that this node has removed."""
+        vouch = self._vouches.get(node_id)
+        return None if vouch is None or now - vouch.at > self._memory_s else vouch.voucher
+
     def forget(self, node_id: NodeId) -> None:
         """A peer is gone: it vouches for nobody any more."""
         for vouched in [key for key, vouch in self._vouches.items() if vouch.voucher.id == node_id]:

@@ -248,7 +248,7 @@ def test_draining_leaves_nothing_to_repair() -> None:
     values = put_many(simulation, 100)
     place = holders(simulation, KEY)[0]
     failed: list[int] = []
-    place.node.records.drain(failed.append)
+    place.node.records.hand_over(failed.append)
     simulation.run_until(lambda: bool(failed), limit_s=30.0)
     simulation.stop(place)
     simulation.run_for(0.01)
@@ -262,7 +262,7 @@ def test_draining_alone_ends() -> None:
     simulation = record_ring(1, seed=16)
     put(simulation, simulation.nodes[0], KEY, b"x")
     failed: list[int] = []
-    simulation.nodes[0].node.records.drain(failed.append)
+    simulation.nodes[0].node.records.hand_over(failed.append)
     assert failed == [0]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -14,9 +16,16 @@ from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
 from peerd.daemon.admin import admin_app
 from peerd.daemon.identity_keeper import IdentityKeeper
+from peerd.daemon.tasks import spawn
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.node import Node
+from peerd.overlay.config import OverlayConfig
+from peerd.overlay.coordinates import Coordinate
+from peerd.overlay.messages import Reached, ViewReply
+from peerd.overlay.ports import OverlayHost
+from peerd.overlay.state import OverlayState
+from peerd.overlay.survey_walk import Survey, View, WalkProgress
 
 
 def peer(number: int) -> PeerRef:
@@ -25,6 +34,40 @@ def peer(number: int) -> PeerRef:
 
 
 OWN = peer(0x40)
+
+
+class FakeSurvey:
+    """A ring in which nobody else answers, and a peer 2 ms away."""
+
+    def __init__(self, leaves: Callable[[], LeafSet]) -> None:
+        self._leaves = leaves
+
+    def view(self) -> ViewReply:
+        """The leaf set."""
+        leaves = self._leaves()
+        coordinate = Coordinate(0.0, 0.0, 0.0, 1.0, 0.25)
+        sides = leaves.smaller, leaves.larger
+        return ViewReply(True, True, False, leaves.is_complete, leaves.covers_ring, *sides, coordinate, 17.4, False)
+
+    def ask_view(self, asked: PeerRef, done: Callable[[ViewReply | None], None]) -> None:
+        """Everybody sees the same."""
+        done(self.view())
+
+    def walk(self, finished: Callable[[Survey], None], progress: Callable[[WalkProgress], None]) -> object:
+        """Over at once."""
+        view = self.view()
+        finished(Survey(OWN.id, {OWN.id: View(OWN, view)}, {other.id: other for other in view.larger}))
+        return None
+
+    def measure(
+        self,
+        asked: PeerRef,
+        targets: Sequence[PeerRef],
+        pings: int,
+        done: Callable[[dict[NodeId, Reached] | str], None],
+    ) -> None:
+        """Everybody answers."""
+        done({target.id: Reached(target.id, True, 0.002) for target in targets})
 
 
 class FakeOverlay:
@@ -36,7 +79,12 @@ class FakeOverlay:
     def __init__(self) -> None:
         self.is_ready = True
         self.leaves = LeafSet((peer(0x30), peer(0x50)), (peer(0x50), peer(0x60)), is_complete=True, covers_ring=False)
-        self.state = SimpleNamespace(proximity=SimpleNamespace(rtt_s={peer(0x30).id: 0.001}.get))
+        clock = SimpleNamespace(id=OWN.id, rng=random.Random(1), now=lambda: 1000.0, wall_time=lambda: 1.8e9)
+        self.state = OverlayState(cast(OverlayHost, clock), OverlayConfig())
+        self.state.is_ready = True
+        self.state.proximity.observe(peer(0x30).id, 0.001)
+        self.survey = FakeSurvey(self.leaf_set)
+        self.table_care = SimpleNamespace(probe_period_s=lambda: 600.0)
 
     def leaf_set(self) -> LeafSet:
         """As set."""
@@ -61,6 +109,10 @@ class FakeLinks:
     def link_to(self, peer_id: NodeId) -> object | None:
         """To 0x30."""
         return "link" if peer_id == peer(0x30).id else None
+
+    def misbehaviour(self, peer_id: NodeId) -> float:
+        """0x60 sent something odd."""
+        return 7.5 if peer_id == peer(0x60).id else 0.0
 
 
 class FakeHost:
@@ -108,12 +160,34 @@ class FakeDaemon:
             settings=SimpleNamespace(version="9.9", boot_epoch=77),
             is_stopped=False,
             is_ready=True,
+            draining=None,
         )
+        self.unfinished: tuple[str, ...] = ()
+        self.stop_reasons: list[str] = []
+        self.drained_with: list[float] = []
 
     @property
     def node(self) -> Node:
         """The node's part that is read."""
         return cast(Node, self.fake_node)
+
+    def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
+        """Ends a few turns of the loop later."""
+        self.drained_with.append(timeout_s)
+        self.fake_node.draining = ("overlay",)
+
+        async def run() -> tuple[str, ...]:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            self.fake_node.draining, self.fake_node.is_stopped = self.unfinished, True
+            self.set_ready(False)
+            return self.unfinished
+
+        return spawn(run(), name="drain")
+
+    def request_stop(self, reason: str) -> None:
+        """Noted."""
+        self.stop_reasons.append(reason)
 
     def set_ready(self, is_ready: bool) -> None:
         """Joined, or not."""

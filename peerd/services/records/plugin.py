@@ -136,7 +136,11 @@ class RecordStore(Plugin):
         """A plugin was taken out of service: its callbacks must not be called any more."""
         self.operations.forget(namespace)
 
-    def drain(self, done: Callable[[int], None]) -> None:
+    def drain(self, done: Callable[[], None]) -> None:
+        """Hand every record over; what that failed for is counted and told by events."""
+        self.hand_over(lambda failed: done())
+
+    def hand_over(self, done: Callable[[int], None]) -> None:
         """Before a graceful leave: see that every record here is held by those who will hold it afterwards.
 
         ``done`` is called once, with the number of records for which that failed; it may take as long as moving what

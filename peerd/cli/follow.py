@@ -1,0 +1,64 @@
+"""Following an answer that comes with progress: a bar on a terminal, nothing in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from peerd.cli.options import ask
+from peerd.cli.output import stderr
+from peerd.errors import Unavailable
+
+if TYPE_CHECKING:
+    from peerd.client import Client
+
+BAR_WIDTH: Final = 30
+
+
+class Line(Protocol):
+    """One line of a stream."""
+
+    @property
+    def type(self) -> str: ...
+
+
+ProgressLine = TypeVar("ProgressLine", bound=Line)
+AnswerLine = TypeVar("AnswerLine", bound=Line)
+How = tuple[float, float, str]
+"""Done, of how many, and what to say of it."""
+
+
+def follow(
+    socket: str | None,
+    stream: Callable[[Client], AsyncGenerator[ProgressLine | AnswerLine, None]],
+    answer_type: type[AnswerLine],
+    how: Callable[[ProgressLine], How],
+    label: str,
+) -> AnswerLine:
+    """Show the progress of a stream on standard error, and return its answer. Raises what the client raises."""
+
+    async def run(client: Client) -> AnswerLine:
+        bar = Progress(
+            TextColumn(label),
+            BarColumn(bar_width=BAR_WIDTH),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            console=stderr(),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        with bar:
+            task = bar.add_task("", total=None)
+            async with aclosing(stream(client)) as lines:
+                async for line in lines:
+                    if isinstance(line, answer_type):
+                        return line
+                    done, total, text = how(line)  # type: ignore[arg-type]  # what is no answer is progress
+                    bar.update(task, completed=done, total=total, description=text)
+        raise Unavailable("the answer did not come; ask again")
+
+    return ask(socket, run)

@@ -1,0 +1,89 @@
+"""``peerd rtt``: round trips, as network coordinates predict them and as measured."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from peerd.admin_models import Peer, Rtt
+from peerd.cli.options import Output, OutputOption, SocketOption, ask
+from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
+from peerd.errors import ExitCode
+
+UNSETTLED_ERROR: Final = 1.0
+_NODE: Final = "Full id, unique first digits of one, or host:port."
+
+
+def rtt(
+    first: Annotated[str | None, typer.Argument(metavar="[A]", help=_NODE)] = None,
+    second: Annotated[str | None, typer.Argument(metavar="[B]", help=f"{_NODE} A then pings B.")] = None,
+    socket: SocketOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the round trip between nodes A and B; with A alone, from this node to A; with none, to each known node.
+
+    The prediction comes with the relative error that the coordinates state. Exit code 1 when A does not reach B, 3 when
+    A did not answer.
+
+    Examples: peerd rtt; peerd rtt 3fa9; peerd rtt 3fa9 10.0.0.7:7420
+    """
+    if first is None:
+        _show_known(ask(socket, lambda client: client.peers()), output)
+        return
+    source, target = (None, first) if second is None else (first, second)
+    found = ask(socket, lambda client: client.rtt(target, source))
+    if output is Output.JSON:
+        print_json(found)
+    else:
+        _show(found)
+    if found.reason is not None:
+        raise typer.Exit(ExitCode.PARTIAL)
+    if not found.is_reached:
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+def predicted(value_s: float | None, error: float | None) -> str:
+    """ "4.2 ms +- 11 %"; a young node's coordinate says little yet."""
+    if value_s is None:
+        return "-"
+    if error is None:
+        return seconds(value_s)
+    return f"{seconds(value_s)} +- {100 * error:.0f} %{', not settled' if error >= UNSETTLED_ERROR else ''}"
+
+
+def _show(found: Rtt) -> None:
+    if found.reason is not None:
+        measured = f"not measured: {found.source.id[:8]} {found.reason}"
+    elif not found.is_reached:
+        measured = f"{found.target.id[:8]} did not answer {found.source.id[:8]}; see `peerd doctor reach`"
+    elif found.measured_s is None:
+        measured = "it answers, but the round trip could not be timed"
+    else:
+        measured = seconds(found.measured_s)
+    print_facts(
+        stdout(),
+        [
+            ("from", f"{found.source.id} at {found.source.address}"),
+            ("to", f"{found.target.id} at {found.target.address}"),
+            ("predicted", predicted(found.predicted_s, found.prediction_error)),
+            ("measured", measured),
+        ],
+    )
+
+
+def _show_known(peers: list[Peer], output: Output) -> None:
+    timed = sorted(peers, key=lambda peer: (peer.rtt_s is None, peer.rtt_s or 0.0, peer.id))
+    if output is Output.JSON:
+        fields = {"id", "address", "rtt_s", "predicted_rtt_s", "prediction_error"}
+        print_json({"peers": [peer.model_dump(mode="json", include=fields) for peer in timed]})
+        return
+    console = stdout()
+    if not timed:
+        console.print("no other node is known: this one is alone, or has not joined yet")
+        return
+    rows = [
+        (peer.id, peer.address, seconds(peer.rtt_s), predicted(peer.predicted_rtt_s, peer.prediction_error))
+        for peer in timed
+    ]
+    print_table(console, ("node", "address", "measured", "predicted"), rows)

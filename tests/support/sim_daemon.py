@@ -1,0 +1,113 @@
+"""A daemon on a node of a simulated ring: the admin API, the client and the command line see the real overlay at work.
+
+Virtual time runs as fast as it can while somebody waits for an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+import peerd.client
+from peerd.client import Client
+from peerd.config import LoadedConfig, load_config
+from peerd.daemon.admin import admin_app
+from peerd.daemon.tasks import cancel_and_wait, spawn
+from peerd.ids import NodeId
+from peerd.node import Node
+from peerd.sim.simulation import Place, Simulation
+from tests.support.fake_daemon import FakeMetrics
+
+STEP_S = 0.05
+
+
+class SimLinks:
+    """The links of a simulated node."""
+
+    def __init__(self, simulation: Simulation, place: Place) -> None:
+        self._simulation = simulation
+        self._place = place
+
+    def links(self) -> Sequence[object]:
+        """Those that are up."""
+        return [other for other in self._simulation.nodes if self.link_to(other.id)]
+
+    def link_to(self, peer_id: NodeId) -> object | None:
+        """The peer, when there is a link."""
+        peer = self._simulation.find(peer_id).peer
+        return peer if self._place.driver.is_linked(peer) else None
+
+    def misbehaviour(self, peer_id: NodeId) -> float:
+        """Nobody misbehaves."""
+        return 0.0
+
+
+class SimDaemon:
+    """Implements `peerd.daemon.admin_view.Subject` for one node of a simulation."""
+
+    def __init__(self, simulation: Simulation, place: Place) -> None:
+        self.simulation = simulation
+        self.place = place
+        self.links = SimLinks(simulation, place)
+        self.metrics = FakeMetrics()
+        self.loop_lag_s = 0.0
+        self.uptime_s = 1.0
+        self.disabled_plugins: dict[str, str] = {}
+        self.loaded: LoadedConfig = load_config(environment={})
+        self.stop_reasons: list[str] = []
+
+    @property
+    def identity(self) -> None:
+        """Simulated nodes have no certificates."""
+
+    @property
+    def node(self) -> Node:
+        """The node."""
+        return self.place.node
+
+    def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
+        """As the daemon does, without links to close."""
+
+        async def run() -> tuple[str, ...]:
+            ended: asyncio.Future[tuple[str, ...]] = asyncio.get_running_loop().create_future()
+            self.node.drain(timeout_s, ended.set_result)
+            return await ended
+
+        return spawn(run(), name="drain")
+
+    def request_stop(self, reason: str) -> None:
+        """Noted."""
+        self.stop_reasons.append(reason)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """The real client; meanwhile virtual time runs."""
+
+        async def run() -> None:
+            while True:
+                self.simulation.run_for(STEP_S)
+                await asyncio.sleep(0)
+
+        running = spawn(run(), name="virtual time")
+        try:
+            async with Client("/nowhere/admin.sock", transport=httpx.ASGITransport(admin_app(self))) as client:
+                yield client
+        finally:
+            await cancel_and_wait([running])
+
+    def answer_commands(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have every command ask this daemon."""
+
+        def run_sync(call: Callable[[Client], Coroutine[Any, Any, Any]], address: str) -> Any:
+            async def run() -> Any:
+                async with self.client() as client:
+                    return await call(client)
+
+            return asyncio.run(run())
+
+        monkeypatch.setattr(peerd.client, "run_sync", run_sync)

@@ -1,0 +1,400 @@
+"""Commands that look at the ring or leave it, from the command line down to a simulated ring of real nodes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+
+from peerd.admin_models import History, Verdict
+from peerd.api import Plugin
+from peerd.cli.main import main
+from peerd.cli.peers import conclusions, folded
+from peerd.cli.ring_drawing import dot, mermaid
+from peerd.client import DaemonBusy
+from peerd.daemon.admin_survey import ReachTests
+from peerd.errors import Unavailable
+from peerd.ids import format_id
+from peerd.overlay.survey_reach import Reachability
+from peerd.sim.simulation import Place, Simulation
+from tests.support.sim_daemon import SimDaemon
+from tests.support.simulation import ring as grown
+
+
+class Slow(Plugin):
+    """Hands over when it is told to."""
+
+    name: ClassVar[str] = "slow"
+
+    def drain(self, done: Callable[[], None]) -> None:
+        """Later, or never."""
+        self.done = done
+
+
+@pytest.fixture(scope="module")
+def simulation() -> Simulation:
+    return grown(12, seed=11, settle_s=120.0)
+
+
+@pytest.fixture
+def daemon(simulation: Simulation, monkeypatch: pytest.MonkeyPatch) -> SimDaemon:
+    fake = SimDaemon(simulation, simulation.nodes[0])
+    fake.answer_commands(monkeypatch)
+    return fake
+
+
+def of(count: int, seed: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> SimDaemon:
+    """A daemon on a ring of this test alone."""
+    fake = SimDaemon((simulation := grown(count, seed=seed, settle_s=120.0, **options)), simulation.nodes[0])
+    fake.answer_commands(monkeypatch)
+    return fake
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    """Standard output of a command that ends with ``code``."""
+    got = main([*arguments])
+    captured = capsys.readouterr()
+    assert got == code, (captured.out, captured.err)
+    return captured.out
+
+
+def ask(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    """The JSON of a command."""
+    return json.loads(run(capsys, *arguments, "-o", "json", code=code))
+
+
+def test_ring_is_drawn_whole(daemon: SimDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "ring")
+    assert "12 nodes, consistent" in text and "faulty" not in text
+    for place in daemon.simulation.nodes:
+        assert re.search(rf"^{format_id(place.id)} +{place.peer.address} +ready +11 ", text, re.MULTILINE)
+
+
+def test_ring_as_json_has_this_nodes_view_and_everybody(daemon: SimDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["ring", "-o", "json"], ["ring", "--format", "json"]):
+        found = json.loads(run(capsys, *arguments))
+        assert found["id"] == format_id(daemon.place.id) and len(found["smaller"]) == 8
+        assert [node["id"] for node in found["nodes"]] == sorted(
+            format_id(place.id) for place in daemon.simulation.nodes
+        )
+        assert found["outcome"] == "consistent" and found["cycles"] == [12]
+
+
+def test_ring_of_one_daemon(daemon: SimDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "leaf set complete" in run(capsys, "ring", "--local")
+    assert "nodes" not in ask(capsys, "ring", "--local")
+
+
+def test_ring_as_graphs(daemon: SimDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = sorted(daemon.simulation.nodes, key=lambda place: place.id)[:2]
+    text = run(capsys, "ring", "--format", "dot")
+    assert text.startswith("digraph ring {") and text.rstrip().endswith("}")
+    assert f'"{format_id(first.id)}" -> "{format_id(second.id)}";' in text and text.count("->") == 12
+    text = run(capsys, "ring", "--format", "mermaid")
+    assert text.startswith("flowchart LR\n") and f"n{format_id(first.id)} --> n{format_id(second.id)}" in text
+
+
+def test_what_a_node_calls_itself_cannot_break_out_of_a_graph() -> None:
+    from peerd.admin_models import RingNode
+
+    node = RingNode(
+        id="a" * 32,
+        address='x"];evil:1',
+        is_ready=True,
+        may_serve=False,
+        is_leaving=False,
+        leaf_set_members=0,
+        successor=None,
+        ring_size=1.0,
+        partition_suspected=False,
+    )
+    assert 'x?]?evil:1"' in dot([node]) and "color=red" in dot([node])
+    assert "stroke:red" in mermaid([node]) and 'x"' not in mermaid([node])
+
+
+@pytest.mark.parametrize(
+    "words", [["--local", "--check"], ["--local", "--format", "dot"], ["--check", "--format", "dot"]]
+)
+def test_ring_options_that_contradict(daemon: SimDaemon, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert main(["ring", *words]) == 2
+    assert "--format" in capsys.readouterr().err
+
+
+def test_check_of_a_consistent_ring(daemon: SimDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "ring", "--check").startswith("12 nodes, consistent: one cycle, 12 nodes answered in ")
+    found = ask(capsys, "ring", "--check")
+    assert found["outcome"] == "consistent" and found["problems"] == found["unanswered"] == []
+
+
+def test_check_with_a_dead_node_is_partial_and_then_fine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon = of(12, 13, monkeypatch)
+    dead = daemon.simulation.nodes[5]
+    daemon.simulation.silence(dead)
+    text = run(capsys, "ring", "--check", code=3)
+    assert f"no answer: {dead.peer} does not answer, and is listed by" in text and "doctor reach" in text
+    daemon.simulation.run_for(120.0)
+    assert "11 nodes, consistent" in run(capsys, "ring", "--check")
+
+
+def test_check_finds_a_leaf_set_that_is_not_mutual(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon = of(12, 14, monkeypatch)
+    forgetful, forgotten = daemon.simulation.nodes[3], daemon.simulation.nodes[8]
+    state = forgetful.node.overlay.state
+    state.leaves.remove(forgotten.id)
+    text = run(capsys, "ring", "--check", code=1)
+    assert f"wrong: {forgotten.peer} lists {forgetful.peer}, which does not list it" in text
+
+
+def test_reach(daemon: SimDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "doctor", "reach")
+    assert "132 tested, 0 failed" in text and "each tested all others" in text and "FAILS" not in text
+    found = ask(capsys, "doctor", "reach", "--targets", "3")
+    assert found["outcome"] == "all" and found["pairs_tested"] == 36 and found["targets_each"] == 3
+    assert 0 < found["rtt_median_s"] <= found["rtt_max_s"]
+
+
+def test_reach_names_the_broken_pair(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon = of(8, 15, monkeypatch)
+    one, other = daemon.simulation.nodes[2], daemon.simulation.nodes[6]
+    daemon.simulation.network.cut(one.index, other.index)
+    daemon.simulation.network.cut(other.index, one.index)
+    text = run(capsys, "doctor", "reach", code=1)
+    assert text.count("FAILS") == 2 and "2 failed" in text and "node.advertise" in text
+    found = ask(capsys, "doctor", "reach", code=1)
+    pairs = {(pair["source"], pair["target"]) for pair in found["failed"]}
+    assert pairs == {(format_id(one.id), format_id(other.id)), (format_id(other.id), format_id(one.id))}
+
+
+def test_reach_with_a_dead_node_is_partial(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon = of(6, 16, monkeypatch)
+    daemon.simulation.silence(daemon.simulation.nodes[4])
+    found = ask(capsys, "doctor", "reach", code=3)
+    assert [node["id"] for node in found["dead"]] == [format_id(daemon.simulation.nodes[4].id)]
+    assert found["failed"] == [] and found["outcome"] == "partial"
+
+
+def test_rtt_between_two_nodes_by_every_kind_of_name(daemon: SimDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = daemon.simulation.nodes[3], daemon.simulation.nodes[7]
+    for first, second in (
+        (format_id(one.id), format_id(other.id)),
+        (format_id(one.id)[:8].upper(), other.peer.address),
+        (one.peer.address, format_id(other.id)[:6]),
+    ):
+        found = ask(capsys, "rtt", first, second)
+        assert (found["source"]["id"], found["target"]["id"]) == (format_id(one.id), format_id(other.id))
+        assert found["is_reached"] and found["predicted_s"] > 0 and 0 <= found["prediction_error"] < 1.5
+        true_s = daemon.simulation.network.rtt_s(one.port, other.port)
+        assert found["measured_s"] == pytest.approx(true_s, rel=0.5)
+
+
+def test_rtt_from_this_node(daemon: SimDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "rtt", format_id(daemon.simulation.nodes[5].id)[:10])
+    assert format_id(daemon.place.id) in text and re.search(r"predicted +[\d.]+ .*\+- \d+ %", text)
+    assert re.search(r"measured +[\d.]+ ms", text)
+    assert len(run(capsys, "rtt").splitlines()) == 12
+    assert len(ask(capsys, "rtt")["peers"]) == 11
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["zz"], "is no node: give the first digits of an id"),
+        (["0" * 31 + "1"], "is known: give the first digits"),
+        (["", "x"], "at least 1 character"),
+        (["nonsense:port"], "is no address: expected host:port"),
+    ],
+)
+def test_rtt_of_nobody(daemon: SimDaemon, capsys: pytest.CaptureFixture[str], words: list[str], answer: str) -> None:
+    assert main(["rtt", *words]) == 1
+    assert answer in capsys.readouterr().err
+
+
+def test_rtt_of_an_ambiguous_prefix_and_of_one_node(daemon: SimDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = [format_id(place.id) for place in daemon.simulation.nodes]
+    digit = next(first for first in "0123456789abcdef" if sum(text.startswith(first) for text in ids) > 1)
+    assert main(["rtt", digit]) == 1
+    assert "give more digits" in capsys.readouterr().err
+    assert main(["rtt", ids[0]]) == 1
+    assert "name two nodes" in capsys.readouterr().err
+
+
+def test_rtt_to_a_dead_node_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon = of(6, 17, monkeypatch)
+    dead, other = daemon.simulation.nodes[4], daemon.simulation.nodes[2]
+    daemon.simulation.silence(dead)
+    text = run(capsys, "rtt", other.peer.address, dead.peer.address, code=1)
+    assert "did not answer" in text and "doctor reach" in text
+    assert "not measured" in run(capsys, "rtt", dead.peer.address, other.peer.address, code=3)
+
+
+def test_route_compares_the_way_with_the_direct_one(daemon: SimDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    target = daemon.simulation.nodes[9]
+    text = run(capsys, "route", format_id(target.id))
+    assert f"{format_id(target.id)} at {target.peer.address}" in text and "1 hop, " in text
+    assert "measured" in text and "predicted" in text and "so far" in text
+    found = ask(capsys, "route", format_id(target.id))
+    assert found["direct"]["is_reached"] and found["total_rtt_s"] == pytest.approx(found["hops"][0]["rtt_s"])
+    found = ask(capsys, "route", format_id(daemon.place.id))
+    assert found["hops"] == [] and found["direct"] is None
+
+
+def test_history_of_a_peer_that_died(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon = of(8, 18, monkeypatch)
+    dead = max(daemon.simulation.nodes[1:], key=lambda place: place.id)
+    assert "nobody that was asked has suspected it" in run(capsys, "peers", "--history", dead.peer.address)
+    daemon.simulation.silence(dead)
+    daemon.simulation.run_for(120.0)
+    text = run(capsys, "peers", "--history", format_id(dead.id)[:8])
+    assert "suspected" in text and "removed" in text
+    found = ask(capsys, "peers", "--history", format_id(dead.id))
+    assert found["state"] == "departed" and [each["verdict"] for each in found["verdicts"]][-1] == "removed"
+    around = ask(capsys, "peers", "--history", format_id(dead.id), "--around")
+    assert len(around["asked"]) == 6 and around["silent"] == []
+    assert {each["observer"] for each in around["verdicts"]} >= {each["observer"] for each in found["verdicts"]}
+    assert len(around["verdicts"]) > len(found["verdicts"])
+    assert around["verdicts"] == sorted(around["verdicts"], key=lambda each: float(each["at"]))
+    assert main(["peers", "--around"]) == 2
+    capsys.readouterr()
+    table = run(capsys, "peers")
+    assert re.search(rf"^{format_id(dead.id)} .* departed .* silent, removed .* ago", table, re.MULTILINE)
+    assert ask(capsys, "peers")["departed"][0]["has_left"] is False
+    assert main(["peers", "--history", "zz"]) == 1
+    assert "is known" in capsys.readouterr().err
+
+
+def test_status_names_what_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon = of(20, 19, monkeypatch)
+    assert "ready: in the ring" in run(capsys, "status") and "PARTITION" not in run(capsys, "status")
+    daemon.simulation.partition(daemon.simulation.nodes[:4], daemon.simulation.nodes[4:])
+    daemon.simulation.run_until(lambda: not daemon.node.overlay.state.may_serve, limit_s=120.0)
+    assert ask(capsys, "status")["lease_held"] is False
+    assert "degraded: in the ring" in run(capsys, "status")
+    daemon.simulation.run_until(lambda: daemon.node.overlay.state.mass_loss.is_suspected, limit_s=300.0)
+    text = run(capsys, "status")
+    assert re.search(r"PARTITION SUSPECTED: \d+ nodes", text)
+
+
+# Draining
+
+
+def test_drain_hands_over_leaves_and_stays(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon = of(8, 20, monkeypatch)
+    text = run(capsys, "drain")
+    assert text.startswith("drained in ") and "stays up" in text and daemon.stop_reasons == []
+    assert main(["healthcheck"]) == 1
+    assert "drained: out of the ring" in capsys.readouterr().err
+    assert "drained: out of the ring" in run(capsys, "status")
+    assert main(["ring", "--check"]) == 69
+    assert "has left the ring; ask another one" in capsys.readouterr().err
+    others = SimDaemon(daemon.simulation, daemon.simulation.nodes[3])
+    others.answer_commands(monkeypatch)
+    daemon.simulation.run_for(5.0)
+    assert "7 nodes, consistent" in run(capsys, "ring", "--check")
+    assert ask(capsys, "drain", "--stop")["unfinished"] == []
+    assert others.stop_reasons == ["drained"]
+
+
+def test_a_plugin_that_does_not_hand_over_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon = of(5, 21, monkeypatch, plugins=lambda index: (Slow(),))
+    text = run(capsys, "drain", "--timeout", "30s", code=3)
+    assert "not handed over within 30s: slow" in text
+    assert not daemon.node.is_ready and daemon.node.is_stopped
+
+
+@pytest.mark.parametrize("timeout", ["soon", "-3s"])
+def test_a_bad_timeout(daemon: SimDaemon, capsys: pytest.CaptureFixture[str], timeout: str) -> None:
+    assert main(["drain", "--timeout", timeout]) == 2
+    assert "--timeout" in capsys.readouterr().err
+    assert not daemon.node.is_stopped
+
+
+async def test_readiness_while_draining() -> None:
+    simulation = grown(5, seed=22, plugins=lambda index: (Slow(),))
+    place: Place = simulation.nodes[1]
+    daemon = SimDaemon(simulation, place)
+    async with daemon.client() as client:
+        ended: list[tuple[str, ...]] = []
+        place.node.drain(60.0, ended.append)
+        place.node.drain(5.0, ended.append)
+        simulation.run_for(1.0)
+        health = await client.ready()
+        assert health.status == "failing"
+        assert [check.detail for check in health.checks if not check.ok] == ["draining: waiting for slow"]
+        assert (await client.status()).state == "draining" and (await client.status()).draining == ["slow"]
+        assert place.node.overlay.is_ready, "it is in the ring until everything is handed over"
+        slow = place.node.plugins["slow"]
+        assert isinstance(slow, Slow)
+        slow.done()
+        slow.done()
+        simulation.run_for(1.0)
+        assert ended == [(), ()] and place.node.is_stopped
+        with pytest.raises(DaemonBusy, match="has left the ring"):
+            async for _ in client.reach():
+                pass
+
+
+@pytest.mark.parametrize("command", [["ring"], ["ring", "--check"], ["doctor", "reach"], ["rtt", "1"], ["drain"]])
+def test_without_a_daemon_each_says_what_to_do(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    assert main([*command, "--socket", "/nowhere/admin.sock"]) == 69
+    assert "start one with `peerd run`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", [["ring"], ["peers"], ["route"], ["rtt"], ["drain"], ["doctor", "reach"]], ids=" ".join
+)
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    assert f"peerd {' '.join(command)}" in run(capsys, *command, "--help").partition("Example")[2]
+
+
+async def test_one_reachability_test_at_a_time_and_whoever_hangs_up_ends_it() -> None:
+    simulation = grown(5, seed=23, settle_s=60.0)
+    daemon = SimDaemon(simulation, simulation.nodes[0])
+    tests = ReachTests(daemon)
+    async with daemon.client():
+        first = tests.start(64)
+        await anext(first)
+        with pytest.raises(Unavailable, match="is under way"):
+            tests.start(64)
+        await first.aclose()
+        assert isinstance([item async for item in tests.start(64)][-1], Reachability)
+        assert isinstance([item async for item in tests.start(64)][-1], Reachability)
+
+
+def test_conclusions_name_a_starved_accuser_and_count_refutations() -> None:
+    def verdict(kind: str, observer: str, lag_s: float = 0.0, accuser: str | None = None) -> Verdict:
+        return Verdict(
+            at=1.0, verdict=kind, evidence="silent", silence_s=20.0, lag_s=lag_s, accuser=accuser, observer=observer
+        )
+
+    starved, other, unknown = "a" * 32, "b" * 32, "c" * 32
+    told = [
+        verdict("suspected", starved, 3.0),
+        verdict("removed", starved, 4.5),
+        verdict("accused", other, 9.0, starved),
+        verdict("accused", other, 0.0, unknown),
+        verdict("cleared", other),
+    ]
+    repeated = [*told[2:4], *told[2:4], verdict("removed", other), *told[2:4]]
+    assert [(each.accuser, times) for each, times in folded(repeated)] == [
+        (starved, 2),
+        (unknown, 2),
+        (None, 1),
+        (starved, 1),
+        (unknown, 1),
+    ]
+    found = History(id="d" * 32, address=None, state="member", verdicts=told, silent=["e" * 32])
+    assert conclusions(found) == [
+        "aaaaaaaa was itself up to 4.5 s late when it accused: look at that machine first",
+        "refuted 1 time: it was alive after all",
+        "others accused it: cccccccc; --around, or `peerd peers --history` there, says why",
+        "asked in vain: eeeeeeee",
+    ]
