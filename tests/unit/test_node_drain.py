@@ -12,6 +12,9 @@ from tests.support.simulation import ring
 
 log: list[str] = []
 
+SERVICES = ("records", "groups")
+"""Every node has them; they hand over last."""
+
 
 class First(Plugin):
     """Hands over when the test says so."""
@@ -55,12 +58,12 @@ def test_the_last_plugin_hands_over_first_and_the_ring_closes_without_a_suspicio
     simulation, place = grown(30, seed=4)
     ended: list[tuple[str, ...]] = []
     place.node.drain(60.0, ended.append)
-    assert ended == [] and waiting(place) == ["second", "first"]
+    assert ended == [] and waiting(place) == ["second", "first", *SERVICES]
     simulation.run_for(1.0)
     assert log == ["second"] and not place.node.is_ready and place.node.overlay.is_ready
     plugin(place, "second").done()
     simulation.run_for(1.0)
-    assert log == ["second", "first"] and waiting(place) == ["first"]
+    assert log == ["second", "first"] and waiting(place) == ["first", *SERVICES]
     plugin(place, "first").done()
     simulation.run_for(1.0)
     assert ended == [()] and place.node.is_stopped and log[2:] == ["second stops", "first stops"]
@@ -80,7 +83,7 @@ def test_time_runs_out() -> None:
     simulation.run_for(29.0)
     assert ended == [] and not place.node.is_stopped
     simulation.run_for(2.0)
-    assert ended == [("second", "first")] and place.node.is_stopped
+    assert ended == [("second", "first", *SERVICES)] and place.node.is_stopped
     plugin(place, "second").done()  # too late, and harmless
     simulation.run_for(1.0)
     assert len(ended) == 1
@@ -95,7 +98,7 @@ def test_a_stop_in_the_middle_ends_it_and_later_ones_are_told_at_once() -> None:
     simulation.run_for(1.0)
     place.node.stop("in a hurry")
     simulation.run_for(1.0)
-    assert ended == [("first",)]
+    assert ended == [("first", *SERVICES)]
     place.node.drain(30.0, ended.append)
     simulation.run_for(1.0)
-    assert ended == [("first",), ()]
+    assert ended == [("first", *SERVICES), ()]
