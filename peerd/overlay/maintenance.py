@@ -74,7 +74,8 @@ class Maintenance:
     def was_away(self) -> None:
         """This node was not running for a while: it may have been given up, so it asks before it serves or accuses."""
         self._host.count("peerd_overlay_absences_total")
-        self._membership.verify_neighbours()
+        for member in self.state.leaves:
+            self._membership.exchange(member)
         self._tell_lease()
 
     def _tell_lease(self) -> None:

@@ -322,7 +322,8 @@ class Membership:
         """``accuser`` removed these: probe those of ours that have been silent for a heartbeat."""
         state = self.state
         for node_id in failed:
-            if state.is_known(node_id) and state.silence_s(node_id) > state.config.heartbeat_interval / 2:
+            is_quiet = state.silence_s(node_id) > state.config.heartbeat_interval / 2
+            if is_quiet and node_id not in state.suspects and state.is_known(node_id):
                 peer = self._known(node_id)
                 if peer is not None:
                     state.history.note(node_id, "accused", "reported", state.silence_s(node_id), accuser.id)
