@@ -7,9 +7,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
@@ -33,6 +36,18 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=_PATIENT,
 )
+
+
+@pytest.fixture(autouse=True)
+def _no_log_handler_stays() -> Iterator[None]:
+    """A test that sets logging up, as the daemon does, must not have the next one's output begin with log lines."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    for handler in root.handlers[:]:
+        if isinstance(handler.formatter, structlog.stdlib.ProcessorFormatter):
+            root.removeHandler(handler)
+    root.setLevel(level)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
