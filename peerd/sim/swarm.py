@@ -179,7 +179,7 @@ class SeedRun:
         self._states.count("two rings", count_rings(simulation) > 1)
         live = simulation.live_nodes()
         kept = max(1, round(self.plan.core_share * len(live)))
-        core = set(self._rng.sample(range(len(live)), kept))
+        core = self._core(live, kept)
         self._states.count("half the ring died at once", 2 * kept <= len(live) > 2)
         for position, place in enumerate(live):
             if position not in core:
@@ -191,6 +191,14 @@ class SeedRun:
                 simulation.restart(place)
         self.result.core = kept
         self.faults.note(f"{kept} of {len(live)} nodes live on: {[place.index for place in simulation.live_nodes()]}")
+
+    def _core(self, live: list[Place], kept: int) -> set[int]:
+        """Positions of those that live on, somebody of the ring among them: newcomers alone never found one."""
+        core = self._rng.sample(range(len(live)), kept)
+        members = [position for position, place in enumerate(live) if place.node.is_ready]
+        if members and not any(live[position].node.is_ready for position in core):
+            core[0] = self._rng.choice(members)
+        return set(core)
 
     def _repair(self) -> float:
         simulation, checkers = self.simulation, [kind() for kind in QUIESCENT]

@@ -184,3 +184,16 @@ def test_a_seed_that_restarts_alone_joins_the_ring_that_it_remembers() -> None:
     ring.restart(ring.nodes[0])
     ring.run_for(0.1)
     ring.settle(limit_s=10.0)
+
+
+def test_when_everybody_has_lost_their_place_the_ring_comes_back() -> None:
+    ring = OverlayRing(seed=31)
+    ring.grow(20, spacing_s=0.05)
+    for place in ring.nodes:
+        for peer in place.node.overlay.leaf_set().members():
+            place.node.overlay.membership.remove(peer, "test", is_told=False)
+        for peer in place.node.overlay.table_peers():
+            place.node.overlay.membership.remove(peer, "test", is_told=False)
+    assert not any(place.node.is_ready for place in ring.nodes)
+    ring.settle(limit_s=300.0)
+    assert not ring.wrong_lookups(20)
