@@ -83,10 +83,15 @@ class DepartedPeers:
         departed = self._peers.get(node_id)
         return departed is not None and now - departed.since < self._disbelief_s
 
-    def recent(self, now: float, count: int) -> tuple[NodeId, ...]:
-        """The latest removals that are worth telling, oldest first."""
-        latest = list(self._peers.items())[-count:]
-        return tuple(node_id for node_id, departed in latest if now - departed.since < self._disbelief_s)
+    def recent(self, now: float, within_s: float, count: int) -> tuple[NodeId, ...]:
+        """Members removed lately, at most ``count``, the latest first."""
+        found: list[NodeId] = []
+        for node_id, departed in reversed(self._peers.items()):
+            if len(found) == count or now - departed.since >= within_s:
+                break
+            if departed.was_member:
+                found.append(node_id)
+        return tuple(found)
 
     def may_answer(self, node_id: NodeId, now: float) -> bool:
         """A removed peer was heard: whether to probe it. The first time at once, then less and less often."""

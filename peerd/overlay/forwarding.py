@@ -22,6 +22,8 @@ from peerd.overlay.routing import Decision, Step, next_step
 from peerd.overlay.state import OverlayState
 
 HELD_MAX: Final = 1024
+VOUCH_DOUBT_S: Final = 1.0
+"""When a message is stuck at a vouch of that age, the voucher is asked again."""
 DETOURS_MAX: Final = 2
 """Hops of one message through whoever vouches for a peer; one more, and it waits instead."""
 ACCEPTED: Final = RouteAck(True)
@@ -148,11 +150,15 @@ class Forwarder:
     def _step_at_root(self, key: NodeId, transit: Transit, excluded: Container[NodeId]) -> Decision:
         """This node knows nobody closer that it can reach: deliver, when it may; pass on, when others can reach one."""
         state = self.state
-        voucher = state.vouches.owner_beyond(key, state.own, self._host.now()) if len(state.vouches) else None
-        if voucher is None:
+        vouch = state.vouches.owner_beyond(key, state.own, self._host.now()) if len(state.vouches) else None
+        if vouch is None:
             return Decision(Step.DELIVER if state.may_serve else Step.WAIT)
-        is_stuck = voucher.id in excluded or voucher.id == transit.came_from or transit.route.detours >= DETOURS_MAX
-        return Decision(Step.WAIT) if is_stuck else Decision(Step.FORWARD, voucher)
+        voucher = vouch.voucher
+        if voucher.id in excluded or voucher.id == transit.came_from or transit.route.detours >= DETOURS_MAX:
+            if self._host.now() - vouch.at > VOUCH_DOUBT_S:
+                self._membership.exchange(voucher)  # it may not see that peer itself any more
+            return Decision(Step.WAIT)
+        return Decision(Step.FORWARD, voucher)
 
     def _upcall(self, route: Route, key: NodeId, hop: PeerRef) -> PeerRef | None:
         if route.type_id == LookupProbe.TYPE_ID:

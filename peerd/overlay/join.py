@@ -314,10 +314,6 @@ class Joiner:
         self._tell_ready(True)
 
     def _announce(self) -> None:
-        leaves = self.state.leaves.snapshot()
-        full, short = Announce(leaves.smaller, leaves.larger), Announce((), ())
-        for peer in self.state.leaves:
-            self._host.send(peer, full)
-        for peer in self.state.table:
-            if peer.id not in self.state.leaves:
-                self._host.send(peer, short)
+        message = Announce((), ())  # every member has just seen this node's leaf set
+        for peer in dict.fromkeys(known_peers(self.state.leaves, self.state.table)):
+            self._host.send(peer, message)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 from peerd.api import Priority
-from peerd.messages import PeerRef
 from peerd.overlay.membership import NO_HEARTBEAT, SUSPICION_SHARE, Membership
 from peerd.overlay.messages import Heartbeat
 from peerd.overlay.state import OverlayState
@@ -38,7 +37,6 @@ class Maintenance:
         self._ticks = 0
         self._is_settling = False
         self._had_lease = True
-        self._settled: tuple[PeerRef | None, PeerRef | None] = (None, None)
         self._heartbeat_due = float("inf")
 
     def start(self) -> None:
@@ -58,8 +56,7 @@ class Maintenance:
         state, now = self.state, self._host.now()
         heartbeat_s = state.config.heartbeat_interval
         state.history.lag_s = max(0.0, now - self._heartbeat_due)
-        self._heartbeat_due = now + heartbeat_s
-        self._host.set_timer("heartbeat", heartbeat_s)
+        self._arm_heartbeat()
         if state.lease.note_event(now):
             self.was_away()
         self._membership.judge()
@@ -70,6 +67,11 @@ class Maintenance:
         patience_s = max(SUSPICION_SHARE * state.config.failure_timeout, HEARTBEATS_MISSED * heartbeat_s)
         if right is not None and state.silence_s(right.id) > patience_s + LAG_STRETCH * state.history.lag_s:
             self._membership.suspect(right, NO_HEARTBEAT)
+
+    def _arm_heartbeat(self) -> None:
+        interval_s = self.state.config.heartbeat_interval
+        self._heartbeat_due = self._host.now() + interval_s
+        self._host.set_timer("heartbeat", interval_s)
 
     def was_away(self) -> None:
         """This node was not running for a while: it may have been given up, so it asks before it serves or accuses."""
@@ -111,6 +113,8 @@ class Maintenance:
         left = leaves.left_neighbour()
         if left is not None:
             self._membership.exchange(left)
+            self._host.cancel_timer("heartbeat")  # it has just heard from this node
+            self._arm_heartbeat()
         for voucher in state.vouches.vouchers()[:VOUCHERS_ASKED_MAX]:
             self._membership.exchange(voucher)
         if left is None or self._ticks % RANDOM_EVERY == 0:
@@ -126,10 +130,6 @@ class Maintenance:
     def settle(self) -> None:
         """The leaf set changed a moment ago."""
         self._is_settling = False
-        leaves = self.state.leaves
-        neighbours = (leaves.left_neighbour(), leaves.right_neighbour())
-        if neighbours != self._settled:
-            self._settled = neighbours
-            self._membership.verify_neighbours()
+        self._membership.verify_neighbours(only_new=True)
         if not self.state.leaves.is_complete:
             self._membership.repair()

@@ -14,7 +14,7 @@ from typing import Final
 from peerd.api import Priority
 from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
-from peerd.overlay.messages import FailureNotice, LeafSetProbe, LeafSetReply, Leave
+from peerd.overlay.messages import FailureNotice, LeafSetProbe, LeafSetReply, Leave, Ping, Pong
 from peerd.overlay.state import OverlayState
 from peerd.telemetry.schema import PeerFailed, PeerSuspected
 
@@ -33,10 +33,12 @@ REPRIEVES_MAX: Final = 4
 ISOLATION_TIMEOUTS: Final = 4
 """After so many times ``failure_timeout`` without hearing anybody, a node believes that all others are gone."""
 
+_PING: Final = Ping()
+
 
 @dataclass(slots=True)
 class Probe:
-    """An exchange under way with one peer."""
+    """An exchange, or only a check, under way with one peer."""
 
     peer: PeerRef
     evidence: str
@@ -46,8 +48,14 @@ class Probe:
     reprieves: int = 0
     is_down: bool = False
     """The driver could not get a link: this is more than silence."""
+    is_confirmed: bool = False
+    """Another member has removed it meanwhile."""
     is_search: bool = False
     """It looks for a removed peer."""
+    is_check: bool = False
+    """Only whether it is alive is asked."""
+    is_short: bool = False
+    """The next message is a ping: most that are in doubt are dead, and leaf sets are long."""
     sent_at: float = 0.0
     is_timed: bool = False
     """The link was up when it was sent."""
@@ -64,6 +72,7 @@ class Membership:
         self._is_unsure = False
         self._withheld: dict[NodeId, tuple[PeerRef, str]] = {}
         self._isolated_since = 0.0
+        self._verified: tuple[PeerRef | None, PeerRef | None] = (None, None)
 
     @property
     def is_probing(self) -> bool:
@@ -93,12 +102,15 @@ class Membership:
             if peer.id in wanted and peer.id not in self._probes:
                 self.exchange(peer)
 
-    def exchange(self, peer: PeerRef, evidence: str = "silent", *, is_reported: bool = False) -> None:
+    def exchange(
+        self, peer: PeerRef, evidence: str = "silent", *, is_reported: bool = False, is_check: bool = False
+    ) -> None:
         """Swap leaf sets with a peer now; silence twice removes it (or forgets it as a candidate)."""
         state = self.state
         if peer.id == state.own or peer.id in self._probes or len(self._probes) >= PROBES_MAX:
             return
-        probe = self._probes[peer.id] = Probe(peer, evidence, is_reported, self._host.now())
+        probe = Probe(peer, evidence, is_reported, self._host.now(), is_check=is_check, is_short=is_check)
+        self._probes[peer.id] = probe
         if not state.is_known(peer.id):
             state.candidates[peer.id] = peer
         self._send(probe)
@@ -106,7 +118,8 @@ class Membership:
     def _search(self, peer: PeerRef) -> None:
         """Probe a removed peer, once. Nobody is told of it as a candidate, and nothing follows from its silence."""
         if peer.id not in self._probes and len(self._probes) < PROBES_MAX:
-            self._probes[peer.id] = probe = Probe(peer, "departed", False, self._host.now(), is_search=True)
+            probe = Probe(peer, "departed", False, self._host.now(), is_search=True, is_short=True)
+            self._probes[peer.id] = probe
             self._send(probe)
 
     def suspect(self, peer: PeerRef, evidence: str, *, is_reported: bool = False) -> None:
@@ -115,7 +128,7 @@ class Membership:
         if peer.id in state.suspects or not state.is_known(peer.id):
             return
         self._mark(peer, evidence)
-        self.exchange(peer, evidence, is_reported=is_reported)
+        self.exchange(peer, evidence, is_reported=is_reported, is_check=evidence != NO_HEARTBEAT)
         if peer.id not in self._probes:
             del state.suspects[peer.id]  # too many probes under way; whoever trips over it next asks again
 
@@ -167,7 +180,7 @@ class Membership:
         probe.sent_at, probe.is_timed = self._host.now(), self._host.is_linked(peer)
         self._host.request(
             peer,
-            state.probe_message(),
+            _PING if probe.is_short else state.probe_message(),
             state.proximity.timeout_s(peer.id, probe.attempts),
             lambda reply, source: self._answered(probe, reply, source),
             lambda: self._silent(probe),
@@ -177,17 +190,25 @@ class Membership:
     def _answered(self, probe: Probe, reply: Message, source: PeerRef) -> None:
         if self._probes.get(source.id) is not probe:
             return
-        if not isinstance(reply, LeafSetReply):
+        if not isinstance(reply, Pong | LeafSetReply):
             self._silent(probe)
             return
         self.state.answered(source, self._host.now() - probe.sent_at, reply.coordinate, is_timed=probe.is_timed)
         self.state.lease.confirm(source.id, probe.sent_at)
+        # Alive here, and given up elsewhere: then it matters who sees whom.
+        is_asked = not probe.is_check or probe.is_reported or probe.is_confirmed
+        if isinstance(reply, Pong) and is_asked and probe.reprieves < REPRIEVES_MAX:
+            probe.reprieves += 1
+            probe.is_short = False
+            self._send(probe)
+            return
         if source.id in self.state.suspects:
             self.state.history.note(source.id, "cleared", "answered")
         self._finish(probe)
         if source.id in self.state.departed:
             self._welcome_back(source)
-        self.learn(source, reply)
+        if isinstance(reply, LeafSetReply):
+            self.learn(source, reply)
         self.state.note_coordinate(source.id, reply.coordinate)
         self._check_drained()
 
@@ -203,6 +224,7 @@ class Membership:
             probe.attempts = 0  # it spoke meanwhile: alive, the answer was lost
             probe.reprieves += 1
         probe.attempts += 1
+        probe.is_short = True
         if probe.attempts < state.config.probe_attempts or self._is_early(probe):
             if peer.id not in state.suspects and state.is_known(peer.id):
                 self._mark(peer, probe.evidence)
@@ -210,8 +232,10 @@ class Membership:
             self._host.set_timer("probe_retry", min(pause_s, state.config.ack_timeout_max), peer.id)
             return
         self._finish(probe)
-        self._is_unsure = True
-        if state.is_known(peer.id) and state.is_isolated:
+        if not state.is_known(peer.id):
+            self._is_unsure = True
+            self.remove(peer, probe.evidence, is_told=False)
+        elif state.is_isolated:
             self._withhold(peer, probe.evidence)
         else:
             self.remove(peer, probe.evidence, is_told=not probe.is_reported)
@@ -223,7 +247,7 @@ class Membership:
         Of a neighbour whose heartbeats stopped the whole silence counts; of others, only from the first probe on.
         """
         state, node_id = self.state, probe.peer.id
-        if probe.is_down or probe.is_reported or not state.is_known(node_id):
+        if probe.is_down or probe.is_reported or probe.is_confirmed or not state.is_known(node_id):
             return False
         if probe.evidence == NO_HEARTBEAT:
             return state.silence_s(node_id) < state.config.failure_timeout
@@ -322,6 +346,9 @@ class Membership:
         """``accuser`` removed these: probe those of ours that have been silent for a heartbeat."""
         state = self.state
         for node_id in failed:
+            probe = self._probes.get(node_id)
+            if probe is not None:
+                probe.is_confirmed = True
             is_quiet = state.silence_s(node_id) > state.config.heartbeat_interval / 2
             if is_quiet and node_id not in state.suspects and state.is_known(node_id):
                 peer = self._known(node_id)
@@ -382,10 +409,15 @@ class Membership:
                 self._host.set_timer("second_opinion", state.config.vouch_delay)
         self.repair()
 
-    def verify_neighbours(self) -> None:
-        """Exchange with both neighbours: the right one must be alive, and both must agree who is next to whom."""
-        for neighbour in (self.state.leaves.right_neighbour(), self.state.leaves.left_neighbour()):
-            if neighbour is not None:
+    def verify_neighbours(self, *, only_new: bool = False) -> None:
+        """Exchange with both neighbours: the right one must be alive, and both must agree who is next to whom.
+
+        ``only_new``: not with one that was asked since it became the neighbour.
+        """
+        leaves = self.state.leaves
+        before, self._verified = self._verified, (leaves.right_neighbour(), leaves.left_neighbour())
+        for neighbour, verified in zip(self._verified, before, strict=True):
+            if neighbour is not None and not (only_new and neighbour == verified):
                 self.exchange(neighbour)
 
     def repair(self) -> None:

@@ -29,6 +29,8 @@ ISOLATION_PEERS_MIN: Final = 3
 """With at least so many known peers, all silent at once, the fault is more likely this node's."""
 VOUCH_EXCHANGES: Final = 3
 """A neighbour's vouch stands for so many times ``exchange_interval``."""
+RETOLD_TIMEOUTS: Final = 2
+"""A removal is told in exchanges for so many times ``failure_timeout``."""
 PARTITION_PEERS_MIN: Final = 4
 """Fewer peers lost at once are no sign of a partition."""
 
@@ -172,8 +174,8 @@ class OverlayState:
         self.leaves_changed()
 
     def recently_failed(self) -> tuple[NodeId, ...]:
-        """The latest removals, for peers to check."""
-        return self.departed.recent(self.host.now(), FAILED_MAX)
+        """The latest removals, for peers to check: some have missed the notice."""
+        return self.departed.recent(self.host.now(), RETOLD_TIMEOUTS * self.config.failure_timeout, FAILED_MAX)
 
     def probe_message(self) -> LeafSetProbe:
         """This node's leaf set as a question."""

@@ -60,8 +60,8 @@ class Vouches:
         """Who vouches for anybody, each once."""
         return tuple({vouch.voucher.id: vouch.voucher for vouch in self._vouches.values()}.values())
 
-    def owner_beyond(self, key: NodeId, own: NodeId, now: float) -> PeerRef | None:
-        """Through whom to reach the vouched peer that is closer to ``key`` than this node; ``None``: there is none."""
+    def owner_beyond(self, key: NodeId, own: NodeId, now: float) -> Vouch | None:
+        """The vouch for the peer that is closer to ``key`` than this node; ``None``: there is none."""
         best: Vouch | None = None
         best_closeness = closeness(key, own)
         for node_id, vouch in list(self._vouches.items()):
@@ -69,7 +69,7 @@ class Vouches:
                 del self._vouches[node_id]
             elif closeness(key, node_id) < best_closeness:
                 best, best_closeness = vouch, closeness(key, node_id)
-        return None if best is None else best.voucher
+        return best
 
     def voucher_of(self, node_id: NodeId, now: float) -> PeerRef | None:
         """Who still sees a peer that this node has removed."""

@@ -8,7 +8,7 @@ from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.overlay.departed import DEPARTED_MAX, DepartedPeers, MassLoss
 from peerd.overlay.history import NOTES_MAX, PEERS_MAX, History
-from peerd.overlay.vouching import VOUCHED_MAX, Vouches
+from peerd.overlay.vouching import VOUCHED_MAX, Vouch, Vouches
 
 
 def peer(number: int) -> PeerRef:
@@ -30,8 +30,8 @@ def test_hearsay_is_disbelieved_for_a_while() -> None:
     departed = departed_of(1, 2)
     assert departed.is_disbelieved(NodeId(1), 59.0)
     assert not departed.is_disbelieved(NodeId(1), 60.0)
-    assert departed.recent(10.0, 1) == (NodeId(2),)
-    assert departed.recent(61.0, 5) == ()
+    assert departed.recent(10.0, 60.0, 1) == (NodeId(2),)
+    assert departed.recent(61.0, 60.0, 5) == ()
 
 
 def test_one_is_looked_for_at_a_time_and_ever_less_often() -> None:
@@ -120,7 +120,7 @@ def test_a_vouched_peer_owns_its_keys_until_the_vouch_lapses() -> None:
     vouches.heard(voucher, [peer(50)], 5.0)
     assert not len(vouches), "too soon after the removal: the neighbour may not know yet"
     vouches.heard(voucher, [peer(50), peer(60)], 10.0)
-    assert vouches.owner_beyond(NodeId(49), own, 20.0) == voucher
+    assert vouches.owner_beyond(NodeId(49), own, 20.0) == Vouch(voucher, 10.0)
     assert vouches.owner_beyond(NodeId(41), own, 20.0) is None
     assert vouches.vouchers() == (voucher,)
     assert vouches.owner_beyond(NodeId(49), own, 71.0) is None
