@@ -116,8 +116,8 @@ def run(
             documents.append({"experiment": experiment.name, "rows": rows, "errors": errors})
         else:
             _print(experiment, rows)
-        for error in errors:
-            stderr().print(f"peerd lab: {error}", markup=False, highlight=False, soft_wrap=True)
+        for text in errors:
+            stderr().print(f"peerd lab: {text}", markup=False, highlight=False, soft_wrap=True)
     if output is Output.JSON:
         print_json(documents)
     if failed:

@@ -31,6 +31,8 @@ STYLE: Final = {
 }
 NO_METADATA: Final = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 PNG_DPI: Final = 150
+HEADROOM: Final = 1.08
+"""How much higher than the highest point an axis ends."""
 
 
 def require() -> None:
@@ -90,7 +92,9 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
     if chart.y_is_log:
         axes.set_yscale("log")
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(
+            0, HEADROOM * max((point[3] for line in chart.lines for point in line.points), default=1.0) or 1.0
+        )
 
 
 def _draw_bars(axes: Any, chart: Chart) -> None:

@@ -66,7 +66,7 @@ def churn_charts(found: Sequence[Row]) -> list[Chart]:
     """Lookups that fail, their delay, and traffic, against session time."""
     ticks = values(found, "session_min")
 
-    def chart(name: str, title: str, y: str, **columns: str) -> Chart:
+    def chart(name: str, title: str, y: str, *, y_is_log: bool = False, **columns: str) -> Chart:
         by = ("nodes", "topology", "loss")
         several = len(columns) > 1
         made = [
@@ -74,7 +74,9 @@ def churn_charts(found: Sequence[Row]) -> list[Chart]:
             for label, column in columns.items()
             for line in lines(found, "session_min", column, *by, name=label if several else "")
         ]
-        return Chart(name, title, "median session time, minutes", y, tuple(made), x_is_log=True, x_ticks=ticks)
+        return Chart(
+            name, title, "median session time, minutes", y, tuple(made), x_is_log=True, y_is_log=y_is_log, x_ticks=ticks
+        )
 
     return [
         chart(
@@ -84,7 +86,14 @@ def churn_charts(found: Sequence[Row]) -> list[Chart]:
             lost="lost_per_mille",
             wrong="wrong_per_mille",
         ),
-        chart("churn-delay", "Time of a lookup under churn", "seconds", median="delay_p50_s", p95="delay_p95_s"),
+        chart(
+            "churn-delay",
+            "Time of a lookup under churn",
+            "seconds",
+            y_is_log=True,
+            median="delay_p50_s",
+            p95="delay_p95_s",
+        ),
         chart("churn-bytes", "Traffic under churn", "bytes a second a node", bytes="bytes_per_s"),
     ]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from peerd.lab.charts import Chart, lines, values
-from peerd.lab.experiment import Column, Experiment, Notify, Point, Row, Settings
+from peerd.lab.experiment import Column, Experiment, Notify, Point, Row, Settings, Values
 from peerd.lab.overlay import rows
 from peerd.lab.simulated import lookups_action, simulate
 from peerd.sim.report import ScenarioReport
@@ -91,6 +91,11 @@ def _lookups(phase: str, when: str) -> tuple[Column, ...]:
     )
 
 
+SHARES: Final = {VANISH: (0.1, 0.2, 0.3, 0.4, 0.5), PARTITION: (0.5, 0.1)}
+VARIANTS: Final[tuple[Values, ...]] = tuple(
+    {"fault": fault, "share": share} for fault, shares in SHARES.items() for share in shares
+)
+
 EXPERIMENTS: Final = (
     Experiment(
         "overlay/failure",
@@ -110,9 +115,6 @@ EXPERIMENTS: Final = (
         ),
         measure=measure,
         charts=charts,
-        variants=(
-            *({"fault": VANISH, "share": share} for share in (0.1, 0.2, 0.3, 0.4, 0.5)),
-            *({"fault": PARTITION, "share": share} for share in (0.5, 0.1)),
-        ),
+        variants=VARIANTS,
     ),
 )
