@@ -35,6 +35,7 @@ GROUPS: Final = {
     "cluster": "peerd.cli.cluster:app",
     "config": "peerd.cli.config:app",
     "sim": "peerd.cli.sim:app",
+    "lab": "peerd.cli.lab:app",
     "doctor": "peerd.cli.doctor:app",
 }
 HELP_WIDTH_MAX: Final = 120

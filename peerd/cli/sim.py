@@ -172,6 +172,7 @@ def print_report(report: ScenarioReport, verdict: Verdict | None, console: Conso
             for row in report.lookups
         ],
     )
+    _print_repairs(report, console)
     _print_workloads(report, console)
     calls = [
         (
@@ -189,6 +190,22 @@ def print_report(report: ScenarioReport, verdict: Verdict | None, console: Conso
     if verdict is not None:
         checks.append(("", "determinism", str(verdict)))
     _print_rows(console, "Checks", ("at", "what", "result"), checks)
+
+
+def _print_repairs(report: ScenarioReport, console: Console) -> None:
+    _print_rows(
+        console,
+        "Whole again",
+        ("phase", "waited from", "for"),
+        [
+            (
+                row.phase,
+                f"{row.begun_s:.1f} s",
+                f"{row.took_s:.1f} s" if row.took_s is not None else f"not within {row.limit_s:g} s: {row.detail}",
+            )
+            for row in report.repairs
+        ],
+    )
 
 
 def _print_workloads(report: ScenarioReport, console: Console) -> None:

@@ -44,6 +44,19 @@ class CheckResult:
 
 
 @dataclass
+class RepairSummary:
+    """One wait for a whole ring."""
+
+    phase: str
+    begun_s: float
+    limit_s: float
+    took_s: float | None = None
+    """``None``: longer than the limit."""
+    detail: str = ""
+    """What did not hold at the end."""
+
+
+@dataclass
 class PhaseSummary:
     """What one phase cost."""
 
@@ -73,6 +86,7 @@ class ScenarioReport:
     dropped: dict[str, int] = field(default_factory=dict)
     phases: list[PhaseSummary] = field(default_factory=list)
     checks: list[CheckResult] = field(default_factory=list)
+    repairs: list[RepairSummary] = field(default_factory=list)
     lookups: list[LookupSummary] = field(default_factory=list)
     workloads: list[LookupReport] = field(default_factory=list)
     churn: list[ChurnReport] = field(default_factory=list)

@@ -16,7 +16,7 @@ from peerd.sim.fault_actions import Fault, inject
 from peerd.sim.network import State
 from peerd.sim.plugins import load_plugin, plugin_factory
 from peerd.sim.records import RecordSink
-from peerd.sim.report import CheckResult, LookupSummary, PhaseSummary, ScenarioReport
+from peerd.sim.report import CheckResult, LookupSummary, PhaseSummary, RepairSummary, ScenarioReport
 from peerd.sim.rng import random_id
 from peerd.sim.scenario import Phase, Scenario
 from peerd.sim.simulation import Place, Simulation
@@ -41,20 +41,11 @@ def run_scenario(
     ``plugins`` replaces what the scenario's ``protocols`` tables say. Raises `ConfigError` for a scenario that asks
     for what is not there.
     """
-    runner = Runner(scenario, scenario.seed if seed is None else seed, sink, plugins)
-    begun = time.perf_counter()
-    try:
-        runner.run(progress)
-    except SimulationFailure as failure:
-        runner.report.failure = str(failure)
-    finally:
-        runner.simulation.close()
-    runner.finish(time.perf_counter() - begun)
-    return runner.report
+    return Runner(scenario, scenario.seed if seed is None else seed, sink, plugins).execute(progress)
 
 
 class Runner:
-    """One run of one scenario."""
+    """One run of one scenario: `execute`, then look at ``simulation`` if the report does not say enough."""
 
     def __init__(
         self,
@@ -87,6 +78,18 @@ class Runner:
         self._phase_ends_s = 0.0
         self._workloads: list[Workload] = []
 
+    def execute(self, progress: Progress = lambda phase, now: None) -> ScenarioReport:
+        """As `run_scenario`."""
+        begun = time.perf_counter()
+        try:
+            self.run(progress)
+        except SimulationFailure as failure:
+            self.report.failure = str(failure)
+        finally:
+            self.simulation.close()
+        self.finish(time.perf_counter() - begun)
+        return self.report
+
     def run(self, progress: Progress) -> None:
         """All phases. Raises `SimulationFailure`."""
         self.simulation.start(self.scenario.nodes, spacing_s=self.scenario.spacing_s)
@@ -116,6 +119,9 @@ class Runner:
         for summary in report.lookups:
             if summary.success < summary.success_min and report.failure is None:
                 report.failure = f"{summary.success:.4f} of the lookups named the root, not {summary.success_min}"
+        for repair in report.repairs:
+            if repair.took_s is None and report.failure is None:
+                report.failure = f"{repair.phase}: the ring is not whole after {repair.limit_s:g} s: {repair.detail}"
         for outcome in report.workloads:
             for what, share, most in (
                 ("went astray", outcome.wrong_share, outcome.wrong_max),
@@ -179,6 +185,8 @@ class Runner:
                 self._begin_workload(action)
             case actions.WaitReady():
                 simulation.run_until(simulation.is_ready, limit_s=action.limit_s)
+            case actions.WaitWhole():
+                self._wait_whole(action)
             case actions.Check():
                 self._check(action)
             case actions.Call():
@@ -281,6 +289,19 @@ class Runner:
             self._rng.choice(live).node.overlay.lookup(key, answered, timeout_s)
         except Unavailable:
             summary.refused += 1
+
+    def _wait_whole(self, action: actions.WaitWhole) -> None:
+        simulation = self.simulation
+        begun = simulation.now
+        repair = RepairSummary(self._phase, begun, action.limit_s)
+        self.report.repairs.append(repair)
+        checkers = [BY_NAME[checker]() for checker in action.checkers]
+        while offences := next((found for checker in checkers if (found := checker.check(simulation))), None):
+            if simulation.now >= begun + action.limit_s:
+                repair.detail = offences[0]
+                return
+            self._run_to(min(simulation.now + action.poll_s, begun + action.limit_s))
+        repair.took_s = simulation.now - begun
 
     def _check(self, action: actions.Check) -> None:
         name = ", ".join(action.checkers)

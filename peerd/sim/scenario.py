@@ -10,14 +10,14 @@ from __future__ import annotations
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from peerd.errors import ConfigError
 from peerd.overlay.config import OverlayConfig
 from peerd.services.groups.config import GroupsConfig
-from peerd.sim.checkers import BY_NAME, USUAL
+from peerd.sim.checkers import BY_NAME, QUIESCENT, USUAL
 from peerd.sim.churn import ChurnSettings
 from peerd.sim.fault_actions import FAULTS, AnyFault
 from peerd.sim.network import NetworkConfig
@@ -133,18 +133,35 @@ class WaitReady(Action):
     limit_s: Seconds = Field(default=120.0, gt=0, description="Fail after this long, seconds.")
 
 
-class Check(Action):
-    """Ask checkers; the run fails if anything does not hold."""
+class Asking(Action):
+    """Base of what asks checkers."""
 
-    do: Literal["check"]
     checkers: tuple[str, ...] = Field(default=USUAL, description="Which: " + ", ".join(BY_NAME) + ".")
 
     @model_validator(mode="after")
-    def _check_names(self) -> Check:
+    def _check_names(self) -> Self:
         for name in self.checkers:
             if name not in BY_NAME:
                 raise ValueError(f"no checker {name!r}{nearest(name, list(BY_NAME))}")
         return self
+
+
+class Check(Asking):
+    """Ask checkers; the run fails if anything does not hold."""
+
+    do: Literal["check"]
+
+
+class WaitWhole(Asking):
+    """Run until nothing that the checkers ask for is missing any more, and report how long that took."""
+
+    do: Literal["wait_whole"]
+    checkers: tuple[str, ...] = Field(
+        default=tuple(kind for kind, checker in BY_NAME.items() if checker in QUIESCENT),
+        description="What a whole ring is: " + ", ".join(BY_NAME) + ".",
+    )
+    limit_s: Seconds = Field(default=300.0, gt=0, description="Give up after this long, seconds; the run then fails.")
+    poll_s: Seconds = Field(default=1.0, gt=0, description="How often to ask, seconds.")
 
 
 class Call(Action):
@@ -171,6 +188,7 @@ AnyAction = Annotated[
     | ChurnTrace
     | Workload
     | WaitReady
+    | WaitWhole
     | Check
     | Call,
     Field(discriminator="do"),
@@ -260,6 +278,7 @@ _ACTIONS: Final[dict[str, type[BaseModel]]] = {
     "churn_trace": ChurnTrace,
     "workload": Workload,
     "wait_ready": WaitReady,
+    "wait_whole": WaitWhole,
     "check": Check,
     "call": Call,
 }

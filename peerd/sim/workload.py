@@ -76,6 +76,8 @@ class LookupReport:
     duration_s: float = 0.0
     node_seconds: float = 0.0
     hops_sum: int = 0
+    hop_counts: list[int] = field(default_factory=list)
+    """How many of the delivered ones took 0, 1, 2... hops."""
     path_s_sum: float = 0.0
     direct_s_sum: float = 0.0
     """Straight from the source to the node that delivered; both sums without probes that never left their source."""
@@ -127,6 +129,12 @@ class LookupReport:
     def stretch(self) -> float:
         """Path time over direct latency, ratio of means."""
         return self.path_s_sum / self.direct_s_sum if self.direct_s_sum else 1.0
+
+    def count_hops(self, hops: int) -> None:
+        """Of one more delivered probe."""
+        self.hops_sum += hops
+        self.hop_counts += [0] * (hops + 1 - len(self.hop_counts))
+        self.hop_counts[hops] += 1
 
     def quantile_s(self, share: float) -> float:
         """Time that this share of the delivered ones took at most; 0 when there were none."""
@@ -237,7 +245,7 @@ class Workload(Watcher):
         report.right += delivery.node.id == root
         report.wrong += delivery.node.id != root
         report.moved += root != probe.root
-        report.hops_sum += probe.hops
+        report.count_hops(probe.hops)
         elapsed_s = simulation.now - probe.sent_at
         report.times_s.append(elapsed_s)
         target = simulation.places[delivery.node.id]

@@ -1,0 +1,205 @@
+"""``peerd lab``: experiments that reproduce the figures of papers in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from peerd.cli.options import Output, duration_s
+from peerd.cli.output import print_json, print_table, seconds, stderr, stdout
+from peerd.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from peerd.lab.experiment import Experiment, Point, Row, Settings
+    from peerd.lab.pool import Watch
+    from peerd.lab.store import Store
+
+NODES_MAX: Final = 100_000
+JOBS_MAX: Final = 1024
+
+app = typer.Typer(help="Experiments that reproduce the figures of papers in the simulator.", no_args_is_help=True)
+FormatOption = Annotated[Output, typer.Option("-o", "--output", "--format", help="For people, or for programs.")]
+
+
+@app.command("list")
+def list_(output: FormatOption = Output.TABLE) -> None:
+    """What experiments there are, and what they reproduce."""
+    from peerd.lab.registry import EXPERIMENTS
+
+    if output is Output.JSON:
+        print_json([_described(experiment) for experiment in EXPERIMENTS.values()])
+        return
+    headings = ("name", "what", "reproduces", "nodes", "simulations", "measured")
+    print_table(stdout(), headings, (_listed(experiment) for experiment in EXPERIMENTS.values()))
+
+
+def _described(experiment: Experiment) -> Row:
+    return {
+        "name": experiment.name,
+        "title": experiment.title,
+        "reproduces": experiment.reproduces,
+        "settings": {name: getattr(experiment.full, name) for name in experiment.full.__slots__},
+        "quick": {name: getattr(experiment.quick, name) for name in experiment.quick.__slots__},
+        "columns": {column.key: column.meaning for column in experiment.columns},
+    }
+
+
+def _listed(experiment: Experiment) -> tuple[object, ...]:
+    full = experiment.full
+    sizes = ", ".join(f"{nodes:,}" for nodes in full.nodes)
+    points = len(experiment.points(full))
+    return experiment.name, experiment.title, experiment.reproduces, sizes, points, seconds(full.duration_s)
+
+
+@app.command()
+def run(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Such as overlay/hops; overlay is all of the overlay's.")
+    ],
+    seed: Annotated[int, typer.Option(min=0, max=1 << 62, help="What all randomness comes from.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Repeat with so many seeds, counting from --seed.")] = 1,
+    nodes: Annotated[str | None, typer.Option(metavar="N,N...", help="Sizes of the ring.")] = None,
+    duration: Annotated[str | None, typer.Option(metavar="TIME", help='Virtual time measured, such as "10m".')] = None,
+    lookups: Annotated[int | None, typer.Option(min=1, max=10_000_000, help="About so many in that time.")] = None,
+    topology: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]WHAT",
+            help="A model (euclidean, sphere, transit-stub, constant), a latency file (.txt, .npz), or a .toml with a "
+            "table [topology]. Repeat it to compare several.",
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=JOBS_MAX, help="Simulations at a time, a process each.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to see how it works.")] = False,
+    out: Annotated[Path, typer.Option(metavar="DIR", file_okay=False, help="Results go to DIR/NAME/.")] = Path("lab"),
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the points that a run before has left there.")] = False,
+    charts: Annotated[bool, typer.Option("--charts/--no-charts", help="Draw charts (SVG).")] = True,
+    png: Annotated[bool, typer.Option("--png", help="Draw them as PNG, too.")] = False,
+    output: FormatOption = Output.TABLE,
+) -> None:
+    """Run experiments: print a table, write results.json, results.csv and charts.
+
+    Exits with 0, or 1 when a simulation failed, 2 for an unknown name or option, 78 for a topology that cannot be used.
+    """
+    from peerd.lab.drawing import require
+    from peerd.lab.experiment import chosen
+    from peerd.lab.registry import find
+
+    try:
+        experiments = find(names)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error), param_hint="NAME") from error
+    choices = {
+        "seed": seed,
+        "seeds": seeds,
+        "nodes": _sizes(nodes),
+        "duration_s": None if duration is None else duration_s(duration, "--duration"),
+        "lookups": lookups,
+        "topologies": tuple(topology) if topology else None,
+    }
+    plans = [(each, chosen(each.quick if quick else each.full, **choices)) for each in experiments]
+    if charts or png:
+        require()
+    kinds = ("svg", "png") if png else ("svg",) if charts else ()
+    failed = False
+    documents: list[Row] = []
+    _check_topologies([settings for _, settings in plans])
+    for experiment, settings in plans:
+        rows, errors = _run(experiment, settings, out, jobs, resume, kinds)
+        failed |= bool(errors)
+        if output is Output.JSON:
+            documents.append({"experiment": experiment.name, "rows": rows, "errors": errors})
+        else:
+            _print(experiment, rows)
+        for text in errors:
+            stderr().print(f"peerd lab: {text}", markup=False, highlight=False, soft_wrap=True)
+    if output is Output.JSON:
+        print_json(documents)
+    if failed:
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+def _sizes(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    words = text.split(",")
+    if not all(word.strip().isdecimal() and 1 <= int(word) <= NODES_MAX for word in words):
+        raise typer.BadParameter(f"expected sizes from 1 to {NODES_MAX}, such as 100,300", param_hint="--nodes")
+    return tuple(dict.fromkeys(int(word) for word in words))
+
+
+def _check_topologies(plans: Sequence[Settings]) -> None:
+    """So that a bad file is told of before anything runs."""
+    from peerd.lab.topologies import check
+
+    for topology in dict.fromkeys(topology for settings in plans for topology in settings.topologies):
+        check(topology, plans[0].seed)
+
+
+def _run(
+    experiment: Experiment, settings: Settings, out: Path, jobs: int, resume: bool, kinds: Sequence[str]
+) -> tuple[list[Row], list[str]]:
+    """Rows in the order of the points, and what went wrong."""
+    from peerd.lab.pool import run_points
+    from peerd.lab.store import Store
+
+    store, points = Store(out / experiment.name), experiment.points(settings)
+    errors: list[str] = []
+    by_key = {point.digest: row for point in points if resume and (row := store.kept(point)) is not None}
+    with _progress(experiment, len(points), len(by_key)) as (advance, watch):
+        for result in run_points([point for point in points if point.digest not in by_key], jobs, watch):
+            if result.row is None:
+                errors.append(f"{result.point}: {result.error}")
+            else:
+                by_key[result.point.digest] = result.row
+                store.keep(result.point, result.row)
+            advance()
+    found = [(point, by_key[point.digest]) for point in points if point.digest in by_key]
+    errors += [f"{point}: {row['failure']}" for point, row in found if row.get("failure") is not None]
+    derived = experiment.derive([row for _, row in found])
+    if derived:
+        store.finish(experiment, settings, derived)
+        _draw(experiment, derived, store, kinds)
+    return derived, errors
+
+
+def _draw(experiment: Experiment, rows: Sequence[Row], store: Store, kinds: Sequence[str]) -> None:
+    from peerd.lab.drawing import draw
+
+    for chart in experiment.charts(rows):
+        for kind in kinds if not chart.is_empty else ():
+            store.add_file(f"{chart.name}.{kind}", draw(chart, kind))
+
+
+@contextmanager
+def _progress(experiment: Experiment, total: int, done: int) -> Iterator[tuple[Callable[[], None], Watch]]:
+    """A bar where there is a terminal: what to call after each point, and with each phase of one."""
+    errors = stderr()
+    if not errors.is_terminal:
+        yield (lambda: None), (lambda point, phase, now: None)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True) as progress:
+        task = progress.add_task(experiment.name, total=total, completed=done)
+
+        def watch(point: Point, phase: str, now_s: float) -> None:
+            progress.update(task, description=f"{point}: {phase}, t={now_s:.0f} s")
+
+        yield (lambda: progress.advance(task)), watch
+
+
+def _print(experiment: Experiment, rows: Sequence[Row]) -> None:
+    """Columns that are lists are for results.json and charts."""
+    columns = [
+        column for column in experiment.columns if not any(isinstance(row.get(column.key), dict | list) for row in rows)
+    ]
+    headings = [column.heading for column in columns]
+    cells = ([column.cell(row) for column in columns] for row in rows)
+    console = stdout()
+    print_table(console, headings, cells, title=f"{experiment.name}: {experiment.title}")
+    console.print()

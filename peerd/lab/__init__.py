@@ -1,0 +1,1 @@
+"""Experiments that reproduce the figures of papers in the simulator: ``peerd lab``. See docs/lab.md."""

@@ -1,0 +1,88 @@
+"""Charts as data: what experiments make, and `peerd.lab.drawing` draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series: (x, y, lowest, highest) a point; over several seeds, y is the mean."""
+
+    label: str
+    points: tuple[tuple[float, float, float, float], ...]
+    is_reference: bool = False
+    """Computed, not measured: drawn without marks, in grey."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One part of every bar."""
+
+    label: str
+    heights: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Lines over numbers, or stacked bars over ``categories``. ``name`` is the name of its file."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    lines: tuple[Line, ...] = ()
+    categories: tuple[str, ...] = ()
+    stacks: tuple[Stack, ...] = ()
+    x_is_log: bool = False
+    y_is_log: bool = False
+    x_ticks: tuple[float, ...] = field(default=())
+    """Where the axis is marked; empty: wherever it suits."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return not (any(line.points for line in self.lines) or self.stacks)
+
+
+def lines(rows: Iterable[dict[str, Any]], x: str, y: str, *by: str, name: str = "") -> tuple[Line, ...]:
+    """A line for each combination of the columns ``by``: ``y`` over ``x``, with the range over seeds.
+
+    Columns that are the same in all rows are not named. Rows without a value are left out.
+    """
+    rows = list(rows)
+    naming = [column for column in by if len({row[column] for row in rows}) > 1]
+    found: dict[tuple[Any, ...], dict[float, list[float]]] = {}
+    for row in rows:
+        group = found.setdefault(tuple(row[column] for column in by), {})
+        if row.get(x) is not None and row.get(y) is not None:
+            group.setdefault(row[x], []).append(row[y])
+    made = []
+    for values, group in found.items():
+        words = [_name(column, value) for column, value in zip(by, values, strict=True) if column in naming]
+        label = ", ".join(([name] if name else []) + words) or y
+        points = tuple((at, fmean(several), min(several), max(several)) for at, several in sorted(group.items()))
+        made.append(Line(label, points))
+    return tuple(made)
+
+
+def reference(label: str, points: Sequence[tuple[float, float]]) -> Line:
+    """What theory says."""
+    return Line(label, tuple((x, y, y, y) for x, y in points), is_reference=True)
+
+
+def values(rows: Iterable[dict[str, Any]], column: str) -> tuple[Any, ...]:
+    """What is in a column, ascending."""
+    return tuple(sorted({row[column] for row in rows if row.get(column) is not None}))
+
+
+def _name(column: str, value: object) -> str:
+    match column, value:
+        case "nodes", int():
+            return f"{value:,} nodes"
+        case "loss", float() | int():
+            return f"{value:.0%} loss"
+    return str(value)

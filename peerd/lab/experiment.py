@@ -1,0 +1,141 @@
+"""What an experiment is: parameters, one simulation a point, the columns of its table, and its charts.
+
+A point is everything that a simulation depends on, so its row is a pure function of it, but for the columns that say
+what the simulation cost. Rows are plain JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from itertools import product
+from typing import Any, Final
+
+from peerd.lab.charts import Chart
+from peerd.lab.topologies import label_of
+
+Row = dict[str, Any]
+Values = Mapping[str, float | str | None]
+Notify = Callable[[str, float], None]
+"""Told of each phase of a simulation that begins, and of the virtual time."""
+
+VERSION: Final = version("peerd")
+COST: Final = frozenset({"processor_s", "node_kib"})
+"""Columns that differ from run to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What users choose. An experiment has one point for each combination of size, topology, seed and variant."""
+
+    nodes: tuple[int, ...]
+    duration_s: float
+    """How long is measured, virtual seconds."""
+    lookups: int
+    """About so many meanwhile (a Poisson process)."""
+    settle_s: float = 600.0
+    """From the last join to what is measured: tables fill."""
+    topologies: tuple[str, ...] = ("euclidean",)
+    seed: int = 1
+    seeds: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One simulation."""
+
+    experiment: str
+    nodes: int
+    topology: str
+    """As `peerd.lab.topologies.table_of` takes it."""
+    duration_s: float
+    lookups: int
+    settle_s: float
+    seed: int
+    variant: Values = field(default_factory=dict)
+
+    def to_json(self) -> Row:
+        """Plain data; `of_json` is its inverse."""
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, data: Row) -> Point:
+        """Raises ``TypeError`` for what is no point."""
+        return cls(**data)
+
+    @property
+    def digest(self) -> str:
+        """The same for the same point of the same version."""
+        text = json.dumps([VERSION, self.to_json()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def parameters(self) -> Row:
+        """The columns that tell one row from another."""
+        return {"nodes": self.nodes, "topology": label_of(self.topology), "seed": self.seed, **self.variant}
+
+    def __str__(self) -> str:
+        return f"{self.experiment} " + " ".join(f"{name}={value}" for name, value in self.parameters.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of the table, and what it means."""
+
+    key: str
+    heading: str
+    meaning: str
+    digits: int = 2
+    """After the decimal point."""
+
+    def cell(self, row: Row) -> float | int | str:
+        """For people."""
+        value = row.get(self.key)
+        if value is None:
+            return "-"
+        if isinstance(value, float):
+            return round(value, self.digits) if self.digits else round(value)
+        return value if isinstance(value, int | str) else json.dumps(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One experiment. ``measure`` runs a point's simulation; it must be importable, as it runs in another process."""
+
+    name: str
+    title: str
+    reproduces: str
+    """Paper and figure."""
+    full: Settings
+    quick: Settings
+    columns: tuple[Column, ...]
+    measure: Callable[[Point, Notify], Row]
+    charts: Callable[[Sequence[Row]], list[Chart]]
+    variants: tuple[Values, ...] = field(default=({},))
+    derive: Callable[[Sequence[Row]], list[Row]] = list
+    """Adds columns that compare rows with each other."""
+
+    def points(self, settings: Settings) -> list[Point]:
+        """In the order of the table."""
+        seeds = range(settings.seed, settings.seed + settings.seeds)
+        return [
+            Point(
+                self.name,
+                nodes,
+                topology,
+                settings.duration_s,
+                settings.lookups,
+                settings.settle_s,
+                seed,
+                variant,
+            )
+            for nodes, topology, variant, seed in product(settings.nodes, settings.topologies, self.variants, seeds)
+        ]
+
+
+def chosen(base: Settings, **choices: Any) -> Settings:
+    """The settings, with whatever is not ``None`` instead."""
+    return replace(base, **{name: value for name, value in choices.items() if value is not None})

@@ -1,0 +1,160 @@
+"""``overlay/hops`` and ``overlay/stretch``: how many hops lookups take in a calm ring, and how much time.
+
+Rowstron and Druschel, *Pastry* (Middleware 2001), figures 4 (mean hops against the number of nodes), 5 (distribution of
+hops) and 6 (distance travelled, relative to the direct distance).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from peerd.ids import DIGIT_VALUES
+from peerd.lab.charts import Chart, Line, lines, reference, values
+from peerd.lab.experiment import Column, Experiment, Notify, Point, Row, Settings
+from peerd.lab.overlay import rows
+from peerd.lab.simulated import lookups_action, simulate
+from peerd.sim.checkers import TableCoverage
+from peerd.sim.simulation import Simulation
+
+ABOVE_LOG: Final = 0.1
+"""How much over log16 N the mean may be."""
+
+
+def expected_hops(nodes: int) -> float:
+    """log16 N."""
+    return math.log(nodes, DIGIT_VALUES) if nodes > 1 else 0.0
+
+
+def measure(point: Point, notify: Notify) -> Row:
+    """A calm ring, whose tables have had time to fill, and lookups from everywhere to everywhere."""
+    phases = [
+        {"name": "settle", "duration_s": point.settle_s},
+        {"name": "lookups", "duration_s": point.duration_s, "actions": [lookups_action(point)]},
+        rows.DRAIN,
+    ]
+    outcome = simulate(point, phases, notify, weigh_at="lookups")
+    filled, share = coverage(outcome.simulation)
+    return {
+        **rows.lookups_row(outcome.report.workloads[0]),
+        "expected_hops": round(expected_hops(point.nodes) + ABOVE_LOG, 4),
+        "full_tables_share": filled,
+        "cells_share": share,
+        "links": links(outcome.simulation),
+        **outcome.cost(),
+    }
+
+
+def coverage(simulation: Simulation) -> tuple[float, float]:
+    """Share of the nodes with no fillable cell of the routing table empty and no entry dead; share of such cells."""
+    checker, live = TableCoverage(), simulation.live_nodes()
+    full = sum(not checker.check_node(simulation, place) for place in live)
+    return round(full / max(len(live), 1), 4), round(checker.filled / max(checker.fillable, 1), 6)
+
+
+def links(simulation: Simulation) -> float:
+    """Open connections of a node, mean."""
+    live = simulation.live_nodes()
+    return round(sum(len(place.driver.links) for place in live) / max(len(live), 1), 2)
+
+
+def hops_charts(found: Sequence[Row]) -> list[Chart]:
+    """Mean hops against size, and their distribution."""
+    sizes = [nodes for nodes in values(found, "nodes") if nodes > 1]
+    theory = reference("log16 N", [(nodes, expected_hops(nodes)) for nodes in sizes])
+    return [
+        Chart(
+            "hops",
+            "Hops of a lookup in a calm ring",
+            "nodes",
+            "mean hops",
+            (*lines(found, "nodes", "mean_hops", "topology", name="measured"), theory),
+            x_is_log=True,
+            x_ticks=tuple(sizes),
+        ),
+        Chart("hops-distribution", "Distribution of hops in a calm ring", "hops", "share of lookups", shares(found)),
+    ]
+
+
+def shares(found: Sequence[Row]) -> tuple[Line, ...]:
+    """Share of the lookups over hops, a line a size and topology."""
+    flat = [
+        {**row, "hops": hops, "share": share} for row in found for hops, share in enumerate(row.get("hops_shares", ()))
+    ]
+    return lines(flat, "hops", "share", "nodes", "topology")
+
+
+def stretch_charts(found: Sequence[Row]) -> list[Chart]:
+    """Stretch against size, a line a topology."""
+    return [
+        Chart(
+            "stretch",
+            "Time of a lookup in a calm ring, relative to the direct way",
+            "nodes",
+            "stretch (ratio of mean latencies)",
+            lines(found, "nodes", "stretch", "topology"),
+            x_is_log=True,
+            x_ticks=values(found, "nodes"),
+        )
+    ]
+
+
+HOPS: Final = Column("mean_hops", "mean hops", "from source to root, of the delivered lookups")
+STRETCH: Final = Column("stretch", "stretch", "latency of the path over the direct latency to the root, ratio of means")
+FULL: Final = Column("full_tables_share", "full tables", "share of nodes with every fillable table cell filled", 3)
+TOPOLOGIES: Final = ("euclidean", "sphere", "transit-stub")
+QUICK: Final = Settings(nodes=(50, 100), duration_s=100.0, lookups=1000, settle_s=100.0)
+
+EXPERIMENTS: Final = (
+    Experiment(
+        "overlay/hops",
+        "hops, cost and state in a calm ring, against its size",
+        "Pastry (Rowstron and Druschel 2001), figures 4 and 5",
+        full=Settings(nodes=(100, 300, 1000, 3000), duration_s=600.0, lookups=20_000),
+        quick=QUICK,
+        columns=(
+            *rows.POINT,
+            *rows.JUDGED,
+            HOPS,
+            Column("expected_hops", "log16 N + 0.1", "what the mean should not exceed"),
+            Column("hops_p50", "p50", "median of the hops"),
+            Column("hops_p95", "p95", "of the hops"),
+            Column("hops_p99", "p99", "of the hops"),
+            STRETCH,
+            FULL,
+            Column("cells_share", "cells", "share of all fillable cells that are filled", 4),
+            *rows.TRAFFIC,
+            Column("links", "links", "open connections of a node, mean", 1),
+            Column("node_kib", "KiB/node", "resident memory of the simulator, a node; differs from run to run", 0),
+            *rows.COST,
+        ),
+        measure=measure,
+        charts=hops_charts,
+    ),
+    Experiment(
+        "overlay/stretch",
+        "latency of lookups relative to the direct way, in several topologies",
+        "Pastry (Rowstron and Druschel 2001), figure 6",
+        full=Settings(
+            nodes=(100, 300, 1000),
+            duration_s=600.0,
+            lookups=20_000,
+            topologies=TOPOLOGIES,
+        ),
+        quick=replace(QUICK, topologies=TOPOLOGIES),
+        columns=(
+            *rows.POINT,
+            *rows.JUDGED,
+            STRETCH,
+            HOPS,
+            Column("delay_p50_s", "p50 s", "median time from sending to delivery, seconds", 3),
+            Column("delay_p95_s", "p95 s", "of that time", 3),
+            FULL,
+            *rows.COST,
+        ),
+        measure=measure,
+        charts=stretch_charts,
+    ),
+)

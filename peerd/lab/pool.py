@@ -1,0 +1,87 @@
+"""Points in processes: each in one of its own, so that its memory is its own and one that dies takes no other along."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from peerd.lab.experiment import Point, Row
+from peerd.lab.registry import EXPERIMENTS
+
+JOBS_MAX = 1024
+Watch = Callable[[Point, str, float], None]
+"""Told of the point, the phase that begins, and the virtual time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of one point: its row, or why there is none."""
+
+    point: Point
+    row: Row | None
+    error: str = ""
+
+
+def run_point(point: Point, notify: Callable[[str, float], None] = lambda phase, now: None) -> Row:
+    """Simulate it here and now. The same row each time, but for what it cost."""
+    return {**point.parameters, **EXPERIMENTS[point.experiment].measure(point, notify)}
+
+
+def run_points(
+    points: Sequence[Point], jobs: int = 1, watch: Watch = lambda point, phase, now: None
+) -> Iterator[Result]:
+    """The results as they come in, from up to ``jobs`` processes at a time. Closing the iterator ends them."""
+    waiting = list(reversed(points))
+    running: dict[Connection, tuple[Point, BaseProcess]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                point = waiting.pop()
+                ours, process = _start(point)
+                running[ours] = point, process
+                watch(point, "start", 0.0)
+            for ready in wait(list(running)):
+                assert isinstance(ready, Connection)
+                point, process = running[ready]
+                try:
+                    kind, content, now_s = ready.recv()
+                except EOFError:
+                    kind, content, now_s = "row", None, 0.0
+                if kind == "phase":
+                    watch(point, content, now_s)
+                    continue
+                del running[ready]
+                ready.close()
+                process.join()
+                yield Result(point, content, "" if content is not None else _ending(process))
+    finally:
+        for connection, (_, process) in running.items():
+            process.terminate()
+            process.join()
+            connection.close()
+
+
+def _start(point: Point) -> tuple[Connection, BaseProcess]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(point, theirs), name=str(point), daemon=True)
+    process.start()
+    theirs.close()
+    return ours, process
+
+
+def _work(point: Point, connection: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    row = run_point(point, lambda phase, now: connection.send(("phase", phase, now)))
+    connection.send(("row", row, 0.0))
+
+
+def _ending(process: BaseProcess) -> str:
+    code = process.exitcode or 0
+    if code < 0:
+        return f"its process was ended by {signal.Signals(-code).name} (SIGKILL: out of memory?)"
+    return f"its process ended with exit code {code}; the lines above say why"

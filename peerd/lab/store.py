@@ -1,0 +1,101 @@
+"""The folder of one experiment's results.
+
+``points/*.json`` has one file a point, written whole or not at all as soon as it is known; ``results.json`` and
+``results.csv`` have all rows of the last run that finished.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from peerd.daemon.durable_files import write_atomically
+from peerd.errors import ConfigError
+from peerd.lab.experiment import VERSION, Experiment, Point, Row, Settings
+
+FORMAT: Final = 1
+MODE: Final = 0o644
+
+
+class Store:
+    """Of one experiment. Raises `ConfigError` when the folder cannot be made or written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._points = folder / "points"
+        try:
+            self._points.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot be made: {error.strerror}", file=str(folder)) from None
+
+    def _file(self, point: Point) -> Path:
+        return self._points / f"{point.nodes}-seed-{point.seed}-{point.digest}.json"
+
+    def keep(self, point: Point, row: Row) -> None:
+        """Write one point's row."""
+        self._write(self._file(point), _json({"format": FORMAT, "point": point.to_json(), "row": row}))
+
+    def kept(self, point: Point) -> Row | None:
+        """The row of a point that ran before, in this version and with these very parameters; ``None`` if none did."""
+        try:
+            data = json.loads(self._file(point).read_bytes())
+            is_same = data["format"] == FORMAT and Point.of_json(data["point"]) == point
+            return dict(data["row"]) if is_same else None
+        except (OSError, ValueError, TypeError, KeyError):
+            return None  # not there, or not ours: it is run again and written over
+
+    def finish(self, experiment: Experiment, settings: Settings, rows: Sequence[Row]) -> None:
+        """Write all rows."""
+        document = {
+            "format": FORMAT,
+            "experiment": experiment.name,
+            "title": experiment.title,
+            "reproduces": experiment.reproduces,
+            "version": VERSION,
+            "settings": {name: getattr(settings, name) for name in Settings.__slots__},
+            "columns": {column.key: column.meaning for column in experiment.columns},
+            "rows": list(rows),
+        }
+        self._write(self.folder / "results.json", _json(document))
+        self._write(self.folder / "results.csv", as_csv(rows).encode())
+
+    def add_file(self, name: str, content: bytes) -> Path:
+        """Another file beside them, such as a chart; its path."""
+        path = self.folder / name
+        self._write(path, content)
+        return path
+
+    def _write(self, path: Path, content: bytes) -> None:
+        try:
+            write_atomically(path, content, MODE)
+        except OSError as error:
+            raise ConfigError(f"cannot be written: {error.strerror}", file=str(path)) from None
+
+
+def _json(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def as_csv(rows: Iterable[Row]) -> str:
+    """A line a row; a table or list within a row becomes columns ``name.key`` and ``name.0``, ``name.1``..."""
+    flat = [dict(_flat(row)) for row in rows]
+    headings = list(dict.fromkeys(heading for row in flat for heading in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, headings, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()
+
+
+def _flat(row: Row) -> Iterable[tuple[str, object]]:
+    for name, value in row.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{key}", part) for key, part in value.items())
+        elif isinstance(value, list):
+            yield from ((f"{name}.{position}", part) for position, part in enumerate(value))
+        else:
+            yield name, value
