@@ -28,6 +28,8 @@ NO_HEARTBEAT: Final = "no_heartbeat"
 SUSPICION_SHARE: Final = 0.5
 """A silent neighbour is suspected after this share of ``failure_timeout``, and removed after the whole; anybody else is
 removed for silence alone only when probes went unanswered for this share."""
+UNHEEDED_TIMEOUTS: Final = 2
+"""A peer that is heard, but answers no probe for so many times ``failure_timeout``, is removed."""
 REPRIEVES_MAX: Final = 4
 """How often a peer that is heard, but does not answer a probe, is given another chance."""
 ISOLATION_TIMEOUTS: Final = 4
@@ -244,14 +246,19 @@ class Membership:
     def _is_early(self, probe: Probe) -> bool:
         """A paused process is as silent as a dead one, but only for a while.
 
-        Of a neighbour whose heartbeats stopped the whole silence counts; of others, only from the first probe on.
+        Of a neighbour whose heartbeats stopped the whole silence counts; of others, only from the first probe on. Who
+        is heard all the same (late answers, over a path that stops at times) is given longer, but not for ever: a peer
+        that does not hear this node is of no use to it.
         """
         state, node_id = self.state, probe.peer.id
         if probe.is_down or probe.is_reported or probe.is_confirmed or not state.is_known(node_id):
             return False
+        timeout_s = state.config.failure_timeout
+        silence_s, probed_s = state.silence_s(node_id), self._host.now() - probe.started_at
         if probe.evidence == NO_HEARTBEAT:
-            return state.silence_s(node_id) < state.config.failure_timeout
-        return self._host.now() - probe.started_at < SUSPICION_SHARE * state.config.failure_timeout
+            return silence_s < timeout_s and probed_s < UNHEEDED_TIMEOUTS * timeout_s
+        share_s = SUSPICION_SHARE * timeout_s
+        return probed_s < share_s or (silence_s < share_s and probed_s < UNHEEDED_TIMEOUTS * timeout_s)
 
     def _withhold(self, peer: PeerRef, evidence: str) -> None:
         """Nobody at all is heard: accuse nobody yet, and ask everybody. Whoever answers ends the isolation."""
