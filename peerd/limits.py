@@ -18,6 +18,10 @@ SWAP_CHUNK_BYTES_MAX: Final = 4 * MIB
 FRAME_IDLE_S: Final = 10.0
 """From the first byte of a frame to its last one; a peer slower than this is cut off (slowloris)."""
 
+LINK_UNUSED_S: Final = 1500.0
+"""A link that carried nothing but heartbeats for so long is closed. Longer than ``overlay.table_probe_max``: entries of
+routing tables stay linked, or a lookup would pay for a dial at each hop."""
+
 # msgpack: control frames hold small records; an array of 64 KiB of empty maps already costs 4.7 MiB
 ARRAY_LENGTH_MAX: Final = 4096
 MAP_LENGTH_MAX: Final = 256

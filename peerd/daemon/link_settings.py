@@ -28,7 +28,7 @@ class LinkSettings:
     """A link on which nothing was sent for this long gets a heartbeat."""
     silence_s: float = 20.0
     """A link on which nothing was received for this long is closed: three heartbeats lost, and some slack."""
-    unused_s: float = 600.0
+    unused_s: float = limits.LINK_UNUSED_S
     """A link that carried nothing but heartbeats for this long is closed; it comes back when it is needed."""
     dial_timeout_s: float = 5.0
     """Name resolution, TCP connect, TLS and HELLO together."""

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 BACKLOG_MAX: Final = 100_000
 """Events kept for a paused node; its socket buffers are not endless either."""
 
-LINK_UNUSED_S: Final = 600.0
-"""A control link without messages for this long is closed, as by the daemon; it comes back when it is needed."""
 LINKS_SWEEP_S: Final = 60.0
 """How often a node looks for such links at most."""
 _LAST_USED: Final = attrgetter("last_used_s")
@@ -273,7 +271,7 @@ class SimDriver:
                 self.disconnect(idle.peer, "links_max")
         link = self.links[target.peer.id] = Link(self.network, self, target)
         if not self._is_sweeping:
-            self._sweep_later(LINK_UNUSED_S)
+            self._sweep_later(limits.LINK_UNUSED_S)
         return link
 
     def _sweep_later(self, delay_s: float) -> None:
@@ -285,7 +283,7 @@ class SimDriver:
         self._is_sweeping = False
         if not self.is_alive or not self.links:
             return
-        due = self.engine.now - LINK_UNUSED_S
+        due = self.engine.now - limits.LINK_UNUSED_S
         if self.state is State.RUNNING:  # a paused process closes nothing
             for link in [link for link in self.links.values() if link.is_open and link.last_used_s <= due]:
                 self.disconnect(link.peer, "idle")

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from peerd.errors import ConfigError
+from peerd.limits import LINK_UNUSED_S
 from peerd.messages import Message, PeerRef, message
 from peerd.sim.clock import DRIFT_MAX, WALL_TIME_START_S, Clock
-from peerd.sim.driver import LINK_UNUSED_S, LINKS_SWEEP_S
+from peerd.sim.driver import LINKS_SWEEP_S
 from peerd.sim.fault_actions import FAULTS, AnyFault, inject
 from peerd.sim.faults import Impairment, Scope, between_groups, majorities_ring
 from peerd.sim.network import CONNECT_RETRY_S, CONNECT_TIMEOUT_S, SEND_TIMEOUT_S, NetworkConfig
