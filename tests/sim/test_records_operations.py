@@ -7,7 +7,7 @@ import pytest
 from peerd.api import NO_VERSION, RecordOutcome, RecordResult, RecordRole, RecordVersion
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
-from peerd.services.records import operations
+from peerd.services.records import operations, replication
 from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import PUT, RecordCopy, RecordRequest, ReplicaPut, RequestId
 from peerd.services.records.record import Record
@@ -351,3 +351,36 @@ def test_outcome_of_waits_for_one_result() -> None:
     simulation = record_ring(1, seed=22)
     result = outcome_of(simulation, lambda done: user(simulation.nodes[0]).host.records.get(KEY, done))
     assert result.outcome is RecordOutcome.ABSENT
+
+
+def test_a_restarted_store_uses_no_number_and_no_version_twice_and_owes_no_outcome() -> None:
+    simulation = record_ring(8, seed=41)
+    root = holders(simulation, KEY)[0]
+    first = put(simulation, root, KEY, b"one", ack="replicated")
+    results: list[RecordResult] = []
+    user(root).host.records.put(KEY, b"two", TTL_S, results.append, ack="replicated")
+    user(root).host.records.get(key_number(1), results.append)
+    root.node.restart_plugin("records")
+    simulation.run_for(0.1)
+    assert [result.outcome for result in results] == [RecordOutcome.UNKNOWN] * 2
+    third = put(simulation, root, KEY, b"three", ack="replicated")
+    assert third.outcome is RecordOutcome.STORED
+    assert first.version is not None and third.version is not None
+    assert third.version.counter > first.version.counter + 1, "one was given to what is unknown now"
+    assert get(simulation, simulation.nodes[0], KEY).value == b"three"
+
+
+def test_writes_that_wait_for_a_silent_replica_are_bounded() -> None:
+    simulation = record_ring(8, seed=42)
+    root, replica, _ = holders(simulation, KEY)
+    simulation.pause(replica)
+    results: list[RecordResult] = []
+    for number in range(2 * replication.WAITING_MAX):
+        user(root).host.records.put(KEY, b"%d" % number, TTL_S, results.append, ack="replicated", timeout_s=60.0)
+    simulation.run_for(1.0)
+    simulation.validate()
+    held = user(root).host.records.local(KEY)
+    assert held is not None and held.value == b"%d" % (replication.WAITING_MAX - 1)
+    simulation.resume(replica)
+    simulation.run_until(lambda: len(results) == 2 * replication.WAITING_MAX, limit_s=70.0)
+    assert RecordOutcome.UNKNOWN not in {result.outcome for result in results}

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
-from peerd.api import RecordOutcome, RecordResult
+from peerd.api import RecordOutcome, RecordResult, RecordVersion
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.services.records.config import RecordsConfig
+from peerd.services.records.exchange import SLICE_S
 from peerd.services.records.messages import (
     BATCH_BYTES_MAX,
+    BUCKETS,
     PAGE_RECORDS_MAX,
+    RECORD_MESSAGES,
+    DifferingParts,
     DigestReply,
     DigestRequest,
     RecordSummary,
@@ -39,16 +44,38 @@ def ask(simulation: Simulation, place: Place, peer: PeerRef, message: Message) -
     return replies[0]
 
 
-def test_at_rest_two_messages_a_node_and_interval() -> None:
+def record_traffic(simulation: Simulation, duration_s: float) -> dict[type[Message], float]:
+    """Messages of the store a node, by type, while nothing happens."""
+    before = {kind: sent(simulation, kind) for kind in RECORD_MESSAGES}
+    simulation.run_for(duration_s)
+    live = len(simulation.live_nodes())
+    return {kind: (sent(simulation, kind) - before[kind]) / live for kind in RECORD_MESSAGES}
+
+
+def test_without_records_nothing_is_sent() -> None:
+    simulation = record_ring(30, seed=1)
+    assert set(record_traffic(simulation, 600.0).values()) == {0.0}
+
+
+def test_at_rest_ever_fewer_comparisons() -> None:
     simulation = record_ring(30, seed=1)
     put_many(simulation, 200)
-    simulation.run_for(120.0)
-    kinds = (DigestRequest, DigestReply, VersionsRequest, ReplicaPut)
-    before = {kind: sent(simulation, kind) for kind in kinds}
-    simulation.run_for(600.0)
-    per_node = {kind: (sent(simulation, kind) - before[kind]) / 30 for kind in kinds}
-    assert 9 <= per_node[DigestRequest] <= 11 and per_node[DigestReply] == per_node[DigestRequest]
-    assert per_node[VersionsRequest] == per_node[ReplicaPut] == 0
+    simulation.run_for(60.0)
+    each = [record_traffic(simulation, 480.0) for _ in range(3)]
+    asked = [round(traffic.pop(DigestRequest), 1) for traffic in each]
+    assert asked == [round(traffic.pop(DigestReply), 1) for traffic in each]
+    assert 6 >= asked[0] > asked[1] > asked[2] >= 0.9, "two larger neighbours, each every 60, 120, ... 960 seconds"
+    assert {count for traffic in each for count in traffic.values()} == {0.0}
+
+
+def test_a_node_that_lost_what_it_held_is_found_by_those_who_hold_it() -> None:
+    """It has nothing to compare and asks nobody; its neighbours do, once they have waited for it."""
+    simulation = record_ring(12, seed=12)
+    put_many(simulation, 30)
+    table = holders(simulation, KEY)[1].node.records.state.table
+    for record in list(table):
+        table.drop(record.identity)
+    simulation.run_until(lambda: not Replication().check(simulation), limit_s=360.0, poll_s=5.0)
 
 
 def test_one_difference_is_repaired_by_moving_one_record() -> None:
@@ -141,7 +168,7 @@ def test_a_peer_that_answers_nonsense_is_given_up_and_the_rest_goes_on() -> None
     put_many(simulation, 40)
     liar = holders(simulation, KEY)[1]
     responder = liar.node.records._responder
-    responder.digests = lambda message: DigestReply((), False)  # type: ignore[method-assign]  # what a liar does
+    responder.digests = lambda message, source: DigestReply((), False)  # type: ignore[method-assign]  # what a liar does
     responder.versions = lambda message: VersionsReply((200, 255), (), False)  # type: ignore[method-assign]  # too
     victim = next(place for place in simulation.live_nodes() if place not in holders(simulation, KEY))
     simulation.kill(victim)
@@ -149,3 +176,31 @@ def test_a_peer_that_answers_nonsense_is_given_up_and_the_rest_goes_on() -> None
     found = get(simulation, liar, KEY)
     assert found.outcome in (RecordOutcome.FOUND, RecordOutcome.NOT_ROOT, RecordOutcome.UNKNOWN)
     simulation.validate()
+
+
+def test_a_comparison_without_end_makes_way_for_others() -> None:
+    """A peer that always has something newer would keep this node from all its other neighbours."""
+    simulation = record_ring(8, seed=13)
+    put_many(simulation, 40)
+    liar = holders(simulation, KEY)[1]
+    state, counter = liar.node.records.state, iter(range(10_000, 1_000_000))
+    copy = state.copy(state.table.get((KEY, "record_user")))  # type: ignore[arg-type]  # it was just put
+
+    def versions(message: VersionsRequest) -> VersionsReply:
+        return VersionsReply((), (replace(copy, version=RecordVersion(next(counter), 1, liar.id)),), True)
+
+    responder = liar.node.records._responder
+    responder.versions = versions  # type: ignore[method-assign]  # what a liar does
+    differing = DifferingParts(tuple(range(BUCKETS)))
+    responder.digests = lambda message, source: DigestReply(  # type: ignore[method-assign]  # too
+        (differing,) * len(message.ranges), True
+    )
+    for _ in range(2):
+        simulation.add_node()
+    simulation.run_for(240.0)
+    for place in simulation.live_nodes():
+        state = place.node.records.state
+        if liar.id in {peer.id for peer in state.view.partners}:
+            assert state.pulled, "no neighbour of the other side had its turn"
+    slices = [exchange for place in simulation.live_nodes() if (exchange := place.node.records._synchroniser._exchange)]
+    assert all(simulation.now - exchange.started_at <= 2 * SLICE_S for exchange in slices)

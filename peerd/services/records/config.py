@@ -64,8 +64,9 @@ class RecordsConfig(PluginConfig):
     )
     sync_interval: Interval = setting(
         "60s",
-        "Between two comparisons with one of the larger neighbours, in turn (+-20 %). Two messages when nothing "
-        "differs; each pair compares every (replicas - 1) x sync_interval.",
+        "Between two comparisons with one neighbour (+-20 %), of two messages when nothing differs. It doubles while "
+        "the two agree and nothing is written, up to 16 times this; with nothing to compare there is none. Lower "
+        "finds what a write has not reached sooner.",
     )
     sync_pause: Interval = setting(
         "10ms",

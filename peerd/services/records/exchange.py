@@ -38,6 +38,8 @@ from peerd.services.records.table import CHANGED, NAMESPACES_PER_KEY_MAX, REFUSA
 from peerd.services.records.view import Arc
 
 ATTEMPTS: Final = 3
+SLICE_S: Final = 60.0
+"""After so long a comparison makes way for those with others; what it has not done, the next one does."""
 PAGE_RECORDS: Final = PAGE_RECORDS_MAX - NAMESPACES_PER_KEY_MAX
 """A page holds whole keys, so it ends a little before its limit."""
 
@@ -53,6 +55,7 @@ class Exchange:
         self._finished = finished
         self._tasks: deque[Task] = deque()
         self._attempts = 0
+        self._ends_at = float("inf")
         self.peer = peer
         self.started_at = state.host.now()
         self.sent = 0
@@ -61,9 +64,12 @@ class Exchange:
         """Which version, or a newer one, the peer is known to hold."""
         self.is_established = False
         """Of the peer, as it said in a comparison."""
+        self.is_equal = False
+        """Whether the ranges held the same versions."""
 
     def compare(self, shared: Sequence[Arc], pull: Sequence[Arc] = ()) -> None:
         """Bring the records of shared ranges level, both ways; take what this node lacks in ranges to pull."""
+        self._ends_at = self.started_at + SLICE_S
         self._tasks.append(partial(self._ask_digests, [(arc, False) for arc in shared] + [(arc, True) for arc in pull]))
 
     def offer(self, records: Sequence[Record]) -> None:
@@ -74,10 +80,12 @@ class Exchange:
 
     def step(self) -> None:
         """The next message, or the end."""
-        if self._tasks:
-            self._tasks[0]()
-        else:
+        if not self._tasks:
             self._finished(True)
+        elif self._host.now() > self._ends_at:
+            self._finished(False)
+        else:
+            self._tasks[0]()
 
     def _request(self, message: Message, answered: Callable[[Message], bool]) -> None:
         """``answered`` says whether the reply was of the right kind; only then is the task done."""
@@ -108,6 +116,7 @@ class Exchange:
             if not isinstance(reply, DigestReply) or len(reply.differing) != len(arcs):
                 return False
             self.is_established = reply.is_established
+            self.is_equal = not any(differing.parts for differing in reply.differing)
             for (arc, is_pull), differing in zip(arcs, reply.differing, strict=True):
                 for number in differing.parts:
                     if number < BUCKETS:
@@ -210,11 +219,15 @@ class Responder:
                 newer.append(held)
         return ReplicaAck(tuple(statuses), self._first_batch(newer))
 
-    def digests(self, message: DigestRequest) -> DigestReply:
+    def digests(self, message: DigestRequest, source: PeerRef) -> DigestReply:
         """Compare digests of ranges."""
-        self._state.refresh()
+        state, view = self._state, self._state.refresh()
         differing = tuple(DifferingParts(self._differing(one)) for one in message.ranges)
-        return DigestReply(differing, self._state.is_established)
+        shared = [Arc(one.low, one.high) for one in message.ranges if not one.is_pull]
+        if shared and shared == list(view.shared_arcs(source.id)):
+            is_equal = not any(each.parts for each in differing)
+            state.schedule.compared(source.id, state.host.now(), state.table.writes, is_equal=is_equal)
+        return DigestReply(differing, state.is_established)
 
     def _differing(self, theirs: RangeDigests) -> tuple[int, ...]:
         ours = packed_digests(self._state.table, Arc(theirs.low, theirs.high))

@@ -53,6 +53,14 @@ class Operations:
     def __len__(self) -> int:
         return len(self._pending)
 
+    def inherit(self, failed: Operations) -> None:
+        """Go on with the numbers of an instance that failed, and end what it had under way."""
+        self._sequence = failed._sequence
+        self._pending = failed._pending
+        for sequence, operation in self._pending.items():
+            operation.result = operation.result or RecordResult(RecordOutcome.UNKNOWN, detail="restarted")
+            self._host.set_timer("operation", 0.0, sequence)
+
     def next_sequence(self) -> int:
         """Of this boot."""
         self._sequence += 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, Final, cast
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Final, Self, cast
 
 from peerd.api import (
     Host,
@@ -36,6 +36,7 @@ from peerd.services.records.messages import (
 )
 from peerd.services.records.operations import Operations
 from peerd.services.records.ports import RecordsHost
+from peerd.services.records.record import Record
 from peerd.services.records.replication import Replicator
 from peerd.services.records.root import Root
 from peerd.services.records.state import RecordState
@@ -68,6 +69,11 @@ class RecordStore(Plugin):
     def __init__(self, config: RecordsConfig | None = None) -> None:
         super().__init__(config)
         self._config = config if config is not None else RecordsConfig()
+        self._failed: RecordStore | None = None
+
+    def inherit(self, failed: Self) -> None:
+        """Numbers and versions of this boot are used once, and who waits for an outcome gets one."""
+        self._failed = failed
 
     def start(self, host: Host) -> None:
         """Build the parts."""
@@ -75,6 +81,10 @@ class RecordStore(Plugin):
         self._host = cast(RecordsHost, host)
         self.state = state = RecordState(self._host, self._config)
         self.operations = Operations(state)
+        if self._failed is not None:
+            self.operations.inherit(self._failed.operations)
+            state.table.clock = self._failed.state.table.clock
+            self._failed = None
         self.replicator = Replicator(state)
         self._root = Root(state, self.replicator)
         self._responder = Responder(state)
@@ -171,7 +181,7 @@ class RecordStore(Plugin):
 
     @handles(DigestRequest)
     def _on_digests(self, message: DigestRequest, source: PeerRef) -> DigestReply:
-        return self._responder.digests(message)
+        return self._responder.digests(message, source)
 
     @handles(VersionsRequest)
     def _on_versions(self, message: VersionsRequest, source: PeerRef) -> VersionsReply:
@@ -218,9 +228,9 @@ class RecordStore(Plugin):
 
     def _measure(self) -> None:
         table, view = self.state.table, self.state.view
-        counts = dict.fromkeys(RecordRole, 0)
-        for record in table:
-            counts[view.role(record.key)] += record.value is not None
+        strange = () if view.strange_arc is None else table.within(view.strange_arc)
+        counts = {RecordRole.ROOT: _values(table.within(view.root_arc)), RecordRole.NONE: _values(strange)}
+        counts[RecordRole.REPLICA] = len(table) - table.tombstones - sum(counts.values())
         for role, number in counts.items():
             self._host.gauge("peerd_records_held", number, role=role.value)
         self._host.gauge("peerd_records_held_bytes", table.usage.charged_bytes)
@@ -231,3 +241,8 @@ class RecordStore(Plugin):
     def validate(self) -> None:
         """Assert the invariants of the table."""
         self.state.table.validate()
+        self.replicator.validate()
+
+
+def _values(records: Iterable[Record]) -> int:
+    return sum(record.value is not None for record in records)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from peerd import limits
+from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.services.records.messages import HELD, ReplicaAck, ReplicaPut
@@ -21,6 +22,8 @@ from peerd.services.records.table import RequestKey
 PUSHES_MAX: Final = 512
 PUSHES_BYTES_MAX: Final = 2 * limits.MIB
 """Below the send queue of one peer: it may be a replica of all of them."""
+WAITING_MAX: Final = 64
+"""Writes of one record that wait for its replicas."""
 PUSH_DEADLINE_S: Final = 60.0
 """Afterwards anti-entropy finishes it; whoever waited for the answer has given up long ago."""
 
@@ -58,6 +61,11 @@ class Replicator:
         """Whether the root must refuse writes for a while."""
         return len(self._pushes) >= PUSHES_MAX or self._bytes >= PUSHES_BYTES_MAX
 
+    def is_crowded(self, identity: Identity) -> bool:
+        """Whether it must refuse writes of one record, since too many already wait for its replicas."""
+        push = self._pushes.get(identity)
+        return push is not None and len(push.waiting) >= WAITING_MAX
+
     def push(self, record: Record, request: RequestKey | None = None, waiting: Waiting | None = None) -> None:
         """Have the replicas hold ``record``; tell ``waiting`` when all do, or one refuses it.
 
@@ -88,6 +96,14 @@ class Replicator:
             self._remove(push)
         self.advance()
         self._arm()
+
+    def validate(self) -> None:
+        """Assert sums and limits."""
+        pushes = self._pushes.values()
+        if self._bytes != sum(push.record.charge_bytes for push in pushes):
+            raise Bug("the bytes of the pushes do not add up")
+        if len(self._pushes) > PUSHES_MAX or any(len(push.waiting) > WAITING_MAX for push in pushes):
+            raise Bug("more pushes, or more who wait for them, than the limits allow")
 
     def _remove(self, push: Push) -> Push:
         del self._pushes[push.record.identity]

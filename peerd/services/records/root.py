@@ -75,8 +75,10 @@ class Root:
     def _refusal(self, request: RecordRequest) -> str | None:
         if not self._state.is_root(request.key):
             return "not_root"
-        is_write = request.verb != messages.GET
-        return "busy" if is_write and self._replicator.is_full else None
+        if request.verb == messages.GET:
+            return None
+        is_crowded = request.is_replicated and self._replicator.is_crowded((request.key, request.namespace))
+        return "busy" if is_crowded or self._replicator.is_full else None
 
     # Catching up on one record
 

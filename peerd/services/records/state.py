@@ -11,6 +11,7 @@ from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import RecordCopy
 from peerd.services.records.ports import RecordsHost
 from peerd.services.records.record import Identity, Record, from_copy, to_copy
+from peerd.services.records.schedule import Schedule
 from peerd.services.records.table import REFUSALS, RecordTable
 from peerd.services.records.view import View
 
@@ -22,6 +23,7 @@ class RecordState:
         self.host = host
         self.config = config
         self.table = RecordTable(config, self._changed)
+        self.schedule = Schedule(config)
         self.view = View(host.peer, host.leaf_set(), config.replicas)
         self.is_established = False
         """Whether this node has caught up once: from then on it holds whatever it ever held, or has seen it taken."""
@@ -66,6 +68,7 @@ class RecordState:
     def catch_up_again(self) -> None:
         """Whatever was learnt from the neighbours does not count any more."""
         self.pulled.clear()
+        self.schedule.clear()
         self.lacks_records = False
 
     def refresh(self) -> View:
@@ -87,10 +90,11 @@ class RecordState:
 
     def _tell_roles(self) -> None:
         before, self._told = self._told, self.view
-        for record in self.table:
-            role = self.view.role(record.key)
-            if record.value is not None and role is not before.role(record.key):
-                self.host.record_changed_upcall(record.namespace, record.key, role)
+        for arc in self.view.changed_arcs(before):
+            role = self.view.role(arc.low)
+            for record in self.table.within(arc):
+                if record.value is not None:
+                    self.host.record_changed_upcall(record.namespace, record.key, role)
 
     def _changed(self, identity: Identity) -> None:
         key, namespace = identity

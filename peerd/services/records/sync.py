@@ -1,14 +1,14 @@
 """When a node compares its records with whom, and how it lets go of those that are no longer its own.
 
-After a change of neighbours: with all that are near, at once. At rest: with one larger neighbour at a time, so that
-each pair compares from one side. Records outside the node's range are offered to their replica set, and dropped only
+After a change of neighbours: with all that are near, at once. At rest: with one partner at a time, ever more rarely
+(`peerd.services.records.schedule`). Records outside the node's range are offered to their replica set, and dropped only
 when all of it holds them.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from peerd.api import RecordRole, RecordVersion
@@ -55,7 +55,6 @@ class Synchroniser:
         self._handover: Handover | None = None
         self._wants_handover = False
         self._silent: dict[NodeId, None] = {}
-        self._turn = 0
         self._is_settling = False
 
     # When
@@ -76,13 +75,13 @@ class Synchroniser:
         self._next()
 
     def routine(self) -> None:
-        """The timer "sync" fired: compare with one larger neighbour, and try what is left of a hand-over."""
-        partners = self._state.refresh().larger_partners
-        if self._state.lacks_records:
-            self._state.catch_up_again()  # there may be room now
-        if partners:
-            self._turn += 1
-            peer = partners[self._turn % len(partners)]
+        """The timer "sync" fired: compare with the partner whose turn it is, and try what is left of a hand-over."""
+        state, view = self._state, self._state.refresh()
+        if state.lacks_records:
+            state.catch_up_again()  # there may be room now
+        sharing = [peer for peer in view.partners if any(map(state.table.holds_any, view.shared_arcs(peer.id)))]
+        peer = state.schedule.next(sharing, view.asks, self._host.now(), state.table.writes)
+        if peer is not None:
             self._compare[peer.id] = peer
         self._wants_handover = True
         self._next()
@@ -102,6 +101,7 @@ class Synchroniser:
         if self._state.sources():
             self._catch_up()
             return
+        self._silent.clear()
         self._state.is_established = True
         if self._compare:
             self._compare_with(self._compare.pop(next(iter(self._compare))), ())
@@ -124,13 +124,16 @@ class Synchroniser:
             self._settle(self._state.config.push_retry)
 
     def _compare_with(self, peer: PeerRef, pull: tuple[Arc, ...]) -> None:
-        view = self._state.view
+        view, writes = self._state.view, self._state.table.writes
 
         def finished(is_complete: bool) -> None:
             self._end(exchange)
-            if not is_complete:
+            if is_complete:
+                self._state.schedule.compared(peer.id, self._host.now(), writes, is_equal=exchange.is_equal)
+            else:
                 self._silent[peer.id] = None
-            elif (pull or view.is_whole) and self._state.refresh().near_ids == view.near_ids:
+            is_same_view = self._state.refresh().near_ids == view.near_ids
+            if is_complete and (pull or view.is_whole) and is_same_view:
                 self._state.pulled[peer.id] = exchange.is_established
             self._next()
 
@@ -161,7 +164,7 @@ class Synchroniser:
 
     def _plan_strays(self) -> None:
         view = self._state.view
-        strays = [record for record in self._state.table if view.role(record.key) is RecordRole.NONE]
+        strays = self._state.table.within(view.strange_arc) if view.strange_arc is not None else ()
         if strays:
             self._plan(strays, view.copies, self._drop_held)
 
@@ -175,7 +178,7 @@ class Synchroniser:
         self._report(handover, handover.held())
         done(sum(bool(missing) for missing in handover.missing.values()))
 
-    def _plan(self, records: list[Record], copies: int, finished: Callable[[Handover], None]) -> None:
+    def _plan(self, records: Sequence[Record], copies: int, finished: Callable[[Handover], None]) -> None:
         by_peer: dict[NodeId, tuple[PeerRef, list[Record]]] = {}
         missing: dict[Identity, dict[NodeId, None]] = {}
         for record in records:

@@ -66,6 +66,8 @@ class RecordTable:
         self._writes: dict[RequestKey, RecordVersion] = {}
         self.usage = Usage()
         self.tombstones = 0
+        self.writes = 0
+        """How many versions were taken in; as long as it stays, there is nothing new here."""
         self.clock = 0
         """The largest counter of any version seen: the next write's is larger (Lamport 1978)."""
 
@@ -85,11 +87,18 @@ class RecordTable:
         """What is held, a tombstone perhaps."""
         return self._by_key.get(identity[0], {}).get(identity[1])
 
+    def holds_any(self, arc: Arc) -> bool:
+        """Whether there is a record, tombstones included, in a range."""
+        first, last = self._places(arc)
+        return first < last if arc.low < arc.high else first < len(self._keys) or last > 0
+
+    def _places(self, arc: Arc) -> tuple[int, int]:
+        return bisect_left(self._keys, arc.low), bisect_left(self._keys, arc.high)
+
     def within(self, arc: Arc, limit: int | None = None) -> list[Record]:
         """Records of a range, clockwise from its start, whole keys only, until there are ``limit`` or more."""
-        first, last = bisect_left(self._keys, arc.low), bisect_left(self._keys, arc.high)
-        is_straight = arc.low < arc.high
-        keys = self._keys[first:last] if is_straight else self._keys[first:] + self._keys[:last]
+        first, last = self._places(arc)
+        keys = self._keys[first:last] if arc.low < arc.high else self._keys[first:] + self._keys[:last]
         found: list[Record] = []
         for key in keys:
             if limit is not None and len(found) >= limit:
@@ -167,6 +176,7 @@ class RecordTable:
             self._sums.insert(place, 0)
         self._by_key.setdefault(record.key, {})[record.namespace] = record
         if held is None or held.version != record.version:
+            self.writes += 1
             self._sums[place] ^= _digest(record) ^ (0 if held is None else _digest(held))
         heappush(self._lapses, (record.expires_at, *record.identity))
         self._trim_lapses()
@@ -240,7 +250,7 @@ class RecordTable:
         return tuple(reduce(xor, self._sums_within(arc.part(number, parts)), 0) for number in range(parts))
 
     def _sums_within(self, part: Arc) -> list[int]:
-        first, last = bisect_left(self._keys, part.low), bisect_left(self._keys, part.high)
+        first, last = self._places(part)
         return self._sums[first:last] if part.low <= part.high else self._sums[first:] + self._sums[:last]
 
     def validate(self) -> None:

@@ -61,10 +61,14 @@ class View:
         self._place = len(leaf_set.smaller)
         reach = copies - 1
         self.sides = (leaf_set.smaller, leaf_set.larger)
-        self.larger_partners = leaf_set.larger[:reach]
-        near = {peer.id: peer for peer in (*leaf_set.smaller[:reach], *leaf_set.larger[:reach])}
+        below, above = leaf_set.smaller[:reach], leaf_set.larger[:reach]
+        near = {peer.id: peer for peer in (*below, *above)}
         self.partners = tuple(near[node_id] for node_id in sorted(near))
         """The nodes that share keys with this one, in id order."""
+        both = {peer.id for peer in below}
+        self.asks = frozenset(peer.id for peer in above if peer.id not in both or own.id < peer.id)
+        """Of each two partners the one that begins a routine comparison: the smaller one, where the ring has an order.
+        """
         self.near_ids = tuple(peer.id for peer in self._line[max(0, self._place - copies) : self._place + copies + 1])
         """Roles and partners depend on these nodes only."""
         self._held = self._window(self._place, self._place)
@@ -83,6 +87,21 @@ class View:
         before = line[place - 1] if place > 0 else line[-1]
         after = line[place + 1] if place + 1 < len(line) else line[0]
         return Arc(boundary(before.id, self.own.id), boundary(self.own.id, after.id))
+
+    def changed_arcs(self, before: View) -> list[Arc]:
+        """Where this node's role is another than it was in the view before."""
+        edges = sorted(before._edges() | self._edges())
+        arcs = [Arc(low, high) for low, high in zip(edges, edges[1:] + edges[:1], strict=True)]
+        return [arc for arc in arcs if self.role(arc.low) is not before.role(arc.low)]
+
+    def _edges(self) -> set[NodeId]:
+        return {edge for arc in (self.root_arc, self._held) if arc is not None for edge in (arc.low, arc.high)}
+
+    @property
+    def strange_arc(self) -> Arc | None:
+        """The keys that this node does not hold; ``None`` when it holds all, or cannot say."""
+        held = self._held
+        return None if held is None or held.low == held.high else Arc(held.high, held.low)
 
     def _window(self, first: int, last: int) -> Arc | None:
         """The keys whose replica set has both nodes of the line; ``None`` when the line is too short to say."""
