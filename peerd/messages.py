@@ -32,7 +32,7 @@ from pydantic import ValidationError
 from peerd import limits
 from peerd.errors import Bug, ProtocolError
 from peerd.ids import NodeId, format_id, short_id
-from peerd.wire_types import compile_dataclass, decoders, encoders
+from peerd.wire_types import compile_dataclass, decoders, encoders, intern_decoded
 
 U8 = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 8)]
 U16 = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 16)]
@@ -41,6 +41,8 @@ U64 = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 64)]
 Port = Annotated[int, annotated_types.Ge(1), annotated_types.Lt(1 << 16)]
 Name = Annotated[str, annotated_types.MaxLen(limits.NAME_LENGTH_MAX)]
 Text = Annotated[str, annotated_types.MaxLen(limits.DETAIL_LENGTH_MAX)]
+PEERS_INTERNED_MAX: typing.Final = 1 << 14
+"""References decoded lately, about 350 bytes each: messages name the same few peers all the time."""
 HostName = Annotated[str, annotated_types.MinLen(1), annotated_types.MaxLen(limits.HOST_LENGTH_MAX)]
 
 
@@ -114,6 +116,9 @@ class PeerRef:
 
     def __repr__(self) -> str:
         return f"PeerRef({format_id(self.id)}, {self.address})"
+
+
+intern_decoded(PeerRef, (bytes, str, int), PEERS_INTERNED_MAX)
 
 
 def encode_body(value: Message) -> bytes:

@@ -42,7 +42,7 @@ class PluginHost:
         self._name = plugin.name
         self._driver = node.driver
         self._timers: dict[tuple[str, Hashable], TimerHandle] = {}
-        self._rng = node.driver.rng(plugin.name)
+        self._rng: Rng | None = None
         self._store: Store | None = None
         self._records = BoundRecords(lambda: node.records, plugin.name)
         self.now = node.driver.now
@@ -60,6 +60,8 @@ class PluginHost:
 
     @property
     def rng(self) -> Rng:
+        if self._rng is None:  # 2.5 KiB that not every plugin needs
+            self._rng = self._driver.rng(self._name)
         return self._rng
 
     @property

@@ -47,12 +47,14 @@ def _default_of(field: dataclasses.Field[Any], encoder: Encoder | None) -> objec
 
 
 def _make_encoder(names: list[str], encoders: list[Encoder | None]) -> Encoder:
-    steps = list(zip(names, encoders, strict=True))
-    if not any(encoders):
-        return lambda value: [getattr(value, name) for name in names]
-    return lambda value: [
-        getattr(value, name) if encode is None else encode(getattr(value, name)) for name, encode in steps
+    """A function written for the class, as `dataclasses` does it: every message that is sent pays for this."""
+    items = [
+        f"value.{name}" if encoder is None else f"encode_{number}(value.{name})"
+        for number, (name, encoder) in enumerate(zip(names, encoders, strict=True))
     ]
+    inner = {f"encode_{number}": encoder for number, encoder in enumerate(encoders)}
+    compiled: Encoder = eval(f"lambda value: [{', '.join(items)}]", inner)
+    return compiled
 
 
 def _make_decoder(cls: type, kinds: list[Any], defaults: tuple[object, ...]) -> Decoder:
@@ -72,6 +74,29 @@ def _make_decoder(cls: type, kinds: list[Any], defaults: tuple[object, ...]) -> 
         return cls(*validate(values, strict=True))
 
     return decode
+
+
+def intern_decoded(cls: type, types: tuple[type, ...], values_max: int) -> None:
+    """Decode equal values of a struct that come again and again to one object, which also saves their memory.
+
+    ``types`` are the raw types of its fields: values of others are equal now and then (1 and 1.0), and must not pass
+    for them. Over ``values_max`` objects it forgets all.
+    """
+    decode = decoders[cls]
+    known: dict[Any, Any] = {}
+
+    def decode_once(values: Any) -> Any:
+        if type(values) is not tuple or tuple(map(type, values)) != types:
+            return decode(values)
+        found = known.get(values)
+        if found is None:
+            found = decode(values)
+            if len(known) >= values_max:
+                known.clear()
+            known[values] = found
+        return found
+
+    decoders[cls] = decode_once
 
 
 def _wire_type(annotation: Any) -> tuple[Any, Encoder | None]:

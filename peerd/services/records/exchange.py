@@ -231,6 +231,8 @@ class Responder:
 
     def _differing(self, theirs: RangeDigests) -> tuple[int, ...]:
         ours = packed_digests(self._state.table, Arc(theirs.low, theirs.high))
+        if ours == theirs.digests:
+            return ()
         found: list[int] = []
         for number in range(BUCKETS):
             place = slice(number * DIGEST_BYTES, (number + 1) * DIGEST_BYTES)

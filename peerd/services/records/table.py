@@ -247,6 +247,8 @@ class RecordTable:
 
     def digests(self, arc: Arc, parts: int) -> tuple[int, ...]:
         """One number for each part of a range: equal for equal sets of versions (and by chance, once in 2^64)."""
+        if not self._keys:
+            return (0,) * parts
         return tuple(reduce(xor, self._sums_within(arc.part(number, parts)), 0) for number in range(parts))
 
     def _sums_within(self, part: Arc) -> list[int]:
