@@ -6,8 +6,8 @@ import pytest
 
 from peerd import limits
 from peerd.api import Priority
+from peerd.limits import LINK_UNUSED_S
 from peerd.messages import Message, PeerRef, message
-from peerd.sim.driver import LINK_UNUSED_S
 from peerd.sim.faults import Impairment, Scope
 from peerd.sim.latency import ConstantLatency
 from peerd.sim.network import CONNECT_TIMEOUT_S, RETRANSMIT_S, SEND_TIMEOUT_S, NetworkConfig, State
