@@ -26,10 +26,13 @@ class LinkSettings:
 
     heartbeat_s: float = 5.0
     """A link on which nothing was sent for this long gets a heartbeat."""
-    silence_s: float = 20.0
-    """A link on which nothing was received for this long is closed: three heartbeats lost, and some slack."""
+    silence_s: float = 14.0
+    """A link on which nothing was received for this long is closed: two heartbeats lost, and some slack. With the sweep
+    it is what makes a half-open link end within 15 s, whatever the kernel thinks of it."""
     unused_s: float = 600.0
     """A link that carried nothing but heartbeats for this long is closed; it comes back when it is needed."""
+    evictable_s: float = 10.0
+    """At ``links_max`` a newcomer takes the place of the link unused for longest, if that is at least this long."""
     dial_timeout_s: float = 5.0
     """Name resolution, TCP connect, TLS and HELLO together."""
     backoff_min_s: float = 0.1

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 
 from peerd.api import Plugin, handles
-from peerd.config import LoadedConfig, load_config
-from peerd.daemon.authority import ClusterAuthority, create_node_files
 from peerd.daemon.service import Daemon
 from peerd.daemon.sockets import listening_socket
 from peerd.errors import ConfigError, ExitCode
@@ -23,6 +21,7 @@ from peerd.messages import Message, PeerRef, message
 from peerd.telemetry.sinks import MemorySink
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import until
+from tests.support.site import Site, is_complete
 
 
 @message(0x7E02, bytes_max=64)
@@ -39,38 +38,6 @@ class Fragile(Plugin):
     @handles(Poke)
     def on_poke(self, message: Poke, source: PeerRef) -> None:
         raise ValueError("poked")
-
-
-class Site:
-    """A cluster's authority and the state directories of its nodes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.authority = ClusterAuthority.create("test")
-
-    def config(self, name: str, *, bootstrap: list[str] | None = None, **flags: Any) -> LoadedConfig:
-        directory = self.path / name
-        if not directory.exists():
-            create_node_files(self.authority, directory)
-        settings: dict[str, object] = {
-            "node.cluster": "test",
-            "node.profile": "local",
-            "node.listen": "127.0.0.1:0",
-            "node.state_dir": str(directory),
-            "node.bootstrap": bootstrap or [],
-            "node.shutdown_timeout": "1s",
-            "admin.http": "",
-        }
-        settings.update({key.replace("__", "."): value for key, value in flags.items()})
-        return load_config(environment={}, flags=settings)
-
-    def daemon(self, name: str, bootstrap: list[str] | None = None, **flags: Any) -> Daemon:
-        return Daemon(self.config(name, bootstrap=bootstrap, **flags), plugins=[])
-
-
-def is_complete(*daemons: Daemon) -> bool:
-    members = len(daemons) - 1
-    return all(daemon.node.is_ready and len(daemon.node.overlay.leaf_set().members()) == members for daemon in daemons)
 
 
 @both_loops
