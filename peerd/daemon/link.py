@@ -221,7 +221,7 @@ class Link(asyncio.Protocol):
     # Time
 
     def excuse(self, late_s: float, now: float) -> None:
-        """This process stood still for so long: what the peer sent meanwhile is unread, so its silence proves nothing."""
+        """This process stood still for so long: what the peer sent meanwhile is unread, its silence proves nothing."""
         self._received_at = min(now, self._received_at + late_s)
         if self._paused_since is not None:
             self._paused_since = min(now, self._paused_since + late_s)

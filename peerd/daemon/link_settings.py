@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from peerd import limits
 from peerd.config import LimitsConfig
 from peerd.daemon.identity import PeerIdentity, verify_peer_certificate
+from peerd.daemon.resources import SOCKETS_UNBOUNDED, Room
 from peerd.daemon.tls import peer_certificate
 from peerd.ids import NodeId
 from peerd.wire.handshake import LocalNode
@@ -60,6 +61,8 @@ class LinkSettings:
     write_high_water_bytes: int = limits.WRITE_HIGH_WATER_BYTES
     send_queue_bytes_max: int = limits.SEND_QUEUE_BYTES_MAX
     links_max: int = limits.LINKS_MAX
+    sockets_max: int = SOCKETS_UNBOUNDED
+    """Links, streams and handshakes together, so that descriptors are left for everything else."""
     streams_max: int = 4 * limits.SWAP_SESSIONS_MAX
     transient_links_max: int = limits.TRANSIENT_LINKS_MAX
     dials_max: int = 64
@@ -69,10 +72,12 @@ class LinkSettings:
     messages_burst: int = limits.PEER_MESSAGES_BURST
 
     @classmethod
-    def from_config(cls, config: LimitsConfig, links_max: int | None = None) -> LinkSettings:
-        """The defaults with the operator's limits; ``links_max`` lowers theirs to what the system allows."""
+    def from_config(cls, config: LimitsConfig, room: Room | None = None) -> LinkSettings:
+        """The defaults with the operator's limits, lowered to what the system has ``room`` for."""
+        room = room or Room(config.links_max, SOCKETS_UNBOUNDED)
         return cls(
-            links_max=config.links_max if links_max is None else links_max,
+            links_max=room.links,
+            sockets_max=room.sockets,
             transient_links_max=config.transient_links_max,
             accepts_per_second=config.accepts_per_second,
             accepts_burst=config.accepts_burst,

@@ -20,7 +20,7 @@ _REASONS: Final = """
     closed_early denied disconnect duplicate_identity duplicate_link eof error expired file_descriptors flood
     frame_idle goodbye hello_timeout id_mismatch idle invalid issuer_salt key_type key_usage links_max malformed
     malformed_certificate misbehaved name_resolution no_certificate not_leaf oversize peer_down purpose
-    queue_full recycled refused replaced reset self silent stopping streams_max timeout tls tls_timeout
+    queue_full recycled refused replaced reset self silent sockets_max stopping streams_max timeout tls tls_timeout
     transient_links_max unexpected_message unknown_role unreachable uri_san user_timeout version write_deadline
     wrong_callee wrong_cluster
 """
@@ -54,14 +54,18 @@ class LinkTelemetry:
     Strangers can cause refusals at will: at most ``REFUSALS_PER_SECOND`` of them are written out, all are counted.
     """
 
-    REFUSALS_PER_SECOND: Final = 2.0
-    REFUSALS_BURST: Final = 20.0
+    REFUSALS_PER_SECOND: Final = 1.0
+    REFUSALS_BURST: Final = 10.0
+    THROTTLED_INTERVAL_S: Final = 10.0
+    """Between two log lines about connections that one limit closed."""
 
     def __init__(self, metrics: MetricSink, now: Callable[[], float]) -> None:
         self._metrics = metrics
         self._now = now
         self._emit: Callable[[Event], object] = lambda event: None
         self._refusals = TokenBucket(self.REFUSALS_PER_SECOND, self.REFUSALS_BURST, now())
+        self._throttled: dict[str, tuple[int, float]] = {}
+        """By limit: closed since it was last logged, and when it may be logged again."""
 
     def attach(self, emit: Callable[[Event], object]) -> None:
         """Events go to this from now on (the node numbers them)."""
@@ -88,6 +92,12 @@ class LinkTelemetry:
     def throttled(self, reason: str) -> None:
         """A connection was closed before anything was spent on it."""
         self._metrics.count("peerd_accepts_throttled_total", 1.0, {"reason": label(reason)})
+        now = self._now()
+        closed, due_at = self._throttled.get(reason, (0, now))
+        if now >= due_at:
+            _log.warning("links.throttled", limit=reason, connections=closed + 1)
+            closed, due_at = -1, now + self.THROTTLED_INTERVAL_S
+        self._throttled[reason] = (closed + 1, due_at)
 
     def dropped(self, frames: int, reason: str) -> None:
         """Control frames were dropped."""

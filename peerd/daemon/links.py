@@ -128,6 +128,11 @@ class Links:
     def __len__(self) -> int:
         return len(self._links)
 
+    @property
+    def sockets(self) -> int:
+        """Links and streams together."""
+        return len(self._links) + len(self._streams)
+
     def links(self) -> list[Link]:
         """The control links that are up, in the order in which they came."""
         return [link for link in self._links if link.is_up]

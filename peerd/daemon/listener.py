@@ -93,6 +93,8 @@ class Listener:
         settings = self._context.settings
         if len(self._handshakes) >= settings.transient_links_max:
             reason = "transient_links_max"
+        elif len(self._handshakes) + self._owner.sockets >= settings.sockets_max:
+            reason = "sockets_max"
         elif not self._bucket.take(self._context.now()):
             reason = "accept_rate"
         else:

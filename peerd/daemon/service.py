@@ -30,7 +30,7 @@ from peerd.daemon.node_settings import advertised, load_identity, node_settings,
 from peerd.daemon.offload import OffloadPool
 from peerd.daemon.plugins import find_plugins, make_plugins
 from peerd.daemon.rate_limit import TokenBucket
-from peerd.daemon.resources import links_that_fit, resource_snapshot
+from peerd.daemon.resources import resource_snapshot, room_for
 from peerd.daemon.sockets import BACKLOG, listening_socket
 from peerd.daemon.state_directory import StateDirectory
 from peerd.daemon.systemd import ServiceManager
@@ -223,7 +223,7 @@ class Daemon:
         sock = self._listen()
         self._ending.append(sock.close)
         self.peer = advertised(config, identity.node_id, sock.getsockname()[:2])
-        link_settings = LinkSettings.from_config(config.limits, links_that_fit(config.limits.links_max))
+        link_settings = LinkSettings.from_config(config.limits, room_for(config.limits.links_max))
         plugins = self._make_plugins()
         exempt = [kind.TYPE_ID for plugin in plugins if plugin.is_exempt_from_rate_limit for kind in plugin.messages]
         context = LinkContext(

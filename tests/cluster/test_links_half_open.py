@@ -117,10 +117,10 @@ async def cut_and_heal(site: Site, is_busy: bool) -> float:
     """Two daemons, a cut, the cut healed; returns the seconds from the cut to the end of the last half of the link."""
     ports = [listening_socket("127.0.0.1", 0) for _ in range(2)]
     async with Relay(ports[0].getsockname) as to_one, Relay(ports[1].getsockname) as to_two:
-        lan = {"node__profile": "lan"}
-        one = Daemon(site.config("1", node__advertise=to_one.address, **lan), plugins=[], listening=ports[0])
+        one_config = site.config("1", node__advertise=to_one.address, node__profile="lan")
         seeds = [to_one.address]
-        two_config = site.config("2", bootstrap=seeds, node__advertise=to_two.address, **lan)
+        two_config = site.config("2", bootstrap=seeds, node__advertise=to_two.address, node__profile="lan")
+        one = Daemon(one_config, plugins=[], listening=ports[0])
         two = Daemon(two_config, plugins=[], listening=ports[1])
         async with one, two:
             await until(lambda: is_complete(one, two), PATIENCE_S)

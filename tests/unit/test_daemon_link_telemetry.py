@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import structlog
 from hypothesis import given, strategies as st
 
 from peerd.daemon.link_telemetry import LINK_METRICS, REASONS, LinkTelemetry, label, reason_of
@@ -37,6 +38,25 @@ def test_refusals_are_all_counted_but_not_all_written() -> None:
     text = metrics.render().decode()
     assert 'peerd_connections_refused_total{reason="bad_magic"} 500.0' in text
     assert 'peerd_connections_refused_total{reason="other"} 1.0' in text
+
+
+def test_what_a_limit_closed_is_one_line_in_a_while() -> None:
+    metrics = PrometheusMetrics(version="test")
+    metrics.declare(LINK_METRICS)
+    now = 0.0
+    telemetry = LinkTelemetry(metrics, lambda: now)
+    with structlog.testing.capture_logs() as said:
+        for _ in range(500):
+            telemetry.throttled("accept_rate")
+        telemetry.throttled("sockets_max")
+        now = LinkTelemetry.THROTTLED_INTERVAL_S
+        telemetry.throttled("accept_rate")
+    assert [(line["limit"], line["connections"]) for line in said] == [
+        ("accept_rate", 1),
+        ("sockets_max", 1),
+        ("accept_rate", 500),
+    ]
+    assert 'peerd_accepts_throttled_total{reason="accept_rate"} 501.0' in metrics.render().decode()
 
 
 def test_everything_that_links_tell_fits_its_declaration() -> None:
