@@ -51,11 +51,15 @@ class MetricSink(Protocol):
 class LinkTelemetry:
     """Turns what happens to connections into events, counters and log lines.
 
-    Strangers can cause refusals at will: at most ``REFUSALS_PER_SECOND`` of them are written out, all are counted.
+    Strangers can cause refusals at will: at most ``REFUSALS_PER_SECOND`` of them are written out, all are counted. A
+    ban is always written out: it takes a certificate and many violations.
     """
 
     REFUSALS_PER_SECOND: Final = 1.0
     REFUSALS_BURST: Final = 10.0
+    REPEAT_INTERVAL_S: Final = 60.0
+    """Between two times that the same address is refused, or refuses, for the same reason."""
+    TOLD_MAX: Final = 256
     THROTTLED_INTERVAL_S: Final = 10.0
     """Between two log lines about connections that one limit closed."""
 
@@ -64,6 +68,8 @@ class LinkTelemetry:
         self._now = now
         self._emit: Callable[[Event], object] = lambda event: None
         self._refusals = TokenBucket(self.REFUSALS_PER_SECOND, self.REFUSALS_BURST, now())
+        self._told: dict[tuple[str, str], float] = {}
+        """Address and reason of refusals that were written out, and when: oldest first."""
         self._throttled: dict[str, tuple[int, float]] = {}
         """By limit: closed since it was last logged, and when it may be logged again."""
 
@@ -107,7 +113,7 @@ class LinkTelemetry:
     def refused(self, peer: NodeId | None, address: str, reason: str, detail: str) -> None:
         """A connection ended without a link."""
         self._metrics.count("peerd_connections_refused_total", 1.0, {"reason": label(reason)})
-        if not self._refusals.take(self._now()):
+        if not self._is_news(address, reason) or not self._refusals.take(self._now()):
             return
         name = None if peer is None else format_id(peer)
         self._emit(LinkRefused(peer=name, address=address, reason=reason, detail=_short(detail)))
@@ -117,11 +123,22 @@ class LinkTelemetry:
         """A peer broke the protocol."""
         reason = reason_of(error)
         self._metrics.count("peerd_peer_misbehaviour_total", 1.0, {"reason": label(reason)})
-        if not self._refusals.take(self._now()):
+        if not banned and not self._refusals.take(self._now()):
             return
         name, detail = format_id(peer.id), _short(str(error))
         self._emit(PeerMisbehaviour(peer=name, address=peer.address, reason=reason, detail=detail))
         _log.warning("peer.misbehaved", peer=name, address=peer.address, reason=reason, detail=detail, banned=banned)
+
+    def _is_news(self, address: str, reason: str) -> bool:
+        """A seed that is down is dialled again and again: once in a while is often enough to say so."""
+        now, key = self._now(), (address, reason)
+        if now - self._told.get(key, -self.REPEAT_INTERVAL_S) < self.REPEAT_INTERVAL_S:
+            return False
+        self._told.pop(key, None)
+        self._told[key] = now
+        if len(self._told) > self.TOLD_MAX:
+            del self._told[next(iter(self._told))]
+        return True
 
 
 def reason_of(error: PeerMisbehaved) -> str:

@@ -133,6 +133,11 @@ class Links:
         """Links and streams together."""
         return len(self._links) + len(self._streams)
 
+    @property
+    def dial_failures(self) -> dict[str, str]:
+        """Why addresses of unknown nodes, such as seeds, gave no link when they were dialled last."""
+        return dict(self._dialling.failures)
+
     def links(self) -> list[Link]:
         """The control links that are up, in the order in which they came."""
         return [link for link in self._links if link.is_up]

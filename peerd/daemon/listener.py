@@ -161,7 +161,8 @@ class Listener:
             connection.refuse("hello_timeout", f"no HELLO within {settings.hello_timeout_s:g} s")  # unless it ended
             await connection.outcome
         except (HandshakeRefused, ProtocolError) as error:
-            self._telemetry.refused(connection.certified_id, address, error.reason, error.detail)
+            if error.reason != "self":  # our own dial, which knows it now
+                self._telemetry.refused(connection.certified_id, address, error.reason, error.detail)
         except OSError as error:
             self._telemetry.refused(None, address, *_tls_failure(error))
         finally:

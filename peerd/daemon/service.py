@@ -337,6 +337,10 @@ class Daemon:
         while not self.node.is_ready and monotonic_s() < deadline:  # noqa: ASYNC110  # the node is sans-IO: no event
             await asyncio.sleep(0.05)
         status = "in the ring" if self.node.is_ready else "still joining the ring"
+        if not self.node.is_ready:
+            _log.warning(
+                "node.not_joined", after_s=READY_TIMEOUT_S, seeds=self.links.dial_failures, next="still trying"
+            )
         self._manager.notify("READY=1", f"STATUS={status}")
 
     async def _save_known_peers(self) -> None:

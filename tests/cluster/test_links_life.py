@@ -14,7 +14,7 @@ from peerd.daemon.sockets import listening_socket
 from peerd.daemon.tasks import spawn
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from peerd.telemetry.schema import LinkDown, LinkUp
+from peerd.telemetry.schema import LinkDown, LinkRefused, LinkUp
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import FAST, Rig, linked, until
 
@@ -57,10 +57,13 @@ async def test_an_address_is_dialled_without_knowing_who_answers(tls: bool) -> N
         await until(lambda: answers)
         one.links.dial("127.0.0.1", two.ref.port, answers.append)
         one.links.dial("127.0.0.1", one.ref.port, answers.append)
-        one.links.dial("127.0.0.1", free_port(), answers.append)
+        nobody = free_port()
+        one.links.dial("127.0.0.1", nobody, answers.append)
         await until(lambda: len(answers) == 4)
         assert answers[:2] == [two.ref, two.ref]
-        assert answers[2:] == [None, None]
+        assert one.ref in answers[2:] and None in answers[2:], "one's own address is told apart from nobody's"
+        assert list(one.links.dial_failures) == [f"127.0.0.1:{nobody}"]
+        assert [event.reason for event in one.node.of(LinkRefused)] == ["refused"]
         assert len(one.links) == 1
         assert one.duplicates == []
 

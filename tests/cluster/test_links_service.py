@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from peerd.api import Plugin, handles
+from peerd.daemon import service
 from peerd.daemon.service import Daemon
 from peerd.daemon.sockets import listening_socket
 from peerd.errors import ConfigError, ExitCode
@@ -174,3 +176,15 @@ def test_the_advertised_address_is_one_that_others_can_use(tmp_path: Path) -> No
     assert advertised(named, NodeId(1), ("0.0.0.0", 7420)).address == "node1.example:9000"
     any_port = site.config("a", node__advertise="node1.example:0").config
     assert advertised(any_port, NodeId(1), ("0.0.0.0", 7420)).address == "node1.example:7420"
+
+
+@both_loops
+async def test_a_node_that_gets_in_nowhere_says_why_once(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with pytest.MonkeyPatch.context() as patch, structlog.testing.capture_logs() as said:
+        patch.setattr(service, "READY_TIMEOUT_S", 0.5)
+        async with site.daemon("a", ["127.0.0.1:1"]):
+            await until(lambda: any(line["event"] == "node.not_joined" for line in said), 20.0)
+    (warning,) = [line for line in said if line["event"] == "node.not_joined"]
+    assert warning["log_level"] == "warning"
+    assert warning["seeds"]["127.0.0.1:1"].startswith("refused: ")
