@@ -73,10 +73,16 @@ class Dialling:
             if (link.peer.host, link.peer.port) == (host, port):
                 asyncio.get_running_loop().call_soon(done, link.peer)
                 return
+        if self._is_stopping:
+            asyncio.get_running_loop().call_soon(done, None)
+            return
         self._spawn(self._dial_address(host, port, done), f"dial {host}:{port}")
 
     def open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
         """Open a bulk connection; the handler is told how that ended, later."""
+        if self._is_stopping:  # nobody would end a dial that begins now
+            asyncio.get_running_loop().call_soon(handler.closed, "stopping")
+            return
         self._spawn(self._open_stream(peer, handler), f"stream to {peer}")
 
     async def _dial_peer(self, channel: PeerChannel, dial: Dial) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace ``path`` so that a crash at any point leaves the old or the new content. Raises ``OSError``."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    # A worker thread may be saving the same file when the stop saves it.
+    temporary = path.with_name(f".{path.name}.{threading.get_ident()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         with os.fdopen(os.open(temporary, flags, mode), "wb") as file:

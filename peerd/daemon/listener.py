@@ -23,6 +23,20 @@ ACCEPTS_PER_WAKE_MAX: Final = 64
 """Accepted in one loop iteration, so that a flood of connections cannot starve the links."""
 DESCRIPTOR_PAUSE_S: Final = 0.5
 """How long nothing is accepted after the process ran out of file descriptors."""
+_OF_THE_CONNECTION: Final = frozenset(
+    {
+        errno.EPERM,
+        errno.EPROTO,
+        errno.ENOPROTOOPT,
+        errno.EOPNOTSUPP,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ETIMEDOUT,
+    }
+)
+"""What Linux passes on through accept(2) though it is about the one connection: the next one may be well."""
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -83,9 +97,10 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in _OUT_OF_RESOURCES:
+                if error.errno in _OUT_OF_RESOURCES:
+                    self._pause()
+                elif error.errno not in _OF_THE_CONNECTION:
                     raise
-                self._pause()
                 return
             self._accepted(sock, format_address(address))
 
