@@ -105,6 +105,7 @@ class Daemon:
         self._ending: list[Callable[[], Any]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._known: tuple[PeerRef, ...] = ()
+        self._is_save_failing = False
         self._stop_requested = asyncio.Event()
         self._stop_reason = "stopped"
         self._is_hurried = False
@@ -349,11 +350,16 @@ class Daemon:
             known = self.node.overlay.known_peers()
             if known and known != self._known:
                 self._known = known
-                self._offload.submit(self._state.save_known_peers, (known,), _nothing, self._save_failed)
+                self._offload.submit(self._state.save_known_peers, (known,), self._saved, self._save_failed)
 
     def _save_failed(self, error: BaseException) -> None:
         self._known = ()
-        _log.warning("state.not_saved", error=str(error))
+        if not self._is_save_failing:  # a full disk is told once, not every half minute
+            _log.warning("state.not_saved", error=str(error))
+        self._is_save_failing = True
+
+    def _saved(self, result: Any) -> None:
+        self._is_save_failing = False
 
     async def _snapshots(self) -> None:
         while True:
@@ -420,6 +426,7 @@ class Daemon:
         known = self.node.overlay.known_peers()
         if self.node.is_ready and limit_s:  # and no drain was cut short: that had its time
             await self._hand_over(limit_s / 2, reason)
+        self.driver.supervisor.stop()
         self.node.stop(reason)
         self._listener.close()
         await self._listener.wait_closed()
@@ -460,7 +467,3 @@ def serve(loaded: LoadedConfig, *, loop: LoopName = "auto", listening: socket.so
         return await Daemon(loaded, start_admin=start_admin, listening=listening).run()
 
     return run(main(), loop=loop)
-
-
-def _nothing(result: Any) -> None:
-    """Nothing to do when a save succeeded."""

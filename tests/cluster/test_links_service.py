@@ -18,7 +18,7 @@ from peerd.api import Plugin, handles
 from peerd.daemon import service
 from peerd.daemon.service import Daemon
 from peerd.daemon.sockets import listening_socket
-from peerd.errors import ConfigError, ExitCode
+from peerd.errors import ConfigError, ExitCode, Unavailable
 from peerd.messages import Message, PeerRef, message
 from peerd.telemetry.sinks import MemorySink
 from tests.support.both_loops import both_loops
@@ -188,3 +188,24 @@ async def test_a_node_that_gets_in_nowhere_says_why_once(tmp_path: Path) -> None
     (warning,) = [line for line in said if line["event"] == "node.not_joined"]
     assert warning["log_level"] == "warning"
     assert warning["seeds"]["127.0.0.1:1"].startswith("refused: ")
+
+
+@both_loops
+async def test_a_full_disk_is_told_once_and_the_node_stays_in_the_ring(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+
+    tries: list[object] = []
+
+    def full(peers: object) -> None:
+        tries.append(peers)
+        raise Unavailable("cannot write known-peers.json: No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch, structlog.testing.capture_logs() as said:
+        patch.setattr(service, "KNOWN_PEERS_INTERVAL_S", 0.02)
+        async with site.daemon("a") as one, site.daemon("b", [one.peer.address]) as two:
+            await until(lambda: is_complete(one, two), 15.0)
+            patch.setattr(two._state, "save_known_peers", full)
+            two._known = ()
+            await until(lambda: len(tries) > 3, 15.0)
+            assert is_complete(one, two)
+    assert [line["event"] for line in said].count("state.not_saved") == 1
