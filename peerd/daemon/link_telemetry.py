@@ -100,7 +100,7 @@ class LinkTelemetry:
         self._metrics.count("peerd_accepts_throttled_total", 1.0, {"reason": label(reason)})
         now = self._now()
         closed, due_at = self._throttled.get(reason, (0, now))
-        if now >= due_at:
+        if now >= due_at and self._refusals.take(now):
             _log.warning("links.throttled", limit=reason, connections=closed + 1)
             closed, due_at = -1, now + self.THROTTLED_INTERVAL_S
         self._throttled[reason] = (closed + 1, due_at)

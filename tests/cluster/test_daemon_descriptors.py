@@ -26,7 +26,7 @@ FILES_MAX = 256
 CONNECTIONS = 2_000
 ADMIN_RESERVE = 16
 LINES_AT_ONCE = 15
-"""Both limits of the log allow a few lines at once; after that it is one a second."""
+"""The log allows a few lines at once; after that it is one a second."""
 
 
 @contextmanager
@@ -77,8 +77,8 @@ def test_a_flood_meets_the_daemons_own_cap_and_its_links_live_on(
 ) -> None:
     with (
         many_files(),
-        running(tmp_path / "one", files_max=FILES_MAX) as one,
-        running(tmp_path / "two", f"node.bootstrap={one.address}") as two,
+        running(tmp_path / "one", "node.profile=lan", files_max=FILES_MAX) as one,
+        running(tmp_path / "two", "node.profile=lan", f"node.bootstrap={one.address}") as two,
         ExitStack() as held,
     ):
         one.ready()

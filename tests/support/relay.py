@@ -53,18 +53,24 @@ class Relay:
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = cast("asyncio.Task[None]", asyncio.current_task())
         self._tasks[task] = None
-        there: asyncio.StreamWriter | None = None
+        writers = [writer]
         try:
-            await self._open.wait()
-            answers, there = await asyncio.open_connection(*self._target())
-            await asyncio.gather(self._pump(reader, there), self._pump(answers, writer))
-        except (OSError, asyncio.CancelledError):
-            pass  # an end is gone, or the test is over; so is the other end, below
+            await self._relay(reader, writers)
+        except asyncio.CancelledError:
+            pass  # the test is over
         finally:
             del self._tasks[task]
-            for each in (writer, there):
-                if each is not None:
-                    each.transport.abort()
+            for each in writers:
+                each.transport.abort()
+
+    async def _relay(self, reader: asyncio.StreamReader, writers: list[asyncio.StreamWriter]) -> None:
+        await self._open.wait()
+        try:
+            answers, there = await asyncio.open_connection(*self._target())
+            writers.append(there)
+            await asyncio.gather(self._pump(reader, there), self._pump(answers, writers[0]))
+        except OSError:
+            await self._open.wait()  # an end is gone: the other one must not hear of it before the cable is whole
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(CHUNK_BYTES):

@@ -112,6 +112,7 @@ async def test_no_restart_after_the_stop() -> None:
     watched.handler_failed("pubsub", ValueError("bad"))
     watched.stop()
     watched.handler_failed("aggregation", ValueError("bad, while it was stopped"))
+    assert not watched._restarting
     other = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_later(0.01, other.set_result, None)
     await other
