@@ -31,7 +31,7 @@ def standard_files() -> list[Path]:
     if system:
         return system
     own = own_directory() / CONFIG_NAME
-    return [own] if own.exists() else []
+    return [own] if os.access(own, os.F_OK) else []  # another user's home, as after sudo -u, holds none of ours
 
 
 def admin_address(given: str | None) -> str:

@@ -21,6 +21,10 @@ from peerd.wire.handshake import Established, Goodbye, Handshake, Hello, HelloAc
 class ConnectionOwner(Protocol):
     """Who decides about connections: `peerd.daemon.links.Links`."""
 
+    @property
+    def sockets(self) -> int:
+        """How many established connections are open."""
+
     def admit(self, connection: PendingConnection, established: Established) -> tuple[str, str] | None:
         """Accepting side, before the answer: ``None``, or (reason, detail) of the refusal."""
 

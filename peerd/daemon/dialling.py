@@ -17,6 +17,8 @@ from peerd.driver import StreamHandler
 from peerd.messages import PeerRef
 from peerd.wire.handshake import Purpose
 
+FAILURES_MAX: Final = 16
+"""Addresses whose last failure is remembered, for people to read."""
 DUPLICATE_PATIENCE: Final = 6
 """How often a peer may refuse our dial because of its own before that counts as unreachable."""
 
@@ -40,6 +42,8 @@ class Dialling:
         self._slots = asyncio.Semaphore(context.settings.dials_max)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_stopping = False
+        self.failures: dict[str, str] = {}
+        """Addresses that answered with no node when they were dialled last, and why."""
 
     async def stop(self) -> None:
         """Give up every dial; nobody is told but the handlers of streams."""
@@ -69,10 +73,16 @@ class Dialling:
             if (link.peer.host, link.peer.port) == (host, port):
                 asyncio.get_running_loop().call_soon(done, link.peer)
                 return
+        if self._is_stopping:
+            asyncio.get_running_loop().call_soon(done, None)
+            return
         self._spawn(self._dial_address(host, port, done), f"dial {host}:{port}")
 
     def open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
         """Open a bulk connection; the handler is told how that ended, later."""
+        if self._is_stopping:  # nobody would end a dial that begins now
+            asyncio.get_running_loop().call_soon(handler.closed, "stopping")
+            return
         self._spawn(self._open_stream(peer, handler), f"stream to {peer}")
 
     async def _dial_peer(self, channel: PeerChannel, dial: Dial) -> None:
@@ -113,12 +123,22 @@ class Dialling:
             if error.reason == "duplicate_link":
                 done(await self._existing_link(connection))
                 return
-            if error.reason != "self":  # a list of bootstrap addresses may well contain our own
-                self._telemetry.refused(connection.certified_id, connection.address, error.reason, error.detail)
+            if error.reason == "self":  # a list of bootstrap addresses may well contain our own, by another name
+                done(self._context.local.node)
+                return
+            self._telemetry.refused(connection.certified_id, connection.address, error.reason, error.detail)
+            self._failed(f"{host}:{port}", str(error))
             done(None)
         else:
             self._telemetry.dialled("ok")
+            self.failures.pop(f"{host}:{port}", None)
             done(established.peer)
+
+    def _failed(self, address: str, why: str) -> None:
+        self.failures.pop(address, None)
+        self.failures[address] = why
+        if len(self.failures) > FAILURES_MAX:
+            del self.failures[next(iter(self.failures))]
 
     async def _existing_link(self, connection: PendingConnection) -> PeerRef | None:
         """The peer keeps another connection with us: it is up already, or about to be."""

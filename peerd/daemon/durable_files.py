@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace ``path`` so that a crash at any point leaves the old or the new content. Raises ``OSError``."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    # A worker thread may be saving the same file when the stop saves it.
+    temporary = path.with_name(f".{path.name}.{threading.get_ident()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         with os.fdopen(os.open(temporary, flags, mode), "wb") as file:
@@ -26,14 +28,19 @@ def write_new_file(path: Path, content: bytes, mode: int) -> None:
     """Create ``path`` with exactly ``mode`` from the first byte on; an existing file is never overwritten.
 
     For keys: one that was readable for a moment is stolen, and one that a power cut takes back after its id was
-    published is lost. Raises ``FileExistsError`` or another ``OSError``.
+    published is lost. Nor is half of one left when the disk is full: the next start would take it for a damaged key.
+    Raises ``FileExistsError`` or another ``OSError``.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)  # the umask may have taken bits away
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)  # the umask may have taken bits away
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
     sync_directory(path.parent)
 
 

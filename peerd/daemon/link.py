@@ -89,6 +89,11 @@ class Link(asyncio.Protocol):
 
     # Life
 
+    @property
+    def used_at(self) -> float:
+        """When it last carried more than heartbeats and goodbyes."""
+        return self._used_at
+
     def attach(self, transport: asyncio.Transport) -> None:
         """Take over a connection whose handshake is done."""
         self._transport = transport
@@ -214,6 +219,14 @@ class Link(asyncio.Protocol):
         self.flush()
 
     # Time
+
+    def excuse(self, late_s: float, now: float) -> None:
+        """This process stood still for so long: what the peer sent meanwhile is unread, its silence proves nothing."""
+        self._received_at = min(now, self._received_at + late_s)
+        if self._paused_since is not None:
+            self._paused_since = min(now, self._paused_since + late_s)
+        if self._frame_since is not None:
+            self._frame_since = min(now, self._frame_since + late_s)
 
     def sweep(self, now: float) -> None:
         """Enforce the time limits and keep an idle link alive; called a few times a second."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from peerd import limits
 from peerd.config import LimitsConfig
 from peerd.daemon.identity import PeerIdentity, verify_peer_certificate
+from peerd.daemon.resources import SOCKETS_UNBOUNDED, Room
 from peerd.daemon.tls import peer_certificate
 from peerd.ids import NodeId
 from peerd.wire.handshake import LocalNode
@@ -26,10 +27,13 @@ class LinkSettings:
 
     heartbeat_s: float = 5.0
     """A link on which nothing was sent for this long gets a heartbeat."""
-    silence_s: float = 20.0
-    """A link on which nothing was received for this long is closed: three heartbeats lost, and some slack."""
+    silence_s: float = 14.0
+    """A link on which nothing was received for this long is closed: two heartbeats lost, and some slack. With the sweep
+    it is what makes a half-open link end within 15 s, whatever the kernel thinks of it."""
     unused_s: float = limits.LINK_UNUSED_S
     """A link that carried nothing but heartbeats for this long is closed; it comes back when it is needed."""
+    evictable_s: float = 10.0
+    """At ``links_max`` a newcomer takes the place of the link unused for longest, if that is at least this long."""
     dial_timeout_s: float = 5.0
     """Name resolution, TCP connect, TLS and HELLO together."""
     backoff_min_s: float = 0.1
@@ -57,6 +61,8 @@ class LinkSettings:
     write_high_water_bytes: int = limits.WRITE_HIGH_WATER_BYTES
     send_queue_bytes_max: int = limits.SEND_QUEUE_BYTES_MAX
     links_max: int = limits.LINKS_MAX
+    sockets_max: int = SOCKETS_UNBOUNDED
+    """Links, streams and handshakes together, so that descriptors are left for everything else."""
     streams_max: int = 4 * limits.SWAP_SESSIONS_MAX
     transient_links_max: int = limits.TRANSIENT_LINKS_MAX
     dials_max: int = 64
@@ -66,10 +72,12 @@ class LinkSettings:
     messages_burst: int = limits.PEER_MESSAGES_BURST
 
     @classmethod
-    def from_config(cls, config: LimitsConfig, links_max: int | None = None) -> LinkSettings:
-        """The defaults with the operator's limits; ``links_max`` lowers theirs to what the system allows."""
+    def from_config(cls, config: LimitsConfig, room: Room | None = None) -> LinkSettings:
+        """The defaults with the operator's limits, lowered to what the system has ``room`` for."""
+        room = room or Room(config.links_max, SOCKETS_UNBOUNDED)
         return cls(
-            links_max=config.links_max if links_max is None else links_max,
+            links_max=room.links,
+            sockets_max=room.sockets,
             transient_links_max=config.transient_links_max,
             accepts_per_second=config.accepts_per_second,
             accepts_burst=config.accepts_burst,

@@ -20,7 +20,7 @@ _REASONS: Final = """
     closed_early denied disconnect duplicate_identity duplicate_link eof error expired file_descriptors flood
     frame_idle goodbye hello_timeout id_mismatch idle invalid issuer_salt key_type key_usage links_max malformed
     malformed_certificate misbehaved name_resolution no_certificate not_leaf oversize peer_down purpose
-    queue_full recycled refused replaced reset self silent stopping streams_max timeout tls tls_timeout
+    queue_full recycled refused replaced reset self silent sockets_max stopping streams_max timeout tls tls_timeout
     transient_links_max unexpected_message unknown_role unreachable uri_san user_timeout version write_deadline
     wrong_callee wrong_cluster
 """
@@ -51,17 +51,27 @@ class MetricSink(Protocol):
 class LinkTelemetry:
     """Turns what happens to connections into events, counters and log lines.
 
-    Strangers can cause refusals at will: at most ``REFUSALS_PER_SECOND`` of them are written out, all are counted.
+    Strangers can cause refusals at will: at most ``REFUSALS_PER_SECOND`` of them are written out, all are counted. A
+    ban is always written out: it takes a certificate and many violations.
     """
 
-    REFUSALS_PER_SECOND: Final = 2.0
-    REFUSALS_BURST: Final = 20.0
+    REFUSALS_PER_SECOND: Final = 1.0
+    REFUSALS_BURST: Final = 10.0
+    REPEAT_INTERVAL_S: Final = 60.0
+    """Between two times that the same address is refused, or refuses, for the same reason."""
+    TOLD_MAX: Final = 256
+    THROTTLED_INTERVAL_S: Final = 10.0
+    """Between two log lines about connections that one limit closed."""
 
     def __init__(self, metrics: MetricSink, now: Callable[[], float]) -> None:
         self._metrics = metrics
         self._now = now
         self._emit: Callable[[Event], object] = lambda event: None
         self._refusals = TokenBucket(self.REFUSALS_PER_SECOND, self.REFUSALS_BURST, now())
+        self._told: dict[tuple[str, str], float] = {}
+        """Address and reason of refusals that were written out, and when: oldest first."""
+        self._throttled: dict[str, tuple[int, float]] = {}
+        """By limit: closed since it was last logged, and when it may be logged again."""
 
     def attach(self, emit: Callable[[Event], object]) -> None:
         """Events go to this from now on (the node numbers them)."""
@@ -88,6 +98,12 @@ class LinkTelemetry:
     def throttled(self, reason: str) -> None:
         """A connection was closed before anything was spent on it."""
         self._metrics.count("peerd_accepts_throttled_total", 1.0, {"reason": label(reason)})
+        now = self._now()
+        closed, due_at = self._throttled.get(reason, (0, now))
+        if now >= due_at and self._refusals.take(now):
+            _log.warning("links.throttled", limit=reason, connections=closed + 1)
+            closed, due_at = -1, now + self.THROTTLED_INTERVAL_S
+        self._throttled[reason] = (closed + 1, due_at)
 
     def dropped(self, frames: int, reason: str) -> None:
         """Control frames were dropped."""
@@ -97,7 +113,7 @@ class LinkTelemetry:
     def refused(self, peer: NodeId | None, address: str, reason: str, detail: str) -> None:
         """A connection ended without a link."""
         self._metrics.count("peerd_connections_refused_total", 1.0, {"reason": label(reason)})
-        if not self._refusals.take(self._now()):
+        if not self._is_news(address, reason) or not self._refusals.take(self._now()):
             return
         name = None if peer is None else format_id(peer)
         self._emit(LinkRefused(peer=name, address=address, reason=reason, detail=_short(detail)))
@@ -107,11 +123,22 @@ class LinkTelemetry:
         """A peer broke the protocol."""
         reason = reason_of(error)
         self._metrics.count("peerd_peer_misbehaviour_total", 1.0, {"reason": label(reason)})
-        if not self._refusals.take(self._now()):
+        if not banned and not self._refusals.take(self._now()):
             return
         name, detail = format_id(peer.id), _short(str(error))
         self._emit(PeerMisbehaviour(peer=name, address=peer.address, reason=reason, detail=detail))
         _log.warning("peer.misbehaved", peer=name, address=peer.address, reason=reason, detail=detail, banned=banned)
+
+    def _is_news(self, address: str, reason: str) -> bool:
+        """A seed that is down is dialled again and again: once in a while is often enough to say so."""
+        now, key = self._now(), (address, reason)
+        if now - self._told.get(key, -self.REPEAT_INTERVAL_S) < self.REPEAT_INTERVAL_S:
+            return False
+        self._told.pop(key, None)
+        self._told[key] = now
+        if len(self._told) > self.TOLD_MAX:
+            del self._told[next(iter(self._told))]
+        return True
 
 
 def reason_of(error: PeerMisbehaved) -> str:

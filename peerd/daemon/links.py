@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Final, Protocol
 
 from peerd.api import Priority
@@ -36,6 +37,7 @@ CHANNELS_MAX: Final = 4096
 ABORT_TIMEOUT_S: Final = 1.0
 """An aborted transport ends within an iteration or two of the loop."""
 FLUSH_POLL_S: Final = 0.02
+_USED_AT: Final = attrgetter("used_at")
 
 
 class LinkEvents(Protocol):
@@ -63,6 +65,7 @@ class Links:
         self._streams = StreamTable(self)
         self._dialling = Dialling(self, context, telemetry)
         self._sweep_timer: asyncio.TimerHandle | None = None
+        self._sweep_due_at = 0.0
         self._is_stopping = False
         self._drained = asyncio.Event()
 
@@ -75,7 +78,9 @@ class Links:
 
     def start(self) -> None:
         """Begin to watch time limits."""
-        self._sweep_timer = asyncio.get_running_loop().call_later(self.context.settings.sweep_s, self._sweep)
+        sweep_s = self.context.settings.sweep_s
+        self._sweep_due_at = self.context.now() + sweep_s
+        self._sweep_timer = asyncio.get_running_loop().call_later(sweep_s, self._sweep)
 
     async def stop(self, timeout_s: float) -> None:
         """Send what is queued, say goodbye, close everything; at most ``timeout_s`` seconds."""
@@ -122,6 +127,16 @@ class Links:
 
     def __len__(self) -> int:
         return len(self._links)
+
+    @property
+    def sockets(self) -> int:
+        """Links and streams together."""
+        return len(self._links) + len(self._streams)
+
+    @property
+    def dial_failures(self) -> dict[str, str]:
+        """Why addresses of unknown nodes, such as seeds, gave no link when they were dialled last."""
+        return dict(self._dialling.failures)
 
     def links(self) -> list[Link]:
         """The control links that are up, in the order in which they came."""
@@ -244,8 +259,8 @@ class Links:
             return None
         channel = self._channels.get(peer.id)
         if channel is None or channel.link is None:
-            if len(self._links) >= settings.links_max:
-                return "links_max", f"{settings.links_max} links are up"
+            if not self._has_room(now):
+                return "links_max", f"{settings.links_max} links are up, and all in use"
             if channel is not None and channel.has_said_hello and self.context.local.node.id < peer.id:
                 return "duplicate_link", "our own dial is under way, and we have the smaller id"
             return None
@@ -278,6 +293,7 @@ class Links:
         self._links[link] = None
         link.attach(transport)
         self._replace(channel, link, established)
+        self._make_room(link)
         if channel.dial is not None and channel.dial.connection is not connection:
             channel.abandon_dial()
         self.telemetry.link_up(peer, connection.address, connection.dialled, link.protocol)
@@ -305,7 +321,7 @@ class Links:
             channel.failures, channel.retry_at = 0, 0.0
         if reason in ("misbehaved", "denied") or link.goodbye == "stopping":
             self.give_up(channel, "stopping" if link.goodbye == "stopping" else reason)
-        elif channel.outbox or (link.goodbye is None and reason != "idle"):
+        elif channel.outbox or (link.goodbye is None and reason not in ("idle", "links_max")):
             self._dialling.dial_again(channel, reason)
 
     # Inside
@@ -333,6 +349,17 @@ class Links:
         if old is not None:
             is_older_process = established.boot_epoch > old.boot_epoch
             old.retire("duplicate_identity" if is_older_process else "replaced")
+
+    def _has_room(self, now: float) -> bool:
+        """Whether a newcomer may have a link: one is free, or one is not in use."""
+        links, settings = self.links(), self.context.settings
+        return len(links) < settings.links_max or any(now - link.used_at >= settings.evictable_s for link in links)
+
+    def _make_room(self, newest: Link) -> None:
+        """Over the limit, the link that was unused for longest makes room: the overlay needs it least."""
+        others = [link for link in self.links() if link is not newest]
+        if newest.is_up and len(others) >= self.context.settings.links_max:
+            min(others, key=_USED_AT).retire("links_max")
 
     def _add_channel(self, peer: PeerRef) -> PeerChannel:
         if len(self._channels) >= CHANNELS_MAX:
@@ -373,7 +400,10 @@ class Links:
 
     def _sweep(self) -> None:
         now = self.context.now()
+        late_s = now - self._sweep_due_at
         for link in list(self._links):
+            if late_s > self.context.settings.sweep_s:
+                link.excuse(late_s, now)
             link.sweep(now)
         forget_after_s = self.context.settings.backoff_max_s
         for key in [key for key, each in self._channels.items() if each.is_idle]:

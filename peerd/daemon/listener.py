@@ -23,6 +23,20 @@ ACCEPTS_PER_WAKE_MAX: Final = 64
 """Accepted in one loop iteration, so that a flood of connections cannot starve the links."""
 DESCRIPTOR_PAUSE_S: Final = 0.5
 """How long nothing is accepted after the process ran out of file descriptors."""
+_OF_THE_CONNECTION: Final = frozenset(
+    {
+        errno.EPERM,
+        errno.EPROTO,
+        errno.ENOPROTOOPT,
+        errno.EOPNOTSUPP,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ETIMEDOUT,
+    }
+)
+"""What Linux passes on through accept(2) though it is about the one connection: the next one may be well."""
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -83,9 +97,10 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in _OUT_OF_RESOURCES:
+                if error.errno in _OUT_OF_RESOURCES:
+                    self._pause()
+                elif error.errno not in _OF_THE_CONNECTION:
                     raise
-                self._pause()
                 return
             self._accepted(sock, format_address(address))
 
@@ -93,6 +108,8 @@ class Listener:
         settings = self._context.settings
         if len(self._handshakes) >= settings.transient_links_max:
             reason = "transient_links_max"
+        elif len(self._handshakes) + self._owner.sockets >= settings.sockets_max:
+            reason = "sockets_max"
         elif not self._bucket.take(self._context.now()):
             reason = "accept_rate"
         else:
@@ -159,7 +176,8 @@ class Listener:
             connection.refuse("hello_timeout", f"no HELLO within {settings.hello_timeout_s:g} s")  # unless it ended
             await connection.outcome
         except (HandshakeRefused, ProtocolError) as error:
-            self._telemetry.refused(connection.certified_id, address, error.reason, error.detail)
+            if error.reason != "self":  # our own dial, which knows it now
+                self._telemetry.refused(connection.certified_id, address, error.reason, error.detail)
         except OSError as error:
             self._telemetry.refused(None, address, *_tls_failure(error))
         finally:

@@ -6,12 +6,13 @@ import os
 import resource
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from peerd.telemetry.schema import ResourceSnapshot
 
 DESCRIPTORS_RESERVED: Final = 64
-"""For logs, event files, the admin socket, spilled values: links must not use them up."""
+"""For logs, event files, the admin socket, spilled values, dials: what peers open must not use them up."""
+SOCKETS_UNBOUNDED: Final = 1 << 20
 _PAGE_BYTES: Final = resource.getpagesize()
 
 
@@ -34,13 +35,21 @@ def rss_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def links_that_fit(links_max: int) -> int:
-    """Raise the soft limit of open files to the hard one; returns how many links then have room, at most the wanted."""
+class Room(NamedTuple):
+    """How many links a process has room for, and how many connections from and to peers of every kind."""
+
+    links: int
+    sockets: int
+
+
+def room_for(links_max: int) -> Room:
+    """Raise the soft limit of open files to the hard one; returns what then has room, at most the links wanted."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     if soft == resource.RLIM_INFINITY:
-        return links_max
+        return Room(links_max, SOCKETS_UNBOUNDED)
     # Four fifths, less the reserve; half of it for bulk connections and handshakes under way.
-    return max(8, min(links_max, (soft * 4 // 5 - DESCRIPTORS_RESERVED) // 2))
+    sockets = max(16, soft * 4 // 5 - DESCRIPTORS_RESERVED)
+    return Room(min(links_max, sockets // 2), sockets)

@@ -30,7 +30,7 @@ from peerd.daemon.node_settings import advertised, load_identity, node_settings,
 from peerd.daemon.offload import OffloadPool
 from peerd.daemon.plugins import find_plugins, make_plugins
 from peerd.daemon.rate_limit import TokenBucket
-from peerd.daemon.resources import links_that_fit, resource_snapshot
+from peerd.daemon.resources import resource_snapshot, room_for
 from peerd.daemon.sockets import BACKLOG, listening_socket
 from peerd.daemon.state_directory import StateDirectory
 from peerd.daemon.systemd import ServiceManager
@@ -105,6 +105,7 @@ class Daemon:
         self._ending: list[Callable[[], Any]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._known: tuple[PeerRef, ...] = ()
+        self._is_save_failing = False
         self._stop_requested = asyncio.Event()
         self._stop_reason = "stopped"
         self._is_hurried = False
@@ -223,7 +224,7 @@ class Daemon:
         sock = self._listen()
         self._ending.append(sock.close)
         self.peer = advertised(config, identity.node_id, sock.getsockname()[:2])
-        link_settings = LinkSettings.from_config(config.limits, links_that_fit(config.limits.links_max))
+        link_settings = LinkSettings.from_config(config.limits, room_for(config.limits.links_max))
         plugins = self._make_plugins()
         exempt = [kind.TYPE_ID for plugin in plugins if plugin.is_exempt_from_rate_limit for kind in plugin.messages]
         context = LinkContext(
@@ -337,6 +338,10 @@ class Daemon:
         while not self.node.is_ready and monotonic_s() < deadline:  # noqa: ASYNC110  # the node is sans-IO: no event
             await asyncio.sleep(0.05)
         status = "in the ring" if self.node.is_ready else "still joining the ring"
+        if not self.node.is_ready:
+            _log.warning(
+                "node.not_joined", after_s=READY_TIMEOUT_S, seeds=self.links.dial_failures, next="still trying"
+            )
         self._manager.notify("READY=1", f"STATUS={status}")
 
     async def _save_known_peers(self) -> None:
@@ -345,11 +350,16 @@ class Daemon:
             known = self.node.overlay.known_peers()
             if known and known != self._known:
                 self._known = known
-                self._offload.submit(self._state.save_known_peers, (known,), _nothing, self._save_failed)
+                self._offload.submit(self._state.save_known_peers, (known,), self._saved, self._save_failed)
 
     def _save_failed(self, error: BaseException) -> None:
         self._known = ()
-        _log.warning("state.not_saved", error=str(error))
+        if not self._is_save_failing:  # a full disk is told once, not every half minute
+            _log.warning("state.not_saved", error=str(error))
+        self._is_save_failing = True
+
+    def _saved(self, result: Any) -> None:
+        self._is_save_failing = False
 
     async def _snapshots(self) -> None:
         while True:
@@ -416,6 +426,7 @@ class Daemon:
         known = self.node.overlay.known_peers()
         if self.node.is_ready and limit_s:  # and no drain was cut short: that had its time
             await self._hand_over(limit_s / 2, reason)
+        self.driver.supervisor.stop()
         self.node.stop(reason)
         self._listener.close()
         await self._listener.wait_closed()
@@ -456,7 +467,3 @@ def serve(loaded: LoadedConfig, *, loop: LoopName = "auto", listening: socket.so
         return await Daemon(loaded, start_admin=start_admin, listening=listening).run()
 
     return run(main(), loop=loop)
-
-
-def _nothing(result: Any) -> None:
-    """Nothing to do when a save succeeded."""

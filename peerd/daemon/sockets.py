@@ -7,10 +7,10 @@ import contextlib
 import socket
 from typing import Final
 
-KEEPALIVE_IDLE_S: Final = 10
-KEEPALIVE_INTERVAL_S: Final = 5
-KEEPALIVE_PROBES: Final = 3
-USER_TIMEOUT_MS: Final = 15_000
+KEEPALIVE_IDLE_S: Final = 8
+KEEPALIVE_INTERVAL_S: Final = 3
+KEEPALIVE_PROBES: Final = 2
+USER_TIMEOUT_MS: Final = 14_000
 """Unacknowledged data for this long ends a connection; keepalive does not run while a write is pending."""
 BACKLOG: Final = 128
 

@@ -7,6 +7,7 @@ damage shows; a damaged file is set aside, not fatal. The node's key is not amon
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -183,7 +184,8 @@ class StateDirectory:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
-            raise ConfigError(f"cannot open the lock file: {error.strerror}", file=str(path)) from error
+            hint = _owner_hint(self.path) if isinstance(error, PermissionError) else ""
+            raise ConfigError(f"cannot open the lock file: {error.strerror}{hint}", file=str(path)) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -194,13 +196,20 @@ class StateDirectory:
                 file=str(self.path),
                 key="node.state_dir",
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        with contextlib.suppress(OSError):  # only whom to blame: a full disk takes nothing from the lock itself
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         return descriptor
 
     def _remove_temporary_files(self) -> None:
         for leftover in sorted(self.path.glob(".*.tmp")):
             leftover.unlink(missing_ok=True)
+
+
+def _owner_hint(path: Path) -> str:
+    """Two numbers that explain most refusals of a directory."""
+    owner, own = path.stat().st_uid, os.geteuid()
+    return "" if owner == own else f"; the directory is user {owner}'s, this daemon runs as {own}"
 
 
 def _unwrap(content: bytes, size_max: int) -> bytes:

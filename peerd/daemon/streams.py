@@ -119,5 +119,7 @@ class BulkStream(asyncio.BufferedProtocol):
         reason = self._reason
         if reason is None and exc is not None:
             reason = "reset" if isinstance(exc, ConnectionResetError | BrokenPipeError) else "error"
-        self._handler.closed(reason)
-        self._owner.stream_lost(self)
+        try:
+            self._handler.closed(reason)
+        finally:  # a handler that fails must not leave a stream behind that no longer is one
+            self._owner.stream_lost(self)

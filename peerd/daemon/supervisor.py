@@ -58,15 +58,17 @@ class PluginSupervisor:
         self._node = node
 
     def stop(self) -> None:
-        """No restarts any more."""
+        """No restarts any more, not even of a plugin that fails while it is stopped."""
+        self._node = None
         for timer in self._restarting.values():
             timer.cancel()
+        self._restarting.clear()
 
     def handler_failed(self, plugin: str, error: Exception) -> None:
         """Log with the traceback, count, and arrange for the restart; returns before anything changes."""
         _log.error("plugin.failed", plugin=plugin, error=repr(error), exc_info=error)
         self._metrics.count("peerd_handler_failures_total", 1.0, {"plugin": plugin})
-        if plugin == OVERLAY or plugin in self.disabled or plugin in self._restarting:
+        if self._node is None or plugin == OVERLAY or plugin in self.disabled or plugin in self._restarting:
             return
         now = self._now()
         failed_at = self._failed_at.setdefault(plugin, deque(maxlen=RESTARTS_MAX + 1))

@@ -28,9 +28,9 @@ from peerd.ids import format_id
 from peerd.wire.codec import encode
 from peerd.wire.enrolment import PREFACE, JoinGranted, JoinOffer, JoinRequest, RenewAnswer, RenewRequest
 from peerd.wire.trust import Denial, TrustRecords, TrustSummary
-from tests.cluster.test_links_service import Site, is_complete
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import until
+from tests.support.site import Site, is_complete
 
 PATIENCE_S = 20.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import shutil
 import ssl
 import struct
@@ -181,7 +182,7 @@ async def test_who_keeps_misbehaving_is_banned() -> None:
         for _ in range(11):
             await talk(one, HELLO + b"\x00" * 16)
         await talk(one, HELLO)
-        await until(lambda: "banned" in refusals(one))
+        await until(lambda: one.counters.values.get("peerd_connections_refused_total{reason=banned}") == 1)
         assert one.counters.values["peerd_peer_misbehaviour_total{reason=bad_magic}"] == 11
 
 
@@ -238,6 +239,21 @@ async def test_running_out_of_descriptors_pauses_accepting_and_ends_nothing() ->
         assert two.counters.values["peerd_accepts_throttled_total{reason=file_descriptors}"] == 1
         two.listener._accept = accept
         await until(lambda: two.node.numbers() == [1, 3])
+
+
+@both_loops
+async def test_an_error_of_one_connection_does_not_keep_the_next_one_out() -> None:
+    async with Rig() as rig:
+        one, two = rig.pair()
+        accept = two.listener._accept
+
+        def unlucky() -> tuple[object, object]:
+            two.listener._accept = accept
+            raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+        two.listener._accept = unlucky  # type: ignore[assignment]  # stands for the kernel
+        await linked(one, two)
+        assert two.listener._accept is accept
 
 
 @both_loops

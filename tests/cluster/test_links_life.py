@@ -14,7 +14,7 @@ from peerd.daemon.sockets import listening_socket
 from peerd.daemon.tasks import spawn
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from peerd.telemetry.schema import LinkDown, LinkUp
+from peerd.telemetry.schema import LinkDown, LinkRefused, LinkUp
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import FAST, Rig, linked, until
 
@@ -57,10 +57,13 @@ async def test_an_address_is_dialled_without_knowing_who_answers(tls: bool) -> N
         await until(lambda: answers)
         one.links.dial("127.0.0.1", two.ref.port, answers.append)
         one.links.dial("127.0.0.1", one.ref.port, answers.append)
-        one.links.dial("127.0.0.1", free_port(), answers.append)
+        nobody = free_port()
+        one.links.dial("127.0.0.1", nobody, answers.append)
         await until(lambda: len(answers) == 4)
         assert answers[:2] == [two.ref, two.ref]
-        assert answers[2:] == [None, None]
+        assert one.ref in answers[2:] and None in answers[2:], "one's own address is told apart from nobody's"
+        assert list(one.links.dial_failures) == [f"127.0.0.1:{nobody}"]
+        assert [event.reason for event in one.node.of(LinkRefused)] == ["refused"]
         assert len(one.links) == 1
         assert one.duplicates == []
 
@@ -292,6 +295,38 @@ async def test_the_number_of_links_is_bounded() -> None:
         others[2].note(hub.ref, 1)
         await until(lambda: others[2].node.down)
         assert others[2].node.down == [(hub.ref, "links_max")]
+        assert len(hub.links) == 2
+
+
+@both_loops
+async def test_a_newcomer_takes_the_place_of_the_link_unused_for_longest() -> None:
+    async with Rig(settings=replace(FAST, heartbeat_s=0.05)) as rig:
+        hub = rig.add(1, settings=replace(FAST, heartbeat_s=0.05, links_max=2, evictable_s=0.1))
+        unused, used, newcomer, wanted = (rig.add(number) for number in (2, 3, 4, 5))
+        await linked(unused, hub)
+        await linked(used, hub)
+        await asyncio.sleep(0.15)
+        used.note(hub.ref, 1)
+        await until(lambda: hub.node.numbers(used.ref) == [1])
+        newcomer.note(hub.ref, 2)
+        await until(lambda: hub.node.numbers(newcomer.ref) == [2])
+        await until(lambda: unused.node.of(LinkDown) and len(hub.links) == 2)
+        assert unused.node.of(LinkDown)[0].reason == "goodbye:links_max"
+        assert (unused.node.down, used.node.of(LinkDown)) == ([], [])
+        hub.note(wanted.ref, 3)  # what this node itself wants it gets
+        await until(lambda: wanted.node.numbers() == [3] and len(hub.links) == 2)
+        assert used.node.of(LinkDown) and not newcomer.node.of(LinkDown)
+
+
+@both_loops
+async def test_links_streams_and_handshakes_together_are_bounded() -> None:
+    async with Rig(settings=replace(FAST, sockets_max=2)) as rig:
+        hub, first, second, third = (rig.add(number) for number in (1, 2, 3, 4))
+        for other in (first, second):
+            await linked(other, hub)
+        third.note(hub.ref, 1)
+        await until(lambda: third.node.down)
+        assert hub.counters.values["peerd_accepts_throttled_total{reason=sockets_max}"] == 1
         assert len(hub.links) == 2
 
 

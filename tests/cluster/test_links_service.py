@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from peerd.api import Plugin, handles
-from peerd.config import LoadedConfig, load_config
-from peerd.daemon.authority import ClusterAuthority, create_node_files
+from peerd.daemon import service
 from peerd.daemon.service import Daemon
 from peerd.daemon.sockets import listening_socket
-from peerd.errors import ConfigError, ExitCode
+from peerd.errors import ConfigError, ExitCode, Unavailable
 from peerd.messages import Message, PeerRef, message
 from peerd.telemetry.sinks import MemorySink
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import until
+from tests.support.site import Site, is_complete
 
 
 @message(0x7E02, bytes_max=64)
@@ -39,38 +40,6 @@ class Fragile(Plugin):
     @handles(Poke)
     def on_poke(self, message: Poke, source: PeerRef) -> None:
         raise ValueError("poked")
-
-
-class Site:
-    """A cluster's authority and the state directories of its nodes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.authority = ClusterAuthority.create("test")
-
-    def config(self, name: str, *, bootstrap: list[str] | None = None, **flags: Any) -> LoadedConfig:
-        directory = self.path / name
-        if not directory.exists():
-            create_node_files(self.authority, directory)
-        settings: dict[str, object] = {
-            "node.cluster": "test",
-            "node.profile": "local",
-            "node.listen": "127.0.0.1:0",
-            "node.state_dir": str(directory),
-            "node.bootstrap": bootstrap or [],
-            "node.shutdown_timeout": "1s",
-            "admin.http": "",
-        }
-        settings.update({key.replace("__", "."): value for key, value in flags.items()})
-        return load_config(environment={}, flags=settings)
-
-    def daemon(self, name: str, bootstrap: list[str] | None = None, **flags: Any) -> Daemon:
-        return Daemon(self.config(name, bootstrap=bootstrap, **flags), plugins=[])
-
-
-def is_complete(*daemons: Daemon) -> bool:
-    members = len(daemons) - 1
-    return all(daemon.node.is_ready and len(daemon.node.overlay.leaf_set().members()) == members for daemon in daemons)
 
 
 @both_loops
@@ -207,3 +176,36 @@ def test_the_advertised_address_is_one_that_others_can_use(tmp_path: Path) -> No
     assert advertised(named, NodeId(1), ("0.0.0.0", 7420)).address == "node1.example:9000"
     any_port = site.config("a", node__advertise="node1.example:0").config
     assert advertised(any_port, NodeId(1), ("0.0.0.0", 7420)).address == "node1.example:7420"
+
+
+@both_loops
+async def test_a_node_that_gets_in_nowhere_says_why_once(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with pytest.MonkeyPatch.context() as patch, structlog.testing.capture_logs() as said:
+        patch.setattr(service, "READY_TIMEOUT_S", 0.5)
+        async with site.daemon("a", ["127.0.0.1:1"]):
+            await until(lambda: any(line["event"] == "node.not_joined" for line in said), 20.0)
+    (warning,) = [line for line in said if line["event"] == "node.not_joined"]
+    assert warning["log_level"] == "warning"
+    assert warning["seeds"]["127.0.0.1:1"].startswith("refused: ")
+
+
+@both_loops
+async def test_a_full_disk_is_told_once_and_the_node_stays_in_the_ring(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+
+    tries: list[object] = []
+
+    def full(peers: object) -> None:
+        tries.append(peers)
+        raise Unavailable("cannot write known-peers.json: No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch, structlog.testing.capture_logs() as said:
+        patch.setattr(service, "KNOWN_PEERS_INTERVAL_S", 0.02)
+        async with site.daemon("a") as one, site.daemon("b", [one.peer.address]) as two:
+            await until(lambda: is_complete(one, two), 15.0)
+            patch.setattr(two._state, "save_known_peers", full)
+            two._known = ()
+            await until(lambda: len(tries) > 3, 15.0)
+            assert is_complete(one, two)
+    assert [line["event"] for line in said].count("state.not_saved") == 1

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from peerd.daemon.tasks import running_tasks
 from peerd.driver import Stream
 from peerd.errors import Bug
 from peerd.ids import NodeId
@@ -168,6 +169,35 @@ async def test_a_stop_ends_streams_within_its_bound() -> None:
         await one.stop(timeout_s=0.3)
         assert asyncio.get_running_loop().time() - before < 2.0
         assert ours.reasons == ["stopping"]
+
+
+@both_loops
+async def test_nothing_is_dialled_after_the_stop() -> None:
+    async with Rig() as rig:
+        one, two = rig.pair()
+        await one.stop()
+        handler, answers = CollectingHandler(), list[PeerRef | None]()
+        one.links.open_stream(two.ref, handler)
+        one.links.dial(two.ref.host, two.ref.port, answers.append)
+        assert running_tasks() == []
+        await until(lambda: handler.reasons == ["stopping"] and answers == [None])
+
+
+async def test_a_handler_that_fails_at_the_end_leaves_no_stream_behind() -> None:
+    class Failing(CollectingHandler):
+        def closed(self, reason: str | None) -> None:
+            raise ValueError("in a handler")
+
+    unhandled: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
+    async with Rig() as rig:
+        one, two = rig.pair()
+        handler = Failing()
+        one.links.open_stream(two.ref, handler)
+        await until(lambda: handler.stream is not None and two.node.handlers)
+        handler.bulk.abort()
+        await until(lambda: one.links.sockets == 0)
+    assert len(unhandled) == 1
 
 
 @both_loops

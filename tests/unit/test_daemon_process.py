@@ -16,7 +16,7 @@ from peerd.daemon import plugins as plugin_loading
 from peerd.daemon.loop_lag import LoopLag
 from peerd.daemon.loops import loop_factory, run
 from peerd.daemon.plugins import find_plugins, make_plugins, plugin_models
-from peerd.daemon.resources import links_that_fit, resource_snapshot, rss_bytes
+from peerd.daemon.resources import resource_snapshot, room_for, rss_bytes
 from peerd.daemon.systemd import ServiceManager
 from peerd.errors import ConfigError
 from tests.support.both_loops import both_loops
@@ -159,6 +159,6 @@ def test_links_leave_descriptors_for_the_rest(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("resource.getrlimit", lambda kind: (256, 1024))
     raised: list[tuple[int, int]] = []
     monkeypatch.setattr("resource.setrlimit", lambda kind, limits: raised.append(limits))
-    assert links_that_fit(100) == 100
-    assert links_that_fit(100_000) == (1024 * 4 // 5 - 64) // 2
+    assert room_for(100) == (100, 1024 * 4 // 5 - 64)
+    assert room_for(100_000).links == (1024 * 4 // 5 - 64) // 2
     assert raised == [(1024, 1024)] * 2

@@ -108,10 +108,13 @@ async def test_the_overlay_goes_on_with_its_state() -> None:
 
 @both_loops
 async def test_no_restart_after_the_stop() -> None:
-    watched, plugins, _ = make([0.0])
+    watched, plugins, counters = make([0.0])
     watched.handler_failed("pubsub", ValueError("bad"))
     watched.stop()
+    watched.handler_failed("aggregation", ValueError("bad, while it was stopped"))
+    assert not watched._restarting
     other = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_later(0.01, other.set_result, None)
     await other
-    assert "restart pubsub" not in plugins.calls
+    assert not [call for call in plugins.calls if call.startswith("restart")]
+    assert counters.values["peerd_handler_failures_total{plugin=aggregation}"] == 1

@@ -251,6 +251,39 @@ def test_a_new_file_has_its_mode_whatever_the_umask_and_is_not_overwritten(tmp_p
         write_new_file(tmp_path / "public", b"y", 0o644)
 
 
+def full_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_leaves_no_half_of_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key file of no bytes would be taken for a damaged key by every later start."""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full_disk)
+        with pytest.raises(OSError, match="No space left"):
+            write_new_file(tmp_path / "node.key", b"secret", 0o600)
+    assert list(tmp_path.iterdir()) == []
+    write_new_file(tmp_path / "node.key", b"secret", 0o600)
+
+
+def test_a_full_disk_takes_nothing_from_the_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pwrite", full_disk)
+    with opened(path), pytest.raises(ConfigError, match="another daemon"):
+        opened(path)
+
+
+def test_another_users_directory_is_named_as_such(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.mkdir(mode=0o700)
+    owner = path.stat().st_uid
+
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    monkeypatch.setattr(os, "open", denied)
+    with pytest.raises(ConfigError, match=f"denied; the directory is user {owner}'s, this daemon runs as {owner + 1}"):
+        opened(path)
+
+
 # Plugin stores
 
 

@@ -1,0 +1,139 @@
+"""A daemon as an operator has it: a process of its own, started by the command line, its log in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+STOP_S = 30.0
+POLL_S = 0.05
+PATIENCE_S = 40.0
+
+
+def peerd(*arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """One command, to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "peerd", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env=clean_environment(),
+        check=False,
+    )
+
+
+def clean_environment() -> dict[str, str]:
+    """Without settings of whoever runs the tests."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PEERD_")}
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
+    """Poll; fails with ``what`` after a time that only a broken daemon needs."""
+    deadline, look_again = time.monotonic() + timeout_s, threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        look_again.wait(POLL_S)
+
+
+class DaemonProcess:
+    """``peerd run`` with its state in ``directory``. Without TLS unless ``config`` names a file of `peerd init`."""
+
+    def __init__(self, directory: Path, *sets: str, config: Path | None = None, files_max: int | None = None) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self._ports_file = directory / "ports.json"
+        self._ports_file.unlink(missing_ok=True)
+        settings = [
+            "node.listen=127.0.0.1:0",
+            "node.profile=local",
+            f"node.ports_file={self._ports_file}",
+            f"admin.socket={self.socket}",
+            "admin.http=",
+            *([] if config else [f"node.state_dir={directory / 'state'}", "tls.mode=off"]),
+            *sets,
+        ]
+        command = [sys.executable, "-m", "peerd", "run", *(["--config", str(config)] if config else [])]
+        command += [word for setting in settings for word in ("--set", setting)]
+
+        def limit() -> None:
+            if files_max is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+
+        with (directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=clean_environment(), preexec_fn=limit)
+
+    @property
+    def socket(self) -> str:
+        """Its admin socket."""
+        return str(self.directory / "admin.sock")
+
+    @property
+    def ports(self) -> dict[str, Any]:
+        """What it wrote once it served."""
+        wait_until(lambda: self._ports_file.exists() or self.process.poll() is not None, "it serves or ends")
+        assert self._ports_file.exists(), self.log()
+        ports: dict[str, Any] = json.loads(self._ports_file.read_text())
+        return ports
+
+    @property
+    def address(self) -> str:
+        """host:port for peers."""
+        return str(self.ports["peer"])
+
+    @property
+    def port(self) -> int:
+        """The peer port on loopback."""
+        return int(self.address.rpartition(":")[2])
+
+    def log(self) -> str:
+        """All that it said so far."""
+        return (self.directory / "log").read_text(errors="replace")
+
+    def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command about this daemon."""
+        return peerd(*arguments, "--socket", self.socket)
+
+    def ready(self) -> None:
+        """Wait until it is in the ring."""
+        assert self.ports
+        assert self.ask("healthcheck", "--wait", str(PATIENCE_S)).returncode == 0, self.log()
+
+    def open_files(self) -> int:
+        """How many descriptors the process has."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def exit_code(self) -> int:
+        """Wait for its own end."""
+        return self.process.wait(PATIENCE_S)
+
+    def stop(self) -> int:
+        """TERM, and the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+
+@contextmanager
+def running(
+    directory: Path, *sets: str, config: Path | None = None, files_max: int | None = None
+) -> Iterator[DaemonProcess]:
+    """A daemon process that does not outlive the test."""
+    daemon = DaemonProcess(directory, *sets, config=config, files_max=files_max)
+    try:
+        yield daemon
+    finally:
+        daemon.stop()
