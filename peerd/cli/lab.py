@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column as TableColumn
 
 from peerd.cli.options import Output, duration_s
 from peerd.cli.output import print_facts, print_json, print_table, seconds, stderr, stdout
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 NODES_MAX: Final = 100_000
 JOBS_MAX: Final = 1024
+BAR_WIDTH: Final = 20
 
 app = typer.Typer(help="Experiments that reproduce the figures of papers in the simulator.", no_args_is_help=True)
 FormatOption = Annotated[Output, typer.Option("-o", "--output", "--format", help="For people, or for programs.")]
@@ -218,12 +220,14 @@ def _progress(experiment: Experiment, total: int, done: int) -> Iterator[tuple[C
     if not errors.is_terminal:
         yield (lambda: None), (lambda point, phase, now: None)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True) as progress:
-        task = progress.add_task(experiment.name, total=total, completed=done)
+    note = TextColumn("{task.fields[note]}", table_column=TableColumn(no_wrap=True, overflow="ellipsis", ratio=1))
+    columns = (TextColumn(experiment.name), BarColumn(BAR_WIDTH), MofNCompleteColumn(), TimeElapsedColumn(), note)
+    with Progress(*columns, console=errors, transient=True, expand=True) as progress:
+        task = progress.add_task(experiment.name, total=total, completed=done, note="")
 
         def watch(point: Point, phase: str, now_s: float) -> None:
-            progress.update(task, description=f"{point}: {phase}, t={now_s:.0f} s")
+            values = " ".join(f"{name}={value}" for name, value in point.parameters.items())
+            progress.update(task, note=f"{phase}, t={now_s:.0f} s: {values}")
 
         yield (lambda: progress.advance(task)), watch
 
