@@ -43,7 +43,7 @@ def list_(
         for experiment in experiments:
             _explain(experiment)
     else:
-        headings = ("name", "what", "reproduces", "nodes", "simulations", "measured")
+        headings = ("name", "what", "reproduces", "nodes", "simulations", "each measures", "processor time")
         print_table(stdout(), headings, (_listed(experiment) for experiment in experiments))
 
 
@@ -76,6 +76,7 @@ def _described(experiment: Experiment) -> Row:
         "name": experiment.name,
         "title": experiment.title,
         "reproduces": experiment.reproduces,
+        "takes": experiment.takes,
         "settings": {name: getattr(experiment.full, name) for name in experiment.full.__slots__},
         "quick": {name: getattr(experiment.quick, name) for name in experiment.quick.__slots__},
         "columns": {column.key: column.meaning for column in experiment.columns},
@@ -86,7 +87,15 @@ def _listed(experiment: Experiment) -> tuple[object, ...]:
     full = experiment.full
     sizes = ", ".join(f"{nodes:,}" for nodes in full.nodes)
     points = len(experiment.points(full))
-    return experiment.name, experiment.title, experiment.reproduces, sizes, points, seconds(full.duration_s)
+    return (
+        experiment.name,
+        experiment.title,
+        experiment.reproduces,
+        sizes,
+        points,
+        seconds(full.duration_s),
+        experiment.takes,
+    )
 
 
 @app.command()

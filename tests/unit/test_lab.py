@@ -201,7 +201,7 @@ def test_charts_without_matplotlib_say_what_to_install(monkeypatch: pytest.Monke
 
 
 def test_charts_of_rows_that_lack_everything_are_empty() -> None:
-    empty = {"nodes": 9, "topology": "sphere", "seed": 1}
+    empty = {"nodes": 9, "topology": "sphere", "seed": 1, "hops_shares": []}
     measured = [line for line in hops_charts([empty])[0].lines if not line.is_reference]
     assert not any(line.points for line in measured)
     assert Chart("a", "", "", "").is_empty and not CHARTS[2].is_empty
