@@ -7,13 +7,14 @@
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint bench clean ready ready-spark
+.PHONY: help demo test test-long lint bench lab clean ready ready-spark
 
 PYTHON ?=
 UV ?= $(shell command -v uv 2>/dev/null)
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+LAB_ARGS ?=
 
 BIN := .venv/bin
 # Installed once for one pyproject.toml in one place: content and path, not times, which a checkout changes.
@@ -31,6 +32,7 @@ help:
 	@echo 'make test-long  the same, with the long tests and many more property-test examples'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make bench      the table of measurements'
+	@echo 'make lab        the experiments of docs/lab.md in full (LAB_ARGS=--quick: small ones)'
 	@echo 'make clean      remove .venv and everything that is built'
 
 demo: ready-spark
@@ -49,6 +51,9 @@ lint: ready
 
 bench: ready
 	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+lab: ready
+	@$(BIN)/peerd lab run overlay --out out/lab $(LAB_ARGS)
 
 clean:
 	rm -rf .venv build dist out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

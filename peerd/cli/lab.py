@@ -9,33 +9,66 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column as TableColumn
 
 from peerd.cli.options import Output, duration_s
-from peerd.cli.output import print_json, print_table, seconds, stderr, stdout
+from peerd.cli.output import print_facts, print_json, print_table, seconds, stderr, stdout
 from peerd.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from peerd.lab.experiment import Experiment, Point, Row, Settings
+    from peerd.lab.experiment import Column, Experiment, Point, Row, Settings
     from peerd.lab.pool import Watch
     from peerd.lab.store import Store
 
 NODES_MAX: Final = 100_000
 JOBS_MAX: Final = 1024
+BAR_WIDTH: Final = 20
 
 app = typer.Typer(help="Experiments that reproduce the figures of papers in the simulator.", no_args_is_help=True)
 FormatOption = Annotated[Output, typer.Option("-o", "--output", "--format", help="For people, or for programs.")]
 
 
 @app.command("list")
-def list_(output: FormatOption = Output.TABLE) -> None:
-    """What experiments there are, and what they reproduce."""
-    from peerd.lab.registry import EXPERIMENTS
+def list_(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", help="Explain these, with columns.")] = None,
+    output: FormatOption = Output.TABLE,
+) -> None:
+    """What experiments there are, what they reproduce, and what their columns mean."""
+    from peerd.lab.registry import GROUPS
 
+    experiments = _find(names or GROUPS)
     if output is Output.JSON:
-        print_json([_described(experiment) for experiment in EXPERIMENTS.values()])
-        return
-    headings = ("name", "what", "reproduces", "nodes", "simulations", "measured")
-    print_table(stdout(), headings, (_listed(experiment) for experiment in EXPERIMENTS.values()))
+        print_json([_described(experiment) for experiment in experiments])
+    elif names:
+        for experiment in experiments:
+            _explain(experiment)
+    else:
+        headings = ("name", "what", "reproduces", "nodes", "simulations", "each measures", "processor time")
+        print_table(stdout(), headings, (_listed(experiment) for experiment in experiments))
+
+
+def _find(names: Sequence[str]) -> list[Experiment]:
+    from peerd.lab.registry import find
+
+    try:
+        return find(names)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error), param_hint="NAME") from error
+
+
+def _explain(experiment: Experiment) -> None:
+    console = stdout()
+    sizes = ((name, getattr(experiment, name)) for name in ("full", "quick"))
+    facts = [("name", experiment.name), ("what", experiment.title), ("reproduces", experiment.reproduces)]
+    for name, settings in sizes:
+        facts.append((name, ", ".join(f"{key} {getattr(settings, key)}" for key in settings.__slots__)))
+    print_facts(console, facts)
+    print_table(console, ("column", "in results.json", "meaning"), (_column(column) for column in experiment.columns))
+    console.print()
+
+
+def _column(column: Column) -> tuple[str, str, str]:
+    return column.heading, column.key, column.meaning
 
 
 def _described(experiment: Experiment) -> Row:
@@ -43,6 +76,7 @@ def _described(experiment: Experiment) -> Row:
         "name": experiment.name,
         "title": experiment.title,
         "reproduces": experiment.reproduces,
+        "takes": experiment.takes,
         "settings": {name: getattr(experiment.full, name) for name in experiment.full.__slots__},
         "quick": {name: getattr(experiment.quick, name) for name in experiment.quick.__slots__},
         "columns": {column.key: column.meaning for column in experiment.columns},
@@ -53,7 +87,15 @@ def _listed(experiment: Experiment) -> tuple[object, ...]:
     full = experiment.full
     sizes = ", ".join(f"{nodes:,}" for nodes in full.nodes)
     points = len(experiment.points(full))
-    return experiment.name, experiment.title, experiment.reproduces, sizes, points, seconds(full.duration_s)
+    return (
+        experiment.name,
+        experiment.title,
+        experiment.reproduces,
+        sizes,
+        points,
+        seconds(full.duration_s),
+        experiment.takes,
+    )
 
 
 @app.command()
@@ -88,17 +130,13 @@ def run(
     """
     from peerd.lab.drawing import require
     from peerd.lab.experiment import chosen
-    from peerd.lab.registry import find
 
-    try:
-        experiments = find(names)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error), param_hint="NAME") from error
+    experiments = _find(names)
     choices = {
         "seed": seed,
         "seeds": seeds,
         "nodes": _sizes(nodes),
-        "duration_s": None if duration is None else duration_s(duration, "--duration"),
+        "duration_s": _measured_s(duration),
         "lookups": lookups,
         "topologies": tuple(topology) if topology else None,
     }
@@ -131,6 +169,14 @@ def _sizes(text: str | None) -> tuple[int, ...] | None:
     if not all(word.strip().isdecimal() and 1 <= int(word) <= NODES_MAX for word in words):
         raise typer.BadParameter(f"expected sizes from 1 to {NODES_MAX}, such as 100,300", param_hint="--nodes")
     return tuple(dict.fromkeys(int(word) for word in words))
+
+
+def _measured_s(text: str | None) -> float | None:
+    if text is None:
+        return None
+    if (value := duration_s(text, "--duration")) <= 0:
+        raise typer.BadParameter("expected more than nothing", param_hint="--duration")
+    return value
 
 
 def _check_topologies(plans: Sequence[Settings]) -> None:
@@ -183,12 +229,14 @@ def _progress(experiment: Experiment, total: int, done: int) -> Iterator[tuple[C
     if not errors.is_terminal:
         yield (lambda: None), (lambda point, phase, now: None)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True) as progress:
-        task = progress.add_task(experiment.name, total=total, completed=done)
+    note = TextColumn("{task.fields[note]}", table_column=TableColumn(no_wrap=True, overflow="ellipsis", ratio=1))
+    columns = (TextColumn(experiment.name), BarColumn(BAR_WIDTH), MofNCompleteColumn(), TimeElapsedColumn(), note)
+    with Progress(*columns, console=errors, transient=True, expand=True) as progress:
+        task = progress.add_task(experiment.name, total=total, completed=done, note="")
 
         def watch(point: Point, phase: str, now_s: float) -> None:
-            progress.update(task, description=f"{point}: {phase}, t={now_s:.0f} s")
+            values = " ".join(f"{name}={value}" for name, value in point.parameters.items())
+            progress.update(task, note=f"{phase}, t={now_s:.0f} s: {values}")
 
         yield (lambda: progress.advance(task)), watch
 

@@ -109,6 +109,8 @@ class Experiment:
     title: str
     reproduces: str
     """Paper and figure."""
+    takes: str
+    """Processor time, roughly, where it was measured."""
     full: Settings
     quick: Settings
     columns: tuple[Column, ...]

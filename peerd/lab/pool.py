@@ -12,7 +12,6 @@ from multiprocessing.process import BaseProcess
 from peerd.lab.experiment import Point, Row
 from peerd.lab.registry import EXPERIMENTS
 
-JOBS_MAX = 1024
 Watch = Callable[[Point, str, float], None]
 """Told of the point, the phase that begins, and the virtual time."""
 

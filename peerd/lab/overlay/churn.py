@@ -145,6 +145,7 @@ EXPERIMENTS: Final = (
         "overlay/traffic",
         "control traffic by message type, against session time",
         "MSPastry (Castro, Costa and Rowstron 2004), section 5: control traffic",
+        takes="--quick: 25 s",
         full=Settings(nodes=(1000,), duration_s=1800.0, lookups=18_000),
         quick=QUICK,
         columns=(
@@ -163,6 +164,7 @@ EXPERIMENTS: Final = (
         "overlay/churn",
         "outcome and delay of lookups, against session time and loss",
         "MSPastry (2004), section 5; Bamboo (Rhea et al. 2004): sessions down to 1.4 min",
+        takes="--quick: 1 min",
         full=Settings(nodes=(1000,), duration_s=1800.0, lookups=18_000),
         quick=QUICK,
         columns=(

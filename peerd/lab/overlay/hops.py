@@ -74,16 +74,29 @@ def hops_charts(found: Sequence[Row]) -> list[Chart]:
             x_is_log=True,
             x_ticks=tuple(sizes),
         ),
-        Chart("hops-distribution", "Distribution of hops in a calm ring", "hops", "share of lookups", shares(found)),
+        Chart(
+            "hops-distribution",
+            "Distribution of hops in a calm ring",
+            "hops",
+            "share of lookups",
+            shares(found),
+            x_ticks=tuple(range(_longest(found))),
+        ),
     ]
 
 
 def shares(found: Sequence[Row]) -> tuple[Line, ...]:
     """Share of the lookups over hops, a line a size and topology."""
     flat = [
-        {**row, "hops": hops, "share": share} for row in found for hops, share in enumerate(row.get("hops_shares", ()))
+        {**row, "hops": hops, "share": row["hops_shares"][hops] if hops < len(row["hops_shares"]) else 0.0}
+        for row in found
+        for hops in range(_longest(found))
     ]
     return lines(flat, "hops", "share", "nodes", "topology")
+
+
+def _longest(found: Sequence[Row]) -> int:
+    return max((len(row["hops_shares"]) for row in found), default=0)
 
 
 def stretch_charts(found: Sequence[Row]) -> list[Chart]:
@@ -112,6 +125,7 @@ EXPERIMENTS: Final = (
         "overlay/hops",
         "hops, cost and state in a calm ring, against its size",
         "Pastry (Rowstron and Druschel 2001), figures 4 and 5",
+        takes="--quick: 10 s; 1,000 nodes: 2 min",
         full=Settings(nodes=(100, 300, 1000, 3000), duration_s=600.0, lookups=20_000),
         quick=QUICK,
         columns=(
@@ -137,6 +151,7 @@ EXPERIMENTS: Final = (
         "overlay/stretch",
         "latency of lookups relative to the direct way, in several topologies",
         "Pastry (Rowstron and Druschel 2001), figure 6",
+        takes="--quick: 20 s",
         full=Settings(
             nodes=(100, 300, 1000),
             duration_s=600.0,
