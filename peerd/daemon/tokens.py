@@ -195,6 +195,6 @@ def _record(row: Any) -> TokenRecord:
             "uses": int(uses),
             "roles": [*roles],
             "is_revoked": bool(is_revoked),
-        } if re.fullmatch(r"[0-9a-f]{64}", digest) and KNOWN_ROLES.issuperset(roles):
+        } if re.fullmatch(r"[0-9a-f]{64}", digest) and all(role in sorted(KNOWN_ROLES) for role in roles):
             return TokenRecord(digest, created_at, expires_at, uses_max, uses, tuple(roles), is_revoked)
     raise ValueError("a token is {digest, created_at, expires_at, uses_max, uses, roles, is_revoked}")

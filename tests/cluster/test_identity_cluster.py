@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from peerd.api import Priority
 from peerd.daemon.authority import ClusterAuthority, create_node_files
-from peerd.daemon.identity_keeper import IdentityKeeper
+from peerd.daemon.identity_keeper import ANSWER_TIMEOUT_S, IdentityKeeper
+from peerd.daemon.join_limits import REFUSAL_FORGOTTEN_S, REFUSALS_PER_HOST
 from peerd.daemon.joining import JoinFailed, NotOurCluster, join, write_membership
 from peerd.daemon.link import TRUST_REQUESTS_BURST
 from peerd.daemon.service import Daemon
@@ -103,6 +105,26 @@ async def test_tokens_that_open_nothing_say_why(tmp_path: Path) -> None:
     async with cluster.daemon("alone") as no_issuer:
         unserved = await failure(attempt(good, no_issuer.peer.port))
         assert isinstance(unserved, Unavailable) and "does not issue" in str(unserved)
+
+
+async def test_a_host_that_tries_tokens_is_not_even_looked_at(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one:
+        context, frozen = one.links.context, one.links.context.now()
+        context.now = lambda: frozen  # no refusal is forgotten meanwhile, however slow this machine is
+        good = new_token(one)
+
+        def attempt(token: JoinToken) -> Awaitable[object]:
+            return asyncio.to_thread(join, "127.0.0.1", one.peer.port, token)
+
+        for number in range(int(REFUSALS_PER_HOST)):
+            error = await failure(partial(attempt, replace(good, secret=bytes([number] * 16))))
+            assert isinstance(error, JoinFailed)
+        late = await failure(lambda: attempt(good))
+        assert isinstance(late, Unavailable) and "too many refused attempts from 127.0.0.1" in str(late)
+        assert 'peerd_joins_refused_total{reason="throttled"} 1.0' in one.metrics.render().decode()
+        context.now = lambda: frozen + REFUSAL_FORGOTTEN_S
+        await attempt(good)
 
 
 async def test_somebody_in_between_gets_no_secret(tmp_path: Path) -> None:
@@ -353,6 +375,36 @@ async def test_a_denied_certificate_is_out_and_its_renewal_in(tmp_path: Path) ->
         # The link was made with the old certificate; the next one is made with the new.
         after = keeper(two).identity.serial
         await until(lambda: serial_seen() == after and is_complete(one, two), PATIENCE_S)
+
+
+async def test_a_denial_of_an_issuer_that_slept_through_a_rotation_outlives_the_old_root(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one:
+        office = keeper(one)
+        assert office.issuer is not None
+        old, victim = office.issuer.authority, "node:" + "ab" * 16
+        office.rotate(timedelta(days=1))
+        version = office.ledger.next_version(f"deny {victim}", office.wall_time())
+        office.accept_record(sign_record(old, Denial(cluster.authority.cluster, version, victim, False, "stolen")))
+        office.tick()
+        week = office.wall_time() + 7 * 86_400
+        assert office.ledger.expire(week)
+        assert [denial.subject for denial in office.ledger.denials()] == [victim]
+
+
+async def test_a_clock_that_was_set_back_stops_nothing(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one, cluster.daemon("b", [one.peer.address]) as two:
+        await knows_an_issuer(two)
+        node, context = keeper(two), two.links.context
+        waiting = node.renewed()
+        await waiting
+        steady, wall = context.now, node.wall_time
+        node.wall_time = lambda: wall() - 10 * 86_400.0
+        node._asked = (one.peer.id, steady())
+        context.now = node._steady_s = lambda: steady() + ANSWER_TIMEOUT_S + 1
+        node.tick()
+        assert "no answer" in node.last_failure
 
 
 @both_loops

@@ -18,6 +18,7 @@ from peerd.api import Plugin
 from peerd.client import Client, DaemonBusy, DaemonUnreachable
 from peerd.config import LoadedConfig, load_config
 from peerd.daemon.admin import CONNECTIONS_MAX, LateApi, bind_unix_socket, start_admin
+from peerd.daemon.admin_front import App
 from peerd.errors import ConfigError
 from tests.support.fake_daemon import FakeDaemon
 
@@ -57,9 +58,14 @@ async def test_serves_on_the_socket_and_on_loopback_then_leaves_nothing(tmp_path
 async def test_probes_leave_the_api_unloaded_and_the_first_requests_load_it_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loads: list[object] = []
+    loads: list[LateApi] = []
     load = LateApi._load
-    monkeypatch.setattr(LateApi, "_load", lambda late: (loads.append(late), load(late))[1])
+
+    def noted(late: LateApi) -> App:
+        loads.append(late)
+        return load(late)
+
+    monkeypatch.setattr(LateApi, "_load", noted)
     server = await start_admin(FakeDaemon(loaded=loaded(tmp_path / "admin.sock")))
     async with Client(tmp_path / "admin.sock") as client:
         assert (await client.ready()).status == "ok" and await client.metrics()
