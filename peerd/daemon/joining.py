@@ -19,7 +19,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from peerd.daemon.authority import CA_CERT_FILE, NODE_CERT_FILE, NODE_KEY_FILE, chain_pem, make_request
+from peerd.daemon.authority import CA_CERT_FILE, CLOCK_SKEW, NODE_CERT_FILE, NODE_KEY_FILE, chain_pem, make_request
 from peerd.daemon.durable_files import write_atomically
 from peerd.daemon.identity import PeerIdentity, private_key_pem, verify_peer_certificate
 from peerd.daemon.roots import Roots, fingerprint, is_cross, is_issued_by, is_root
@@ -28,6 +28,7 @@ from peerd.daemon.tls import pinned_client_context
 from peerd.daemon.tokens import JoinToken
 from peerd.daemon.trust import known_issuers
 from peerd.errors import ConfigError, HandshakeRefused, PeerdError, ProtocolError, Unavailable
+from peerd.ids import NodeId
 from peerd.limits import FRAME_HEADER_BYTES, PREAUTH_FRAME_BYTES_MAX
 from peerd.messages import Message, PeerRef
 from peerd.wire.codec import decode, encode
@@ -67,6 +68,10 @@ class Membership:
     roots: Roots
     identity: PeerIdentity
     bootstrap: tuple[PeerRef, ...]
+
+    def clock_ahead_s(self, now: float) -> float:
+        """How far this machine's clock, which says ``now`` (Unix seconds), is ahead of the issuer's; about."""
+        return now - (self.chain[0].not_valid_before_utc + CLOCK_SKEW).timestamp()
 
 
 def join(host: str, port: int, token: JoinToken) -> Membership:
@@ -180,7 +185,8 @@ def _converse(
                 return None, issuers
             der = root.public_bytes(Encoding.DER)
             with pinned_client_context(der).wrap_socket(sock, server_hostname=None) as tls:
-                _check_server(tls, pin, issuers)
+                server = _check_server(tls, pin, issuers)
+                issuers = [issuer for issuer in issuers if issuer.id != server]  # not again, at its other address
                 tls.sendall(encode(request).to_bytes())
                 return _receive(tls, JoinGranted, where), issuers
     except ssl.SSLCertVerificationError as error:
@@ -194,7 +200,7 @@ def _converse(
     except TimeoutError as error:
         raise Unavailable(f"no answer from {where} within {STEP_TIMEOUT_S:g} s") from error
     except (OSError, UnicodeError) as error:
-        raise Unavailable(f"cannot reach {where}: {error}") from error
+        raise Unavailable(f"cannot reach {where}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _pinned_root(offer: JoinOffer, pin: Pin, where: str) -> x509.Certificate:
@@ -230,7 +236,7 @@ def _certificates(ders: Sequence[bytes]) -> list[x509.Certificate]:
     return found
 
 
-def _check_server(tls: ssl.SSLSocket, pin: Pin, issuers: Sequence[PeerRef]) -> None:
+def _check_server(tls: ssl.SSLSocket, pin: Pin, issuers: Sequence[PeerRef]) -> NodeId:
     """OpenSSL has checked the chain; that it is an issuer of this cluster is ours to check. Raises `NotOurCluster`."""
     der = tls.getpeercert(binary_form=True) or b""
     try:
@@ -242,6 +248,7 @@ def _check_server(tls: ssl.SSLSocket, pin: Pin, issuers: Sequence[PeerRef]) -> N
             f"node {identity.node_id:032x} says that it issues certificates, and the CA does not say so: a member that "
             "wants the token for itself, or clocks that differ by days. Nothing secret was sent"
         )
+    return identity.node_id
 
 
 def _receive(sock: socket.socket, kind: type[M], where: str) -> M:

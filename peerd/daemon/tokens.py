@@ -136,7 +136,8 @@ class TokenBook:
         if not found:
             raise TokenRefused(
                 "unknown_token",
-                "this issuer does not know the token: another one made it, or it ended more than a day ago",
+                "this issuer does not know the token: it is not copied whole, another issuer made it, or it ended more "
+                "than a day ago",
             )
         record = found[0]
         match record.state(now):
