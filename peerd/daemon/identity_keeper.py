@@ -117,6 +117,7 @@ class IdentityKeeper:
         self.identity = self._load_identity()
         self.clock = RenewalClock(self._rng, *self._validity())
         self._roots_in_use = Roots.load(files.ca_file)
+        self._hurry_to_newest_root()
         self._roots_retry_at = float("-inf")
         self.ledger = TrustLedger(cluster, self._roots_in_use)
         self._enrolment_tls = self._make_enrolment_context()
@@ -344,9 +345,11 @@ class IdentityKeeper:
 
     def _return_failed(self, error: BaseException) -> None:
         self._is_returning = False
+        self._renewal_failed(
+            str(error) or type(error).__name__
+        )  # the pause, too: a bug must not come back every second
         if not isinstance(error, PeerdError):
             raise error
-        self._renewal_failed(str(error))
 
     def _renewal_answered(self, peer: PeerRef, answer: RenewAnswer) -> None:
         if self._asked is None or self._asked[0] != peer.id:
@@ -388,9 +391,13 @@ class IdentityKeeper:
             self._roots_retry_at = self._steady_s() + ROOTS_RETRY_S
             return
         self._roots_in_use = roots
+        self._hurry_to_newest_root()
+
+    def _hurry_to_newest_root(self) -> None:
+        """A certificate of the old root ends with the overlap, however long it says that it lives."""
+        roots, now = self._roots_in_use, self.wall_time()
         if roots.overlap_ends is not None and not self._has_newest_root(roots):
-            now = self.wall_time()
-            overlap_s = roots.overlap_ends.timestamp() - now
+            overlap_s = max(0.0, roots.overlap_ends.timestamp() - now)
             self.clock.hurry(now, min(overlap_s * ROTATION_SPREAD, ROTATION_SPREAD_S_MAX))
 
     def _drop_old_root(self, now: float) -> None:

@@ -53,10 +53,15 @@ class NotOurCluster(JoinFailed):
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Whom the newcomer wants to talk to: a node of this cluster under one of these roots."""
+    """Whom the newcomer wants to talk to: a node of this cluster under one of these roots.
+
+    ``source``: what names them; ``cause``: the harmless reason why it may name others than the cluster has.
+    """
 
     cluster: str
     fingerprints: tuple[bytes, ...]
+    source: str = "the token"
+    cause: str = "an old token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,8 @@ def return_to_cluster(
     der = Encoding.DER
     request = JoinRequest(b"", make_request(key).public_bytes(der), certificate.public_bytes(der))
     pinned = tuple(map(fingerprint, roots.trusted))
-    granted = _ask(seeds, Pin(cluster, pinned), request)
+    slept = "the CA was changed while this node was off (it has to join again, with a token)"
+    granted = _ask(seeds, Pin(cluster, pinned, "ca.crt here", slept), request)
     return admitted(key, granted, cluster, pinned)
 
 
@@ -205,7 +211,7 @@ def _converse(
 
 def _pinned_root(offer: JoinOffer, pin: Pin, where: str) -> x509.Certificate:
     if offer.cluster != pin.cluster:
-        raise JoinFailed(f"{where} is of the cluster {offer.cluster!r}, the token is for {pin.cluster!r}")
+        raise JoinFailed(f"{where} is of the cluster {offer.cluster!r}, {pin.source} is for {pin.cluster!r}")
     found = []
     for certificate in _certificates(offer.roots):
         found.append(fingerprint(certificate))
@@ -214,8 +220,8 @@ def _pinned_root(offer: JoinOffer, pin: Pin, where: str) -> x509.Certificate:
     told = ", ".join(dict.fromkeys(each.hex() for each in found)) or "none"
     wanted = ", ".join(each.hex() for each in pin.fingerprints)
     raise NotOurCluster(
-        f"{where} has another CA than the token names (it: {told}; token: {wanted}): an old token, another cluster of "
-        "the same name, or somebody in between. Nothing secret was sent"
+        f"{where} has another CA than {pin.source} names (it: {told}; {pin.source}: {wanted}): {pin.cause}, another "
+        "cluster of the same name, or somebody in between. Nothing secret was sent"
     )
 
 

@@ -18,9 +18,10 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from peerd.api import Priority
 from peerd.daemon.authority import ClusterAuthority, create_node_files
-from peerd.daemon.identity_keeper import ANSWER_TIMEOUT_S, IdentityKeeper
+from peerd.daemon.identity import load_certificate, load_private_key
+from peerd.daemon.identity_keeper import ANSWER_TIMEOUT_S, ROTATION_SPREAD_S_MAX, IdentityKeeper
 from peerd.daemon.join_limits import REFUSAL_FORGOTTEN_S, REFUSALS_PER_HOST
-from peerd.daemon.joining import JoinFailed, NotOurCluster, join, write_membership
+from peerd.daemon.joining import JoinFailed, NotOurCluster, join, return_to_cluster, write_membership
 from peerd.daemon.link import TRUST_REQUESTS_BURST
 from peerd.daemon.service import Daemon
 from peerd.daemon.tokens import JoinToken
@@ -405,6 +406,43 @@ async def test_a_clock_that_was_set_back_stops_nothing(tmp_path: Path) -> None:
         context.now = node._steady_s = lambda: steady() + ANSWER_TIMEOUT_S + 1
         node.tick()
         assert "no answer" in node.last_failure
+
+
+async def test_a_restart_within_the_overlap_does_not_forget_to_renew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one, cluster.daemon("b", [one.peer.address]) as two:
+        await knows_an_issuer(two)
+        monkeypatch.setattr(keeper(two), "_renew", lambda: None)  # it is stopped before it comes to that
+        keeper(one).rotate(timedelta(days=7))
+        await until(lambda: keeper(two)._roots_in_use.previous is not None, PATIENCE_S)
+        await two.stop()
+        async with cluster.daemon("b") as again:
+            now = keeper(again).wall_time()
+            assert keeper(again).clock.expires_at - now > 80 * 86_400
+            assert keeper(again).clock.due_at - now <= ROTATION_SPREAD_S_MAX
+
+
+async def test_a_bug_on_the_way_back_waits_like_any_failure(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.daemon("a") as one:
+        node = keeper(one)
+        with pytest.raises(ZeroDivisionError):
+            node._return_failed(ZeroDivisionError("a bug"))
+        assert node.last_failure == "a bug" and not node.clock.is_due(node.wall_time())
+
+
+async def test_who_comes_back_to_another_ca_is_told_what_happened(tmp_path: Path) -> None:
+    cluster, renewed = Cluster(tmp_path / "old"), Cluster(tmp_path / "new")
+    async with cluster.daemon("b") as sleeper:
+        files = keeper(sleeper).files
+        key, leaf = load_private_key(files.key_file), load_certificate(files.cert_file)
+    async with renewed.issuer() as one:
+        seeds, roots = [("127.0.0.1", one.peer.port)], cluster.authority.roots
+        name = cluster.authority.cluster
+        error = await failure(lambda: asyncio.to_thread(return_to_cluster, seeds, key, leaf, name, roots))
+    assert isinstance(error, NotOurCluster) and "join again, with a token" in str(error)
 
 
 @both_loops
