@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -18,6 +19,9 @@ from peerd.ids import format_id
 
 if TYPE_CHECKING:
     from peerd.daemon.joining import Membership
+
+CLOCK_OFF_S: Final = 120.0
+"""Well within what peers allow for, and more than a slow join takes."""
 
 
 def join(
@@ -73,7 +77,19 @@ def _with_token(directory: Path, address: tuple[str, int], token_file: Path, for
     with StateDirectory(directory):  # no daemon runs here, and none starts meanwhile
         membership = ask_issuer(*address, token)
         write_membership(directory, membership)
+    _warn_of_clock(membership.clock_ahead_s(time.time()))
     return membership
+
+
+def _warn_of_clock(ahead_s: float) -> None:
+    """Peers allow for a few minutes; further apart, this node takes good certificates for old ones, or for new."""
+    if abs(ahead_s) > CLOCK_OFF_S:
+        where = "ahead of" if ahead_s > 0 else "behind"
+        typer.echo(
+            f"peerd: warning: this machine's clock is {abs(ahead_s) / 60:.0f} min {where} the issuer's: set it before "
+            "`peerd run`, or links will fail",
+            err=True,
+        )
 
 
 def _with_certificate(directory: Path, certificate: Path) -> Membership:

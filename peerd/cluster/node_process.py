@@ -6,13 +6,14 @@ from pathlib import Path
 
 from peerd.config import load_config
 from peerd.daemon.admin import start_admin
+from peerd.daemon.admin_api import admin_app
 from peerd.daemon.loops import loop_factory
 from peerd.daemon.plugins import find_plugins, plugin_models
 from peerd.daemon.service import serve
 from peerd.telemetry.logs import configure_logging
 
-_IMPORTED_EARLY = (start_admin,)
-"""`serve` imports it late; here the point is that every child has it already."""
+_IMPORTED_EARLY = (start_admin, admin_app)
+"""A daemon imports them late; here the point is that the children share them."""
 
 
 def prepare() -> None:

@@ -27,7 +27,7 @@ from peerd.admin_models import (
     TokenRequest,
     Tokens,
 )
-from peerd.daemon.admin_view import Subject
+from peerd.daemon.admin_subject import Subject
 from peerd.daemon.identity import DEFAULT_ROLES, format_serial, load_certificate
 from peerd.daemon.identity_keeper import ANSWER_TIMEOUT_S, IdentityKeeper
 from peerd.daemon.issuer import Issuer, OverlapUnderWay

@@ -27,7 +27,7 @@ from peerd.overlay.survey_reach import Reachability, ReachProgress, ReachTest
 from peerd.overlay.survey_walk import Survey, WalkProgress
 
 if TYPE_CHECKING:
-    from peerd.daemon.admin_view import Subject
+    from peerd.daemon.admin_subject import Subject
 
 WALK_LIMIT_S: Final = 300.0
 REACH_LIMIT_S: Final = 3600.0

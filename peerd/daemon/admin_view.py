@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from peerd.admin_models import (
-    Check,
     DepartedPeer,
-    Health,
     History,
     Hop,
     Peer,
@@ -23,72 +20,14 @@ from peerd.admin_models import (
     Verdict,
 )
 from peerd.api import LeafSet, LookupResult
-from peerd.config import LoadedConfig
-from peerd.daemon.identity_keeper import IdentityKeeper
-from peerd.daemon.renewal import RenewalState
+from peerd.daemon.admin_subject import Subject
 from peerd.errors import PeerdError
 from peerd.ids import NodeId, format_id, key_of, parse_id
 from peerd.messages import PeerRef
 from peerd.node import Node
 from peerd.overlay.messages import HistoryReply
 
-LOOP_LAG_MAX_S: Final = 5.0
-"""An event loop later than this does not serve; a third of it already makes neighbours suspicious."""
-
-_CERTIFICATE_STATES: Final[Mapping[RenewalState, str]] = {
-    "ok": "valid",
-    "warning": "valid, and its renewal fails",
-    "error": "valid for little longer, and its renewal fails",
-    "expired": "expired",
-}
-
 Place = Literal["smaller", "larger", "both", "known"]
-
-
-class Metrics(Protocol):
-    """What the admin API needs of `peerd.telemetry.metrics.PrometheusMetrics`."""
-
-    def render(self) -> bytes: ...
-
-
-class LinkTable(Protocol):
-    """What the admin API needs of `peerd.daemon.links.Links`."""
-
-    def links(self) -> Sequence[object]: ...
-    def link_to(self, peer_id: NodeId) -> object | None: ...
-    def misbehaviour(self, peer_id: NodeId) -> float: ...
-
-
-class Subject(Protocol):
-    """What the admin API needs of `peerd.daemon.service.Daemon`."""
-
-    @property
-    def node(self) -> Node: ...
-    @property
-    def links(self) -> LinkTable: ...
-    @property
-    def loaded(self) -> LoadedConfig: ...
-    @property
-    def metrics(self) -> Metrics: ...
-    @property
-    def loop_lag_s(self) -> float:
-        """How late the event loop ran its last timer."""
-
-    @property
-    def disabled_plugins(self) -> Mapping[str, str]:
-        """Plugins that failed too often and are off, with their last error."""
-
-    @property
-    def uptime_s(self) -> float: ...
-    @property
-    def identity(self) -> IdentityKeeper | None:
-        """``None`` without TLS."""
-
-    def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
-        """Hand over and leave the ring; the result is who had not finished."""
-
-    def request_stop(self, reason: str) -> None:
-        """Have the process end."""
 
 
 def status(daemon: Subject) -> Status:
@@ -270,40 +209,6 @@ def settings(daemon: Subject) -> Settings:
     """Effective values with their origins."""
     rows = daemon.loaded.rows()
     return Settings(settings=[Setting(key=key, value=value, origin=origin) for key, value, origin in rows])
-
-
-def health(daemon: Subject) -> Health:
-    """Every check. The first decides whether the process lives, the others whether it serves."""
-    node, lag_s = daemon.node, daemon.loop_lag_s
-    leaf_set = node.overlay.leaf_set()
-    disabled = daemon.disabled_plugins
-    members = len(leaf_set.members())
-    checks = [
-        Check(name="event_loop", ok=lag_s <= LOOP_LAG_MAX_S, detail=f"{lag_s:.3f} s late, at most {LOOP_LAG_MAX_S} s"),
-        Check(name="running", ok=not node.is_stopped and node.draining is None, detail=_running(node)),
-        Check(
-            name="ring",
-            ok=node.overlay.is_ready,
-            detail=f"leaf set of {members} {'complete' if leaf_set.is_complete else 'not complete yet'}",
-        ),
-        Check(
-            name="plugins",
-            ok=not disabled,
-            detail="; ".join(f"{name} is off: {error}" for name, error in sorted(disabled.items())) or "all on",
-        ),
-    ]
-    if daemon.identity is not None:
-        state = daemon.identity.renewal_state
-        checks.append(Check(name="certificate", ok=state != "expired", detail=_CERTIFICATE_STATES[state]))
-    return Health(status="ok" if all(check.ok for check in checks) else "failing", checks=checks)
-
-
-def _running(node: Node) -> str:
-    if node.draining is None:
-        return "stopping" if node.is_stopped else "running"
-    if node.is_stopped:
-        return "drained: out of the ring until it is started again"
-    return f"draining: waiting for {', '.join(node.draining) or 'the neighbours to hear of it'}"
 
 
 def _places(leaf_set: LeafSet) -> dict[NodeId, Place]:

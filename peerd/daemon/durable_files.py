@@ -9,9 +9,12 @@ from pathlib import Path
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace ``path`` so that a crash at any point leaves the old or the new content. Raises ``OSError``."""
-    # A worker thread may be saving the same file when the stop saves it.
+    # A worker thread may be saving the same file when the stop saves it: each has a temporary file of its own.
     temporary = path.with_name(f".{path.name}.{threading.get_ident()}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    # One that is there already, from a crash or from somebody who waits for a secret in a folder like /tmp, would keep
+    # its owner and mode: it goes first, and is never written to.
+    temporary.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         with os.fdopen(os.open(temporary, flags, mode), "wb") as file:
             file.write(content)

@@ -11,21 +11,18 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from peerd.daemon.issuer import refusal_of
+from peerd.daemon.join_limits import JoinLimits, host_of
 from peerd.daemon.link_settings import LinkContext
-from peerd.daemon.rate_limit import TokenBucket
 from peerd.daemon.tokens import TokenRefused
-from peerd.errors import HandshakeRefused, ProtocolError, Unavailable
+from peerd.errors import ProtocolError, Unavailable
 from peerd.limits import FRAME_HEADER_BYTES, PREAUTH_FRAME_BYTES_MAX
 from peerd.messages import Message
 from peerd.wire.codec import decode, encode
 from peerd.wire.enrolment import PREFACE, JoinGranted, JoinOffer, JoinRequest
 from peerd.wire.frames import Frame, parse_header
-
-REQUESTS_PER_SECOND: Final = 5.0
-REQUESTS_BURST: Final = 20
 
 
 class Desk(Protocol):
@@ -39,6 +36,9 @@ class Desk(Protocol):
     def enrol(self, request: JoinRequest, address: str) -> JoinGranted:
         """Raises `TokenRefused`, `Unavailable`."""
 
+    def turned_away(self, address: str, why: str) -> None:
+        """A request was not looked at: limits."""
+
 
 class Enrolment:
     """Serves one newcomer at a time per connection; the listener owns the tasks and the limits."""
@@ -46,7 +46,7 @@ class Enrolment:
     def __init__(self, desk: Desk, context: LinkContext) -> None:
         self._desk = desk
         self._context = context
-        self._bucket = TokenBucket(REQUESTS_PER_SECOND, REQUESTS_BURST, context.now())
+        self._limits = JoinLimits(context.now())
 
     async def serve(self, sock: socket.socket, address: str) -> None:
         """The conversation from the preface on; closes the socket.
@@ -100,11 +100,16 @@ class Enrolment:
         decoded = decode(frame)
         if decoded is None or not isinstance(decoded.message, JoinRequest):
             raise ProtocolError("unexpected_message", f"type {frame.type_id:#06x} in place of a request to join")
+        host, now = host_of(address), self._context.now()
+        if why := self._limits.admit(host, now):
+            self._desk.turned_away(address, why)
+            return refusal_of(Unavailable(why))
         try:
-            if not self._bucket.take(self._context.now()):
-                raise Unavailable("too many machines join at once; try again in a few seconds")
             return self._desk.enrol(decoded.message, address)
-        except (TokenRefused, Unavailable, HandshakeRefused) as error:
+        except Unavailable as error:
+            return refusal_of(error)
+        except TokenRefused as error:
+            self._limits.refused(host, now)
             return refusal_of(error)
 
 

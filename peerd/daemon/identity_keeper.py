@@ -11,6 +11,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -41,7 +42,7 @@ from peerd.daemon.roots import Roots, fingerprint, is_issued_by
 from peerd.daemon.state_directory import StateDirectory
 from peerd.daemon.tls import client_context, enrolment_server_context, server_context
 from peerd.daemon.tokens import TOKENS_MAX, TokenBook, TokenRefused
-from peerd.daemon.trust import NODE_SUBJECT, SERIAL_SUBJECT, Record, TrustLedger
+from peerd.daemon.trust import NODE_SUBJECT, SERIAL_SUBJECT, Record, TrustLedger, key_of_record
 from peerd.daemon.trust_exchange import TrustExchange
 from peerd.errors import ConfigError, HandshakeRefused, PeerdError, PeerMisbehaved, Unavailable
 from peerd.ids import NodeId, format_id
@@ -56,6 +57,8 @@ TICK_S: Final = 1.0
 COMPARE_INTERVAL_S: Final = 60.0
 """How often records are compared with one neighbour, in case that a frame was dropped."""
 ANSWER_TIMEOUT_S: Final = 15.0
+DENIALS_PER_TICK: Final = 256
+"""Signed again after a rotation, in one go: about 50 ms."""
 NOTICE_INTERVAL_S: Final = 86_400.0
 """How often an issuer says that it still is one."""
 ROTATION_SPREAD: Final = 0.1
@@ -97,6 +100,7 @@ class IdentityKeeper:
         self.files = files
         self.telemetry = telemetry
         self.wall_time = links.context.wall_time
+        self._steady_s = links.context.now  # for pauses: somebody may set the clock meanwhile
         self.last_failure = ""
         self._own = own
         self._cluster = cluster
@@ -108,11 +112,12 @@ class IdentityKeeper:
         self._asked: tuple[NodeId, float] | None = None
         self._is_returning = False
         self._noticed_at = float("-inf")
-        self._compared_at = self.wall_time()
+        self._compared_at = self._steady_s()
         self._waiting: list[asyncio.Future[PeerIdentity]] = []
         self.identity = self._load_identity()
         self.clock = RenewalClock(self._rng, *self._validity())
         self._roots_in_use = Roots.load(files.ca_file)
+        self._hurry_to_newest_root()
         self._roots_retry_at = float("-inf")
         self.ledger = TrustLedger(cluster, self._roots_in_use)
         self._enrolment_tls = self._make_enrolment_context()
@@ -134,19 +139,19 @@ class IdentityKeeper:
 
     def tick(self) -> None:
         """What is due: the end of an overlap, an issuer's notice, a renewal, a comparison with a neighbour."""
-        now = self.wall_time()
-        if self.ledger.expire(now):
-            _log.warning("identity.old_root_dropped", root=fingerprint(self.ledger.roots.newest).hex())
-            self._exchange.save()
+        now, steady_s = self.wall_time(), self._steady_s()
+        self._drop_old_root(now)
         self._follow_roots()
-        if self.issuer is not None and now - self._noticed_at > NOTICE_INTERVAL_S:
-            self._announce_issuer(now)
-        if self._asked is not None and now - self._asked[1] > ANSWER_TIMEOUT_S:
+        if self.issuer is not None:
+            self._sign_denials_again()
+            if steady_s - self._noticed_at > NOTICE_INTERVAL_S:
+                self._announce_issuer(now)
+        if self._asked is not None and steady_s - self._asked[1] > ANSWER_TIMEOUT_S:
             self._renewal_failed(f"no answer from {format_id(self._asked[0])} within {ANSWER_TIMEOUT_S:g} s")
         if self.clock.is_due(now):
             self._renew()
-        if now - self._compared_at > COMPARE_INTERVAL_S and (links := self._links.links()):
-            self._compared_at = now
+        if steady_s - self._compared_at > COMPARE_INTERVAL_S and (links := self._links.links()):
+            self._compared_at = steady_s
             self._exchange.compare(self._rng.choice(links))
         self.telemetry.state(self.clock, len(self.ledger.denials()))
 
@@ -187,6 +192,10 @@ class IdentityKeeper:
             raise
         return JoinGranted(issued.chain, self._root_ders(), (self._own, *self._neighbours())[:OFFERED_PEERS_MAX])
 
+    def turned_away(self, address: str, why: str) -> None:
+        """A newcomer came too soon."""
+        self.telemetry.turned_away(address, why, self._links.context.now())
+
     def _admit(self, issuer: Issuer, request: JoinRequest, address: str) -> Issued:
         if not request.certificate:
             issued, token = issuer.enrol(request)
@@ -221,9 +230,7 @@ class IdentityKeeper:
     def rotate(self, overlap: timedelta) -> None:
         """The next root; see `rotate_authority` for what it raises."""
         self.accept_record(self._current_issuer().rotate(overlap))
-        # What the old root signed ends with it, so the new one says it again.
-        for denial in self.ledger.denials():
-            self.deny(denial.subject, denial.reason, is_withdrawn=False)
+        self._sign_denials_again()
         self._announce_issuer(self.wall_time())
         self._renew()
 
@@ -302,15 +309,15 @@ class IdentityKeeper:
         issuers = [issuer for issuer in self.ledger.issuers(now) if issuer.id != self._own.id]
         if self.issuer is not None and self.issuer.authority.certificate == self.ledger.roots.newest:
             try:
-                self.install(self.issuer.renew(self.identity).chain)
-            except ConfigError as error:
+                self.install(self._current_issuer().renew(self.identity).chain)
+            except (ConfigError, Unavailable) as error:
                 self._renewal_failed(str(error))
         elif self.clock.state(now) == "expired":
             seeds = [(issuer.host, issuer.port) for issuer in issuers] + list(self._seeds)
             self._come_back(seeds)
         elif issuers:
             issuer = issuers[self.clock.failures % len(issuers)]
-            self._asked = (issuer.id, now)
+            self._asked = (issuer.id, self._steady_s())
             self._links.send(issuer, encode(RenewRequest()), Priority.NORMAL)
         else:
             self._renewal_failed("no issuer is known: see docs/identity.md for a CA that is offline")
@@ -338,9 +345,11 @@ class IdentityKeeper:
 
     def _return_failed(self, error: BaseException) -> None:
         self._is_returning = False
+        self._renewal_failed(
+            str(error) or type(error).__name__
+        )  # the pause, too: a bug must not come back every second
         if not isinstance(error, PeerdError):
             raise error
-        self._renewal_failed(str(error))
 
     def _renewal_answered(self, peer: PeerRef, answer: RenewAnswer) -> None:
         if self._asked is None or self._asked[0] != peer.id:
@@ -371,20 +380,43 @@ class IdentityKeeper:
 
     def _follow_roots(self) -> None:
         """Trust what the ledger says from the next handshake on; renew under the newest root within a while."""
-        roots, now = self.ledger.roots, self.wall_time()
-        if roots is self._roots_in_use or now < self._roots_retry_at:
+        roots = self.ledger.roots
+        if roots is self._roots_in_use or self._steady_s() < self._roots_retry_at:
             return
         try:
             write_atomically(self.files.ca_file, roots.pem(), 0o644)
             self._reload()
         except (OSError, ConfigError) as error:
             _log.error("identity.roots_not_saved", file=str(self.files.ca_file), error=str(error))
-            self._roots_retry_at = now + ROOTS_RETRY_S
+            self._roots_retry_at = self._steady_s() + ROOTS_RETRY_S
             return
         self._roots_in_use = roots
+        self._hurry_to_newest_root()
+
+    def _hurry_to_newest_root(self) -> None:
+        """A certificate of the old root ends with the overlap, however long it says that it lives."""
+        roots, now = self._roots_in_use, self.wall_time()
         if roots.overlap_ends is not None and not self._has_newest_root(roots):
-            overlap_s = roots.overlap_ends.timestamp() - now
+            overlap_s = max(0.0, roots.overlap_ends.timestamp() - now)
             self.clock.hurry(now, min(overlap_s * ROTATION_SPREAD, ROTATION_SPREAD_S_MAX))
+
+    def _drop_old_root(self, now: float) -> None:
+        before = len(self.ledger.denials())
+        if self.ledger.expire(now):
+            lost = before - len(self.ledger.denials())
+            _log.warning(
+                "identity.old_root_dropped", root=fingerprint(self.ledger.roots.newest).hex(), denials_lost=lost
+            )
+            self._exchange.save()
+
+    def _sign_denials_again(self) -> None:
+        """What the old root signed ends with it. Some arrive late, from an issuer that had not heard of the change."""
+        stale = self.ledger.stale_denials()[:DENIALS_PER_TICK]
+        if not stale or self.issuer is None or self.issuer.authority.certificate != self.ledger.roots.newest:
+            return
+        now = self.wall_time()
+        again = [replace(denial, version=self.ledger.next_version(key_of_record(denial), now)) for denial in stale]
+        self._exchange.learned([self.ledger.put(self.issuer.authority, denial, now) for denial in again])
 
     def _has_newest_root(self, roots: Roots) -> bool:
         try:
@@ -396,7 +428,7 @@ class IdentityKeeper:
         return tuple(root.public_bytes(Encoding.DER) for root in self.ledger.roots.trusted)
 
     def _announce_issuer(self, now: float) -> None:
-        self._noticed_at = now
+        self._noticed_at = self._steady_s()
         version = self.ledger.next_version(f"issuer {self._own.id:032x}", now)
         try:
             self.publish(IssuerNotice(self._cluster, version, self._own))
@@ -410,6 +442,8 @@ class IdentityKeeper:
             raise Unavailable(
                 "this issuer's key is not of the newest root: copy the CA's files from where it was rotated"
             )
+        if self.issuer.has_ended(self.wall_time()):
+            raise Unavailable("the CA's certificate has ended: make a new CA, and join every node again")
         return self.issuer
 
     # Files

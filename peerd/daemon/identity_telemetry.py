@@ -12,6 +12,7 @@ from cryptography import x509
 from peerd.api import Metric
 from peerd.daemon.identity import PeerIdentity, format_serial
 from peerd.daemon.link_telemetry import MetricSink
+from peerd.daemon.rate_limit import TokenBucket
 from peerd.daemon.renewal import RenewalClock
 from peerd.daemon.trust import NODE_SUBJECT
 from peerd.ids import format_id
@@ -28,6 +29,9 @@ IDENTITY_METRICS: Final = (
     Metric("peerd_joins_refused_total", "counter", "Machines that this issuer sent away.", ("reason",)),
 )
 
+THROTTLED_LINES_PER_SECOND: Final = 1 / 60
+"""Log lines about newcomers that were not even looked at."""
+
 _log = structlog.get_logger("peerd.daemon")
 
 
@@ -37,6 +41,7 @@ class IdentityTelemetry:
     def __init__(self, metrics: MetricSink) -> None:
         self._metrics = metrics
         self._emit: Callable[[Event], object] = lambda event: None
+        self._told_throttled = TokenBucket(THROTTLED_LINES_PER_SECOND, 1.0, 0.0)
 
     def attach(self, emit: Callable[[Event], object]) -> None:
         """Events go to this from now on (the node numbers them)."""
@@ -64,6 +69,13 @@ class IdentityTelemetry:
         self._metrics.count("peerd_joins_refused_total", 1.0, {"reason": reason})
         self._emit(JoinRefused(address=address, reason=reason, detail=detail[:EVENT_TEXT_LENGTH_MAX]))
         _log.warning("identity.join_refused", address=address, reason=reason, detail=detail)
+
+    def turned_away(self, address: str, why: str, now: float) -> None:
+        """Limits: each is counted, and told now and then only. ``now``: seconds of the steady clock."""
+        self._metrics.count("peerd_joins_refused_total", 1.0, {"reason": "throttled"})
+        if self._told_throttled.take(now):
+            self._emit(JoinRefused(address=address, reason="throttled", detail=why))
+            _log.warning("identity.joins_throttled", address=address, detail=why)
 
     # The node
 

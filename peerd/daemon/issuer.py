@@ -130,6 +130,10 @@ class Issuer:
 
     # The root
 
+    def has_ended(self, now: float) -> bool:
+        """Whether the CA's own certificate is over, so that nothing can be issued. ``now``: Unix seconds."""
+        return now >= self.authority.certificate.not_valid_after_utc.timestamp()
+
     def rotate(self, overlap: timedelta) -> SignedRecord:
         """Make the next root and use it from now on; returns the record that every node needs.
 
@@ -176,6 +180,6 @@ def rotate_authority(
     return new, signed
 
 
-def refusal_of(error: TokenRefused | Unavailable | HandshakeRefused) -> HelloRefused:
+def refusal_of(error: TokenRefused | Unavailable) -> HelloRefused:
     """What a newcomer is told."""
     return HelloRefused(getattr(error, "reason", "unavailable"), str(error)[:500])

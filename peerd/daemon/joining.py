@@ -19,7 +19,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from peerd.daemon.authority import CA_CERT_FILE, NODE_CERT_FILE, NODE_KEY_FILE, chain_pem, make_request
+from peerd.daemon.authority import CA_CERT_FILE, CLOCK_SKEW, NODE_CERT_FILE, NODE_KEY_FILE, chain_pem, make_request
 from peerd.daemon.durable_files import write_atomically
 from peerd.daemon.identity import PeerIdentity, private_key_pem, verify_peer_certificate
 from peerd.daemon.roots import Roots, fingerprint, is_cross, is_issued_by, is_root
@@ -28,6 +28,7 @@ from peerd.daemon.tls import pinned_client_context
 from peerd.daemon.tokens import JoinToken
 from peerd.daemon.trust import known_issuers
 from peerd.errors import ConfigError, HandshakeRefused, PeerdError, ProtocolError, Unavailable
+from peerd.ids import NodeId
 from peerd.limits import FRAME_HEADER_BYTES, PREAUTH_FRAME_BYTES_MAX
 from peerd.messages import Message, PeerRef
 from peerd.wire.codec import decode, encode
@@ -52,10 +53,15 @@ class NotOurCluster(JoinFailed):
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Whom the newcomer wants to talk to: a node of this cluster under one of these roots."""
+    """Whom the newcomer wants to talk to: a node of this cluster under one of these roots.
+
+    ``source``: what names them; ``cause``: the harmless reason why it may name others than the cluster has.
+    """
 
     cluster: str
     fingerprints: tuple[bytes, ...]
+    source: str = "the token"
+    cause: str = "an old token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,10 @@ class Membership:
     roots: Roots
     identity: PeerIdentity
     bootstrap: tuple[PeerRef, ...]
+
+    def clock_ahead_s(self, now: float) -> float:
+        """How far this machine's clock, which says ``now`` (Unix seconds), is ahead of the issuer's; about."""
+        return now - (self.chain[0].not_valid_before_utc + CLOCK_SKEW).timestamp()
 
 
 def join(host: str, port: int, token: JoinToken) -> Membership:
@@ -90,7 +100,8 @@ def return_to_cluster(
     der = Encoding.DER
     request = JoinRequest(b"", make_request(key).public_bytes(der), certificate.public_bytes(der))
     pinned = tuple(map(fingerprint, roots.trusted))
-    granted = _ask(seeds, Pin(cluster, pinned), request)
+    slept = "the CA was changed while this node was off (it has to join again, with a token)"
+    granted = _ask(seeds, Pin(cluster, pinned, "ca.crt here", slept), request)
     return admitted(key, granted, cluster, pinned)
 
 
@@ -180,7 +191,8 @@ def _converse(
                 return None, issuers
             der = root.public_bytes(Encoding.DER)
             with pinned_client_context(der).wrap_socket(sock, server_hostname=None) as tls:
-                _check_server(tls, pin, issuers)
+                server = _check_server(tls, pin, issuers)
+                issuers = [issuer for issuer in issuers if issuer.id != server]  # not again, at its other address
                 tls.sendall(encode(request).to_bytes())
                 return _receive(tls, JoinGranted, where), issuers
     except ssl.SSLCertVerificationError as error:
@@ -194,12 +206,12 @@ def _converse(
     except TimeoutError as error:
         raise Unavailable(f"no answer from {where} within {STEP_TIMEOUT_S:g} s") from error
     except (OSError, UnicodeError) as error:
-        raise Unavailable(f"cannot reach {where}: {error}") from error
+        raise Unavailable(f"cannot reach {where}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _pinned_root(offer: JoinOffer, pin: Pin, where: str) -> x509.Certificate:
     if offer.cluster != pin.cluster:
-        raise JoinFailed(f"{where} is of the cluster {offer.cluster!r}, the token is for {pin.cluster!r}")
+        raise JoinFailed(f"{where} is of the cluster {offer.cluster!r}, {pin.source} is for {pin.cluster!r}")
     found = []
     for certificate in _certificates(offer.roots):
         found.append(fingerprint(certificate))
@@ -208,8 +220,8 @@ def _pinned_root(offer: JoinOffer, pin: Pin, where: str) -> x509.Certificate:
     told = ", ".join(dict.fromkeys(each.hex() for each in found)) or "none"
     wanted = ", ".join(each.hex() for each in pin.fingerprints)
     raise NotOurCluster(
-        f"{where} has another CA than the token names (it: {told}; token: {wanted}): an old token, another cluster of "
-        "the same name, or somebody in between. Nothing secret was sent"
+        f"{where} has another CA than {pin.source} names (it: {told}; {pin.source}: {wanted}): {pin.cause}, another "
+        "cluster of the same name, or somebody in between. Nothing secret was sent"
     )
 
 
@@ -230,7 +242,7 @@ def _certificates(ders: Sequence[bytes]) -> list[x509.Certificate]:
     return found
 
 
-def _check_server(tls: ssl.SSLSocket, pin: Pin, issuers: Sequence[PeerRef]) -> None:
+def _check_server(tls: ssl.SSLSocket, pin: Pin, issuers: Sequence[PeerRef]) -> NodeId:
     """OpenSSL has checked the chain; that it is an issuer of this cluster is ours to check. Raises `NotOurCluster`."""
     der = tls.getpeercert(binary_form=True) or b""
     try:
@@ -242,6 +254,7 @@ def _check_server(tls: ssl.SSLSocket, pin: Pin, issuers: Sequence[PeerRef]) -> N
             f"node {identity.node_id:032x} says that it issues certificates, and the CA does not say so: a member that "
             "wants the token for itself, or clocks that differ by days. Nothing secret was sent"
         )
+    return identity.node_id
 
 
 def _receive(sock: socket.socket, kind: type[M], where: str) -> M:

@@ -136,7 +136,8 @@ class TokenBook:
         if not found:
             raise TokenRefused(
                 "unknown_token",
-                "this issuer does not know the token: another one made it, or it ended more than a day ago",
+                "this issuer does not know the token: it is not copied whole, another issuer made it, or it ended more "
+                "than a day ago",
             )
         record = found[0]
         match record.state(now):
@@ -195,6 +196,6 @@ def _record(row: Any) -> TokenRecord:
             "uses": int(uses),
             "roles": [*roles],
             "is_revoked": bool(is_revoked),
-        } if re.fullmatch(r"[0-9a-f]{64}", digest) and KNOWN_ROLES.issuperset(roles):
+        } if re.fullmatch(r"[0-9a-f]{64}", digest) and all(role in sorted(KNOWN_ROLES) for role in roles):
             return TokenRecord(digest, created_at, expires_at, uses_max, uses, tuple(roles), is_revoked)
     raise ValueError("a token is {digest, created_at, expires_at, uses_max, uses, roles, is_revoked}")

@@ -27,7 +27,9 @@ from peerd.messages import PeerRef, decode_body, encode_body, message_type
 from peerd.wire.trust import DIGEST_BYTES, Denial, IssuerNotice, RootChange, SignedRecord, TrustRecords
 
 RECORDS_MAX: Final = 4096
-"""About 1 MiB. Above it new denials are refused where they are made: withdraw, or rotate the CA."""
+"""About 1 MiB. Above it new denials are refused where they are made; a rotation forgets the withdrawn ones."""
+RECORDS_NOT_DENIALS: Final = 64
+"""Of them no denials, so that there is room for a change of the root."""
 ISSUER_LIFE_S: Final = 7 * 86_400.0
 """An issuer that has not said so for this long is not asked any more."""
 BATCH_BYTES_MAX: Final = 32 * 1024
@@ -88,6 +90,13 @@ class TrustLedger:
         """Every denial that is in force, by subject."""
         records = [self._held[key].record for key in sorted(self._held)]
         return [record for record in records if isinstance(record, Denial) and not record.is_withdrawn]
+
+    def stale_denials(self) -> list[Denial]:
+        """Those in force that end with an old root, because the newest one has not signed them."""
+        if self.roots.previous is None:
+            return []
+        newest = fingerprint(self.roots.newest)
+        return [denial for denial in self.denials() if self._held[key_of_record(denial)].signed.signer != newest]
 
     def denied_ids(self) -> frozenset[NodeId]:
         """Nodes that must not be let in."""
@@ -161,7 +170,9 @@ class TrustLedger:
         """Sign a record of our own making and take it over. Raises `Unavailable` when the ledger is full."""
         signed = sign_record(authority, record)
         if not self.merge([signed], now):
-            raise Unavailable(f"the record was not taken over: {RECORDS_MAX} are held, or its root is not trusted here")
+            raise Unavailable(
+                f"the record was not kept: {len(self._held)} of {RECORDS_MAX} are held, or its root is not trusted"
+            )
         return signed
 
     def expire(self, now: float) -> bool:
@@ -221,7 +232,8 @@ class TrustLedger:
         if not is_signed_by(signed, signer):
             raise BadSignature(f"{type(record).__name__} is not signed by the root that it names")
         key = key_of_record(record)
-        if key not in self._held and len(self._held) >= RECORDS_MAX:
+        limit = RECORDS_MAX - RECORDS_NOT_DENIALS if isinstance(record, Denial) else RECORDS_MAX
+        if key not in self._held and len(self._held) >= limit:
             return False
         if isinstance(record, RootChange) and not self._adopt(record, signer, now):
             return False
@@ -260,8 +272,11 @@ def is_signed_by(signed: SignedRecord, root: x509.Certificate) -> bool:
 
 
 def is_fresh(notice: IssuerNotice, now: float) -> bool:
-    """Whether an issuer has said so lately. ``now``: Unix seconds."""
-    return abs(now - notice.version / 1000) < ISSUER_LIFE_S
+    """Whether an issuer has said so lately. ``now``: Unix seconds.
+
+    One from the future counts: its clock was ahead, or ours is behind, and its versions only ever grow.
+    """
+    return now - notice.version / 1000 < ISSUER_LIFE_S
 
 
 def known_issuers(

@@ -62,6 +62,9 @@ class JoinRequest(Message):
     request: Annotated[bytes, annotated_types.MaxLen(REQUEST_DER_BYTES_MAX)]
     certificate: CertificateDer = b""
 
+    def __repr__(self) -> str:
+        return f"JoinRequest({'certificate' if self.certificate else 'secret'}, not shown)"
+
 
 @message(0x0008, bytes_max=15 * 1024)
 class JoinGranted(Message):

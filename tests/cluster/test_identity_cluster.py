@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from peerd.api import Priority
 from peerd.daemon.authority import ClusterAuthority, create_node_files
-from peerd.daemon.identity_keeper import IdentityKeeper
-from peerd.daemon.joining import JoinFailed, NotOurCluster, join, write_membership
+from peerd.daemon.identity import load_certificate, load_private_key
+from peerd.daemon.identity_keeper import ANSWER_TIMEOUT_S, ROTATION_SPREAD_S_MAX, IdentityKeeper
+from peerd.daemon.join_limits import REFUSAL_FORGOTTEN_S, REFUSALS_PER_HOST
+from peerd.daemon.joining import JoinFailed, NotOurCluster, join, return_to_cluster, write_membership
 from peerd.daemon.link import TRUST_REQUESTS_BURST
 from peerd.daemon.service import Daemon
 from peerd.daemon.tokens import JoinToken
@@ -103,6 +106,26 @@ async def test_tokens_that_open_nothing_say_why(tmp_path: Path) -> None:
     async with cluster.daemon("alone") as no_issuer:
         unserved = await failure(attempt(good, no_issuer.peer.port))
         assert isinstance(unserved, Unavailable) and "does not issue" in str(unserved)
+
+
+async def test_a_host_that_tries_tokens_is_not_even_looked_at(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one:
+        context, frozen = one.links.context, one.links.context.now()
+        context.now = lambda: frozen  # no refusal is forgotten meanwhile, however slow this machine is
+        good = new_token(one)
+
+        def attempt(token: JoinToken) -> Awaitable[object]:
+            return asyncio.to_thread(join, "127.0.0.1", one.peer.port, token)
+
+        for number in range(int(REFUSALS_PER_HOST)):
+            error = await failure(partial(attempt, replace(good, secret=bytes([number] * 16))))
+            assert isinstance(error, JoinFailed)
+        late = await failure(lambda: attempt(good))
+        assert isinstance(late, Unavailable) and "too many refused attempts from 127.0.0.1" in str(late)
+        assert 'peerd_joins_refused_total{reason="throttled"} 1.0' in one.metrics.render().decode()
+        context.now = lambda: frozen + REFUSAL_FORGOTTEN_S
+        await attempt(good)
 
 
 async def test_somebody_in_between_gets_no_secret(tmp_path: Path) -> None:
@@ -353,6 +376,73 @@ async def test_a_denied_certificate_is_out_and_its_renewal_in(tmp_path: Path) ->
         # The link was made with the old certificate; the next one is made with the new.
         after = keeper(two).identity.serial
         await until(lambda: serial_seen() == after and is_complete(one, two), PATIENCE_S)
+
+
+async def test_a_denial_of_an_issuer_that_slept_through_a_rotation_outlives_the_old_root(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one:
+        office = keeper(one)
+        assert office.issuer is not None
+        old, victim = office.issuer.authority, "node:" + "ab" * 16
+        office.rotate(timedelta(days=1))
+        version = office.ledger.next_version(f"deny {victim}", office.wall_time())
+        office.accept_record(sign_record(old, Denial(cluster.authority.cluster, version, victim, False, "stolen")))
+        office.tick()
+        week = office.wall_time() + 7 * 86_400
+        assert office.ledger.expire(week)
+        assert [denial.subject for denial in office.ledger.denials()] == [victim]
+
+
+async def test_a_clock_that_was_set_back_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one, cluster.daemon("b", [one.peer.address]) as two:
+        await knows_an_issuer(two)
+        node = keeper(two)
+        wall, steady = node.wall_time, node._steady_s
+        monkeypatch.setattr(two.links, "send", lambda *message: None)  # nobody will answer
+        node._renew()
+        assert node._asked is not None
+        node.wall_time = lambda: wall() - 10 * 86_400.0
+        node._steady_s = lambda: steady() + ANSWER_TIMEOUT_S + 1
+        node.tick()
+        assert "no answer" in node.last_failure
+
+
+async def test_a_restart_within_the_overlap_does_not_forget_to_renew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.issuer() as one, cluster.daemon("b", [one.peer.address]) as two:
+        await knows_an_issuer(two)
+        monkeypatch.setattr(keeper(two), "_renew", lambda: None)  # it is stopped before it comes to that
+        keeper(one).rotate(timedelta(days=7))
+        await until(lambda: keeper(two)._roots_in_use.previous is not None, PATIENCE_S)
+        await two.stop()
+        async with cluster.daemon("b") as again:
+            now = keeper(again).wall_time()
+            assert keeper(again).clock.expires_at - now > 80 * 86_400
+            assert keeper(again).clock.due_at - now <= ROTATION_SPREAD_S_MAX
+
+
+async def test_a_bug_on_the_way_back_waits_like_any_failure(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    async with cluster.daemon("a") as one:
+        node = keeper(one)
+        with pytest.raises(ZeroDivisionError):
+            node._return_failed(ZeroDivisionError("a bug"))
+        assert node.last_failure == "a bug" and not node.clock.is_due(node.wall_time())
+
+
+async def test_who_comes_back_to_another_ca_is_told_what_happened(tmp_path: Path) -> None:
+    cluster, renewed = Cluster(tmp_path / "old"), Cluster(tmp_path / "new")
+    async with cluster.daemon("b") as sleeper:
+        files = keeper(sleeper).files
+        key, leaf = load_private_key(files.key_file), load_certificate(files.cert_file)
+    async with renewed.issuer() as one:
+        seeds, roots = [("127.0.0.1", one.peer.port)], cluster.authority.roots
+        name = cluster.authority.cluster
+        error = await failure(lambda: asyncio.to_thread(return_to_cluster, seeds, key, leaf, name, roots))
+    assert isinstance(error, NotOurCluster) and "join again, with a token" in str(error)
 
 
 @both_loops

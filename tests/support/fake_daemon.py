@@ -14,7 +14,7 @@ import httpx
 from peerd.api import LeafSet, LookupResult, Plugin, RoutedHop
 from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
-from peerd.daemon.admin import admin_app
+from peerd.daemon.admin_api import admin_app
 from peerd.daemon.identity_keeper import IdentityKeeper
 from peerd.daemon.tasks import spawn
 from peerd.ids import NodeId

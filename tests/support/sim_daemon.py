@@ -16,7 +16,7 @@ import pytest
 import peerd.client
 from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
-from peerd.daemon.admin import admin_app
+from peerd.daemon.admin_api import admin_app
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.ids import NodeId
 from peerd.node import Node

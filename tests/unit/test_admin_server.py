@@ -17,7 +17,8 @@ from fastapi.responses import StreamingResponse
 from peerd.api import Plugin
 from peerd.client import Client, DaemonBusy, DaemonUnreachable
 from peerd.config import LoadedConfig, load_config
-from peerd.daemon.admin import CONNECTIONS_MAX, bind_unix_socket, start_admin
+from peerd.daemon.admin import CONNECTIONS_MAX, LateApi, bind_unix_socket, start_admin
+from peerd.daemon.admin_front import App
 from peerd.errors import ConfigError
 from tests.support.fake_daemon import FakeDaemon
 
@@ -52,6 +53,26 @@ async def test_serves_on_the_socket_and_on_loopback_then_leaves_nothing(tmp_path
     async with Client(path) as client:
         with pytest.raises(DaemonUnreachable, match=r"no such socket; start one with `peerd run`"):
             await client.status()
+
+
+async def test_probes_leave_the_api_unloaded_and_the_first_requests_load_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[LateApi] = []
+    load = LateApi._load
+
+    def noted(late: LateApi) -> App:
+        loads.append(late)
+        return load(late)
+
+    monkeypatch.setattr(LateApi, "_load", noted)
+    server = await start_admin(FakeDaemon(loaded=loaded(tmp_path / "admin.sock")))
+    async with Client(tmp_path / "admin.sock") as client:
+        assert (await client.ready()).status == "ok" and await client.metrics()
+        assert not loads
+        await asyncio.gather(client.status(), client.ring(), client.peers())
+    await server.stop()
+    assert len(loads) == 1
 
 
 async def test_without_http_there_is_no_port(tmp_path: Path) -> None:

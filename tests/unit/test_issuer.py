@@ -11,7 +11,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from peerd.daemon.authority import ClusterAuthority, make_request, read_request
+from peerd.cli.join import _warn_of_clock
+from peerd.daemon.authority import CLOCK_SKEW, ClusterAuthority, make_request, read_request
 from peerd.daemon.identity import derive_node_id, load_node_identity, load_private_key, read_identity
 from peerd.daemon.issuer import Issuer, OverlapUnderWay, rotate_authority
 from peerd.daemon.joining import JoinFailed, NotOurCluster, admitted, write_membership
@@ -227,6 +228,27 @@ def test_what_an_issuer_grants_is_what_a_daemon_starts_with(desk: Desk, tmp_path
     assert load_node_identity(cluster=CLUSTER, **files) == membership.identity
     assert (folder / "node.key").stat().st_mode & 0o777 == 0o600
     assert Roots.load(folder / "ca.crt") == desk.issuer.authority.roots
+
+
+def test_a_newcomer_learns_that_its_clock_is_off(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    key = Ed25519PrivateKey.generate()
+    membership = admitted(key, granted(desk, key), CLUSTER, [desk.issuer.authority.fingerprint])
+    issued_at = (membership.chain[0].not_valid_before_utc + CLOCK_SKEW).timestamp()
+    _warn_of_clock(membership.clock_ahead_s(issued_at + 60))
+    assert capsys.readouterr().err == ""
+    _warn_of_clock(membership.clock_ahead_s(issued_at - 3600))
+    assert "clock is 60 min behind the issuer's" in capsys.readouterr().err
+
+
+def test_a_request_to_join_does_not_show_its_secret() -> None:
+    secret = bytes(range(16))
+    assert repr(secret)[2:-1] not in repr(JoinRequest(secret, b""))
+
+
+def test_a_ca_that_has_ended_says_so(desk: Desk) -> None:
+    ends = desk.issuer.authority.certificate.not_valid_after_utc.timestamp()
+    assert not desk.issuer.has_ended(ends - 1)
+    assert desk.issuer.has_ended(ends)
 
 
 def test_a_newcomer_takes_only_what_is_its_own(desk: Desk) -> None:

@@ -430,3 +430,13 @@ def test_records_that_are_valid_but_no_entries_are_damage(tmp_path: Path) -> Non
         with pytest.raises(DamagedStore) as caught:
             read_store(content + record)
         assert caught.value.entries == {"key": b"1"}
+
+
+def test_a_temporary_file_that_somebody_left_open_never_gets_the_content(tmp_path: Path) -> None:
+    trap = tmp_path / ".secret.tmp"
+    trap.write_bytes(b"")
+    trap.chmod(0o666)
+    with trap.open("rb") as watching:
+        write_atomically(tmp_path / "secret", b"content", 0o600)
+        assert watching.read() == b""
+    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600

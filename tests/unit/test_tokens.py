@@ -141,6 +141,7 @@ GOOD = json.loads(book().to_json())[0]
         [1],
         [GOOD | {"digest": "x"}],
         [GOOD | {"roles": ["emperor"]}],
+        [GOOD | {"roles": [["member"]]}],
         [GOOD | {"uses": "1"}],
         [{key: value for key, value in GOOD.items() if key != "uses_max"}],
     ],

@@ -126,6 +126,8 @@ def test_issuers_are_known_latest_first_until_they_fall_silent() -> None:
     held.put(OLD, IssuerNotice(CLUSTER, int(NOW * 1000), two), NOW)
     assert held.issuers(NOW) == [two, one]
     assert held.issuers(NOW + ISSUER_LIFE_S + 1) == []
+    # Two's clock was ahead when it said so, or ours is behind: its next words have larger versions still.
+    assert held.issuers(NOW - 2 * ISSUER_LIFE_S) == [two, one]
     held.put(OLD, denial(subject=f"node:{2:032x}"), NOW)
     assert held.issuers(NOW) == [one]
 
@@ -155,13 +157,17 @@ def test_what_is_persisted_is_verified_again() -> None:
 
 
 def test_the_ledger_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trust, "RECORDS_MAX", 2)
+    monkeypatch.setattr(trust, "RECORDS_MAX", 3)
+    monkeypatch.setattr(trust, "RECORDS_NOT_DENIALS", 1)
     held = ledger()
     for number in range(2):
         held.put(OLD, denial(subject=f"node:{number:032x}"), NOW)
     with pytest.raises(Unavailable):
         held.put(OLD, denial(subject=f"node:{9:032x}"), NOW)
     held.put(OLD, denial(2, subject=f"node:{1:032x}", withdrawn=True), NOW)
+    assert held.merge([change()], NOW)  # a full list of denials must not keep the root from changing
+    with pytest.raises(Unavailable):
+        held.put(NEW, IssuerNotice(CLUSTER, 1, PeerRef(NodeId(7), "192.0.2.1", 1)), NOW)
 
 
 def test_the_next_version_is_the_time_and_always_larger() -> None:
@@ -197,6 +203,16 @@ def test_during_the_overlap_both_roots_are_heard_and_after_it_the_new_one() -> N
     assert held.roots == Roots(NEW.certificate)
     assert held.denied_ids() == {NodeId(1)}
     assert held.merge([sign_record(OLD, denial(99))], LATER) == []
+
+
+def test_a_denial_that_only_the_old_root_signed_is_known_to_be_so() -> None:
+    held = ledger()
+    held.merge([sign_record(OLD, denial(1))], NOW)
+    assert held.stale_denials() == []
+    held.merge([change(), sign_record(NEW, denial(1, subject=f"node:{1:032x}"))], NOW)
+    assert [stale.subject for stale in held.stale_denials()] == [SUBJECT]
+    held.put(NEW, denial(2), NOW)
+    assert held.stale_denials() == []
 
 
 def test_a_restart_within_and_after_the_overlap() -> None:

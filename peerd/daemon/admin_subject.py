@@ -1,0 +1,58 @@
+"""What the admin API needs of a daemon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from peerd.config import LoadedConfig
+from peerd.daemon.identity_keeper import IdentityKeeper
+from peerd.ids import NodeId
+from peerd.node import Node
+
+
+class Metrics(Protocol):
+    """What the admin API needs of `peerd.telemetry.metrics.PrometheusMetrics`."""
+
+    def render(self) -> bytes: ...
+
+
+class LinkTable(Protocol):
+    """What the admin API needs of `peerd.daemon.links.Links`."""
+
+    def links(self) -> Sequence[object]: ...
+    def link_to(self, peer_id: NodeId) -> object | None: ...
+    def misbehaviour(self, peer_id: NodeId) -> float: ...
+
+
+class Subject(Protocol):
+    """What the admin API needs of `peerd.daemon.service.Daemon`."""
+
+    @property
+    def node(self) -> Node: ...
+    @property
+    def links(self) -> LinkTable: ...
+    @property
+    def loaded(self) -> LoadedConfig: ...
+    @property
+    def metrics(self) -> Metrics: ...
+    @property
+    def loop_lag_s(self) -> float:
+        """How late the event loop ran its last timer."""
+
+    @property
+    def disabled_plugins(self) -> Mapping[str, str]:
+        """Plugins that failed too often and are off, with their last error."""
+
+    @property
+    def uptime_s(self) -> float: ...
+    @property
+    def identity(self) -> IdentityKeeper | None:
+        """``None`` without TLS."""
+
+    def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
+        """Hand over and leave the ring; the result is who had not finished."""
+
+    def request_stop(self, reason: str) -> None:
+        """Have the process end."""
