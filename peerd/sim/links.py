@@ -171,9 +171,9 @@ class Link:
             self._schedule(frame, arrival + self._latency_s * draw())
 
     def _push(self, frame: Frame, arrival: float) -> None:
-        if self._network.config.is_fifo:
-            arrival = self._last_arrival = max(arrival, self._last_arrival)
-        self._schedule(frame, arrival)
+        last_arrival = max(arrival, self._last_arrival)
+        self._last_arrival = last_arrival
+        self._schedule(frame, last_arrival if self._network.config.is_fifo else arrival)
 
     def _schedule(self, frame: Frame, arrival: float) -> None:
         what = self._mark | zlib.crc32(frame.body, frame.type_id)

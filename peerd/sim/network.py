@@ -281,8 +281,13 @@ class Network:
         self.cut_by(lambda a, b: a == source and b == target)
 
     def clog(self, source: int, target: int, duration_s: float) -> None:
-        """What ``source`` sends to ``target`` in the next ``duration_s`` seconds arrives after that, in order."""
-        self._clogs[source, target] = self.engine.now + duration_s
+        """What ``source`` sends to ``target`` in the next ``duration_s`` seconds arrives after that.
+
+        In order where messages keep theirs; a longer clog of the path goes on.
+        """
+        now, path = self.engine.now, (source, target)
+        self._clogs = {known: until for known, until in self._clogs.items() if until > now}
+        self._clogs[path] = max(self._clogs.get(path, 0.0), now + duration_s)
         self.changed()
 
     def heal(self) -> None:
@@ -297,6 +302,12 @@ class Network:
     def is_faulty(self) -> bool:
         """Whether anything is cut."""
         return bool(self._cuts)
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether some path is cut, loses messages or stops now and then. Copies and overtaking disturb nobody."""
+        impairments = (self._everywhere, *(impairment for impairment, _ in self._impairments.values()))
+        return self.is_faulty or any(impairment.loss or impairment.clog for impairment in impairments)
 
     def is_cut(self, source: Port, target: Port) -> bool:
         """Whether bytes cannot get from one port to the other."""

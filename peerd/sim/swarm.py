@@ -29,8 +29,8 @@ from peerd.sim.swarm_states import SOMETIMES, States, count_rings
 from peerd.sim.workload import LOST_AFTER_S, SimulationProbe, Workload
 from peerd.sim.world import SimulationFailure
 
-REPAIR_S: Final = 300.0
-"""Within this after the faults the ring must be whole: ten times the time that one repair takes."""
+REPAIR_S: Final = 120.0
+"""Within this after the faults the ring must be whole: four times the time that one repair takes."""
 POLL_S: Final = 5.0
 FORM_S: Final = 120.0
 """Within this after the last start a ring must have formed, where nothing hinders it."""

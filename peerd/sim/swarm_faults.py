@@ -129,9 +129,7 @@ class Faults:
                 side = [rng.choice(live)]
         taken = {place.index for place in side}
         if plan.is_cut_one_way:
-            for target in (place.index for place in simulation.nodes if place.index not in taken):
-                for source in sorted(taken):
-                    simulation.network.cut(source, target)
+            simulation.network.cut_by(lambda source, target: source in taken and target not in taken)
         else:
             simulation.partition(side)
         duration_s = rng.uniform(1.0, plan.cut_s)

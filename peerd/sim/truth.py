@@ -139,7 +139,7 @@ class Truth:
         if self._version == network.version:
             return
         self._version = network.version
-        is_disturbed = network.config.loss > 0 or network.is_faulty or bool(self.paused)
+        is_disturbed = network.is_disturbed or bool(self.paused)
         if self._is_disturbed and not is_disturbed:
             self._calm_since = max(self._calm_since, network.engine.now)
         self._is_disturbed = is_disturbed

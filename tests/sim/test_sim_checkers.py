@@ -41,6 +41,7 @@ from peerd.sim.checkers import (
     WireHygiene,
 )
 from peerd.sim.churn import Churn, ChurnSettings
+from peerd.sim.faults import Impairment, Scope
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Simulation
 from peerd.sim.truth import HEAL_S, REPAIR_S
@@ -303,6 +304,22 @@ def test_disturbances_excuse_what_they_cause_and_nothing_later() -> None:
     assert simulation.truth.calm_s() == 0.0
     simulation.run_for(6.0)
     assert simulation.truth.calm_s() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("impairment", [Impairment(loss=0.1), Impairment(clog=0.1, clog_longest_s=1.0)])
+def test_bad_paths_disturb_until_they_are_healed(impairment: Impairment) -> None:
+    """However long: nobody says in advance when they end."""
+    simulation = ring(2)
+    simulation.network.impair(impairment, Scope(frozenset((0,))))
+    simulation.run_for(100.0)
+    assert simulation.truth.calm_s() == 0.0
+    simulation.heal()
+    simulation.run_for(3.0)
+    assert simulation.truth.calm_s() == pytest.approx(3.0)
+    simulation.network.impair(Impairment(duplication=0.1), Scope())
+    assert simulation.truth.calm_s() == pytest.approx(3.0), "copies disturb nobody"
+    simulation.network.configure(clog=0.01)
+    assert simulation.truth.calm_s() == 0.0
 
 
 def test_pause_is_a_disturbance_until_it_ends() -> None:

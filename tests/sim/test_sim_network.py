@@ -7,6 +7,7 @@ import pytest
 from peerd import limits
 from peerd.api import Priority
 from peerd.messages import Message, PeerRef, message
+from peerd.sim.driver import LINK_UNUSED_S
 from peerd.sim.latency import ConstantLatency
 from peerd.sim.network import CONNECT_TIMEOUT_S, RETRANSMIT_S, SEND_TIMEOUT_S, NetworkConfig, State
 from peerd.sim.world import SimulationFailure
@@ -254,6 +255,33 @@ def test_clog_delays_and_keeps_order() -> None:
     world.run_for(10.0)
     assert world.nodes[1].node.texts() == ["a", "b", "c"]
     assert world.nodes[1].node.messages[0][0] == pytest.approx(begun + 3.0 + LATENCY_S)
+
+
+def test_a_shorter_clog_does_not_end_a_longer_one() -> None:
+    world = connected(3)
+    begun = world.now
+    world.network.clog(0, 1, 3.0)
+    world.network.clog(0, 1, 1.0)
+    world.network.clog(0, 2, 1.0)
+    say(world, 0, 1)
+    world.run_for(5.0)
+    assert world.nodes[1].node.messages[0][0] == pytest.approx(begun + 3.0 + LATENCY_S)
+    ports = world.network.ports
+    world.network.clog(2, 0, 1.0)
+    assert world.network.clogged_until(ports[0], ports[1]) == 0.0, "those that are over are forgotten"
+
+
+@pytest.mark.parametrize("is_fifo", [False, True])
+def test_a_link_in_use_is_not_closed_as_idle(is_fifo: bool) -> None:
+    world = connected(2, EXACT.model_copy(update={"is_fifo": is_fifo}))
+    node = world.nodes[0]
+    before = node.driver.links[world.nodes[1].id]
+    for number in range(20):
+        world.after(100.0 * number, lambda: say(world, 0, 1))
+    world.run_for(19 * 100.0)
+    assert node.driver.links[world.nodes[1].id] is before
+    world.run_for(2 * LINK_UNUSED_S)
+    assert not node.driver.links
 
 
 def test_paused_node_handles_everything_once_resumed() -> None:

@@ -16,7 +16,7 @@ from peerd.errors import ConfigError, ExitCode
 from peerd.sim import determinism
 from peerd.sim.determinism import Trace, check_determinism, compare, trace_of
 from peerd.sim.engine import CHECKPOINT_EVENTS, mark_of
-from peerd.sim.runner import run_scenario
+from peerd.sim.runner import Runner, run_scenario
 from peerd.sim.scenario import load_scenario, parse_scenario
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,6 +127,21 @@ def test_bad_scenario_names_file_key_and_nearest(tmp_path: Path, text: str, expe
     assert str(caught.value).startswith(f"{path}: ") and expected in str(caught.value)
     code, _, errors = invoke(str(path))
     assert code == ExitCode.CONFIG and expected in errors
+
+
+def test_parameters_of_every_layer_reach_the_nodes() -> None:
+    tables = {
+        "overlay": {"heartbeat_interval": "3s"},
+        "swap": {"offer_timeout": "7s"},
+        "groups": {"lease": "50m"},
+        "records": {"replicas": 5},
+    }
+    runner = Runner(parse_scenario({"nodes": 1, **tables}), 0, None, None)
+    runner.run(lambda phase, now: None)
+    runner.simulation.run_for(1.0)
+    settings = runner.simulation.nodes[0].node.settings
+    assert (settings.overlay.heartbeat_interval, settings.swap.offer_timeout) == (3.0, 7.0)
+    assert (settings.groups.lease, settings.records.replicas) == (3000.0, 5)
 
 
 def test_missing_file_is_a_config_error(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class RingUnity(Checker):
             current = larger[0].id
             if current not in live:
                 return [f"{short_id(seen[-1])} has the dead successor {short_id(current)}"]
-            if current in seen[:1]:
+            if current == first:
                 break
         if current != first:
             return [f"successors from {short_id(first)} do not come back to it in {len(live)} steps"]
