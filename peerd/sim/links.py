@@ -145,6 +145,9 @@ class Link:
     def _send_impaired(self, frame: Frame, arrival: float) -> None:
         """Loss, clogs, duplication and reordering, where the path has any."""
         network, impairment, draw = self._network, self._impairment, self._port.draw
+        clogged_until = network.clogged_until(self._port, self.target_port)
+        if clogged_until > self._engine.now:  # what keeps its order waits for `_last_arrival` besides
+            arrival = max(arrival, clogged_until + self._latency_s)
         if impairment is None:
             self._push(frame, arrival)
             return

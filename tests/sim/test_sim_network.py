@@ -8,6 +8,7 @@ from peerd import limits
 from peerd.api import Priority
 from peerd.messages import Message, PeerRef, message
 from peerd.sim.driver import LINK_UNUSED_S
+from peerd.sim.faults import Impairment, Scope
 from peerd.sim.latency import ConstantLatency
 from peerd.sim.network import CONNECT_TIMEOUT_S, RETRANSMIT_S, SEND_TIMEOUT_S, NetworkConfig, State
 from peerd.sim.world import SimulationFailure
@@ -255,6 +256,20 @@ def test_clog_delays_and_keeps_order() -> None:
     world.run_for(10.0)
     assert world.nodes[1].node.texts() == ["a", "b", "c"]
     assert world.nodes[1].node.messages[0][0] == pytest.approx(begun + 3.0 + LATENCY_S)
+
+
+@pytest.mark.parametrize("is_lossy", [False, True])
+def test_clog_holds_up_messages_that_need_not_keep_their_order(is_lossy: bool) -> None:
+    world = connected(2, EXACT.model_copy(update={"is_fifo": False}))
+    if is_lossy:
+        world.network.impair(Impairment(duplication=0.5), Scope())
+    world.network.clog(0, 1, 3.0)
+    begun = world.now
+    for text in "abc":
+        say(world, 0, 1, text)
+    world.run_for(10.0)
+    assert {"a", "b", "c"} == set(world.nodes[1].node.texts())
+    assert min(time for time, _, _ in world.nodes[1].node.messages) == pytest.approx(begun + 3.0 + LATENCY_S)
 
 
 def test_a_shorter_clog_does_not_end_a_longer_one() -> None:
