@@ -157,7 +157,7 @@ class Membership:
         state, now = self.state, self._host.now()
         if state.mass_loss.expired(now, state.config.partition_memory):
             state.tell_partition()
-        is_urgent = state.mass_loss.is_suspected or not state.lease.is_held(now)
+        is_urgent = state.mass_loss.is_suspected or not len(state.leaves) or not state.lease.is_held(now)
         peer = state.departed.next_to_probe(now, state.leaves.would_accept, is_mass_loss=is_urgent)
         if peer is not None:
             self._search(peer)

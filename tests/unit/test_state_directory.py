@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -433,7 +434,7 @@ def test_records_that_are_valid_but_no_entries_are_damage(tmp_path: Path) -> Non
 
 
 def test_a_temporary_file_that_somebody_left_open_never_gets_the_content(tmp_path: Path) -> None:
-    trap = tmp_path / ".secret.tmp"
+    trap = tmp_path / f".secret.{threading.get_ident()}.tmp"
     trap.write_bytes(b"")
     trap.chmod(0o666)
     with trap.open("rb") as watching:
