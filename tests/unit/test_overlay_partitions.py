@@ -173,7 +173,7 @@ def test_two_rings_that_never_knew_each_other_become_one() -> None:
 def test_two_survivors_that_gave_each_other_up_find_each_other_at_once() -> None:
     ring = ring_of(2, seed=38)
     ring.network.cut(0, 1)
-    ring.run_for(90.0)
+    ring.run_for(300.0)
     assert not any(len(place.node.overlay.leaf_set().members()) for place in ring.nodes), "each is a ring of its own"
     ring.heal()
     assert ring.settle() <= 15.0
