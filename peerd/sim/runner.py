@@ -75,6 +75,7 @@ class Runner:
             overlay=scenario.overlay,
             swap=scenario.swap,
             groups=scenario.groups,
+            records=scenario.records,
             network=scenario.network,
             latency=scenario.topology.build(seed),
             sink=sink,

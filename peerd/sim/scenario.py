@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from peerd.errors import ConfigError
 from peerd.overlay.config import OverlayConfig
 from peerd.services.groups.config import GroupsConfig
+from peerd.services.records.config import RecordsConfig
 from peerd.sim.checkers import BY_NAME, USUAL
 from peerd.sim.churn import ChurnSettings
 from peerd.sim.fault_actions import FAULTS, AnyFault
@@ -204,6 +205,7 @@ class Scenario(Table):
     overlay: OverlayConfig = Field(default=OverlayConfig(), description="The overlay's parameters.")
     swap: SwapConfig = Field(default=SwapConfig(), description="The swap layer's parameters.")
     groups: GroupsConfig = Field(default=GroupsConfig(), description="The groups service's parameters.")
+    records: RecordsConfig = Field(default=RecordsConfig(), description="The record store's parameters.")
     protocols: dict[str, dict[str, Any]] = Field(
         default={}, description="Plugins to load, by name, each with its configuration table."
     )
@@ -269,6 +271,7 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "overlay": OverlayConfig,
     "swap": SwapConfig,
     "groups": GroupsConfig,
+    "records": RecordsConfig,
     "phases": Phase,
     "actions": Phase,
 }
