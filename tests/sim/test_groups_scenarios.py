@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 
 import pytest
 
 from peerd.api import GroupOutcome
+from peerd.ids import closeness
 from peerd.services.groups.config import GroupsConfig
 from peerd.services.groups.members import group_key
 from peerd.sim.simulation import Place, Simulation
@@ -137,6 +139,57 @@ def test_inner_nodes_that_leave_lose_no_multicast(seed: int) -> None:
     for place in membership["g0"]:
         if place.is_live:
             assert_heard(place, "g0", range(number))
+
+
+@pytest.mark.parametrize(("seed", "children_max"), [(5, 16), (9, 16), (4, 3), (12, 3)])
+def test_inner_nodes_that_drain_one_after_the_other_lose_nothing(seed: int, children_max: int) -> None:
+    """Each begins before the one before it has finished; several roots in a row are among them."""
+    simulation = chat_ring(50, seed=seed, groups=GroupsConfig(children_max=children_max), check_every=50)
+    membership = populate(simulation, groups=1, members=30)
+    inner = [simulation.find(node_id) for node_id, part in trees(simulation, "g0").items() if part.children]
+    speakers = [place for place in simulation.live_nodes() if place not in inner]
+    ended: list[tuple[str, ...]] = []
+    number = 0
+    for place in inner:
+        for moment in range(20):
+            chatter(simulation.rng.choice(speakers)).say("g0", number)
+            number += 1
+            if moment == 10:
+                place.node.drain(30.0, partial(drained, simulation, place, ended))
+            simulation.run_for(0.02)
+    simulation.run_until(lambda: len(ended) == len(inner), limit_s=40)
+    assert set(ended) == {()}, "time was enough"
+    simulation.run_until(lambda: is_settled(simulation, membership), limit_s=REPAIR_LIMIT_S)
+    simulation.run_for(10)
+    assert outcomes(speakers) == {"taken": number}
+    for place in membership["g0"]:
+        if place.is_live:
+            assert_heard(place, "g0", range(number))
+
+
+def drained(simulation: Simulation, place: Place, ended: list[tuple[str, ...]], unfinished: tuple[str, ...]) -> None:
+    """The process of a drained node ends."""
+    ended.append(unfinished)
+    simulation.stop(place)
+
+
+def test_a_drain_does_not_wait_for_ever_for_a_dead_child_nor_for_an_heir_that_is_gone() -> None:
+    simulation = chat_ring(20, seed=21, check_every=10)
+    members = populate(simulation, groups=1, members=12)["g0"]
+    key = group_key(Chatter.name, "g0")
+    root, heir = sorted(simulation.live_nodes(), key=lambda place: closeness(key, place.id))[:2]
+    child = next(
+        simulation.find(node_id) for node_id in trees(simulation, "g0")[root.id].children if node_id != heir.id
+    )
+    ended: list[tuple[str, ...]] = []
+    simulation.silence(child)
+    simulation.silence(heir)
+    root.node.drain(60.0, ended.append)
+    simulation.run_until(lambda: bool(ended), limit_s=45)
+    assert ended == [()]
+    simulation.stop(root)
+    simulation.run_until(lambda: is_settled(simulation, {"g0": members}), limit_s=REPAIR_LIMIT_S)
+    say_once(simulation, {"g0": [place for place in members if place.is_live]}, 1)
 
 
 def test_new_roots_take_over_without_loss() -> None:

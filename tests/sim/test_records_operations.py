@@ -384,3 +384,12 @@ def test_writes_that_wait_for_a_silent_replica_are_bounded() -> None:
     simulation.resume(replica)
     simulation.run_until(lambda: len(results) == 2 * replication.WAITING_MAX, limit_s=70.0)
     assert RecordOutcome.UNKNOWN not in {result.outcome for result in results}
+
+
+def test_a_write_in_the_name_of_another_is_seen_by_it() -> None:
+    simulation = record_ring(8, seed=43)
+    victim, root = simulation.nodes[0], holders(simulation, KEY)[0]
+    forged = RecordRequest(PUT, "record_user", KEY, victim.boot_epoch, 999, 0, b"x", TTL_S)
+    root.node.records.deliver(KEY, forged, victim.peer)
+    simulation.run_for(1.0)
+    assert victim.driver.metrics["peerd_records_refusals_total", (("reason", "not_asked"),)] == 1

@@ -87,6 +87,7 @@ class GroupWorld:
         self.links: dict[tuple[NodeId, NodeId], deque[Callable[[], None]]] = {}
         self.expiries: list[tuple[float, Callable[[], None]]] = []
         self.now = 0.0
+        self.boots = 0
 
     # Nodes
 
@@ -94,6 +95,8 @@ class GroupWorld:
         """A node comes into the ring, and everybody knows."""
         node = GroupNode(node_id, self.config)
         node.host.time_s = self.now
+        self.boots += 1
+        node.host.boot_epoch = self.boots
         self.nodes[node.id] = node
         node.service.start(cast(Host, node.host))
         self._ring_changed(NeighbourChange((node.host.peer,), ()))

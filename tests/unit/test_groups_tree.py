@@ -17,6 +17,7 @@ from peerd.services.groups.messages import (
     DEPTH_MAX,
     GENERATION_MAX,
     Attached,
+    Bequest,
     Detach,
     GroupMulticast,
     Join,
@@ -306,6 +307,20 @@ def test_a_gap_is_asked_for_before_anything_later_is_heard() -> None:
     assert rig.host.counted["peerd_groups_missed_total", ""] == 0
 
 
+def test_what_the_parent_has_not_itself_is_given_up_after_a_few_questions() -> None:
+    """Its log has a gap, or two reigns in one another: it would answer the same for ever."""
+    rig = member()
+    questions = 0
+    for _ in range(10):
+        asked = [message for _, message in rig.get(multicast(6), PARENT) if isinstance(message, Join)]
+        questions += len(asked)
+        if not asked:
+            break
+        rig.attach()
+    assert questions == 4 and [number for number, _ in rig.heard] == [6]
+    assert rig.host.counted["peerd_groups_missed_total", ""] == 2
+
+
 def test_what_the_parent_no_longer_has_is_counted() -> None:
     rig = member()
     rig.attach(Position(1, ROOT.id, 9))
@@ -419,6 +434,53 @@ def test_leaving_the_ring_hands_the_children_to_the_parent() -> None:
     assert rig.host.take_sent() == [(A, Redirect(KEY, (PARENT,))), (PARENT, Detach(KEY))]
     child = member()
     assert child.get(Redirect(KEY, (ROOT,)), PARENT) == [(ROOT, join(OWN, AT_3))]
+
+
+def test_draining_keeps_the_children_until_they_have_gone() -> None:
+    rig, ended = member(), list[bool]()
+    rig.passing(join(A), A)
+    rig.finish()
+    rig.service.drain(lambda: ended.append(True))
+    rig.host.fire("drain")
+    assert rig.finish() == [(A, Redirect(KEY, (PARENT,), keeps=True))] and not ended
+    assert rig.get(multicast(4), PARENT) == [(A, multicast(4))]
+    assert rig.passing(join(B), B) is Verdict.PASS, "no more children"
+    rig.host.fire("drain")
+    assert rig.finish() == [(A, Redirect(KEY, (PARENT,), keeps=True))], "told again"
+    rig.get(Detach(KEY), A)
+    rig.host.fire("drain")
+    assert ended == [True] and "drain" not in {name for name, _ in rig.host.timers}
+
+
+def test_a_child_stays_with_a_parent_that_drains_until_it_is_taken() -> None:
+    rig = member()
+    assert rig.get(Redirect(KEY, (ROOT,), keeps=True), PARENT) == [(ROOT, join(OWN, AT_3))]
+    assert rig.part.is_child_of(PARENT) and rig.part.path
+    assert rig.get(Attached(KEY, (C.id, ROOT.id, PARENT.id), AT_3), PARENT) == []
+    assert rig.part.is_joining, "news of the old parent does not end the search"
+    assert rig.get(Attached(KEY, (ROOT.id,), AT_3), ROOT) == [(PARENT, Detach(KEY))]
+    assert rig.part.is_child_of(ROOT) and not rig.part.is_joining
+
+
+def test_an_heir_joins_the_root_that_leaves_and_then_is_the_root() -> None:
+    rig, leaver = Rig(), PeerRef(KEY, "10.1.0.2", 1)  # closest to the key, and its only neighbour
+    at = Position(1, leaver.id, 5)
+    assert rig.get(Bequest(KEY, at, False, ()), leaver) == [(leaver, join(OWN, Position(0, OWN.id, 0)))]
+    rig.get(Attached(KEY, (leaver.id,), at), leaver)
+    assert rig.get(Bequest(KEY, at, True, ()), leaver) == [
+        (leaver, Detach(KEY)),
+        (leaver, Attached(KEY, (OWN.id,), Position(2, OWN.id, 0))),
+    ]
+    rig.service.neighbours_changed(NeighbourChange((), ()))
+    assert rig.part.is_root, "the old root is no better one, though it is closer"
+    body = encode_body(Saying(9))
+    rig.get(Publish(KEY, Publication(C, 7, 9, Saying.TYPE_ID, body)), leaver)
+    assert rig.part.position == Position(2, OWN.id, 1)
+
+
+def test_nobody_is_made_the_heir_of_a_key_that_is_not_its_own() -> None:
+    rig = Rig()
+    assert rig.get(Bequest(KEY, AT_3, True, ()), A) == [] and not rig.service.trees.groups
 
 
 def test_a_root_numbers_in_a_generation_after_all_it_has_heard_of() -> None:

@@ -100,3 +100,23 @@ def test_parts_of_a_range_meet_and_cover_it(low: int, width: int, parts: int, of
 
 def test_whole_ring_has_every_key() -> None:
     assert NodeId(0) in WHOLE_RING and NodeId(RING - 1) in WHOLE_RING and WHOLE_RING.width == RING
+
+
+@given(rings, rings, st.integers(0, 127), offsets)
+def test_what_has_changed_and_what_is_not_held_are_ranges(
+    ids: list[int], later_ids: list[int], place: int, offset: int
+) -> None:
+    key, own = NodeId((place * (RING // 128) + offset) % RING), ids[0]
+    before, view = view_of(ids, own), view_of([own, *(each for each in later_ids if each != own)], own)
+    is_changed = any(key in arc for arc in view.changed_arcs(before))
+    assert is_changed == (view.role(key) is not before.role(key))
+    is_strange = view.strange_arc is not None and key in view.strange_arc
+    assert is_strange == (view.role(key) is RecordRole.NONE)
+
+
+@given(rings)
+def test_of_two_partners_one_begins(ids: list[int]) -> None:
+    views = {own: view_of(ids, own) for own in ids}
+    for own, view in views.items():
+        for partner in view.partners:
+            assert (partner.id in view.asks) != (own in views[partner.id].asks)

@@ -22,6 +22,8 @@ VISITED_MAX: Final = 1024
 """Nodes that one anycast may ask."""
 HOPS_MAX: Final = 4096
 """Steps of one anycast from node to node."""
+LEAVING_MAX: Final = limits.LEAF_SET_SIZE
+"""Neighbours of which a node remembers that they leave."""
 GENERATION_MAX: Final = 1 << 48
 """Changes of root that are told apart: more than there can be."""
 
@@ -30,6 +32,7 @@ _SMALL: Final = 512
 Path = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(DEPTH_MAX)]
 Candidates = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(CANDIDATES_MAX)]
 GroupIds = Annotated[tuple[NodeId, ...], annotated_types.MinLen(1), annotated_types.MaxLen(STATES_MAX)]
+Leaving = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(LEAVING_MAX)]
 Visited = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(VISITED_MAX)]
 Body = Annotated[bytes, annotated_types.MaxLen(limits.GROUP_BODY_BYTES_MAX)]
 SmallBody = Annotated[bytes, annotated_types.MaxLen(limits.ANYCAST_BODY_BYTES_MAX)]
@@ -96,10 +99,14 @@ class Attached(Message):
 
 @message(0x0052, bytes_max=4096)
 class Redirect(Message):
-    """I do not take you (any longer): ask one of these, or when there are none, the root."""
+    """I do not take you (any longer): ask one of these, or when there are none, the root.
+
+    A parent that ``keeps`` its child goes on until the child has found another.
+    """
 
     group: NodeId
     candidates: Candidates
+    keeps: bool = False
 
 
 @message(0x0053, bytes_max=_SMALL)
@@ -178,6 +185,19 @@ class AnycastResult(Message):
     outcome: U8
 
 
+@message(0x005C, bytes_max=1024)
+class Bequest(Message):
+    """A root that leaves the ring, to the next closest node: join me, and be the root of this group after me.
+
+    ``is_final``: be it now, after ``position``, and take me as your child. ``leaving`` are nodes that leave as well.
+    """
+
+    group: NodeId
+    position: Position
+    is_final: bool
+    leaving: Leaving
+
+
 OUTCOMES: Final = ("accepted", "nobody", "no_such_group", "unknown")
 """Values of `peerd.api.GroupOutcome` by their number on the wire; only append."""
 
@@ -194,4 +214,5 @@ GROUP_MESSAGES: Final[tuple[type[Message], ...]] = (
     Anycast,
     AnycastTaken,
     AnycastResult,
+    Bequest,
 )

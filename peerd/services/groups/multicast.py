@@ -105,9 +105,8 @@ class Multicaster:
             return
         group.heard_at = self._host.now()
         gap = missed(group.position, before(multicast.position))
-        if gap and self._config.replay_messages:
+        if gap and self._config.replay_messages and self._trees.catch_up(group):
             self._drop("gap")  # it comes again, after what is missing
-            self._trees.catch_up(group)
             return
         if gap:
             self._host.count("peerd_groups_missed_total", gap)

@@ -51,6 +51,9 @@ class Refresher:
         for group in list(trees.groups.values()):
             for node_id in [key for key, child in group.children.items() if child.expires_at < now]:
                 trees.drop_child(group, node_id)
+        for group in [each for each in trees.groups.values() if each.heir_until is not None and each.heir_until < now]:
+            group.heir_until = None
+            trees.prune(group)
         for group in list(trees.groups.values()):  # without those that had only such children
             if group.parent is not None and not group.path and now - group.lost_at > self._config.orphan_timeout:
                 trees.seek(group)
@@ -66,7 +69,8 @@ class Refresher:
             is_silent = now - group.heard_at > EARLY * config.refresh_interval
             if is_silent or now - group.refreshed_at > config.lease / 3:
                 due.setdefault(group.parent.id, (group.parent, []))[1].append(group.id)
-        self._rtts = {parent: rtt_s for parent, rtt_s in self._rtts.items() if parent in due}
+        parents = {group.parent.id for group in self._trees.groups.values() if group.parent is not None}
+        self._rtts = {parent: rtt_s for parent, rtt_s in self._rtts.items() if parent in parents}
         for parent, group_ids in due.values():
             for first in range(0, len(group_ids), STATES_MAX):
                 self._ask(parent, tuple(group_ids[first : first + STATES_MAX]), 1)

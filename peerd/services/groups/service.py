@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Self, cast
 
 from peerd.api import (
@@ -21,6 +22,7 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.services.groups.anycast import Anycaster
 from peerd.services.groups.config import GroupsConfig
+from peerd.services.groups.departure import Departure
 from peerd.services.groups.members import Entrusted, Members, Membership, OnOutcome, group_key
 from peerd.services.groups.messages import (
     GROUP_MESSAGES,
@@ -28,6 +30,7 @@ from peerd.services.groups.messages import (
     AnycastResult,
     AnycastTaken,
     Attached,
+    Bequest,
     Detach,
     GroupMulticast,
     Join,
@@ -87,6 +90,7 @@ class GroupService(Plugin):
         self._refresher = Refresher(self._host, self._config, self.trees)
         self._multicaster = Multicaster(self._host, self._config, self.trees, self.members)
         self._anycaster = Anycaster(self._host, self._config, self.trees, self.members)
+        self.departure = Departure(self._host, self._config, self.trees)
         self.trees.became_root = self._release
         self.trees.grew = self._refresher.wake
         for number in list(self._entrusted.waiting):
@@ -94,8 +98,15 @@ class GroupService(Plugin):
         for group_id in self._entrusted.memberships:
             self.trees.want(group_id)
 
+    def drain(self, done: Callable[[], None]) -> None:
+        """Have every child find another parent, and every tree another root."""
+        if self._is_off:
+            done()
+        else:
+            self.departure.begin(done)
+
     def stop(self) -> None:
-        """Hand the children over."""
+        """Tell the children that are left, and the parents."""
         if not self._is_off:
             self.trees.leave()
 
@@ -169,12 +180,27 @@ class GroupService(Plugin):
         """This node is the root of ``key``; unless a closer one has come a moment ago."""
         if not isinstance(message, Join | Publish | Anycast) or message.group != key:
             self._host.count("peerd_groups_dropped_total", reason="malformed")
+        elif self._pass_on(message):
+            pass
         elif not self.trees.is_closest(key):
             self._host.route(key, message)
         elif isinstance(message, Join):
             self.trees.arrived(message)
         else:
             self._at_root(message)
+
+    def _pass_on(self, message: Join | Publish | Anycast) -> bool:
+        """To the heir, when this node leaves and is the root only for those who do not know yet."""
+        heir = self.departure.heir(message.group)
+        if heir is None or (isinstance(message, Join) and message.joiner.id == self._host.id):
+            return False
+        if isinstance(message, Join):
+            group = self.trees.groups.get(message.group)
+            is_child = group is not None and message.joiner.id in group.children
+            self._host.send(message.joiner, Redirect(message.group, (heir,), keeps=is_child))
+        else:
+            self._host.send(heir, message)
+        return True
 
     def neighbours_changed(self, change: NeighbourChange) -> None:
         """There may be a new root for a group of this node's, or this node be the new root of others."""
@@ -254,6 +280,19 @@ class GroupService(Plugin):
     def _on_multicast(self, message: GroupMulticast, source: PeerRef) -> None:
         self._multicaster.received(message, source)
 
+    @handles(Bequest)
+    def _on_bequest(self, message: Bequest, source: PeerRef) -> None:
+        self.trees.inherit(message, source)
+
+    @handles(Publish)
+    def _on_publish(self, message: Publish, source: PeerRef) -> None:
+        """From a root that leaves to its heir."""
+        group = self.trees.groups.get(message.group)
+        if group is not None and group.is_root:
+            self._multicaster.take(group, message)
+        elif not self._pass_on(message):
+            self._host.count("peerd_groups_dropped_total", reason="not_root")  # its origin says it again
+
     @handles(PublishOutcome)
     def _on_publish_outcome(self, message: PublishOutcome, source: PeerRef) -> None:
         self._multicaster.answered(message)
@@ -272,6 +311,10 @@ class GroupService(Plugin):
     def _tick(self, payload: object) -> None:
         self._refresher.tick()
         self._gauge()
+
+    @on_timer("drain")
+    def _drain(self, payload: object) -> None:
+        self.departure.look()
 
     @on_timer("join")
     def _join(self, group_id: NodeId) -> None:
@@ -299,7 +342,7 @@ class GroupService(Plugin):
         if self._is_off:
             return
         for group in self.trees.groups.values():
-            group.validate(self._config.children_max)
+            group.validate(self.trees.children_max)
             if group.is_wanted != (group.id in self._entrusted.memberships):
                 raise Bug("a group is wanted by no plugin, or not wanted though a plugin is in it")
         if len(self._held) > self._config.held_max or len(self._entrusted.waiting) > self._config.outstanding_max:

@@ -17,6 +17,7 @@ class Child:
 
     peer: PeerRef
     expires_at: float
+    joined_at: float
     is_welcomed: bool = False
     """It has been told that it is a child: it waits while this node has no path itself."""
     position: Position | None = None
@@ -39,6 +40,8 @@ class Group:
     is_wanted: bool = False
     """A plugin of this node is a member, or has created the group."""
     is_root: bool = False
+    heir_until: float | None = None
+    """Until then this node stays in the tree for a root that leaves, and will be the root."""
     parent: PeerRef | None = None
     path: Path = ()
     children: dict[NodeId, Child] = field(default_factory=dict)
@@ -54,7 +57,11 @@ class Group:
     lost_at: float = 0.0
     """When the path was lost."""
     asked_at: float = float("-inf")
-    """When the parent was last asked for lost multicasts, unless it has answered."""
+    """When the parent was last asked for lost multicasts."""
+    is_asking: bool = False
+    """It has not answered yet."""
+    asks: int = 0
+    """How often it was asked in a row, without a pause between."""
     promised: Position | None = None
     """Where the parent was at the refresh before: behind it by the next one, something was lost."""
 
@@ -70,8 +77,8 @@ class Group:
 
     @property
     def is_needed(self) -> bool:
-        """Somebody here or below wants the group."""
-        return self.is_wanted or bool(self.children)
+        """Somebody here or below wants the group, or somebody is about to."""
+        return self.is_wanted or bool(self.children) or self.heir_until is not None
 
     def is_child_of(self, peer: PeerRef) -> bool:
         """Whether ``peer`` is this node's parent."""

@@ -47,11 +47,16 @@ def is_same_reign(a: Position, b: Position) -> bool:
 def missed(last: Position | None, start: Position) -> int:
     """Multicasts after ``last`` and up to ``start``, as far as one can tell.
 
-    Nobody knows how many of an earlier reign there were.
+    Nobody knows how many of an earlier reign there were. Generation 0 comes before every reign: all there is.
     """
-    if last is None or last.generation > start.generation:
+    if last is None or not last.generation or last.generation > start.generation:
         return 0
     return max(0, start.sequence - last.sequence) if is_same_reign(last, start) else start.sequence
+
+
+def covers(last: Position | None, other: Position) -> bool:
+    """Whether who has ``last`` has all that the reign of ``other`` has brought up to there."""
+    return last is not None and is_same_reign(last, other) and last.sequence >= other.sequence
 
 
 def later(last: Position | None, other: Position) -> Position:

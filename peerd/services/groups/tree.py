@@ -17,7 +17,9 @@ from peerd.services.groups.config import GroupsConfig
 from peerd.services.groups.messages import (
     CANDIDATES_MAX,
     GENERATION_MAX,
+    LEAVING_MAX,
     Attached,
+    Bequest,
     Detach,
     Join,
     Path,
@@ -26,11 +28,13 @@ from peerd.services.groups.messages import (
 )
 from peerd.services.groups.ports import ServiceHost
 from peerd.services.groups.state import Child, Group
-from peerd.services.groups.stream import ReplayLog, Seen, is_same_reign, later, missed
+from peerd.services.groups.stream import ReplayLog, Seen, covers, is_same_reign, later, missed
 from peerd.telemetry.schema import GroupParentChanged, GroupRootChanged
 
 REDIRECTS_MAX: Final = 32
 """Hints that one attempt to join follows before it waits for the next one."""
+CATCH_UPS_MAX: Final = 4
+"""Times in a row that a parent is asked for lost multicasts, before what is missing is given up."""
 INSIST_AFTER: Final = 2
 """Attempts after which a join is taken only by nodes that have a path: those that wait may wait for each other."""
 JOIN_JITTER: Final = 0.2
@@ -53,6 +57,12 @@ class Trees:
         self.log = ReplayLog(config.replay_messages, config.replay_bytes)
         self.became_root: Callable[[Group], None] = lambda group: None
         self.grew: Callable[[], None] = lambda: None
+        self.changed: Callable[[], None] = lambda: None
+        """A place in a tree, or the children, have changed."""
+        self.is_leaving = False
+        """Children are sent on, none are taken."""
+        self._leaving: dict[NodeId, None] = {}
+        """Neighbours that leave, and are the root of nothing any more."""
 
     # Wanting
 
@@ -87,6 +97,7 @@ class Trees:
         self._host.cancel_timer("join", group.id)
         del self.groups[group.id]
         self.log.forget(group.id)
+        self.changed()
 
     # Joining
 
@@ -110,7 +121,6 @@ class Trees:
 
     def _ask(self, group: Group) -> None:
         host, config = self._host, self.config
-        host.cancel_timer("join", group.id)
         wait_s = config.join_timeout
         join = Join(group.id, host.peer, group.position, group.attempts >= INSIST_AFTER)
         if group.candidates:
@@ -121,13 +131,21 @@ class Trees:
             wait_s = min(config.join_timeout * 2.0**group.attempts, config.join_retry_max)
             group.attempts += 1
             host.route(group.id, join)
-        host.set_timer("join", wait_s * host.rng.uniform(1.0 - JOIN_JITTER, 1.0 + JOIN_JITTER), group.id)
+        self._wait(group, wait_s)
+
+    def _wait(self, group: Group, wait_s: float) -> None:
+        """For somebody to take this node."""
+        self._host.cancel_timer("join", group.id)
+        jitter = self._host.rng.uniform(1.0 - JOIN_JITTER, 1.0 + JOIN_JITTER)
+        self._host.set_timer("join", wait_s * jitter, group.id)
 
     def intercept(self, join: Join) -> bool:
         """A join passes through on its way to the root: whether this node has taken it over."""
         if join.joiner.id == self._own:
             return False
         group = self.groups.get(join.group)
+        if self.is_leaving and (group is None or not group.is_root):
+            return False
         if group is None:
             if join.insists or self._carried() >= self.config.trees_max:
                 return False
@@ -179,16 +197,24 @@ class Trees:
         if join.joiner.id != source.id:
             self._drop("malformed")
         elif group is None or not self._offer(group, join):
-            self._host.send(source, Redirect(join.group, ()))
+            above = group.parent if group is not None and self.is_leaving else None
+            is_child = group is not None and source.id in group.children
+            self._host.send(source, Redirect(join.group, () if above is None else (above,), keeps=is_child))
 
     # Taking children
 
     def _has_room(self, group: Group, peer: PeerRef) -> bool:
-        return peer.id in group.children or len(group.children) < self.config.children_max
+        return peer.id in group.children or len(group.children) < self.children_max
+
+    @property
+    def children_max(self) -> int:
+        """Children in one group; a root that leaves has room for its heir."""
+        return self.config.children_max + self.is_leaving
 
     def _offer(self, group: Group, join: Join) -> bool:
         """Take the joiner as a child, or name children that may; false when it must not hang below this node."""
-        if not group.may_adopt(join.joiner.id):
+        is_welcome = group.is_root or not self.is_leaving or join.joiner.id in group.children
+        if not is_welcome or not group.may_adopt(join.joiner.id):
             return False
         if self._has_room(group, join.joiner):
             self._welcome(group, self._admit(group, join))
@@ -200,8 +226,9 @@ class Trees:
         return True
 
     def _admit(self, group: Group, join: Join) -> Child:
-        expires_at = self._host.now() + self.config.lease
-        child = group.children[join.joiner.id] = Child(join.joiner, expires_at, position=join.position)
+        now = self._host.now()
+        child = Child(join.joiner, now + self.config.lease, joined_at=now, position=join.position)
+        group.children[join.joiner.id] = child
         return child
 
     def _welcome(self, group: Group, child: Child) -> None:
@@ -213,6 +240,7 @@ class Trees:
             self._host.send(child.peer, multicast)
         if replay.multicasts:
             self._host.count("peerd_groups_replayed_total", len(replay.multicasts))
+        self.changed()
 
     def _tell_children(self, group: Group) -> None:
         """The path of this node has changed."""
@@ -227,6 +255,7 @@ class Trees:
         group = self.groups.get(group_id)
         if group is not None and group.children.pop(source.id, None) is not None:
             self.prune(group)
+            self.changed()
 
     def drop_child(self, group: Group, node_id: NodeId) -> None:
         """A child has let its lease run out."""
@@ -256,9 +285,10 @@ class Trees:
                 self.lose_parent(group, "loop")
             return
         group.heard_at = self._host.now()
-        if not group.is_child_of(parent):
+        is_new = not group.is_child_of(parent)
+        if is_new:
             self._change_parent(group, parent, "joined" if group.parent is None else "moved", len(path))
-        if path and group.is_joining:
+        if path and (is_new or not group.path):  # a parent that has sent this node on is not what it looks for
             self._settle(group)
         if start is not None:
             self._continue_from(group, start)
@@ -292,16 +322,25 @@ class Trees:
                 group.lost_at = self._host.now()
             self._tell_children(group)
         self.prune(group)
+        self.changed()
 
-    def catch_up(self, group: Group) -> None:
-        """Multicasts of the parent were lost on the way: ask for what came after the last one."""
+    def catch_up(self, group: Group) -> bool:
+        """Multicasts of the parent were lost on the way: ask for what came after the last one.
+
+        Returns false when that was done in vain: the parent itself does not have them all, or not in order.
+        """
         now = self._host.now()
-        if group.parent is not None and now - group.asked_at >= self.config.join_timeout:
-            group.asked_at = now
+        if now - group.asked_at >= self.config.join_timeout:
+            group.asks, group.is_asking = 0, False
+        if group.asks >= CATCH_UPS_MAX and not group.is_asking:
+            return False
+        if group.parent is not None and not group.is_asking:
+            group.asked_at, group.asks, group.is_asking = now, group.asks + 1, True
             self._host.send(group.parent, Join(group.id, self._host.peer, group.position, True))
+        return True
 
     def _continue_from(self, group: Group, start: Position) -> None:
-        group.asked_at = float("-inf")
+        group.is_asking = False
         gap = missed(group.position, start)
         if gap:
             self._host.count("peerd_groups_missed_total", gap)
@@ -319,11 +358,14 @@ class Trees:
         group = self.groups.get(message.group)
         if group is None:
             return
-        if group.is_child_of(source):
+        if group.is_child_of(source) and not message.keeps:
             self.lose_parent(group, "redirected", message.candidates)
+        elif group.is_child_of(source) and not group.is_joining:
+            if group.children or not self.is_leaving:  # else it will not be here for long either
+                self._seek(group, message.candidates)
         elif group.is_joining and group.redirects < REDIRECTS_MAX:
             group.redirects += 1
-            hints = [peer for peer in message.candidates if peer.id != self._own]
+            hints = [peer for peer in message.candidates if peer.id != self._own and not group.is_child_of(peer)]
             group.candidates = [*hints, *group.candidates][:CANDIDATES_MAX]
             if group.candidates:
                 self._ask(group)
@@ -335,7 +377,49 @@ class Trees:
         return closest(key, self._neighbourhood()) == self._own
 
     def _neighbourhood(self) -> tuple[NodeId, ...]:
-        return (self._own, *(peer.id for peer in self._host.leaf_set().members()))
+        return (self._own, *(peer.id for peer in self._host.leaf_set().members() if peer.id not in self._leaving))
+
+    def inherit(self, bequest: Bequest, source: PeerRef) -> None:
+        """The root of a group leaves, and holds this node for the next one."""
+        group_id, theirs = bequest.group, bequest.position
+        self._leaving |= dict.fromkeys((source.id, *bequest.leaving))
+        self._forget_left()
+        if not self.is_closest(group_id) or (group_id not in self.groups and self._carried() >= self.config.trees_max):
+            self._drop("not_heir")
+            return
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self._add(group_id)
+            group.position = Position(0, self._own, 0)  # all that the old root has, for those who come after it
+        group.heir_until = self._host.now() + self.config.lease
+        if bequest.is_final and (group.is_root or covers(group.position, theirs)):
+            self.become_root(group, theirs)
+            self._offer(group, Join(group_id, source, theirs, True))
+            return
+        if group.is_root:
+            self._resign(group)
+        self._seek(group, (source,))
+
+    def _forget_left(self) -> None:
+        near = {peer.id for peer in self._host.leaf_set().members()}
+        self._leaving = {node_id: None for node_id in self._leaving if node_id in near}
+
+    def leaving(self) -> tuple[NodeId, ...]:
+        """Neighbours that are about to leave, as they have said."""
+        return tuple(self._leaving)[:LEAVING_MAX]
+
+    def abdicate(self, group: Group, heir: PeerRef) -> None:
+        """The heir is the root now; this node waits to be its child, with all that hangs below, or is root again."""
+        self._resign(group)
+        group.is_joining = True
+        group.attempts = group.redirects = 0
+        group.candidates = [heir]
+        self._wait(group, self.config.join_timeout)
+
+    def _resign(self, group: Group) -> None:
+        """It keeps its path meanwhile: its subtree goes on as a tree until there is a new root above it."""
+        group.is_root = False
+        self._tell_root(group, is_root=False)
 
     def become_root(self, group: Group, heard: Position | None = None) -> None:
         """Messages for the group's key arrive here: whatever is above this node, it is the root now."""
@@ -355,13 +439,12 @@ class Trees:
 
     def check_roots(self) -> None:
         """The leaf set has changed: a root that is no longer the closest joins the one that is."""
+        self._forget_left()
         roots = [group for group in self.groups.values() if group.is_root]
         nearby = self._neighbourhood() if roots else ()
         for group in roots:
             if closest(group.id, nearby) != self._own:
-                # It keeps its path meanwhile: its subtree goes on as a tree until there is a new root above it.
-                group.is_root = False
-                self._tell_root(group, is_root=False)
+                self._resign(group)
                 self._seek(group)
 
     def _tell_root(self, group: Group, *, is_root: bool) -> None:

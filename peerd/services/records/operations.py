@@ -114,6 +114,8 @@ class Operations:
     def answered(self, answer: RecordAnswer) -> None:
         """Somebody answered as the root; late and repeated answers are ignored."""
         operation = self._pending.get(answer.sequence)
+        if answer.sequence > self._sequence:  # somebody writes in this node's name (or it has restarted since)
+            self._host.count("peerd_records_refusals_total", reason="not_asked")
         if operation is None or operation.result is not None:
             return
         outcome = OUTCOMES.get(answer.status)

@@ -1,0 +1,127 @@
+"""Leaving the ring in order: children first find another parent, and a root's trees get another root.
+
+A node that leaves goes on as before until its children have gone: they keep it as their parent until another node has
+taken them, so nothing is missed in between. A root bequeaths: its heir, the next closest node to the key, first joins
+it as a child and so gets its log; then the heir becomes the root, and the old root and its children hang below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from peerd.ids import NodeId, closest
+from peerd.messages import PeerRef
+from peerd.services.groups.config import GroupsConfig
+from peerd.services.groups.messages import Bequest, Redirect
+from peerd.services.groups.ports import ServiceHost
+from peerd.services.groups.state import Group
+from peerd.services.groups.tree import Trees
+
+TELL_MAX: Final = 5
+"""How often a child is told to go; then it is not waited for."""
+
+
+@dataclass(slots=True)
+class Told:
+    """When, and how often, a node was told that this one leaves."""
+
+    first_at: float = float("inf")
+    last_at: float = float("-inf")
+    times: int = 0
+
+
+class Departure:
+    """Does nothing until `begin`."""
+
+    def __init__(self, host: ServiceHost, config: GroupsConfig, trees: Trees) -> None:
+        self._host = host
+        self._config = config
+        self._trees = trees
+        self._done: Callable[[], None] | None = None
+        self._heirs: dict[NodeId, PeerRef] = {}
+        """By group, also when this node is not part of it any more: messages for its key still come here."""
+        self._told: dict[tuple[NodeId, NodeId], Told] = {}
+        """Children and heirs, by group and node."""
+
+    def begin(self, done: Callable[[], None]) -> None:
+        """Hand over; ``done`` is called when no node hangs below this one any more."""
+        self._done = done
+        self._trees.is_leaving = True
+        self._trees.changed = self._wake
+        self._wake()
+
+    def _wake(self) -> None:
+        """Something has changed: look again, after the current handler."""
+        self._host.cancel_timer("drain")
+        self._host.set_timer("drain", 0.0)
+
+    def look(self) -> None:
+        """The timer "drain" fired: on with every tree that has nodes below this one."""
+        if self._done is None:
+            return
+        groups = self._trees.groups
+        self._told = {pair: told for pair, told in self._told.items() if pair[0] in groups}
+        for group in list(groups.values()):
+            if group.children:
+                self._hand_over(group)
+        if any(self._is_awaited(group) for group in groups.values()):
+            self._host.cancel_timer("drain")
+            self._host.set_timer("drain", self._config.join_timeout)
+        else:
+            done, self._done = self._done, None
+            done()
+
+    def _hand_over(self, group: Group) -> None:
+        if group.is_root:
+            self._heirs.pop(group.id, None)
+            self._bequeath(group)
+        elif group.parent is not None and group.is_attached:
+            for child in group.children.values():
+                if self._may_tell(group, child.peer):
+                    self._host.send(child.peer, Redirect(group.id, (group.parent,), keeps=True))
+
+    def _is_awaited(self, group: Group) -> bool:
+        """Whether a child may still go: one that was told often enough is dead, or has nowhere to go."""
+        told = (self._told.get((group.id, child)) for child in group.children)
+        return any(each is None or each.times <= TELL_MAX for each in told)
+
+    def _may_tell(self, group: Group, peer: PeerRef) -> bool:
+        """Whether it was not told a moment ago, nor too often; it counts as told now."""
+        now, told = self._host.now(), self._told.setdefault((group.id, peer.id), Told())
+        if now - told.last_at < self._config.join_timeout:
+            return False
+        told.first_at = min(told.first_at, now)
+        told.last_at = now
+        told.times += 1
+        return told.times <= TELL_MAX
+
+    def _bequeath(self, group: Group) -> None:
+        heir = self._next_root(group.id)
+        if heir is None or group.position is None:
+            return
+        leaving = self._trees.leaving()
+        child, told = group.children.get(heir.id), self._told.get((group.id, heir.id))
+        if child is not None and child.is_welcomed and told is not None and child.joined_at >= told.first_at:
+            # it has come, and has all that this node has sent: from here on it is its turn
+            self._host.send(heir, Bequest(group.id, group.position, True, leaving))
+            self._heirs[group.id] = heir
+            self._trees.abdicate(group, heir)
+        elif self._may_tell(group, heir):
+            self._host.send(heir, Bequest(group.id, group.position, False, leaving))
+
+    def _next_root(self, key: NodeId) -> PeerRef | None:
+        leaving = self._trees.leaving()
+        others = {peer.id: peer for peer in self._host.leaf_set().members() if peer.id not in leaving}
+        return others[closest(key, others)] if others else None
+
+    def heir(self, key: NodeId) -> PeerRef | None:
+        """Who gets what comes here for a group that this node was the root of."""
+        if key not in self._heirs:
+            return None
+        near = {peer.id: peer for peer in self._host.leaf_set().members()}
+        group = self._trees.groups.get(key)
+        if group is not None and group.path and group.path[0] in near:
+            self._heirs[key] = near[group.path[0]]  # the heir may have left in its turn
+        return near.get(self._heirs[key].id) or self._next_root(key)
