@@ -230,7 +230,7 @@ class Membership:
         if probe.attempts < state.config.probe_attempts or self._is_early(probe):
             if peer.id not in state.suspects and state.is_known(peer.id):
                 self._mark(peer, probe.evidence)
-            pause_s = state.config.probe_retry * 2.0 ** max(0, probe.attempts - state.config.probe_attempts + 1)
+            pause_s = state.config.probe_retry * 2.0 ** max(0, probe.attempts - 1)  # reprieves count from 0 again
             self._host.set_timer("probe_retry", min(pause_s, state.config.ack_timeout_max), peer.id)
             return
         self._finish(probe)
@@ -400,11 +400,11 @@ class Membership:
             return
         self._host.emit(PeerFailed(peer=format_id(peer.id), evidence=evidence))
         self._host.disconnect(peer, evidence)
+        if member is None:
+            return
         notice = FailureNotice((peer.id,))
         if evidence != LEFT:
             self._host.send(peer, notice, Priority.URGENT)  # if it lives after all, it says so
-        if member is None:
-            return
         if is_told and was_neighbour:  # its two neighbours tell everybody whom it concerns
             for other in state.leaves:
                 self._host.send(other, notice, Priority.URGENT)
