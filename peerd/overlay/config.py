@@ -14,7 +14,7 @@ class OverlayConfig(PluginConfig):
     """How patient and how talkative the overlay is."""
 
     heartbeat_interval: Interval = setting(
-        "7s",
+        "7.5s",
         "Silence after which a node sends its left neighbour a heartbeat. "
         "Costs 1/heartbeat_interval messages a second a node; lower finds crashes sooner.",
     )
@@ -74,8 +74,8 @@ class OverlayConfig(PluginConfig):
     )
     exchange_interval: Interval = setting(
         "20s",
-        "Between two periodic leaf-set exchanges with the left neighbour (+-20 % jitter); every sixth time with a "
-        "random member, too. Costs 2.3/exchange_interval messages a second a node; at most 2/3 of lease.",
+        "Between two periodic leaf-set exchanges with the left neighbour (+-20 % jitter); every twelfth time with a "
+        "random member, too. Costs 2.2/exchange_interval messages a second a node; at most 2/3 of lease.",
     )
     lease: Interval = setting(
         "30s",

@@ -21,7 +21,7 @@ LAG_STRETCH: Final = 2.0
 """A node whose own timers are late is more patient with others, by so many times the lag."""
 VOUCHERS_ASKED_MAX: Final = 4
 """Peers asked in one exchange whether they still see what this node does not."""
-RANDOM_EVERY: Final = 6
+RANDOM_EVERY: Final = 12
 """Exchanges with the left neighbour for one with a random member."""
 
 _HEARTBEAT: Final = Heartbeat()

@@ -226,7 +226,7 @@ class Membership:
             probe.attempts = 0  # it spoke meanwhile: alive, the answer was lost
             probe.reprieves += 1
         probe.attempts += 1
-        probe.is_short = True
+        probe.is_short = probe.is_check or probe.attempts > 1 or not state.is_known(peer.id)
         if probe.attempts < state.config.probe_attempts or self._is_early(probe):
             if peer.id not in state.suspects and state.is_known(peer.id):
                 self._mark(peer, probe.evidence)

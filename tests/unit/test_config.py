@@ -141,7 +141,7 @@ def test_defaults() -> None:
     loaded = load()
     assert loaded.config == PeerdConfig(protocols={"demo": DemoConfig()})
     assert set(loaded.origins.values()) == {"default"}
-    assert loaded.config.overlay.heartbeat_interval == 7.0
+    assert loaded.config.overlay.heartbeat_interval == 7.5
     assert loaded.config.swap.chunk_bytes == 256 * 1024
 
 
@@ -153,7 +153,7 @@ def test_each_source_wins_over_the_one_before(tmp_path: Path) -> None:
     environment = {"PEERD_OVERLAY__HEARTBEAT_INTERVAL": "4s"}
     sets = [f"{key}=5s"]
     steps = [
-        (load(), 7.0, "default"),
+        (load(), 7.5, "default"),
         (load(first), 10.0, "profile wan"),
         (load(first, second), 2.0, f"{second}:4"),
         (load(first, second, third), 3.0, f"{third}:1"),
@@ -303,7 +303,7 @@ def test_unknown_tables_and_keys(tmp_path: Path, text: str, key: str, expected: 
         ("node.listen=7420", 'expected "host:port"'),
         ("admin.socket=" + "x" * 108, "107 bytes"),
         ("admin.http=0.0.0.0:7421", "expected a loopback address"),
-        ("overlay.failure_timeout=6s", "expected at least 2 x overlay.heartbeat_interval = 14s"),
+        ("overlay.failure_timeout=6s", "expected at least 2 x overlay.heartbeat_interval = 15s"),
         ("overlay.join_retry_max=10ms", "expected at least overlay.join_retry_min"),
         ("protocols.demo.round_timeout=1ms", "expected a duration from 10ms to 1h"),
         ("protocols.demo.retries=-1", "expected greater than or equal to 0"),
@@ -430,7 +430,7 @@ def test_the_json_schema_covers_every_key_and_plugin() -> None:
     assert root["additionalProperties"] is False
     assert set(root["properties"]["protocols"]["properties"]) == {"demo"}
     heartbeat = definitions["OverlayConfig"]["properties"]["heartbeat_interval"]
-    assert (heartbeat["type"], heartbeat["default"]) == ("string", "7s")
+    assert (heartbeat["type"], heartbeat["default"]) == ("string", "7.5s")
     assert definitions["DemoConfig"]["properties"]["round_timeout"]["description"] == "Longest round."
 
 
