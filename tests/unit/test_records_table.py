@@ -14,7 +14,8 @@ from peerd.api import RecordVersion
 from peerd.ids import RING, NodeId
 from peerd.services.records import table as tables
 from peerd.services.records.config import RECORD_OVERHEAD_BYTES, TOMBSTONE_MARGIN_S, RecordsConfig
-from peerd.services.records.messages import RequestId
+from peerd.services.records.exchange import packed_digests
+from peerd.services.records.messages import DIGEST_BYTES, RequestId
 from peerd.services.records.record import Identity, Record, from_copy, merge, to_copy
 from peerd.services.records.table import CHANGED, KEPT, RecordTable
 from peerd.services.records.view import WHOLE_RING, Arc
@@ -244,6 +245,12 @@ def test_a_digest_is_that_of_the_records_in_its_part(keys: list[int], low: int, 
         part = arc.part(number, 8)
         alone = filled(*(one for one in table if one.key in part))
         assert digest == alone.digests(WHOLE_RING, 2)[0] ^ alone.digests(WHOLE_RING, 2)[1]
+
+
+def test_a_range_has_digests_to_send_as_far_as_it_holds_anything() -> None:
+    assert packed_digests(filled(), WHOLE_RING) == b""
+    first_part = Arc(NodeId(0), NodeId(STEP))
+    assert len(packed_digests(filled(record(key=1)), first_part)) in range(1, DIGEST_BYTES + 1)
 
 
 # Against a plain dict

@@ -19,6 +19,7 @@ from peerd.services.records.messages import (
     BATCH_RECORDS_MAX,
     BUCKETS,
     DIGEST_BYTES,
+    DIGESTS_BYTES,
     HELD,
     PAGE_RECORDS_MAX,
     REFUSED,
@@ -197,8 +198,8 @@ def batches(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def packed_digests(table: RecordTable, arc: Arc) -> bytes:
-    """The digests of a range, as they travel."""
-    return b"".join(number.to_bytes(DIGEST_BYTES, "big") for number in table.digests(arc, BUCKETS))
+    """The digests of a range, as they travel: without the zeros at the end."""
+    return b"".join(number.to_bytes(DIGEST_BYTES, "big") for number in table.digests(arc, BUCKETS)).rstrip(b"\0")
 
 
 class Responder:
@@ -233,10 +234,11 @@ class Responder:
         ours = packed_digests(self._state.table, Arc(theirs.low, theirs.high))
         if ours == theirs.digests:
             return ()
+        mine, other = (digests.ljust(DIGESTS_BYTES, b"\0") for digests in (ours, theirs.digests))
         found: list[int] = []
         for number in range(BUCKETS):
             place = slice(number * DIGEST_BYTES, (number + 1) * DIGEST_BYTES)
-            if ours[place] != theirs.digests[place] and (any(ours[place]) or not theirs.is_pull):
+            if mine[place] != other[place] and (any(mine[place]) or not theirs.is_pull):
                 found.append(number)
         return tuple(found)
 

@@ -74,7 +74,7 @@ class RecordSummary:
 Copies = Annotated[tuple[RecordCopy, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
 Summaries = Annotated[tuple[RecordSummary, ...], annotated_types.MaxLen(PAGE_RECORDS_MAX)]
 Indexes = Annotated[tuple[U16, ...], annotated_types.MaxLen(PAGE_RECORDS_MAX)]
-Digests = Annotated[bytes, annotated_types.MinLen(DIGESTS_BYTES), annotated_types.MaxLen(DIGESTS_BYTES)]
+Digests = Annotated[bytes, annotated_types.MaxLen(DIGESTS_BYTES)]
 Buckets = Annotated[tuple[U8, ...], annotated_types.MaxLen(BUCKETS)]
 Statuses = Annotated[tuple[U8, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
 
@@ -83,7 +83,8 @@ Statuses = Annotated[tuple[U8, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
 class RangeDigests:
     """Digests of the sender's records with keys in [low, high), cut into equal parts; the whole ring if both are equal.
 
-    ``is_pull``: the sender wants what it lacks, and gives nothing; parts where the receiver has nothing do not differ.
+    ``digests`` without zeros at the end: of a range that holds nothing there are none. ``is_pull``: the sender wants
+    what it lacks, and gives nothing; parts where the receiver has nothing do not differ.
     """
 
     low: NodeId
