@@ -37,6 +37,8 @@ CHANNELS_MAX: Final = 4096
 ABORT_TIMEOUT_S: Final = 1.0
 """An aborted transport ends within an iteration or two of the loop."""
 FLUSH_POLL_S: Final = 0.02
+WITNESS_MEMORY_S: Final = 300.0
+"""Peers that say within so long of each other that this node's identity has a newer process agree on it."""
 _USED_AT: Final = attrgetter("used_at")
 
 
@@ -60,7 +62,7 @@ class Links:
         self._node: LinkEvents | None = None
         self._channels: dict[NodeId, PeerChannel] = {}
         self._links: dict[Link, None] = {}
-        self._witnesses: dict[NodeId, None] = {}
+        self._witnesses: dict[NodeId, float] = {}
         self._scores = MisbehaviourScores()
         self._streams = StreamTable(self)
         self._dialling = Dialling(self, context, telemetry)
@@ -237,12 +239,14 @@ class Links:
     def duplicate_identity(self, detail: str, witness: NodeId | None) -> None:
         """Another process has our identity and is newer, and this one must end: so says ``witness``.
 
-        Believed of the other process itself (its certificate is ours), of two different peers, or of one when nobody
-        is left who has a link with us: a single bad member must not be able to end nodes.
+        Believed of the other process itself (its certificate is ours), of two different peers within
+        `WITNESS_MEMORY_S`, or of one when nobody is left who has a link with us: a single bad member must not be able
+        to end nodes.
         """
-        own_id = self.context.local.node.id
+        own_id, now = self.context.local.node.id, self.context.now()
+        self._witnesses = {peer: at for peer, at in self._witnesses.items() if now - at < WITNESS_MEMORY_S}
         if witness is not None:
-            self._witnesses[witness] = None
+            self._witnesses[witness] = now
         if witness in (None, own_id) or len(self._witnesses) > 1 or not self.links():
             self.on_duplicate_identity(detail)
 

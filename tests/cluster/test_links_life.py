@@ -10,6 +10,7 @@ import pytest
 from peerd.api import Priority
 from peerd.daemon.connection import PendingConnection
 from peerd.daemon.dialler import connect
+from peerd.daemon.links import WITNESS_MEMORY_S
 from peerd.daemon.sockets import listening_socket
 from peerd.daemon.tasks import spawn
 from peerd.ids import NodeId
@@ -357,3 +358,19 @@ async def test_two_processes_with_one_identity_that_meet_know_which_ends() -> No
         old.links.dial("127.0.0.1", new.ref.port, answers.append)
         await until(lambda: answers == [None, None])
         assert (len(old.duplicates), len(new.duplicates)) == (2, 0)
+
+
+@both_loops
+async def test_two_peers_months_apart_do_not_end_a_node() -> None:
+    async with Rig() as rig:
+        one, two = rig.pair()
+        await linked(one, two)
+        late = [0.0]
+        clock = one.context.now
+        one.context.now = lambda: clock() + late[0]
+        one.links.duplicate_identity("says a liar", NodeId(21))
+        late[0] = WITNESS_MEMORY_S
+        one.links.duplicate_identity("says another one", NodeId(22))
+        assert one.duplicates == []
+        one.links.duplicate_identity("says a third one, a moment later", NodeId(23))
+        assert len(one.duplicates) == 1
