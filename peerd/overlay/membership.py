@@ -21,6 +21,8 @@ from peerd.telemetry.schema import PeerFailed, PeerSuspected
 PROBES_MAX: Final = 128
 LEFT: Final = "left"
 """Evidence that is the peer's own word."""
+NO_LINK: Final = "peer_down"
+"""Evidence that is the driver's: nothing has to be probed to come by it."""
 BACK_AT_ONCE: Final = 3
 """Other removed peers that are looked for when one has come back."""
 NO_HEARTBEAT: Final = "no_heartbeat"
@@ -136,7 +138,7 @@ class Membership:
 
     def down(self, peer: PeerRef) -> None:
         """The link is gone, and a new one could not be had."""
-        self.suspect(peer, "peer_down")
+        self.suspect(peer, NO_LINK)
         probe = self._probes.get(peer.id)
         if probe is not None:
             probe.is_down = True
@@ -386,6 +388,8 @@ class Membership:
         if state.is_known(peer.id):
             verdict = "left" if evidence == LEFT else "removed"
             state.history.note(peer.id, verdict, evidence, state.silence_s(peer.id))
+            if evidence not in (LEFT, NO_LINK):
+                state.failures.note_failure(self._host.now())
         was_neighbour = peer in (state.leaves.left_neighbour(), state.leaves.right_neighbour())
         member = state.leaves.remove(peer.id)
         entry = state.table.remove(peer.id)

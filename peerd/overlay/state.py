@@ -146,8 +146,6 @@ class OverlayState:
         """A peer was removed: disbelieve others about it for a while, and look for it again later."""
         now = self.host.now()
         self.departed.add(peer, now, was_member=was_member, has_left=has_left)
-        if not has_left:
-            self.failures.note_failure(now)
         if not has_left and self.mass_loss.lost(peer.id, now, len(self.heard)):
             self.tell_partition()
 

@@ -28,7 +28,7 @@ class FailureRate:
         self._times: deque[float] = deque((now,), maxlen=FAILURES_KEPT)
 
     def note_failure(self, now: float) -> None:
-        """A known peer failed (it did not say goodbye)."""
+        """A known peer failed, and only silence showed it: no goodbye, and no link that broke."""
         self._times.append(now)
 
     def per_second(self, now: float, known: int) -> float:
