@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -74,9 +76,18 @@ def _start(point: Point) -> tuple[Connection, BaseProcess]:
 
 
 def _work(point: Point, connection: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us, or ends
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     row = run_point(point, lambda phase, now: connection.send(("phase", phase, now)))
     connection.send(("row", row, 0.0))
+
+
+def _end_with_parent() -> None:
+    """Whoever was killed could not end its simulations, which take minutes."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def _ending(process: BaseProcess) -> str:

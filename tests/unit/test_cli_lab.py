@@ -42,7 +42,7 @@ def test_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["lab", "list", "-o", "json"]) == 0
     described = json.loads(capsys.readouterr().out)
     assert [each["name"] for each in described] == list(EXPERIMENTS)
-    assert described[0]["columns"]["lost"] and described[0]["settings"]["nodes"] == [100, 300, 1000, 3000]
+    assert described[0]["columns"]["lost"] and described[0]["settings"]["nodes"] == [100, 300, 1000, 5000]
 
 
 def test_list_explains_columns(capsys: pytest.CaptureFixture[str]) -> None:
