@@ -232,7 +232,7 @@ class Membership:
         if probe.attempts < state.config.probe_attempts or self._is_early(probe):
             if peer.id not in state.suspects and state.is_known(peer.id):
                 self._mark(peer, probe.evidence)
-            pause_s = state.config.probe_retry * 2.0 ** max(0, probe.attempts - 1)  # reprieves count from 0 again
+            pause_s = state.config.probe_retry * 2.0 ** max(0, probe.attempts - state.config.probe_attempts + 1)
             self._host.set_timer("probe_retry", min(pause_s, state.config.ack_timeout_max), peer.id)
             return
         self._finish(probe)
