@@ -13,7 +13,6 @@ COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E
 """Okabe and Ito (2008): told apart by people with any kind of colour vision."""
 GREY: Final = "#767676"
 MARKERS: Final = "osD^vPX*"
-HATCHES: Final = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
 STYLE: Final = {
     "svg.hashsalt": "peerd",
     "svg.fonttype": "none",
@@ -26,7 +25,6 @@ STYLE: Final = {
     "axes.spines.right": False,
     "grid.color": "#DDDDDD",
     "font.family": "sans-serif",
-    "hatch.linewidth": 0.5,
     "legend.frameon": False,
 }
 NO_METADATA: Final = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
@@ -107,7 +105,6 @@ def _draw_bars(axes: Any, chart: Chart) -> None:
             width=0.6,
             label=stack.label,
             color=COLOURS[number % len(COLOURS)],
-            hatch=HATCHES[number % len(HATCHES)],
             edgecolor="white",
             linewidth=0.5,
         )

@@ -84,7 +84,7 @@ EXPERIMENTS: Final = (
         "overlay/clogs",
         "false evictions and traffic when paths stop for up to 5 s",
         "no paper: the clogging of FoundationDB's simulator, as a question to the overlay",
-        takes="--quick: 10 s",
+        takes="--quick: 10 s; in full: 1 min",
         full=Settings(nodes=(300,), duration_s=600.0, lookups=6000),
         quick=Settings(nodes=(60,), duration_s=120.0, lookups=600, settle_s=60.0),
         columns=(

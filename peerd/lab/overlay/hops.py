@@ -125,7 +125,7 @@ EXPERIMENTS: Final = (
         "overlay/hops",
         "hops, cost and state in a calm ring, against its size",
         "Pastry (Rowstron and Druschel 2001), figures 4 and 5",
-        takes="--quick: 10 s; 1,000 nodes: 2 min",
+        takes="--quick: 10 s; in full: 12 min",
         full=Settings(nodes=(100, 300, 1000, 5000), duration_s=600.0, lookups=20_000),
         quick=QUICK,
         columns=(
