@@ -84,12 +84,12 @@ class DepartedPeers:
         return departed is not None and now - departed.since < self._disbelief_s
 
     def recent(self, now: float, within_s: float, count: int) -> tuple[NodeId, ...]:
-        """Members removed lately, at most ``count``, the latest first."""
+        """Members removed lately, at most ``count``, the latest first. Who left has told everybody itself."""
         found: list[NodeId] = []
         for node_id, departed in reversed(self._peers.items()):
             if len(found) == count or now - departed.since >= within_s:
                 break
-            if departed.was_member:
+            if departed.was_member and not departed.has_left:
                 found.append(node_id)
         return tuple(found)
 
