@@ -105,7 +105,6 @@ class Maintenance:
         state = self.state
         self._again("exchange", state.config.exchange_interval)
         leaves = state.leaves
-        self._membership.consider(state.table)  # after a mass failure two rings may each look whole to themselves
         if not leaves.is_complete:
             self._membership.repair()
         if not leaves:
@@ -132,6 +131,5 @@ class Maintenance:
         """The leaf set changed a moment ago."""
         self._is_settling = False
         self._membership.verify_neighbours(only_new=True)
-        self._membership.consider(self.state.table)
         if not self.state.leaves.is_complete:
             self._membership.repair()
