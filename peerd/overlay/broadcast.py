@@ -5,7 +5,8 @@ the stretch from itself to the next one. Leaf sets make the split exact near a n
 far away, and a hole in a table costs a hop, never a node (unlike prefix trees). El-Ansary et al. (2003) do so on Chord.
 
 When a delegate is silent or not in the ring, its stretch goes to the live node nearest before it, which knows who is
-next: nobody behind a dead delegate is lost.
+next: nobody behind a dead delegate is lost. That node tries the delegate itself, when it is a member of its leaf set:
+who sent before may have had a link to an earlier life of it, or lost a message.
 """
 
 from __future__ import annotations
@@ -121,7 +122,10 @@ class Broadcaster:
         """Cover the arc of a silent delegate: exactly, when it is in our leaf set; else through who is nearer to it."""
         leaves, own = self.state.leaves, self.state.own
         if leaves.reaches_clockwise(broadcast.after):
-            if leaves.is_complete and not self.state.candidates:
+            head = leaves.get(broadcast.after)
+            if head is not None and head.id not in excluded:
+                self._delegate(head, broadcast, deadline, excluded)
+            elif leaves.is_complete and not self.state.candidates:
                 self._split(broadcast, deadline, excluded)
             else:
                 self._hold(broadcast, deadline)  # under repair: the next one that it knows may not be the next one
@@ -132,7 +136,15 @@ class Broadcaster:
         else:
             self._hold(broadcast, deadline)
 
-    def _delegate(self, peer: PeerRef, broadcast: Broadcast, deadline: float, excluded: frozenset[NodeId]) -> None:
+    def _delegate(
+        self,
+        peer: PeerRef,
+        broadcast: Broadcast,
+        deadline: float,
+        excluded: frozenset[NodeId],
+        *,
+        is_first: bool = True,
+    ) -> None:
         host, state = self._host, self.state
         sent_at, is_timed = host.now(), host.is_linked(peer)
 
@@ -144,7 +156,10 @@ class Broadcaster:
 
         def silent() -> None:
             self._membership.suspect(peer, "ack")
-            lost()
+            if is_first and peer.id in state.leaves and state.is_ready:
+                self._delegate(peer, broadcast, deadline, excluded, is_first=False)  # nobody else would tell it
+            else:
+                lost()
 
         def lost() -> None:
             host.count("peerd_overlay_reroutes_total")

@@ -74,6 +74,20 @@ def test_broadcast_of_a_node_that_is_not_ready_waits() -> None:
     assert ring.broadcast(1, newcomer) == {1: 11}
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_broadcast_reaches_a_restarted_node_over_links_to_its_earlier_life(seed: int) -> None:
+    ring = OverlayRing(seed=seed)
+    ring.grow(40, spacing_s=0.05)
+    ring.run_for(20.0)
+    restarted = ring.nodes[7]
+    ring.silence(restarted)
+    ring.run_for(40.0)
+    ring.restart(restarted)
+    ring.settle()
+    for number, origin in enumerate(ring.live_nodes()):
+        assert ring.broadcast(number, origin, wait_s=3.0) == {1: 40}
+
+
 def test_a_repeated_arc_is_covered_once() -> None:
     ring = ring_of(30)
     place = ring.nodes[4]
