@@ -99,6 +99,8 @@ def tree_offences(simulation: Simulation, group: str, members: list[Place]) -> l
     if parts and roots != [simulation.oracle().root(key)]:
         offences.append(f"the roots are {roots}")
     for node_id, part in parts.items():
+        if part.parent is None and not part.is_root:
+            offences.append(f"{node_id:032x} has no parent")
         path: list[NodeId] = [node_id]
         above = part
         while above.parent is not None and len(path) <= len(parts):
