@@ -115,6 +115,15 @@ class Leaves:
             return len(self._peers) < 2 * self.half or index != self.half
         return index != self._gap or self.is_larger_short or self.is_smaller_short
 
+    def overlooks(self, node_id: NodeId) -> bool:
+        """Whether this unknown id lies among the members, so that the set is wrong if it lives."""
+        if self._gap is None:
+            return self.would_accept(node_id)
+        distance = clockwise_distance(self.own, node_id)
+        last = self._distances[self._gap - 1] if self._gap else 0
+        first = self._distances[self._gap] if self._gap < len(self._distances) else RING
+        return not last < distance < first and distance != 0 and node_id not in self._by_id
+
     def add(self, peer: PeerRef) -> tuple[bool, PeerRef | None]:
         """(whether it is a new member, who had to go). A known member's address is refreshed."""
         if peer.id == self.own:

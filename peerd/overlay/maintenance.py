@@ -105,6 +105,7 @@ class Maintenance:
         state = self.state
         self._again("exchange", state.config.exchange_interval)
         leaves = state.leaves
+        self._membership.review()
         if not leaves.is_complete:
             self._membership.repair()
         if not leaves:
@@ -131,5 +132,6 @@ class Maintenance:
         """The leaf set changed a moment ago."""
         self._is_settling = False
         self._membership.verify_neighbours(only_new=True)
+        self._membership.review()
         if not self.state.leaves.is_complete:
             self._membership.repair()

@@ -106,6 +106,15 @@ class Membership:
             if peer.id in wanted and peer.id not in self._probes:
                 self.exchange(peer)
 
+    def review(self) -> None:
+        """Probe what the routing table knows, and the leaf set overlooks: in a right ring there is nobody.
+
+        Where whole sides of leaf sets die at once, a stretch between two such places can close to a ring of its own
+        that looks whole to each of its members, and nothing else would tell them.
+        """
+        overlooks = self.state.leaves.overlooks
+        self.consider([entry for entry in self.state.table if overlooks(entry.id)])
+
     def exchange(
         self, peer: PeerRef, evidence: str = "silent", *, is_reported: bool = False, is_check: bool = False
     ) -> None:

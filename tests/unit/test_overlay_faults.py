@@ -224,3 +224,16 @@ def test_two_thousand_nodes_and_ten_percent_of_them_gone() -> None:
     ring.run_for(60.0)
     ring.check(STRUCTURE)
     assert not ring.wrong_lookups(500)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_runs_of_dead_neighbours_leave_one_ring(seed: int) -> None:
+    """Whole leaf sets die at several places: the segments between must not close to rings of their own."""
+    ring = OverlayRing(seed=seed)
+    ring.grow(120, spacing_s=0.05)
+    ring.run_for(20.0)
+    order = sorted(ring.nodes, key=lambda place: place.id)
+    for first in (5, 45, 85):
+        for place in order[first : first + 20]:
+            ring.silence(place)
+    assert ring.settle() < 3 * DETECTION_S

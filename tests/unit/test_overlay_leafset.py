@@ -98,6 +98,19 @@ def test_would_accept_foretells_add(found: set[NodeId], gone: NodeId, candidate:
     assert (candidate in leaves) or not expected
 
 
+@given(id_sets, ids, ids)
+def test_only_ids_between_known_members_are_overlooked(found: set[NodeId], gone: NodeId, candidate: NodeId) -> None:
+    own, *others = sorted(found)
+    leaves = filled(own, others)
+    leaves.remove(gone)
+    if leaves.is_complete:
+        assert leaves.overlooks(candidate) == leaves.would_accept(candidate)
+    elif leaves.overlooks(candidate):
+        assert leaves.would_accept(candidate) and leaves.covers(candidate)
+    else:
+        assert candidate in (own, *side_ids(list(leaves))) or not leaves.covers(candidate)
+
+
 @given(id_sets, ids)
 def test_closest_and_covers_agree_with_the_whole_ring(found: set[NodeId], key: NodeId) -> None:
     own, *others = sorted(found)
