@@ -13,13 +13,15 @@ are part of the protocol. A new field goes last and has a default; a decoder ign
 know and fills missing ones from their defaults, so N and N-1 always understand each other.
 
 Field types: ``int`` (or `U8`, `U16`, `U32`, `U64`), ``float`` (NaN and infinities refused), ``bool``, `Text`,
-``str``, ``bytes``, `NodeId` (16 bytes), a `@struct` class, ``tuple[X, ...]``, ``X | None``, and ``Annotated`` forms of
-these with `annotated_types` constraints. Decoded values are validated strictly, by pydantic, before any handler.
+``str``, ``bytes``, `NodeId` (16 bytes), `PeerRef`, a `@struct` class, ``tuple[X, ...]``, ``X | None``, and
+``Annotated`` forms of these with `annotated_types` constraints. Decoded values are validated strictly, by pydantic,
+before any handler.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -31,8 +33,8 @@ from pydantic import ValidationError
 
 from peerd import limits
 from peerd.errors import Bug, ProtocolError
-from peerd.ids import NodeId, format_id, short_id
-from peerd.wire_types import compile_dataclass, decoders, encoders, intern_decoded
+from peerd.ids import ID_BYTES, NodeId, format_id, id_from_bytes, id_to_bytes, short_id
+from peerd.wire_types import compile_dataclass, decoders, encoders, travel_as_bytes
 
 U8 = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 8)]
 U16 = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 16)]
@@ -42,8 +44,12 @@ Port = Annotated[int, annotated_types.Ge(1), annotated_types.Lt(1 << 16)]
 Name = Annotated[str, annotated_types.MaxLen(limits.NAME_LENGTH_MAX)]
 Text = Annotated[str, annotated_types.MaxLen(limits.DETAIL_LENGTH_MAX)]
 PEERS_INTERNED_MAX: typing.Final = 1 << 14
-"""References decoded lately, about 350 bytes each: messages name the same few peers all the time."""
-HostName = Annotated[str, annotated_types.MinLen(1), annotated_types.MaxLen(limits.HOST_LENGTH_MAX)]
+"""References lately decoded, or encoded, about 350 bytes each: messages name the same few peers all the time."""
+_ADDRESSES: typing.Final[Mapping[int, type[ipaddress.IPv4Address | ipaddress.IPv6Address]]] = {
+    4: ipaddress.IPv4Address,
+    6: ipaddress.IPv6Address,
+}
+_HOST_NAME: typing.Final = 0
 
 
 class Message:
@@ -98,13 +104,17 @@ def message(type_id: int, *, bytes_max: int = limits.CONTROL_FRAME_BYTES_MAX) ->
     return declare
 
 
-@struct
+@dataclasses.dataclass(frozen=True, slots=True)
 class PeerRef:
-    """A node and where it listens. Two references to one node at two addresses differ: compare ids."""
+    """A node and where it listens. Two references to one node at two addresses differ: compare ids.
+
+    Leaf sets are lists of them, so they are short on the wire, one byte string: id, port (2 bytes, big endian), how the
+    host follows (4: IPv4, 6: IPv6, 0: UTF-8), host. With an IPv4 address that is 23 bytes.
+    """
 
     id: NodeId
-    host: HostName
-    port: Port
+    host: str
+    port: int
 
     @property
     def address(self) -> str:
@@ -118,7 +128,35 @@ class PeerRef:
         return f"PeerRef({format_id(self.id)}, {self.address})"
 
 
-intern_decoded(PeerRef, (bytes, str, int), PEERS_INTERNED_MAX)
+def _pack_peer(peer: PeerRef) -> bytes:
+    kind, host = _HOST_NAME, peer.host.encode()
+    try:
+        address = ipaddress.ip_address(peer.host)
+    except ValueError:
+        pass
+    else:
+        if str(_ADDRESSES[address.version](address.packed)) == peer.host:  # as text it comes back as it was
+            kind, host = address.version, address.packed
+    return b"%b%b%c%b" % (id_to_bytes(peer.id), peer.port.to_bytes(2, "big"), kind, host)
+
+
+def _unpack_peer(data: bytes) -> PeerRef:
+    node_id, port = data[:ID_BYTES], int.from_bytes(data[ID_BYTES : ID_BYTES + 2], "big")
+    kind, rest = data[ID_BYTES + 2 : ID_BYTES + 3], data[ID_BYTES + 3 :]
+    if not rest or not port:
+        raise ValueError("a peer is an id, a port from 1 to 65535, a kind of host, and a host")
+    if kind[0] == _HOST_NAME:
+        host = rest.decode()
+    elif kind[0] in _ADDRESSES:
+        host = str(_ADDRESSES[kind[0]](rest))
+    else:
+        raise ValueError(f"a host of unknown kind {kind[0]}")
+    if len(host) > limits.HOST_LENGTH_MAX:
+        raise ValueError(f"a host of more than {limits.HOST_LENGTH_MAX} characters")
+    return PeerRef(id_from_bytes(node_id), host, port)
+
+
+travel_as_bytes(PeerRef, _pack_peer, _unpack_peer, PEERS_INTERNED_MAX)
 
 
 def encode_body(value: Message) -> bytes:

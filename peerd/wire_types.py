@@ -76,27 +76,37 @@ def _make_decoder(cls: type, kinds: list[Any], defaults: tuple[object, ...]) -> 
     return decode
 
 
-def intern_decoded(cls: type, types: tuple[type, ...], values_max: int) -> None:
-    """Decode equal values of a struct that come again and again to one object, which also saves their memory.
+def travel_as_bytes(cls: type[C], pack: Callable[[C], bytes], unpack: Callable[[bytes], C], values_max: int) -> None:
+    """Let a record travel as one byte string, and keep what was packed and unpacked lately.
 
-    ``types`` are the raw types of its fields: values of others are equal now and then (1 and 1.0), and must not pass
-    for them. Over ``values_max`` objects it forgets all.
+    Equal byte strings decode to one object, which also saves memory. ``unpack`` raises `ValueError` for what is no such
+    record; that is not kept. Over ``values_max`` either way, all is forgotten.
     """
-    decode = decoders[cls]
-    known: dict[Any, Any] = {}
+    packed: dict[C, bytes] = {}
+    unpacked: dict[bytes, C] = {}
 
-    def decode_once(values: Any) -> Any:
-        if type(values) is not tuple or tuple(map(type, values)) != types:
-            return decode(values)
-        found = known.get(values)
+    def encode(value: C) -> bytes:
+        found = packed.get(value)
         if found is None:
-            found = decode(values)
-            if len(known) >= values_max:
-                known.clear()
-            known[values] = found
+            found = pack(value)
+            if len(packed) >= values_max:
+                packed.clear()
+            packed[value] = found
         return found
 
-    decoders[cls] = decode_once
+    def decode(value: object) -> C:
+        if type(value) is not bytes:
+            raise ValueError(f"{cls.__name__} is not a byte string")
+        found = unpacked.get(value)
+        if found is None:
+            found = unpack(value)
+            if len(unpacked) >= values_max:
+                unpacked.clear()
+            unpacked[value] = found
+        return found
+
+    encoders[cls] = encode
+    decoders[cls] = decode
 
 
 def _wire_type(annotation: Any) -> tuple[Any, Encoder | None]:
