@@ -6,6 +6,7 @@ This module only ties the parts together: `leafset`, `table`, `proximity` and `r
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import ClassVar, cast
 
@@ -77,6 +78,7 @@ class Overlay(Plugin):
     def __init__(self, config: OverlayConfig | None = None) -> None:
         super().__init__(config)
         self._config = config if config is not None else OverlayConfig()
+        self._ring_order: tuple[LeafSet, int, dict[NodeId, PeerRef], list[NodeId]] | None = None
 
     def start(self, host: Host) -> None:
         """Build the parts; `join` sets them going."""
@@ -156,10 +158,23 @@ class Overlay(Plugin):
 
     def replica_set(self, key: NodeId, count: int) -> tuple[PeerRef, ...]:
         """The ``count`` known nodes closest to ``key``, closest first, possibly this one."""
-        found = {peer.id: peer for peer in known_peers(self.state.leaves, self.state.table)}
-        found[self.state.own] = self._host.peer
-        nearest = sorted(found, key=lambda node_id: closeness(key, node_id))
-        return tuple(found[node_id] for node_id in nearest[: max(0, count)])
+        peers, ids = self._in_ring_order()
+        place = bisect_left(ids, key)
+        near = {ids[(place + step) % len(ids)] for step in range(-count, count)}
+        nearest = sorted(near, key=lambda node_id: closeness(key, node_id))
+        return tuple(peers[node_id] for node_id in nearest[:count])
+
+    def _in_ring_order(self) -> tuple[dict[NodeId, PeerRef], list[NodeId]]:
+        """All known nodes, this one too: by id, and their ids in order. Kept until one comes or goes: who hands
+        over a hundred thousand records asks for the replica set of each.
+        """
+        state = self.state
+        version = (state.leaves.snapshot(), state.table.changes)
+        if self._ring_order is None or self._ring_order[0] is not version[0] or self._ring_order[1] != version[1]:
+            peers = {peer.id: peer for peer in known_peers(state.leaves, state.table)}
+            peers[state.own] = self._host.peer
+            self._ring_order = (*version, peers, sorted(peers))
+        return self._ring_order[2:]
 
     def estimated_ring_size(self) -> float:
         """Exact when the leaf set covers the ring, else from its density."""

@@ -19,11 +19,13 @@ REPLACE_RATIO: Final = 0.8
 class RoutingTable:
     """At most ``DIGITS * DIGIT_VALUES`` entries; entry (row, column) shares ``row`` digits and continues ``column``."""
 
-    __slots__ = ("_entries", "own")
+    __slots__ = ("_entries", "changes", "own")
 
     def __init__(self, own: NodeId) -> None:
         self.own = own
         self._entries: dict[int, PeerRef] = {}
+        self.changes = 0
+        """As long as it stays, so do the entries."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -70,22 +72,27 @@ class RoutingTable:
         slot = self._slot(peer.id)
         incumbent = self._entries.get(slot)
         if incumbent is None:
-            self._entries[slot] = peer
+            self._put(slot, peer)
             return True, None
         if incumbent.id == peer.id:
             if incumbent != peer:
-                self._entries[slot] = peer
+                self._put(slot, peer)
             return False, None
         new, old = rtt_s(peer.id), rtt_s(incumbent.id)
         if new is None or (old is not None and new >= old * REPLACE_RATIO):
             return False, None
-        self._entries[slot] = peer
+        self._put(slot, peer)
         return True, incumbent
+
+    def _put(self, slot: int, peer: PeerRef) -> None:
+        self._entries[slot] = peer
+        self.changes += 1
 
     def remove(self, node_id: NodeId) -> PeerRef | None:
         """Drop an entry; returns it, or ``None`` when it was none."""
         if node_id not in self:
             return None
+        self.changes += 1
         return self._entries.pop(self._slot(node_id))
 
     def validate(self) -> None:

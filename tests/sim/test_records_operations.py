@@ -7,7 +7,7 @@ import pytest
 from peerd.api import NO_VERSION, RecordOutcome, RecordResult, RecordRole, RecordVersion
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
-from peerd.services.records import operations, replication
+from peerd.services.records import operations, replication, sync
 from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import PUT, RecordCopy, RecordRequest, ReplicaPut, RequestId
 from peerd.services.records.record import Record
@@ -243,7 +243,9 @@ def test_a_newcomer_takes_over_and_the_last_holder_lets_go() -> None:
     simulation.check([Replication()])
 
 
-def test_draining_leaves_nothing_to_repair() -> None:
+@pytest.mark.parametrize("part", [3, 1024])
+def test_draining_leaves_nothing_to_repair(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+    monkeypatch.setattr(sync, "HANDOVER_RECORDS", part)
     simulation = record_ring(16, seed=15)
     values = put_many(simulation, 100)
     place = holders(simulation, KEY)[0]
@@ -258,9 +260,22 @@ def test_draining_leaves_nothing_to_repair() -> None:
     simulation.check([Replication()])
 
 
-def test_draining_alone_ends() -> None:
+def test_records_that_are_a_newcomers_are_handed_over_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync, "HANDOVER_RECORDS", 3)
+    simulation = record_ring(8, seed=17)
+    values = put_many(simulation, 100)
+    simulation.start(4)
+    simulation.run_until(simulation.is_ready, limit_s=60.0)
+    simulation.run_for(30.0)
+    assert {len(copies_of(simulation, key)) for key in values} == {3}
+    simulation.check([Replication()])
+
+
+def test_draining_alone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync, "HANDOVER_RECORDS", 3)
     simulation = record_ring(1, seed=16)
-    put(simulation, simulation.nodes[0], KEY, b"x")
+    for number in range(10):
+        put(simulation, simulation.nodes[0], key_number(number), b"x")
     failed: list[int] = []
     simulation.nodes[0].node.records.hand_over(failed.append)
     assert failed == [0]

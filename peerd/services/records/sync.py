@@ -8,8 +8,9 @@ when all of it holds them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from peerd.api import RecordRole, RecordVersion
 from peerd.ids import NodeId, format_id
@@ -20,18 +21,25 @@ from peerd.services.records.state import RecordState
 from peerd.services.records.view import Arc
 from peerd.telemetry.schema import RecordsHandedOver, RecordsRepaired
 
+HANDOVER_RECORDS: Final = 1024
+"""Records of a hand-over that are planned, moved and dropped together: a few milliseconds of the loop at a time."""
+
 
 @dataclass(slots=True)
 class Handover:
-    """Records on their way to others: who should have which, and who is known to."""
+    """Records on their way to others, one part after another: who should have which, and who is known to."""
 
-    missing: dict[Identity, dict[NodeId, None]]
-    versions: dict[Identity, RecordVersion]
-    peers: deque[tuple[PeerRef, list[Record]]]
-    started_at: float
+    rest: deque[Identity]
+    """What comes after this part."""
+    copies: int
     finished: Callable[[Handover], None]
-    sent: int = 0
-    failed: dict[NodeId, None] = field(default_factory=dict)
+    """Called at the end of each part."""
+    started_at: float = 0.0
+    missing: dict[Identity, dict[NodeId, None]] = field(default_factory=dict)
+    versions: dict[Identity, RecordVersion] = field(default_factory=dict)
+    peers: deque[tuple[PeerRef, list[Record]]] = field(default_factory=deque)
+    failed: int = 0
+    """Records of all parts that not everybody holds who should."""
 
     def confirm(self, peer: PeerRef, confirmed: dict[Identity, RecordVersion]) -> None:
         """The peer holds these."""
@@ -166,47 +174,61 @@ class Synchroniser:
         view = self._state.view
         strays = self._state.table.within(view.strange_arc) if view.strange_arc is not None else ()
         if strays:
-            self._plan(strays, view.copies, self._drop_held)
+            self._begin_handover(strays, view.copies, self._drop_held)
 
     def drain(self, done: Callable[[int], None]) -> None:
         """Give everything to those who hold it when this node has gone; ``done`` gets the number of records that not
         all of them have taken. A hand-over under way is given up for it.
         """
-        self._plan(list(self._state.table), self._state.config.replicas, lambda handover: self._drained(handover, done))
 
-    def _drained(self, handover: Handover, done: Callable[[int], None]) -> None:
-        self._report(handover, handover.held())
-        done(sum(bool(missing) for missing in handover.missing.values()))
+        def finished(handover: Handover) -> None:
+            self._report(handover, handover.held())
+            if not handover.rest:
+                done(handover.failed)
 
-    def _plan(self, records: Sequence[Record], copies: int, finished: Callable[[Handover], None]) -> None:
-        by_peer: dict[NodeId, tuple[PeerRef, list[Record]]] = {}
-        missing: dict[Identity, dict[NodeId, None]] = {}
-        for record in records:
-            others = [peer for peer in self._host.replica_set(record.key, copies + 1) if peer.id != self._host.id]
-            missing[record.identity] = dict.fromkeys(peer.id for peer in others[:copies])
-            for peer in others[:copies]:
-                by_peer.setdefault(peer.id, (peer, []))[1].append(record)
-        versions = {record.identity: record.version for record in records}
-        peers = deque(by_peer[node_id] for node_id in sorted(by_peer))
-        self._handover = Handover(missing, versions, peers, self._host.now(), finished)
+        self._begin_handover(self._state.table, self._state.config.replicas, finished)
+
+    def _begin_handover(self, records: Iterable[Record], copies: int, finished: Callable[[Handover], None]) -> None:
+        self._handover = Handover(deque(record.identity for record in records), copies, finished)
+        self._plan(self._handover)
         if self._exchange is None:
             self._hand_over()
+
+    def _plan(self, handover: Handover) -> None:
+        """The next part: to whom which records go."""
+        handover.started_at = self._host.now()
+        handover.missing, handover.versions = {}, {}
+        by_peer: dict[NodeId, tuple[PeerRef, list[Record]]] = {}
+        for _ in range(min(HANDOVER_RECORDS, len(handover.rest))):
+            record = self._state.table.get(handover.rest.popleft())
+            if record is None:
+                continue
+            nearest = self._host.replica_set(record.key, handover.copies + 1)
+            others = [peer for peer in nearest if peer.id != self._host.id][: handover.copies]
+            handover.missing[record.identity] = dict.fromkeys(peer.id for peer in others)
+            handover.versions[record.identity] = record.version
+            for peer in others:
+                by_peer.setdefault(peer.id, (peer, []))[1].append(record)
+        handover.peers = deque(by_peer[node_id] for node_id in sorted(by_peer))
 
     def _hand_over(self) -> None:
         handover = self._handover
         if handover is None:
             return
-        if not handover.peers:
-            self._handover = None
+        while not handover.peers:
+            handover.failed += sum(map(bool, handover.missing.values()))
+            if not handover.rest:
+                self._handover = None
+                handover.finished(handover)
+                self._next()
+                return
             handover.finished(handover)
-            self._next()
-            return
+            self._plan(handover)
         peer, records = handover.peers.popleft()
 
         def finished(is_complete: bool) -> None:
             self._exchange = None
             handover.confirm(peer, exchange.confirmed)
-            handover.sent += exchange.sent
             self._next()
 
         exchange = self._begin(peer, finished)
