@@ -130,6 +130,11 @@ class SimDriver:
         self.node = node
         self.receive = node.frame_received
 
+    def detach(self) -> None:
+        """Let go of a node that has ended for good."""
+        self.node = None
+        self.receive = self._not_attached
+
     def _not_attached(self, peer: PeerRef, frame: Frame) -> None:
         raise Bug(f"{self.peer} has a driver but no node")
 

@@ -184,7 +184,8 @@ class Simulation(World[ObservedNode]):
         """Free the memory of a node that has ended for good; a restart still works."""
         if place.current is not None and not place.driver.is_alive:
             self._keep_traffic(place)
-            place.current = place.driver.node = None
+            place.driver.detach()
+            place.current = None
 
     def is_ready(self) -> bool:
         """Whether every node that should run does, and is ready."""

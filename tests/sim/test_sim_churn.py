@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +23,7 @@ from peerd.sim.latency import ConstantLatency
 from peerd.sim.network import NetworkConfig, State
 from peerd.sim.runner import run_scenario
 from peerd.sim.scenario import load_scenario, parse_scenario
-from peerd.sim.simulation import Simulation
+from peerd.sim.simulation import Place, Simulation
 from peerd.sim.truth import RingOracle
 from peerd.sim.workload import LOST_AFTER_S, Workload
 from tests.support.simulation import ring
@@ -195,6 +198,20 @@ def test_traffic_of_the_dead_is_not_forgotten() -> None:
     simulation.run_for(30.0)
     assert simulation.nodes[2].node.is_ready
     assert all(simulation.traffic()[type_id][SENT] >= counts[SENT] for type_id, counts in before.items())
+
+
+@pytest.mark.parametrize("end", [Simulation.kill, Simulation.silence, Simulation.stop])
+def test_who_is_buried_takes_no_memory(end: Callable[[Simulation, Place], None]) -> None:
+    simulation = ring(6)
+    simulation.run_for(10.0)
+    place = simulation.nodes[2]
+    overlay = weakref.ref(place.node.overlay)
+    end(simulation, place)
+    simulation.run_for(1.0)
+    simulation.bury(place)
+    simulation.run_for(600.0)  # its timers are in the engine's queue until then
+    gc.collect()
+    assert overlay() is None
 
 
 # The workload
