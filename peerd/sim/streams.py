@@ -261,9 +261,7 @@ class SimStream:
         twin = self._twin
         if twin is not None:
             due = max(self._engine.now + self._latency_s, self._last_arrival)
-            # behind the last piece, which may have to wait for the downlink
-            due = max(due, self._peer_port.down_free_at)
-            self._engine.schedule(due, mark_of(self._peer_port.index, END_MARK), twin._end_soon, None)
+            self._engine.schedule(due, mark_of(self._peer_port.index, END_MARK), twin._end_arrived)
         self._ended(None)
 
     def _fail(self, reason: str, reason_there: str) -> None:
@@ -288,12 +286,19 @@ class SimStream:
         self._queue.clear()
         self._tell_twin("reset", max(self._engine.now + self._latency_s, self._last_arrival))
 
-    def _end_soon(self, reason: str | None) -> None:
-        """An end of stream stays behind pieces that a paused node has not read."""
-        if self._driver.state is State.PAUSED:
-            self._driver.keep(self._end_soon, reason)
+    def _end_arrived(self, _: None) -> None:
+        """An end of stream stays behind pieces that wait for the downlink, or for a paused node to read them."""
+        ready = self._port.down_free_at
+        if ready > self._engine.now:
+            self._engine.schedule(ready, mark_of(self._port.index, END_MARK), self._end_read)
         else:
-            self._ended(reason)
+            self._end_read(None)
+
+    def _end_read(self, _: None) -> None:
+        if self._driver.state is State.PAUSED:
+            self._driver.keep(self._end_read, None)
+        else:
+            self._ended(None)
 
     def _ended(self, reason: str | None) -> None:
         if self.state is StreamState.CLOSED:

@@ -126,6 +126,18 @@ def test_close_flushes_and_ends_cleanly_on_both_sides() -> None:
     assert len(here.closings) == len(there.closings) == 1 and not here.received
 
 
+@pytest.mark.parametrize("up_bytes_per_s", [None, 2 * MIB])
+def test_end_of_stream_stays_behind_what_waits_for_the_downlink(up_bytes_per_s: float | None) -> None:
+    world, here, there = open_pair(LIMITED.model_copy(update={"up_bytes_per_s": up_bytes_per_s}))
+    begun = world.now
+    here.open_stream.write(b"x" * 300 * KIB)
+    here.open_stream.close()
+    world.run_for(5.0)
+    assert len(there.received) == 300 * KIB
+    assert there.closings == [(there.last_at, None)]
+    assert there.last_at - begun == pytest.approx(300 / 1024 + LATENCY_S, rel=0.15)
+
+
 def test_abort_resets_the_other_side_and_drops_what_was_not_sent() -> None:
     world, here, there = open_pair(LIMITED)
     here.open_stream.write_padding(10 * MIB)
