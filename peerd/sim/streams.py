@@ -135,7 +135,9 @@ class SimStream:
         port, engine = self._port, self._engine
         departure = port.up_free_at = max(port.up_free_at, engine.now) + size * port.up_s_per_byte
         through = self._network.through_link(port, self._peer_port, departure, size)
-        self._last_arrival = arrival = max(through + self._delay_s(), self._last_arrival)
+        delay_s = self._delay_s()
+        arrival = max(max(through, self._stopped_until()) + delay_s, self._last_arrival)
+        self._last_arrival = arrival
         engine.schedule(departure, mark_of(port.index, SENT_MARK), self._departed, size)
         view = piece[0]
         sample = view[:PIECE_SAMPLE_BYTES] if view is not None else b""
@@ -145,16 +147,22 @@ class SimStream:
         """TCP repairs what the path does: all of it is delay, also for what is behind."""
         network, port = self._network, self._port
         delay_s = self._latency_s * (1.0 + network.config.jitter * port.draw())
-        stopped_until = network.clogged_until(port, self._peer_port)
         impairment = network.impairment(port, self._peer_port)
         if impairment is not None:
             while impairment.loss and port.draw() < impairment.loss:
                 delay_s += max(RETRANSMIT_S, 2 * self._latency_s)
             if impairment.reordering and port.draw() < impairment.reordering:
                 delay_s += impairment.reorder_delay_s * port.draw()
-            if impairment.clog:
-                stopped_until = max(stopped_until, network.stopped_until(port, self._peer_port, impairment))
-        return delay_s + max(stopped_until - self._engine.now, 0.0)
+        return delay_s
+
+    def _stopped_until(self) -> float:
+        """Virtual time before which nothing sets out on the path, as it is clogged; in the past, unless it is."""
+        network, port = self._network, self._port
+        impairment = network.impairment(port, self._peer_port)
+        stopped_until = network.clogged_until(port, self._peer_port)
+        if impairment is None or not impairment.clog:
+            return stopped_until
+        return max(stopped_until, network.stopped_until(port, self._peer_port, impairment))
 
     def _take_piece(self) -> Piece:
         view, size = self._queue.popleft()
@@ -258,11 +266,22 @@ class SimStream:
 
     def _finish(self) -> None:
         """Everything written has left: say so to both ends."""
-        twin = self._twin
-        if twin is not None:
-            due = max(self._engine.now + self._latency_s, self._last_arrival)
-            self._engine.schedule(due, mark_of(self._peer_port.index, END_MARK), twin._end_arrived)
+        self._send_end(self._engine.now + SEND_TIMEOUT_S)
         self._ended(None)
+
+    def _send_end(self, deadline: float) -> None:
+        """This end need not wait: its kernel repeats what a cut path does not carry, until it gives up."""
+        twin, engine, network = self._twin, self._engine, self._network
+        if twin is None:
+            return
+        if self._driver.state is not State.SILENT and not network.is_cut(self._port, self._peer_port):
+            due = max(max(engine.now, self._stopped_until()) + self._latency_s, self._last_arrival)
+            engine.schedule(due, mark_of(self._peer_port.index, END_MARK), twin._end_arrived)
+        elif engine.now < deadline:
+            retry_at = min(engine.now + STALL_RETRY_S, deadline)
+            engine.schedule(retry_at, mark_of(self._port.index, END_MARK), self._send_end, deadline)
+        else:
+            twin._ended("timeout")
 
     def _fail(self, reason: str, reason_there: str) -> None:
         if self.state is StreamState.CLOSED:

@@ -186,6 +186,48 @@ def test_long_cut_ends_both_ends() -> None:
     assert [reason for _, reason in there.closings] == ["timeout"]
 
 
+@pytest.mark.parametrize("heals_after_s", [2.5, 100.0])
+def test_end_of_stream_does_not_pass_a_cut(heals_after_s: float) -> None:
+    world, here, there = open_pair()
+    world.network.cut(0, 1)
+    here.open_stream.close()
+    begun = world.now
+    world.run_for(heals_after_s)
+    assert here.closings == [(begun, None)], "its kernel does the rest"
+    assert not there.closings or heals_after_s > SEND_TIMEOUT_S
+    world.heal()
+    world.run_for(60.0)
+    expected = (3.0 + LATENCY_S, None) if heals_after_s < SEND_TIMEOUT_S else (SEND_TIMEOUT_S, "timeout")
+    assert there.closings == [(about(begun + expected[0]), expected[1])]
+
+
+def test_power_loss_takes_an_end_of_stream_that_is_still_to_be_sent_with_it() -> None:
+    world, here, there = open_pair()
+    world.network.cut(0, 1)
+    here.open_stream.close()
+    begun = world.now
+    world.run_for(3.0)
+    world.silence(world.nodes[0])
+    world.heal()
+    world.run_for(60.0)
+    assert there.closings == [(about(begun + SEND_TIMEOUT_S), "timeout")]
+
+
+@pytest.mark.parametrize("up_bytes_per_s", [None, 10 * KIB])
+@pytest.mark.parametrize("size", [0, 64 * KIB])
+def test_clogged_path_carries_nothing_and_adds_to_nothing_that_takes_longer(
+    up_bytes_per_s: float | None, size: int
+) -> None:
+    world, here, there = open_pair(EXACT.model_copy(update={"up_bytes_per_s": up_bytes_per_s}))
+    begun = world.now
+    world.network.clog(0, 1, 5.0)
+    here.open_stream.write_padding(size)
+    here.open_stream.close()
+    world.run_for(60.0)
+    took_s = max(5.0, size / up_bytes_per_s if up_bytes_per_s else 0.0) + LATENCY_S
+    assert there.closings == [(about(begun + took_s), None)] and there.padding_bytes == size
+
+
 def test_open_that_fails_says_so_once() -> None:
     world = trivial_world(3)
     world.kill(world.nodes[1])
