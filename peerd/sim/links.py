@@ -350,8 +350,16 @@ class Link:
         self._is_checked = True
         network = self._network
         is_reset = self._is_reset_by_peer()
-        wait_s = network.rtt_s(self._port, self.target_port) if is_reset else SEND_TIMEOUT_S
-        network.engine.schedule(network.engine.now + wait_s, mark_of(self._port.index, CHECK_MARK), self._check)
+        due = self._gives_up_at
+        if is_reset:
+            due = network.engine.now + network.rtt_s(self._port, self.target_port)
+        network.engine.schedule(due, mark_of(self._port.index, CHECK_MARK), self._check)
+
+    @property
+    def _gives_up_at(self) -> float:
+        """When what was not acknowledged first will have waited for too long."""
+        since = self._network.engine.now if self._blocked_since is None else self._blocked_since
+        return since + SEND_TIMEOUT_S
 
     def _is_reset_by_peer(self) -> bool:
         """Whether a kernel at the other end answers, and knows nothing of this connection."""
@@ -362,15 +370,18 @@ class Link:
         return self.target_port.state is not State.SILENT
 
     def _check(self, _: None) -> None:
-        self._is_checked = False
         if self.state is not LinkState.OPEN or not self.source.is_alive:
             return
-        if self._refresh() and self._version == self._network.paths_version:
-            return  # healed
+        is_healed = self._refresh() and self._version == self._network.paths_version
+        self._is_checked = False
+        if is_healed:
+            return
         if self._is_reset_by_peer():
             self._down("reset")
-        elif self._blocked_since is not None and self._network.engine.now - self._blocked_since >= SEND_TIMEOUT_S:
+        elif self._network.engine.now >= self._gives_up_at:
             self._down("timeout")
+        else:
+            self._check_later()
 
     def reset_by_peer(self, peer_link: Link | None) -> None:
         """The process at the other end ended: its FIN or RST comes behind what it had sent (``peer_link``)."""

@@ -178,6 +178,33 @@ def test_silent_death_is_noticed_only_by_who_sends() -> None:
     assert world.nodes[2].node.downs == [(about(begun + CONNECT_TIMEOUT_S), world.nodes[1].peer, "timeout")]
 
 
+def test_send_timeout_is_the_same_at_any_time() -> None:
+    """The sum of the time and of the timeout is rounded, now up, now down."""
+    for number in range(40):
+        world = connected(2)
+        world.run_for(0.1771 * number)
+        world.silence(world.nodes[1])
+        begun = world.now
+        say(world, 0, 1)
+        world.run_for(60.0)
+        assert world.nodes[0].node.downs == [(about(begun + SEND_TIMEOUT_S), world.nodes[1].peer, "timeout")]
+
+
+def test_send_timeout_counts_from_the_message_that_is_not_acknowledged() -> None:
+    world = connected(2)
+    begun = world.now
+    for _ in range(2):  # the check for the first cut, which heals in time, is still due when the second one begins
+        world.partition([world.nodes[0]])
+        say(world, 0, 1)
+        world.run_for(5.0)
+        if world.now < begun + 10.0:
+            world.heal()
+            say(world, 0, 1)
+            world.run_for(5.0)
+    world.run_for(60.0)
+    assert world.nodes[0].node.downs == [(about(begun + 10.0 + SEND_TIMEOUT_S), world.nodes[1].peer, "timeout")]
+
+
 def test_restart_after_silent_death_resets_old_links() -> None:
     world = connected(2)
     world.silence(world.nodes[1])
