@@ -66,6 +66,7 @@ class Link:
         "_mark",
         "_network",
         "_port",
+        "_s_per_byte",
         "_twin",
         "_version",
         "peer",
@@ -88,6 +89,7 @@ class Link:
         self._is_impaired = False
         self._impairment: Impairment | None = None
         self._mark = target_port.mark
+        self._s_per_byte = 0.0
         self._last_arrival = 0.0
         self._version = -1
         self._twin: Link | None = None
@@ -196,7 +198,7 @@ class Link:
         if per_byte:
             now = self._engine.now
             ready = port.down_free_at + size * per_byte
-            alone = now + size * (per_byte - self._port.up_s_per_byte)  # its first byte came earlier
+            alone = now + size * (per_byte - self._s_per_byte)  # its first byte came earlier
             if ready < alone:
                 ready = alone
             if ready < now:
@@ -309,6 +311,7 @@ class Link:
         self._impairment = self._network.impairment(self._port, self.target_port)
         has_rate = config.link_bytes_per_s is not None
         self._is_impaired = self._impairment is not None or has_rate or not config.is_fifo
+        self._s_per_byte = self._network.s_per_byte(self._port)
 
     def _refresh_impaired(self, target: SimDriver) -> bool:
         """Dead, or cut at least one way. With only the way back cut, data arrive but are never acknowledged."""

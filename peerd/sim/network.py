@@ -363,6 +363,11 @@ class Network:
         self._links_free_at[path] = ready
         return ready
 
+    def s_per_byte(self, source: Port) -> float:
+        """The pace at which bytes come out of a path from ``source``: its uplink's or its own, the slower one."""
+        rate = self.config.link_bytes_per_s
+        return source.up_s_per_byte if rate is None else max(source.up_s_per_byte, 1.0 / rate)
+
     def clogged_until(self, source: Port, target: Port) -> float:
         """Virtual time before which nothing new arrives from ``source``; 0 when it never was clogged."""
         return self._clogs.get((source.index, target.index), 0.0)

@@ -222,7 +222,7 @@ class SimStream:
         port, engine = self._port, self._engine
         if port.down_s_per_byte:
             size, now = piece[1], engine.now
-            alone = now + size * (port.down_s_per_byte - self._peer_port.up_s_per_byte)
+            alone = now + size * (port.down_s_per_byte - self._network.s_per_byte(self._peer_port))
             ready = max(port.down_free_at + size * port.down_s_per_byte, alone, now)
             port.down_free_at = ready
             if ready > now:

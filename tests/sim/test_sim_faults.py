@@ -296,12 +296,26 @@ def test_rate_of_a_link_is_for_each_pair_and_direction() -> None:
     assert times[1] == [about(one), about(one + size / 10_000)] and times[0] == times[2] == [about(one)]
 
 
-def test_rate_of_a_link_does_not_add_to_a_slower_uplink() -> None:
-    world = meshed(2, EXACT.model_copy(update={"link_bytes_per_s": 20_000, "up_bytes_per_s": 10_000}))
+@pytest.mark.parametrize(
+    "rates",
+    [(10_000, 20_000, 20_000), (20_000, 10_000, 20_000), (20_000, 20_000, 10_000), (20_000, 10_000, 10_000)],
+)
+def test_slowest_of_uplink_path_and_downlink_counts_once(rates: tuple[int, int, int]) -> None:
+    up, path, down = rates
+    changes = {"up_bytes_per_s": up, "link_bytes_per_s": path, "down_bytes_per_s": down}
+    world = meshed(2, EXACT.model_copy(update=changes))
     begun, size = world.now, 8 + 4 + 992
     say(world, 0, 1, "a" * 992)
     world.run_for(5.0)
     assert world.nodes[1].node.messages[0][0] - begun == about(size / 10_000 + LATENCY_S)
+
+    handler = NotingHandler(world.nodes[0].driver)
+    world.nodes[0].driver.open_stream(world.nodes[1].peer, handler)
+    world.run_for(1.0)
+    begun, there = world.now, world.nodes[1].node.accepted[0]
+    handler.open_stream.write_padding(size)
+    world.run_for(5.0)
+    assert there.last_at - begun == about(size / 10_000 + LATENCY_S)
 
 
 # Clocks
