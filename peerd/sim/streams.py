@@ -340,8 +340,8 @@ def open_stream(driver: SimDriver, peer: PeerRef, handler: StreamHandler) -> Non
     if target is None or target is driver.port or target.peer.id != peer.id:
         engine.schedule(engine.now + CONNECT_RETRY_S, mark, failed, "refused")
         return
-    rtt_s = network.rtt_s(driver.port, target)
-    accept_at = engine.now + 0.5 * rtt_s + network.handshake_s(driver.port, target)
+    rtt_s, back_s = network.rtt_s(driver.port, target), network.latency_s(target, driver.port)
+    accept_at = engine.now + network.latency_s(driver.port, target) + network.handshake_s(driver.port, target)
     deadline = engine.now + 1.5 * rtt_s + CONNECT_TIMEOUT_S
     if accept_at > deadline:
         engine.schedule(deadline, mark, failed, "timeout")
@@ -357,14 +357,14 @@ def open_stream(driver: SimDriver, peer: PeerRef, handler: StreamHandler) -> Non
             else:
                 engine.schedule(min(engine.now + CONNECT_RETRY_S, deadline), mark, accept)
         elif other is None or other.node is None or target.state is State.STOPPED:
-            engine.schedule(engine.now + 0.5 * rtt_s, mark, failed, "refused")
+            engine.schedule(engine.now + back_s, mark, failed, "refused")
         else:
-            _join_ends(driver, other, handler, rtt_s)
+            _join_ends(driver, other, handler, back_s)
 
     engine.schedule(accept_at, mark_of(target.index, OPEN_MARK), accept)
 
 
-def _join_ends(driver: SimDriver, other: SimDriver, handler: StreamHandler, rtt_s: float) -> None:
+def _join_ends(driver: SimDriver, other: SimDriver, handler: StreamHandler, back_s: float) -> None:
     assert other.node is not None
     there = SimStream(other, driver.port, other.node.stream_accepted(driver.peer))
     here = SimStream(driver, other.port, handler)
@@ -375,5 +375,5 @@ def _join_ends(driver: SimDriver, other: SimDriver, handler: StreamHandler, rtt_
             driver.run(lambda: handler.opened(here))
 
     engine = driver.engine
-    engine.schedule(engine.now + 0.5 * rtt_s, mark_of(driver.port.index, OPEN_MARK), opened)
+    engine.schedule(engine.now + back_s, mark_of(driver.port.index, OPEN_MARK), opened)
     there.handler.opened(there)

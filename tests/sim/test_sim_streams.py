@@ -11,6 +11,7 @@ from peerd.errors import Bug, ProtocolError
 from peerd.limits import KIB, MIB
 from peerd.sim.network import CONNECT_TIMEOUT_S, SEND_TIMEOUT_S, NetworkConfig
 from peerd.sim.streams import HIGH_WATER_BYTES, WINDOW_BYTES
+from peerd.sim.topology_sites import SiteLatency
 from peerd.sim.world import SimulationFailure
 from tests.support.trivial_world import (
     EXACT,
@@ -266,7 +267,10 @@ def test_misbehaviour_of_an_honest_node_is_a_failure(monkeypatch: pytest.MonkeyP
         world.run_for(1.0)
 
 
-def test_stream_may_be_used_from_opened_on_either_side(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("there_s", "back_s"), [(LATENCY_S, LATENCY_S), (0.3, 0.01), (0.01, 0.3)])
+def test_stream_may_be_used_from_opened_on_either_side(
+    monkeypatch: pytest.MonkeyPatch, there_s: float, back_s: float
+) -> None:
     opened = NotingHandler.opened
 
     def greet(self: NotingHandler, stream: Stream) -> None:
@@ -274,8 +278,13 @@ def test_stream_may_be_used_from_opened_on_either_side(monkeypatch: pytest.Monke
         stream.write(b"hello")
 
     monkeypatch.setattr(NotingHandler, "opened", greet)
-    world, here, there = open_pair()
-    world.run_for(1.0)
-    assert here.received == there.received == b"hello"
-    assert here.opened_at is not None and here.last_at >= here.opened_at
+    world = trivial_world(2, latency=SiteLatency([[0.0, there_s], [back_s, 0.0]]))
+    here = NotingHandler(world.nodes[0].driver)
+    world.nodes[0].driver.open_stream(world.nodes[1].peer, here)
+    world.run_for(2.0)
     assert isinstance(world.nodes[1].node, NotingNode)
+    (there,) = world.nodes[1].node.accepted
+    assert there.opened_at == about(2 * there_s + back_s)
+    assert here.opened_at is not None and here.opened_at == about(2 * (there_s + back_s))
+    assert here.received == there.received == b"hello"
+    assert here.last_at >= here.opened_at and there.last_at == about(here.opened_at + there_s)
