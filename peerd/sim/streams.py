@@ -236,9 +236,12 @@ class SimStream:
         if driver.state is State.PAUSED:
             driver.keep(self._read, piece)
             return
-        if driver.state is not State.RUNNING or self.state is not StreamState.OPEN:
+        if driver.state is not State.RUNNING or self.state is StreamState.CLOSED:
             return
         view, size = piece
+        if self.state is StreamState.CLOSING:  # thrown away, so that two ends that both close do not wait for ever
+            self._acknowledge(size)
+            return
         self._network.stream_bytes += size
         try:
             if view is None:
@@ -249,6 +252,9 @@ class SimStream:
             self._fail(error.reason, "reset")
             driver.misbehaved(self.peer, error)
             return
+        self._acknowledge(size)
+
+    def _acknowledge(self, size: int) -> None:
         if self._twin is not None:
             self._twin._acknowledged(size)
 

@@ -127,6 +127,17 @@ def test_close_flushes_and_ends_cleanly_on_both_sides() -> None:
     assert len(here.closings) == len(there.closings) == 1 and not here.received
 
 
+def test_both_ends_may_close_with_more_to_send_than_fits_the_window() -> None:
+    world, here, there = open_pair()
+    for handler in (here, there):
+        handler.open_stream.write_padding(2 * WINDOW_BYTES)
+        handler.open_stream.close()
+    world.run_for(60.0)
+    assert [reason for _, reason in here.closings] == [None] == [reason for _, reason in there.closings]
+    assert here.padding_bytes == there.padding_bytes == 0, "nothing is read any more"
+    assert world.pending == 0 and not any(place.driver.streams for place in world.nodes)
+
+
 @pytest.mark.parametrize("up_bytes_per_s", [None, 2 * MIB])
 def test_end_of_stream_stays_behind_what_waits_for_the_downlink(up_bytes_per_s: float | None) -> None:
     world, here, there = open_pair(LIMITED.model_copy(update={"up_bytes_per_s": up_bytes_per_s}))
