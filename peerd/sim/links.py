@@ -231,7 +231,7 @@ class Link:
             except PeerMisbehaved as error:
                 target.misbehaved(self._port.peer, error)
         elif target.state == State.PAUSED:
-            target.keep(self._read, frame)
+            target.keep_frame(self._read, frame)
         else:
             network.count_drop("target_down")
 

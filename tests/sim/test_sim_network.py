@@ -8,6 +8,7 @@ from peerd import limits
 from peerd.api import Priority
 from peerd.limits import LINK_UNUSED_S
 from peerd.messages import Message, PeerRef, message
+from peerd.sim import driver
 from peerd.sim.faults import Impairment, Scope
 from peerd.sim.latency import ConstantLatency
 from peerd.sim.network import CONNECT_TIMEOUT_S, RETRANSMIT_S, SEND_TIMEOUT_S, NetworkConfig, State
@@ -345,6 +346,35 @@ def test_paused_node_handles_everything_once_resumed() -> None:
     assert node.node.texts() == ["a", "b"]
     assert fired == [begun], "the timer that another one cancelled first never fired"
     assert world.nodes[0].node.downs == []
+
+
+def test_what_waited_for_a_paused_node_comes_before_what_arrives_as_it_is_resumed() -> None:
+    world = connected(2)
+    node, resumed_at = world.nodes[1], world.now + 5.0
+    world.pause(node)
+    world.after(5.0, lambda: world.resume(node))
+    say(world, 0, 1, "a")
+    say(world, 0, 1, "b")
+    world.after(5.0 - LATENCY_S, lambda: say(world, 0, 1, "c"))
+    world.run_for(10.0)
+    assert node.node.texts() == ["a", "b", "c"]
+    assert [time for time, _, _ in node.node.messages] == [resumed_at] * 3, "an instant, or this tests nothing"
+
+
+def test_full_backlog_costs_a_paused_node_messages_but_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "BACKLOG_MAX", 3)
+    world = connected(2)
+    node = world.nodes[1]
+    fired: list[float] = []
+    node.driver.call_later(1.0, lambda: fired.append(world.now))
+    world.pause(node)
+    for number in range(5):
+        say(world, 0, 1, str(number))
+    world.run_for(5.0)
+    world.resume(node)
+    world.run_for(1.0)
+    assert node.node.texts() == ["0", "1", "2"] and world.network.dropped == {"backlog_full": 2}
+    assert len(fired) == 1
 
 
 def test_dial_finds_who_is_there() -> None:
