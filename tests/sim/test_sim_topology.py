@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import math
 import os
 import statistics
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,6 +127,12 @@ def test_whatever_the_matrix_a_triangle_says_the_same(rows: list[list[float]]) -
         ("1\n9e9 1", "line 2: 9e9 ms is no round-trip time"),
         ("sites a\n1\n2 1", "sites: 1 sites are named and there are 2 rows"),
         ("weights 0 0\n1\n2 1", "weights: expected 2 weights"),
+        ("weights 1e308 1e308\n1\n2 1", "weights: expected 2 weights"),
+        ("weights 1 nan\n1\n2 1", "weights: nan is not 0 or more"),
+        ("weights 1\n1\n2 1", "weights: expected 2 weights"),
+        ("1 2\n3 4\n5 6", "2 values in row 1; expected 3"),
+        ("1\n2 inf", "line 2: inf is not 0 or more"),
+        ("1\n2 1\0", "line 2: '1\\x00' is no number"),
         ("1\nsites a b\n2 1", "line 2: 'sites' stands once, above the rows"),
     ],
 )
@@ -132,6 +141,37 @@ def test_bad_text_names_file_line_and_what_was_expected(tmp_path: Path, text: st
     with pytest.raises(ConfigError) as caught:
         read_sites(path)
     assert str(caught.value).startswith(f"{path}: ") and expected in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_text_of_any_editor(tmp_path: Path, encoding: str, end: str) -> None:
+    sites, routers = tmp_path / "rtt.txt", tmp_path / "routers.txt"
+    sites.write_bytes(TRIANGLE.strip().replace("\n", end).encode(encoding))
+    routers.write_bytes(ROUTERS.replace("\n", end).encode(encoding))
+    assert read_sites(sites).names == ("lisbon", "oslo", "sydney")
+    assert read_routers(routers)[0] == [(1, 100.0), (2, 1000.0)]
+
+
+@pytest.mark.parametrize("read", [read_sites, read_routers])
+def test_what_is_no_text_at_all(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    path = tmp_path / "some.txt"
+    for content in (bytes(range(256)), "0 1".encode("utf-16")):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match="UTF-8 text"):
+            read(path)
+    for strange in (tmp_path, tmp_path / "none.txt"):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            read(strange)
+
+
+def test_only_an_archive_has_slices(tmp_path: Path) -> None:
+    text, archive = write(tmp_path / "rtt.txt", TRIANGLE), tmp_path / "rtt.npz"
+    numpy.savez(archive, rtt=numpy.ones((2, 2)))
+    assert len(read_sites(text, 0).rtt_ms) == 3 and len(read_sites(archive, 0).rtt_ms) == 2
+    for path in (text, archive):
+        with pytest.raises(ConfigError, match="no slice 1"):
+            read_sites(path, 1)
 
 
 def test_archive_with_slices(tmp_path: Path) -> None:
@@ -160,6 +200,17 @@ def test_bad_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"rtt": numpy.zeros((2, 3))}, "no latency matrix"),
         ({"rtt": -numpy.ones((2, 2))}, "round-trip times are from 0"),
         ({"rtt": numpy.array([[{}, 1], [1, {}]])}, "plain arrays"),
+        ({"rtt": numpy.array(1.0)}, "no latency matrix"),
+        ({"rtt": numpy.zeros((0, 0))}, "no latency matrix"),
+        ({"rtt": numpy.zeros((2, 2), complex)}, "plain arrays: Cannot cast"),
+        ({"rtt": numpy.array([["1", "2"], ["3", "4"]])}, "plain arrays: Cannot cast"),
+        ({"rtt": numpy.zeros((2, 2), [("a", "f4"), ("b", "f4")])}, "plain arrays: Cannot cast"),
+        ({"rtt": numpy.zeros((2, 2), "M8[s]")}, "plain arrays: Cannot cast"),
+        ({"rtt": numpy.ones((2, 2)), "names": numpy.array("a")}, "1 sites are named"),
+        ({"rtt": numpy.ones((2, 2)), "pop": numpy.array(7)}, "expected 2 weights"),
+        ({"rtt": numpy.ones((2, 2)), "pop": numpy.ones((2, 2))}, "expected 2 weights"),
+        ({"rtt": numpy.ones((2, 2)), "pop": numpy.array(["1", "2"])}, "plain arrays: Cannot cast"),
+        ({"rtt": numpy.ones((2, 2)), "pop": numpy.array([1, numpy.inf])}, "expected 2 weights"),
     ):
         numpy.savez(path, **arrays)
         with pytest.raises(ConfigError, match=expected):
@@ -170,6 +221,33 @@ def test_bad_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)  # as if it were not installed
     with pytest.raises(ConfigError, match=r"pip install \"peerd\[lab\]\""):
         read_sites(path)
+
+
+def test_archive_that_is_damaged_or_something_else(tmp_path: Path) -> None:
+    path, content = tmp_path / "bad.npz", io.BytesIO()
+    numpy.savez_compressed(path, rtt=numpy.arange(900.0).reshape(30, 30))
+    whole = path.read_bytes()
+    numpy.save(content, numpy.ones((2, 2)))
+    array = content.getvalue()
+    huge = array.replace(b"(2, 2), }" + b" " * 12, b"(99999999, 999999), }")
+    assert len(huge) == len(array)
+    wrong = [b"", array, _zipped("rtt", b"text"), _zipped("rtt.npy", b"text"), _zipped("rtt.npy", huge)]
+    wrong += [_zipped("rtt.npy", array.replace(b"}", b"(")), whole[:-30], whole[: len(whole) // 2]]
+    for content_of_file in wrong:
+        path.write_bytes(content_of_file)
+        with pytest.raises(ConfigError, match=r"bad\.npz: not a NumPy archive"):
+            read_sites(path)
+    for place in range(len(whole)):  # some of it does not matter
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        with contextlib.suppress(ConfigError):
+            read_sites(path)
+
+
+def _zipped(name: str, content: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, content)
+    return file.getvalue()
 
 
 # Formulas
@@ -278,6 +356,13 @@ def test_router_file_gives_shortest_paths_scaled_to_the_mean(tmp_path: Path) -> 
     [
         ("", "0 routers"),
         ("three 3", "line 1: expected 2 numbers"),
+        ("9" * 400 + " 3", "expected 2 to 20000"),
+        ("9" * 5000 + " 3", "line 1: expected 2 numbers"),
+        ("3 " + "9" * 400, "1 lines; the first one promises 3 routers and 999"),
+        ("3 -1\nR 0 1 1\nR 1 1 1\n", "3 lines; the first one promises 3 routers and -1 links"),
+        (ROUTERS.replace("1000", "-1"), "line 7: expected two routers from 0 to 2 and a length from 0"),
+        (ROUTERS.replace("1000", "nan"), "line 7: expected two routers from 0 to 2 and a length from 0"),
+        (ROUTERS.replace("1000", "1e31"), "line 7: expected two routers from 0 to 2 and a length from 0 to 1e+30"),
         ("3 9\nR 0 1 1\n", "2 lines; the first one promises 3 routers and 9 links"),
         (ROUTERS.replace("0\t2\t1000", "0\t7\t1000"), "line 7: expected two routers from 0 to 2"),
         (ROUTERS.replace("0\t2\t1000", "0\t2"), "line 7: expected 3 numbers"),
@@ -294,6 +379,19 @@ def test_parts_that_are_not_connected_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "routers.txt", "4 2\nR 0 0 0\nR 1 0 0\nR 2 0 0\nR 3 0 0\n0 1 5\n2 3 5\n")
     with pytest.raises(ConfigError, match="not every router can reach every other"):
         Topology(model="inet", file=str(path), scale_mean_rtt=0.2).build(5)
+
+
+@pytest.mark.parametrize("unit", [1e27, 1e-29])
+def test_lengths_may_have_any_unit(tmp_path: Path, unit: float) -> None:
+    def delays(factor: float) -> list[float]:
+        lines = [f"0 1 {100 * factor!r}", f"1 2 {200 * factor!r}", f"0 2 {1000 * factor!r}"]
+        path = write(tmp_path / "routers.txt", "\n".join(["3 3", *["R 0 1 1"] * 3, *lines]))
+        model = Topology(model="inet", file=str(path), scale_mean_rtt=0.2).build(5)
+        return [model.latency_s(0, index) for index in range(20)]
+
+    assert delays(unit) == pytest.approx(delays(1.0))
+    with pytest.raises(ConfigError, match="0 or next to it"):
+        delays(1e-40)
 
 
 # The table
