@@ -20,7 +20,7 @@ from peerd import limits
 from peerd.errors import PeerMisbehaved
 from peerd.messages import PeerRef
 from peerd.sim.engine import mark_of
-from peerd.sim.faults import Impairment
+from peerd.sim.faults import Impairment, times_lost
 from peerd.sim.network import (
     CONNECT_RETRY_S,
     CONNECT_TIMEOUT_S,
@@ -161,10 +161,8 @@ class Link:
             if not is_stream:
                 network.count_drop("loss")
                 return
-            again_s = max(RETRANSMIT_S, 2 * self._latency_s)
-            arrival += again_s
-            while draw() < impairment.loss:
-                arrival += again_s
+            losses = 1 + times_lost(impairment.loss, draw)
+            arrival += losses * max(RETRANSMIT_S, 2 * self._latency_s)
         if impairment.reordering and draw() < impairment.reordering:
             late = arrival + impairment.reorder_delay_s * draw()
             if not is_stream:  # what follows does not wait for it

@@ -20,7 +20,7 @@ from peerd.errors import Bug
 from peerd.messages import PeerRef
 from peerd.sim.clock import Clock
 from peerd.sim.engine import NO_NODE, Engine, mark_of
-from peerd.sim.faults import Cut, Impairment, Scope, between_groups
+from peerd.sim.faults import Cut, Impairment, Scope, between_groups, times_lost
 from peerd.sim.latency import EuclideanLatency, LatencyModel
 from peerd.sim.rng import fork
 from peerd.sim.tables import Bytes, Probability, Rate, Seconds, Table
@@ -334,7 +334,7 @@ class Network:
         longest_s = impairment.clog_longest_s
         begin, until = self._stops.get(path, (0.0, now - longest_s))
         while until <= now:
-            begin = until - math.log(1.0 - source.draw()) / -math.log(1.0 - impairment.clog)
+            begin = until - math.log(1.0 - source.draw()) / -math.log1p(-impairment.clog)
             until = begin + longest_s * source.draw()
         self._stops[path] = begin, until
         return until if begin <= now else 0.0
@@ -348,8 +348,9 @@ class Network:
                 continue
             if impairment.clog:
                 wait_s = max(wait_s, self.stopped_until(one, other, impairment) - self.engine.now)
-            while source.draw() < impairment.loss:
-                wait_s = max(wait_s, 0.0) + CONNECT_RETRY_S
+            losses = times_lost(impairment.loss, source.draw)
+            if losses:
+                wait_s = max(wait_s, 0.0) + losses * CONNECT_RETRY_S
         return self.rtt_s(source, target) + max(wait_s, 0.0)
 
     def through_link(self, source: Port, target: Port, departure: float, size: int) -> float:

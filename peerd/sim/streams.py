@@ -17,6 +17,7 @@ from peerd.driver import StreamHandler
 from peerd.errors import Bug, ProtocolError
 from peerd.messages import PeerRef
 from peerd.sim.engine import mark_of
+from peerd.sim.faults import times_lost
 from peerd.sim.network import CONNECT_RETRY_S, CONNECT_TIMEOUT_S, RETRANSMIT_S, SEND_TIMEOUT_S, Port, State
 
 if TYPE_CHECKING:
@@ -149,8 +150,8 @@ class SimStream:
         delay_s = self._latency_s * (1.0 + network.config.jitter * port.draw())
         impairment = network.impairment(port, self._peer_port)
         if impairment is not None:
-            while impairment.loss and port.draw() < impairment.loss:
-                delay_s += max(RETRANSMIT_S, 2 * self._latency_s)
+            if impairment.loss:
+                delay_s += times_lost(impairment.loss, port.draw) * max(RETRANSMIT_S, 2 * self._latency_s)
             if impairment.reordering and port.draw() < impairment.reordering:
                 delay_s += impairment.reorder_delay_s * port.draw()
         return delay_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -316,6 +317,24 @@ def test_slowest_of_uplink_path_and_downlink_counts_once(rates: tuple[int, int, 
     handler.open_stream.write_padding(size)
     world.run_for(5.0)
     assert there.last_at - begun == about(size / 10_000 + LATENCY_S)
+
+
+@pytest.mark.parametrize("loss_mode", ["drop", "retransmit"])
+def test_probabilities_next_to_0_and_1_are_no_trap(loss_mode: str) -> None:
+    world = meshed(3, EXACT.model_copy(update={"loss_mode": loss_mode}))
+    for probability in (1e-300, 1e-17, math.nextafter(1.0, 0.0)):
+        hopeless = Impairment(probability, probability, probability, 0.1, probability, 1e-3)
+        world.network.impair(hopeless, Scope())
+        world.network.impair(hopeless, Scope())
+        say(world, 0, 1)
+        world.nodes[1].driver.open_stream(world.nodes[2].peer, NotingHandler(world.nodes[1].driver))
+        world.run_for(1.0)
+        world.heal()
+    assert Impairment(loss=0.999999999).combined(Impairment(loss=0.999999999)).loss < 1.0
+    world.run_for(1000.0)
+    say(world, 0, 1, "whole again")
+    world.run_for(1.0)
+    assert world.nodes[1].node.texts()[-1] == "whole again"
 
 
 # Clocks
