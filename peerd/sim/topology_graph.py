@@ -84,13 +84,16 @@ class _Stub:
 
 
 class TransitStubLatency:
-    """Nodes at random stub routers. Stub domains are generated when a node is first asked for in them."""
+    """Nodes at random stub routers.
+
+    Stub domains are generated, and ways through the core computed, when a node there is first asked for.
+    """
 
     def __init__(self, seed: int, shape: TransitStub) -> None:
         self._seed = seed
         self._shape = shape
-        core = _core(shape, fork(seed, "transit"))
-        self._transit = [array("d", shortest_paths(core, router)) for router in range(len(core))]
+        self._core = _core(shape, fork(seed, "transit"))
+        self._rows: dict[int, array[float]] = {}
         self._stubs: dict[int, _Stub] = {}
         self._places: dict[int, tuple[int, int]] = {}
 
@@ -100,7 +103,7 @@ class TransitStubLatency:
         if place is None:
             shape = self._shape
             generator = fork(self._seed, "router", index)
-            stub = generator.randrange(len(self._transit) * shape.stubs)
+            stub = generator.randrange(len(self._core) * shape.stubs)
             place = self._places[index] = stub, generator.randrange(shape.stub_routers)
         return place
 
@@ -110,6 +113,13 @@ class TransitStubLatency:
             stub = self._stubs[number] = _Stub(self._shape, fork(self._seed, "stub", number))
         return stub
 
+    def across(self, router: int, other: int) -> float:
+        """The way through the core."""
+        row = self._rows.get(router)
+        if row is None:
+            row = self._rows[router] = array("d", shortest_paths(self._core, router))
+        return row[other]
+
     def latency_s(self, source: int, target: int) -> float:
         """Along the shortest path, with the last hop at both ends."""
         # in order of place, so that there and back are the same number
@@ -118,7 +128,7 @@ class TransitStubLatency:
         if stub_a == stub_b:
             return ends_s + self._stub(stub_a).inside[router_a][router_b]
         stubs = self._shape.stubs
-        across_s = self._transit[stub_a // stubs][stub_b // stubs]
+        across_s = self.across(stub_a // stubs, stub_b // stubs)
         return ends_s + self._stub(stub_a).up[router_a] + across_s + self._stub(stub_b).up[router_b]
 
 

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from peerd.errors import ConfigError
+from peerd.sim import topology_graph
 from peerd.sim.latency import EuclideanLatency, LatencyModel, SphereLatency
 from peerd.sim.rng import fork
 from peerd.sim.scenario import load_scenario
@@ -321,6 +322,22 @@ def test_transit_stub_agrees_with_dijkstra_on_the_whole_graph() -> None:
         assert model.latency_s(a, b) == pytest.approx(2 * shape.last_hop + expected)
 
 
+def test_transit_stub_computes_the_ways_in_use_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest core that may be asked for has 10,000 routers, and every way through it takes hours."""
+    asked: list[int] = []
+
+    def noted(graph: Graph, source: int) -> list[float]:
+        asked.append(len(graph))
+        return shortest_paths(graph, source)
+
+    monkeypatch.setattr(topology_graph, "shortest_paths", noted)
+    model = TransitStubLatency(1, TransitStub(transit_domains=20, transit_routers=10))
+    assert not asked
+    model.latency_s(0, 1)
+    model.latency_s(1, 0)
+    assert asked.count(200) == 1
+
+
 def _number(model: TransitStubLatency, shape: TransitStub, index: int) -> int:
     stub, router = model.place(index)
     return shape.transit_domains * shape.transit_routers + stub * shape.stub_routers + router
@@ -331,7 +348,7 @@ def _whole_graph(model: TransitStubLatency, shape: TransitStub) -> Graph:
     core = shape.transit_domains * shape.transit_routers
     graph: list[list[tuple[int, float]]] = [[] for _ in range(core * (1 + shape.stubs * shape.stub_routers))]
     for a, b in itertools.permutations(range(core), 2):
-        graph[a].append((b, model._transit[a][b]))
+        graph[a].append((b, model.across(a, b)))
     for number in range(core * shape.stubs):
         stub, first = model._stub(number), core + number * shape.stub_routers
         for a, b in itertools.permutations(range(shape.stub_routers), 2):
