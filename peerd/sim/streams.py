@@ -377,10 +377,6 @@ def _join_ends(driver: SimDriver, other: SimDriver, handler: StreamHandler, back
     here = SimStream(driver, other.port, handler)
     here._twin, there._twin = there, here
 
-    def opened(_: Any) -> None:
-        if here.state is not StreamState.CLOSED:
-            driver.run(lambda: handler.opened(here))
-
-    engine = driver.engine
-    engine.schedule(engine.now + back_s, mark_of(driver.port.index, OPEN_MARK), opened)
+    engine, mark = driver.engine, mark_of(driver.port.index, OPEN_MARK)
+    engine.schedule(engine.now + back_s, mark, driver.run, lambda: handler.opened(here))
     there.handler.opened(there)

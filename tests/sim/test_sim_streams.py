@@ -9,7 +9,9 @@ import pytest
 from peerd.driver import Stream
 from peerd.errors import Bug, ProtocolError
 from peerd.limits import KIB, MIB
-from peerd.sim.network import CONNECT_TIMEOUT_S, SEND_TIMEOUT_S, NetworkConfig
+from peerd.messages import PeerRef
+from peerd.sim.latency import ConstantLatency
+from peerd.sim.network import CONNECT_RETRY_S, CONNECT_TIMEOUT_S, SEND_TIMEOUT_S, NetworkConfig
 from peerd.sim.streams import HIGH_WATER_BYTES, WINDOW_BYTES
 from peerd.sim.topology_sites import SiteLatency
 from peerd.sim.world import SimulationFailure
@@ -97,8 +99,12 @@ def test_high_and_low_water() -> None:
     assert stream.is_writable
     stream.write_padding(1)
     assert not stream.is_writable and here.writable_calls == 0
-    world.run_for(5.0)
+    world.run_for(0.7 * HIGH_WATER_BYTES / MIB)
+    assert not stream.is_writable and here.writable_calls == 0, "over the low-water mark"
+    world.run_for(0.15 * HIGH_WATER_BYTES / MIB)
     assert stream.is_writable and here.writable_calls == 1
+    world.run_for(5.0)
+    assert here.writable_calls == 1
 
 
 def test_paused_reader_holds_the_writer_back() -> None:
@@ -112,12 +118,25 @@ def test_paused_reader_holds_the_writer_back() -> None:
     assert there.padding_bytes == WINDOW_BYTES + 2 * HIGH_WATER_BYTES and here.open_stream.is_writable
 
 
+def test_end_of_stream_stays_behind_what_a_paused_node_has_not_read() -> None:
+    world, here, there = open_pair()
+    world.pause(world.nodes[1])
+    here.open_stream.write(b"x" * 300 * KIB)
+    here.open_stream.close()
+    world.run_for(5.0)
+    assert not there.received and not there.closings
+    world.resume(world.nodes[1])
+    world.run_for(1.0)
+    assert len(there.received) == 300 * KIB and [reason for _, reason in there.closings] == [None]
+
+
 def test_close_flushes_and_ends_cleanly_on_both_sides() -> None:
     world, here, there = open_pair(LIMITED)
     here.open_stream.write(b"x" * 300 * KIB)
     here.open_stream.close()
     with pytest.raises(Bug, match="write after close"):
         here.open_stream.write(b"more")
+    assert not here.open_stream.is_writable
     world.run_for(5.0)
     assert len(there.received) == 300 * KIB
     assert [reason for _, reason in here.closings] == [None]
@@ -162,6 +181,24 @@ def test_abort_resets_the_other_side_and_drops_what_was_not_sent() -> None:
     assert there.padding_bytes < 2 * MIB
 
 
+def test_abort_behind_a_cut_is_found_out_late() -> None:
+    world, here, there = open_pair()
+    world.network.cut(0, 1)
+    here.open_stream.abort()
+    begun = world.now
+    world.run_for(60.0)
+    assert here.closings == [(begun, "aborted")]
+    assert there.closings == [(about(begun + SEND_TIMEOUT_S), "timeout")]
+
+
+def test_what_a_killed_peer_had_sent_comes_before_the_reset() -> None:
+    world, here, there = open_pair(LIMITED)
+    here.open_stream.write(b"x" * 64 * KIB)
+    world.kill(world.nodes[0])
+    world.run_for(5.0)
+    assert len(there.received) == 64 * KIB and [reason for _, reason in there.closings] == ["reset"]
+
+
 def test_killed_peer_resets_the_stream() -> None:
     world, here, there = open_pair()
     world.kill(world.nodes[1])
@@ -187,6 +224,51 @@ def test_short_cut_only_delays() -> None:
     world.heal()
     world.run_for(5.0)
     assert there.received == b"patience" and here.closings == []
+
+
+def test_short_cuts_do_not_add_up() -> None:
+    world, here, there = open_pair()
+    for _ in range(3):
+        world.partition([world.nodes[0]])
+        here.open_stream.write(b"more ")
+        world.run_for(SEND_TIMEOUT_S - 2.0)
+        world.heal()
+        world.run_for(2.0)
+    assert there.received == b"more more more " and here.closings == []
+
+
+def test_nothing_is_sent_without_a_way_back() -> None:
+    world, here, there = open_pair()
+    world.network.cut(1, 0)
+    here.open_stream.write(b"nobody would acknowledge this")
+    begun = world.now
+    world.run_for(60.0)
+    assert here.closings == [(about(begun + SEND_TIMEOUT_S), "timeout")] and not there.received
+
+
+def test_jitter_is_for_pieces_too() -> None:
+    world, here, there = open_pair(EXACT.model_copy(update={"jitter": 1.0}))
+    delays = []
+    for _ in range(30):
+        here.open_stream.write(b"x")
+        begun = world.now
+        world.run_for(1.0)
+        delays.append(there.last_at - begun)
+    assert LATENCY_S <= min(delays) < 1.2 * LATENCY_S and 1.8 * LATENCY_S < max(delays) <= 2 * LATENCY_S
+
+
+def test_loss_on_a_long_path_costs_its_round_trip() -> None:
+    world = trivial_world(2, network=EXACT.model_copy(update={"loss": 0.3}), latency=ConstantLatency(0.3))
+    here = NotingHandler(world.nodes[0].driver)
+    world.nodes[0].driver.open_stream(world.nodes[1].peer, here)
+    world.run_for(10.0)
+    (there,), delays = world.nodes[1].node.accepted, set()
+    for _ in range(30):
+        here.open_stream.write(b"x")
+        begun = world.now
+        world.run_for(20.0)
+        delays.add(round(there.last_at - begun, 6))
+    assert {0.3, 0.9} <= delays and all(round((delay - 0.3) / 0.6, 6).is_integer() for delay in delays)
 
 
 def test_long_cut_ends_both_ends() -> None:
@@ -244,13 +326,42 @@ def test_open_that_fails_says_so_once() -> None:
     world = trivial_world(3)
     world.kill(world.nodes[1])
     world.silence(world.nodes[2])
-    handlers = [NotingHandler(world.nodes[0].driver) for _ in range(2)]
-    for handler, place in zip(handlers, world.nodes[1:], strict=True):
-        world.nodes[0].driver.open_stream(place.peer, handler)
+    handlers = [NotingHandler(world.nodes[0].driver) for _ in range(5)]
+    place, stranger = world.nodes[0].peer, world.nodes[1].id
+    wrong = [place, PeerRef(stranger, place.host, place.port), PeerRef(stranger, "nowhere", 1)]
+    for handler, peer in zip(handlers, [*(place.peer for place in world.nodes[1:]), *wrong], strict=True):
+        world.nodes[0].driver.open_stream(peer, handler)
     world.run_for(30.0)
+    assert [handler.closings for handler in handlers[2:]] == [[(CONNECT_RETRY_S, "refused")]] * 3
     assert handlers[0].closings == [(about(2 * RTT_S), "refused")]
     assert handlers[1].closings == [(about(1.5 * RTT_S + CONNECT_TIMEOUT_S), "timeout")]
     assert all(handler.opened_at is None for handler in handlers)
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_open_waits_for_who_may_still_answer(is_cut: bool) -> None:
+    world = trivial_world(2)
+    if is_cut:
+        world.partition([world.nodes[0]])
+    else:
+        world.pause(world.nodes[1])
+    here = NotingHandler(world.nodes[0].driver)
+    world.nodes[0].driver.open_stream(world.nodes[1].peer, here)
+    world.run_for(2.5 * CONNECT_RETRY_S)
+    assert here.opened_at is None and not world.nodes[1].node.accepted
+    world.heal()
+    world.resume(world.nodes[1])
+    world.run_for(1.0)
+    assert here.opened_at == about(3 * CONNECT_RETRY_S + 2 * RTT_S)
+
+
+def test_open_ends_with_the_process_that_wants_it() -> None:
+    world = trivial_world(2)
+    world.nodes[0].driver.open_stream(world.nodes[1].peer, NotingHandler(world.nodes[0].driver))
+    world.run_for(RTT_S)
+    world.kill(world.nodes[0])
+    world.run_for(1.0)
+    assert not world.nodes[1].node.accepted and not world.nodes[1].driver.streams
 
 
 def test_protocol_error_aborts_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
