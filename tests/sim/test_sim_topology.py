@@ -445,6 +445,11 @@ def test_every_model_is_a_function_of_the_seed_alone(tmp_path: Path, name: str) 
         ('model = "inet"\nfile = "x.txt"', "takes a file and scale_mean_rtt"),
         ('model = "matrix"\nmatrix_s = [[0.0]]\nscale_mean_rtt = "1s"', "go with file"),
         ('model = "sphere"\nhalf_turn = "fast"', "expected a duration with its unit"),
+        ('model = "matrix"\nfile = "a\\u0000b"', "no file has a NUL in its name"),
+        (
+            'model = "transit-stub"\ntransit_stub = { stub = 3 }',
+            'unknown key, did you mean "stubs"',
+        ),
     ],
 )
 def test_table_refuses_what_makes_no_sense(tmp_path: Path, text: str, expected: str) -> None:
