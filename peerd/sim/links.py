@@ -202,7 +202,7 @@ class Link:
             if ready < now:
                 ready = now
             port.down_free_at = ready
-            if ready - now > DOWNLINK_WAIT_MIN_S or port.deferred_until > now:
+            if ready - now > DOWNLINK_WAIT_MIN_S or port.deferred_until >= now:
                 port.deferred_until = ready
                 self._engine.schedule(ready, self._mark | CHECK_MARK, self._read, frame)
                 return

@@ -113,6 +113,20 @@ def test_many_senders_share_the_downlink_of_one() -> None:
     assert arrivals == pytest.approx([LATENCY_S + number * 0.1004 for number in (1, 2, 3)], abs=1e-3)
 
 
+def test_short_message_does_not_overtake_one_that_gets_in_at_that_instant() -> None:
+    def arrivals(third_at: float | None) -> list[tuple[float, str]]:
+        world = connected(2, network=NetworkConfig(up_bytes_per_s=None, down_bytes_per_s=1e6, jitter=0.0))
+        say(world, 0, 1, "a" * 992)
+        say(world, 0, 1, "b" * 992)
+        if third_at is not None:
+            world.after(third_at - world.now, lambda: say(world, 0, 1, "c"))
+        world.run_for(1.0)
+        return [(time, str(getattr(words, "text", ""))[0]) for time, _, words in world.nodes[1].node.messages]
+
+    second_in = arrivals(None)[1][0]
+    assert [text for _, text in arrivals(second_in - LATENCY_S)] == ["a", "b", "c"]
+
+
 def test_loss_drops_and_counts() -> None:
     world = connected(network=NetworkConfig(loss=0.3, jitter=0.0))
     for _ in range(1000):
