@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, strategies as st
@@ -223,6 +223,51 @@ def test_clogs_stop_a_path_and_keep_order() -> None:
     # stops of 2 s on average, 1 / 0.223 s apart: 2 / (2 + 4.48) of the time
     assert 0.2 < stopped < 0.42 and max(delays) <= 4.0 + LATENCY_S
     assert not world.nodes[0].node.downs
+
+
+@pytest.mark.parametrize(("clog", "longest_s"), [(0.2, 4.0), (0.9, 2.0)])
+def test_paths_may_be_stopped_when_first_asked_about(clog: float, longest_s: float) -> None:
+    """Stops are there whether or not anybody looks: the share of stopped paths is that of stopped time."""
+    network, impairment = trivial_world(60).network, Impairment(clog=clog, clog_longest_s=longest_s)
+    pairs = list(itertools.permutations(network.ports, 2))
+    network.engine.now = 1000.0
+    stopped = sum(network.stopped_until(a, b, impairment) > network.engine.now for a, b in pairs) / len(pairs)
+    gap_s = 1 / -math.log(1 - clog)
+    assert stopped == pytest.approx(longest_s / 2 / (longest_s / 2 + gap_s), abs=0.04)
+
+
+def test_heal_ends_clogs_of_both_kinds() -> None:
+    world = meshed(2)
+    world.network.clog(0, 1, 500.0)
+    world.network.impair(Impairment(clog=0.999, clog_longest_s=500.0), Scope())
+    say(world, 1, 0)
+    world.run_for(1.0)
+    assert not world.nodes[0].node.messages and world.network.is_disturbed
+    handler = NotingHandler(world.nodes[1].driver)
+    world.nodes[1].driver.open_stream(world.nodes[0].peer, handler)
+    world.run_for(20.0)
+    assert [reason for _, reason in handler.closings] == ["timeout"], "handshakes do not pass a clog"
+    world.heal()
+    assert not world.network.is_disturbed
+    world.network.impair(Impairment(clog=1e-9, clog_longest_s=1e-3), Scope())
+    say(world, 0, 1)
+    world.run_for(1.0)
+    assert len(world.nodes[1].node.messages) == 1
+    handler = NotingHandler(world.nodes[1].driver)
+    world.nodes[1].driver.open_stream(world.nodes[0].peer, handler)
+    world.run_for(1.0)
+    assert handler.opened_at is not None
+
+
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_handshakes_need_both_directions(direction: Literal["in", "out"]) -> None:
+    world = trivial_world(40)
+    world.network.impair(Impairment(loss=0.4), Scope(frozenset([0]), direction))
+    found: list[float] = []
+    for place in world.nodes[1:]:
+        place.driver.dial(world.nodes[0].peer.host, world.nodes[0].peer.port, lambda answer: found.append(world.now))
+    world.run_for(100.0)
+    assert 8 < sum(waited > 2 * RTT_S for waited in found) < 24 and len(found) == 39
 
 
 def test_handshakes_lose_syns_and_give_up_in_time() -> None:

@@ -52,6 +52,16 @@ def test_first_message_pays_a_round_trip_more() -> None:
     assert world.nodes[1].node.messages[2][0] == pytest.approx(1.0 + LATENCY_S)
 
 
+def test_what_waits_for_a_handshake_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SEND_QUEUE_BYTES_MAX", 2500)
+    world = trivial_world(2)
+    for text in ("a" * 992, "b" * 992, "c" * 992, "d"):
+        say(world, 0, 1, text)
+    world.run_for(1.0)
+    assert [text[0] for text in world.nodes[1].node.texts()] == ["a", "b", "d"]
+    assert world.network.dropped == {"queue_full": 1}
+
+
 def test_one_link_serves_both_directions() -> None:
     world = connected()
     say(world, 1, 0)
@@ -509,3 +519,8 @@ def test_conditions_may_change_during_a_run() -> None:
     assert len(world.nodes[1].node.messages) == 200
     with pytest.raises(ValueError, match="loss"):
         world.network.configure(loss=2.0)
+    world.network.configure(jitter=1.0)
+    say(world, 0, 1)
+    begun = world.now
+    world.run_for(1.0)
+    assert world.nodes[1].node.messages[-1][0] > begun + LATENCY_S * 1.01

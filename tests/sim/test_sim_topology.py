@@ -12,13 +12,14 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy
 import pytest
 from hypothesis import given, strategies as st
 
 from peerd.errors import ConfigError
-from peerd.sim import topology_graph
+from peerd.sim import topology_graph, topology_sites
 from peerd.sim.latency import EuclideanLatency, LatencyModel, SphereLatency
 from peerd.sim.rng import fork
 from peerd.sim.scenario import load_scenario
@@ -166,6 +167,26 @@ def test_what_is_no_text_at_all(tmp_path: Path, read: Callable[[Path], object]) 
             read(strange)
 
 
+@pytest.mark.parametrize("what", [topology_sites, topology_graph])
+def test_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: ModuleType) -> None:
+    path = write(tmp_path / "some.txt", TRIANGLE if what is topology_sites else ROUTERS)
+    read = read_sites if what is topology_sites else read_routers
+    monkeypatch.setattr(what, "FILE_BYTES_MAX", path.stat().st_size)
+    read(path)
+    monkeypatch.setattr(what, "FILE_BYTES_MAX", path.stat().st_size - 1)
+    with pytest.raises(ConfigError, match=r"some\.txt: over \d+ bytes is no"):
+        read(path)
+
+
+def test_too_many_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topology_sites, "SITES_MAX", 2)
+    with pytest.raises(ConfigError, match="over 2 sites"):
+        from_text(TRIANGLE)
+    numpy.savez(tmp_path / "rtt.npz", rtt=numpy.ones((3, 3)))
+    with pytest.raises(ConfigError, match="no latency matrix"):
+        read_sites(tmp_path / "rtt.npz")
+
+
 def test_only_an_archive_has_slices(tmp_path: Path) -> None:
     text, archive = write(tmp_path / "rtt.txt", TRIANGLE), tmp_path / "rtt.npz"
     numpy.savez(archive, rtt=numpy.ones((2, 2)))
@@ -290,6 +311,44 @@ def test_shortest_paths_agree_with_relaxing_until_nothing_changes(size: int, sha
             for b, length in links:
                 lengths[b] = min(lengths[b], lengths[a] + length)
     assert shortest_paths(graph, 0) == lengths
+
+
+def test_random_edges_are_a_tree_and_each_other_pair_once() -> None:
+    pairs = set(itertools.combinations(range(30), 2))
+    for seed in range(20):
+        tree, some, every = (topology_graph._random_edges(30, more, fork(seed, "x")) for more in (0.0, 0.3, 1.0))
+        assert tree == some[:29] and len(tree) == 29
+        assert sorted(every) == sorted(pairs) and len(set(some)) == len(some) and set(some) <= pairs
+        graph: list[list[tuple[int, float]]] = [[] for _ in range(30)]
+        for a, b in tree:
+            topology_graph._link(graph, a, b, 1.0)
+        assert max(shortest_paths(graph, 0)) < math.inf
+
+
+def test_links_of_a_kind_vary_by_half_around_their_mean() -> None:
+    of_one = TransitStub(transit_domains=2, transit_routers=1, stubs=1, stub_routers=2)
+    of_two = TransitStub(transit_domains=1, transit_routers=2, stubs=1, stub_routers=2)
+    models = [TransitStubLatency(seed, of_one) for seed in range(300)]
+    for delays, mean_s in (
+        ([model.across(0, 1) for model in models], of_one.domain_link),
+        ([TransitStubLatency(seed, of_two).across(0, 1) for seed in range(300)], of_two.transit_link),
+        ([model._stub(0).up[0] for model in models], of_one.access_link),
+        ([model._stub(0).inside[0][1] for model in models], of_one.stub_link),
+    ):
+        assert statistics.mean(delays) == pytest.approx(mean_s, rel=0.05)
+        assert 0.5 * mean_s <= min(delays) < 0.55 * mean_s and 1.45 * mean_s < max(delays) <= 1.5 * mean_s
+
+
+def test_domains_are_linked_everywhere_when_told_so() -> None:
+    shape = TransitStub(transit_domains=3, transit_routers=8, stub_routers=20, more_links=1.0)
+    model = TransitStubLatency(1, shape)
+    inside = model._stub(0).inside
+    assert model._stub(1).inside != inside, "no two are alike"
+    assert max(inside[a][b] for a in range(20) for b in range(20)) <= 1.5 * shape.stub_link
+    assert max(model.across(a, b) for a in range(8) for b in range(8)) <= 1.5 * shape.transit_link
+    ends = {(a, b) for a in range(24) for b, _ in model._core[a] if a // 8 < b // 8}
+    assert {(a // 8, b // 8) for a, b in ends} == {(0, 1), (0, 2), (1, 2)}
+    assert len({router for pair in ends for router in pair}) > 3, "not all at one router of a domain"
 
 
 def test_transit_stub_is_a_walk_down_the_hierarchy() -> None:
