@@ -131,7 +131,7 @@ def filled(rows: Sequence[Sequence[float]]) -> list[array[float]]:
             raise ConfigError("no round-trip time between any two sites", key="topology.file")
         middle = median(measured)
         for a, b in gaps:
-            ways = [x + y for c, (x, y) in enumerate(zip(known[a], known[b], strict=True)) if c not in (a, b)]
+            ways = [x + y for x, y in zip(known[a], known[b], strict=True)]  # by way of a or b: not a number
             result[a][b] = result[b][a] = min((way for way in ways if not math.isnan(way)), default=middle)
     for site in range(size):
         if math.isnan(result[site][site]):
@@ -183,7 +183,7 @@ def _sites(rows: list[list[float]], names: tuple[str, ...], weights: list[float]
     size = len(rows)
     if not size:
         raise ConfigError("no rows of round-trip times", file=file)
-    is_triangle = size > 1 and len(rows[0]) == 1
+    is_triangle = len(rows[0]) == 1
     for number, row in enumerate(rows, start=1):
         wanted = number if is_triangle else size
         if len(row) != wanted:

@@ -351,6 +351,18 @@ def test_a_link_in_use_is_not_closed_as_idle(is_fifo: bool) -> None:
     assert not node.driver.links
 
 
+def test_a_link_counts_as_used_when_it_opens() -> None:
+    world = connected(3)
+    node, peer = world.nodes[0], world.nodes[1].peer
+    node.driver.disconnect(peer, "not needed")
+    for number in range(30):
+        world.after(60.0 * number, lambda: say(world, 0, 2))
+    world.run_for(LINK_UNUSED_S - 10.0)
+    node.driver.dial(peer.host, peer.port, lambda answer: None)
+    world.run_for(300.0)
+    assert set(node.driver.links) == {world.nodes[1].id, world.nodes[2].id}
+
+
 def test_paused_node_handles_everything_once_resumed() -> None:
     world = connected(2)
     fired: list[float] = []

@@ -94,6 +94,14 @@ def test_scaling_sets_the_mean_over_pairs_of_sites() -> None:
         SiteLatency.of(from_text("0\n0 0"), 0, 0.001, 0.180)
 
 
+@pytest.mark.parametrize(
+    "rows", [[], [[]], [[0.0, 1.0]], [[0.0, 1.0], [1.0]], [[math.nan]], [[0.0, math.inf], [1.0, 0.0]], [[-1.0]]]
+)
+def test_matrix_that_is_none(rows: list[list[float]]) -> None:
+    with pytest.raises(ConfigError, match=r"topology\.matrix_s: a latency"):
+        SiteLatency(rows)
+
+
 def test_weights_place_nodes() -> None:
     text = "weights 3 0 1\n" + TRIANGLE
     model = SiteLatency.of(from_text(text), 7, 0.001, None)
@@ -494,6 +502,33 @@ def test_every_model_is_a_function_of_the_seed_alone(tmp_path: Path, name: str) 
     assert all(value > 0 and value == first[b, a] for (a, b), value in first.items())
     if name != "matrix":  # its nodes take the sites in turn
         assert first != delays(topology.build(5), pairs)
+
+
+@pytest.mark.parametrize(
+    ("topology", "at_one_place"),
+    [
+        (Topology(model="constant", latency_s=0.7), 0.7),
+        (Topology(minimum_s=0.7), 0.7),
+        (Topology(minimum_s=0.7, torus=True), 0.7),
+        (Topology(model="sphere", minimum_s=0.7), 0.7),
+        (Topology(model="matrix", matrix_s=((0.0,),), local_rtt=0.7), 0.35),
+        (Topology(model="matrix", matrix_s=((0.7,),), local_rtt=0.7), 0.7),
+        (Topology(model="matrix", matrix_s=((0.7,),)), 0.7),
+        (Topology(model="transit-stub", transit_stub=TransitStub(last_hop=0.7)), 1.4),
+    ],
+)
+def test_least_delay_is_what_the_table_says(topology: Topology, at_one_place: float) -> None:
+    assert topology.build(3).latency_s(5, 5) == pytest.approx(at_one_place)
+
+
+@pytest.mark.parametrize(
+    ("topology", "longest"),
+    [(Topology(side_s=0.5), 0.5 * math.sqrt(2)), (Topology(model="sphere", half_turn=0.5), 0.5)],
+)
+def test_longest_delay_is_what_the_table_says(topology: Topology, longest: float) -> None:
+    model = topology.build(3)
+    delays = [model.latency_s(a, b) for a, b in itertools.combinations(range(100), 2)]
+    assert 0.85 * longest < max(delays) <= longest + 0.001
 
 
 @pytest.mark.parametrize(
