@@ -174,6 +174,8 @@ def test_loss_hits_the_chosen_paths_for_the_time_given() -> None:
 def test_impairments_add_up_as_independent_causes() -> None:
     both = Impairment(loss=0.5, clog=0.1, clog_longest_s=1.0).combined(Impairment(loss=0.5, duplication=0.2))
     assert both == Impairment(loss=0.75, duplication=0.2, clog=0.1, clog_longest_s=1.0)
+    idle, late = Impairment(reorder_delay_s=9.0), Impairment(reordering=0.1, reorder_delay_s=0.1)
+    assert idle.combined(late) == late.combined(idle) == late, "how long counts only for what happens"
     world = meshed(2, EXACT.model_copy(update={"loss": 0.5}))
     world.network.impair(Impairment(loss=0.5), Scope())
     for _ in range(1000):

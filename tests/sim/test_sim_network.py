@@ -267,7 +267,11 @@ def test_cut_that_heals_in_time(mode: str) -> None:
     say(world, 0, 1, "after")
     world.run_for(60.0)
     assert world.nodes[1].node.texts() == (["after"] if mode == "drop" else ["during", "after"])
-    assert world.nodes[0].node.downs == []
+    assert world.nodes[0].node.downs == [] and not world.network.stalled
+    world.partition([world.nodes[0]], [world.nodes[1]])
+    say(world, 0, 1, "in vain")
+    world.run_for(60.0)
+    assert len(world.nodes[0].node.downs) == 1 and not world.network.stalled, "closed links are forgotten"
 
 
 def test_cut_that_lasts_ends_the_link_and_refuses_new_ones() -> None:
@@ -382,6 +386,12 @@ def test_paused_node_handles_everything_once_resumed() -> None:
     assert node.node.texts() == ["a", "b"]
     assert fired == [begun], "the timer that another one cancelled first never fired"
     assert world.nodes[0].node.downs == []
+    world.pause(node)
+    say(world, 0, 1, "c")
+    world.run_for(1.0)
+    world.resume(node)
+    world.run_for(1.0)
+    assert node.node.texts() == ["a", "b", "c"], "nothing twice"
 
 
 def test_what_waited_for_a_paused_node_comes_before_what_arrives_as_it_is_resumed() -> None:
