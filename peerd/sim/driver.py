@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from peerd.node import Node
 
 BACKLOG_MAX: Final = 100_000
-"""Events kept for a paused node; its socket buffers are not endless either."""
+"""Over this many events, a paused node gets no more messages; its socket buffers are not endless either."""
 
 LINKS_SWEEP_S: Final = 60.0
 """How often a node looks for such links at most."""
@@ -162,10 +162,14 @@ class SimDriver:
 
     def keep(self, function: Callable[[Any], None], argument: Any) -> None:
         """Hold an event back until the node is resumed."""
+        self._backlog.append((function, argument))
+
+    def keep_frame(self, function: Callable[[Any], None], argument: Any) -> None:
+        """The same for what peers may send without end; timers and streams are bounded, and must not get lost."""
         if len(self._backlog) >= BACKLOG_MAX:
             self.network.count_drop("backlog_full")
-            return
-        self._backlog.append((function, argument))
+        else:
+            self.keep(function, argument)
 
     def pause(self) -> None:
         """SIGSTOP."""
@@ -174,13 +178,13 @@ class SimDriver:
             self.network.version += 1
 
     def resume(self) -> None:
-        """SIGCONT: what came in meanwhile is handled now, in order."""
+        """SIGCONT: what came in meanwhile is handled now, in order, before what comes in at this very instant."""
         if self.state is State.PAUSED:
             self.state = State.RUNNING
             self.network.version += 1
             kept, self._backlog = self._backlog, []
             for function, argument in kept:
-                self.engine.schedule(self.engine.now, self._timer_mark, function, argument)
+                self.engine.schedule_first(self._timer_mark, function, argument)
 
     def end(self, state: State) -> None:
         """The process (STOPPED) or the whole machine (SILENT) is gone. Peers hear of the first, not of the second."""

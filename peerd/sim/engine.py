@@ -1,10 +1,10 @@
 """The event heap, the virtual clock and the trace hash.
 
-Events are ordered by (time, sequence number), so ties are first in, first out. An entry is a plain tuple
-``(time, sequence, mark, function, argument)`` and the loop calls ``function(argument)``: no closure and no object for
-each event. The mark is ``node index << 32 | what`` where ``what`` is a CRC-32 of the event's content; times and marks
-go into a BLAKE2b hash, so two runs agree on their hash only if every event hit the same node at the same time with the
-same bytes.
+Events are ordered by (time, sequence number), so ties are first in, first out, but for `Engine.schedule_first`. An
+entry is a plain tuple ``(time, sequence, mark, function, argument)`` and the loop calls ``function(argument)``: no
+closure and no object for each event. The mark is ``node index << 32 | what`` where ``what`` is a CRC-32 of the event's
+content; times and marks go into a BLAKE2b hash, so two runs agree on their hash only if every event hit the same node
+at the same time with the same bytes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ SOON_MAX: Final = 1_000_000
 """Callbacks that one event may cause in the same instant; more is a loop that never ends."""
 COMPACT_MIN: Final = 4096
 """Fewer cancelled timers than this are not worth rebuilding the heap for."""
+
+FIRST_SEQUENCE: Final = -(1 << 62)
+"""Where the sequence of events begins that go before others of their instant."""
 
 NODE_SHIFT: Final = 32
 NO_NODE: Final = (1 << 31) - 1
@@ -78,6 +81,7 @@ class Engine:
 
     __slots__ = (
         "_cancelled",
+        "_first_sequence",
         "_hash",
         "_is_running",
         "_marks",
@@ -111,6 +115,7 @@ class Engine:
         """Which chunk of `CHECKPOINT_EVENTS` events to keep for `chunk`, counted from 0."""
         self.kept: list[tuple[float, int]] = []
         self._cancelled = 0
+        self._first_sequence = FIRST_SEQUENCE
         self._times = array("d")
         self._marks = array("Q")
         self._hash = hashlib.blake2b(digest_size=16)
@@ -122,6 +127,11 @@ class Engine:
         """Call ``function(argument)`` at a virtual time, not before now."""
         self.sequence += 1
         heapq.heappush(self.heap, (max(time_s, self.now), self.sequence, mark, function, argument))
+
+    def schedule_first(self, mark: int, function: Callable[[Any], object], argument: Any) -> None:
+        """Call ``function(argument)`` now, as an event before all that `schedule` put at this instant."""
+        self._first_sequence += 1
+        heapq.heappush(self.heap, (self.now, self._first_sequence, mark, function, argument))
 
     def call_later(
         self, delay_s: float, mark: int, callback: Callable[[], None], gate: Callable[[Timer], None]

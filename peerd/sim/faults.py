@@ -6,13 +6,19 @@ A path is an ordered pair of node indices; the way back is another path. Nothing
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 Cut = Callable[[int, int], bool]
 """Whether nothing gets from the first node to the second."""
 Direction = Literal["both", "in", "out"]
+
+CERTAIN: Final = math.nextafter(1.0, 0.0)
+"""Nothing is quite certain: what is always lost never arrives, and a path that always stops has no next stop."""
+LOSSES_MAX: Final = 1000
+"""A message lost so often has come late enough for everybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,15 @@ class Impairment:
 
 
 def _either(a: float, b: float) -> float:
-    return a if not b else b if not a else 1.0 - (1.0 - a) * (1.0 - b)
+    return a if not b else b if not a else min(1.0 - (1.0 - a) * (1.0 - b), CERTAIN)
+
+
+def times_lost(loss: float, draw: Callable[[], float]) -> int:
+    """How often one message is lost before it gets through. Draws once more than that, unless it gives up."""
+    for times in range(LOSSES_MAX):
+        if draw() >= loss:
+            return times
+    return LOSSES_MAX
 
 
 def between_groups(groups: Iterable[Iterable[int]], *, is_one_way: bool = False) -> Cut:

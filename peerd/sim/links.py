@@ -20,7 +20,7 @@ from peerd import limits
 from peerd.errors import PeerMisbehaved
 from peerd.messages import PeerRef
 from peerd.sim.engine import mark_of
-from peerd.sim.faults import Impairment
+from peerd.sim.faults import Impairment, times_lost
 from peerd.sim.network import (
     CONNECT_RETRY_S,
     CONNECT_TIMEOUT_S,
@@ -66,6 +66,7 @@ class Link:
         "_mark",
         "_network",
         "_port",
+        "_s_per_byte",
         "_twin",
         "_version",
         "peer",
@@ -88,6 +89,7 @@ class Link:
         self._is_impaired = False
         self._impairment: Impairment | None = None
         self._mark = target_port.mark
+        self._s_per_byte = 0.0
         self._last_arrival = 0.0
         self._version = -1
         self._twin: Link | None = None
@@ -159,10 +161,8 @@ class Link:
             if not is_stream:
                 network.count_drop("loss")
                 return
-            again_s = max(RETRANSMIT_S, 2 * self._latency_s)
-            arrival += again_s
-            while draw() < impairment.loss:
-                arrival += again_s
+            losses = 1 + times_lost(impairment.loss, draw)
+            arrival += losses * max(RETRANSMIT_S, 2 * self._latency_s)
         if impairment.reordering and draw() < impairment.reordering:
             late = arrival + impairment.reorder_delay_s * draw()
             if not is_stream:  # what follows does not wait for it
@@ -196,13 +196,13 @@ class Link:
         if per_byte:
             now = self._engine.now
             ready = port.down_free_at + size * per_byte
-            alone = now + size * (per_byte - self._port.up_s_per_byte)  # its first byte came earlier
+            alone = now + size * (per_byte - self._s_per_byte)  # its first byte came earlier
             if ready < alone:
                 ready = alone
             if ready < now:
                 ready = now
             port.down_free_at = ready
-            if ready - now > DOWNLINK_WAIT_MIN_S or port.deferred_until > now:
+            if ready - now > DOWNLINK_WAIT_MIN_S or port.deferred_until >= now:
                 port.deferred_until = ready
                 self._engine.schedule(ready, self._mark | CHECK_MARK, self._read, frame)
                 return
@@ -229,7 +229,7 @@ class Link:
             except PeerMisbehaved as error:
                 target.misbehaved(self._port.peer, error)
         elif target.state == State.PAUSED:
-            target.keep(self._read, frame)
+            target.keep_frame(self._read, frame)
         else:
             network.count_drop("target_down")
 
@@ -309,6 +309,7 @@ class Link:
         self._impairment = self._network.impairment(self._port, self.target_port)
         has_rate = config.link_bytes_per_s is not None
         self._is_impaired = self._impairment is not None or has_rate or not config.is_fifo
+        self._s_per_byte = self._network.s_per_byte(self._port)
 
     def _refresh_impaired(self, target: SimDriver) -> bool:
         """Dead, or cut at least one way. With only the way back cut, data arrive but are never acknowledged."""
@@ -350,8 +351,16 @@ class Link:
         self._is_checked = True
         network = self._network
         is_reset = self._is_reset_by_peer()
-        wait_s = network.rtt_s(self._port, self.target_port) if is_reset else SEND_TIMEOUT_S
-        network.engine.schedule(network.engine.now + wait_s, mark_of(self._port.index, CHECK_MARK), self._check)
+        due = self._gives_up_at
+        if is_reset:
+            due = network.engine.now + network.rtt_s(self._port, self.target_port)
+        network.engine.schedule(due, mark_of(self._port.index, CHECK_MARK), self._check)
+
+    @property
+    def _gives_up_at(self) -> float:
+        """When what was not acknowledged first will have waited for too long."""
+        since = self._network.engine.now if self._blocked_since is None else self._blocked_since
+        return since + SEND_TIMEOUT_S
 
     def _is_reset_by_peer(self) -> bool:
         """Whether a kernel at the other end answers, and knows nothing of this connection."""
@@ -362,15 +371,18 @@ class Link:
         return self.target_port.state is not State.SILENT
 
     def _check(self, _: None) -> None:
-        self._is_checked = False
         if self.state is not LinkState.OPEN or not self.source.is_alive:
             return
-        if self._refresh() and self._version == self._network.paths_version:
-            return  # healed
+        is_healed = self._refresh() and self._version == self._network.paths_version
+        self._is_checked = False
+        if is_healed:
+            return
         if self._is_reset_by_peer():
             self._down("reset")
-        elif self._blocked_since is not None and self._network.engine.now - self._blocked_since >= SEND_TIMEOUT_S:
+        elif self._network.engine.now >= self._gives_up_at:
             self._down("timeout")
+        else:
+            self._check_later()
 
     def reset_by_peer(self, peer_link: Link | None) -> None:
         """The process at the other end ended: its FIN or RST comes behind what it had sent (``peer_link``)."""

@@ -20,7 +20,7 @@ from peerd.errors import Bug
 from peerd.messages import PeerRef
 from peerd.sim.clock import Clock
 from peerd.sim.engine import NO_NODE, Engine, mark_of
-from peerd.sim.faults import Cut, Impairment, Scope, between_groups
+from peerd.sim.faults import Cut, Impairment, Scope, between_groups, times_lost
 from peerd.sim.latency import EuclideanLatency, LatencyModel
 from peerd.sim.rng import fork
 from peerd.sim.tables import Bytes, Probability, Rate, Seconds, Table
@@ -334,7 +334,7 @@ class Network:
         longest_s = impairment.clog_longest_s
         begin, until = self._stops.get(path, (0.0, now - longest_s))
         while until <= now:
-            begin = until - math.log(1.0 - source.draw()) / -math.log(1.0 - impairment.clog)
+            begin = until - math.log(1.0 - source.draw()) / -math.log1p(-impairment.clog)
             until = begin + longest_s * source.draw()
         self._stops[path] = begin, until
         return until if begin <= now else 0.0
@@ -348,8 +348,9 @@ class Network:
                 continue
             if impairment.clog:
                 wait_s = max(wait_s, self.stopped_until(one, other, impairment) - self.engine.now)
-            while source.draw() < impairment.loss:
-                wait_s = max(wait_s, 0.0) + CONNECT_RETRY_S
+            losses = times_lost(impairment.loss, source.draw)
+            if losses:
+                wait_s = max(wait_s, 0.0) + losses * CONNECT_RETRY_S
         return self.rtt_s(source, target) + max(wait_s, 0.0)
 
     def through_link(self, source: Port, target: Port, departure: float, size: int) -> float:
@@ -362,6 +363,11 @@ class Network:
         ready = max(self._links_free_at.get(path, 0.0) + size / rate, alone)
         self._links_free_at[path] = ready
         return ready
+
+    def s_per_byte(self, source: Port) -> float:
+        """The pace at which bytes come out of a path from ``source``: its uplink's or its own, the slower one."""
+        rate = self.config.link_bytes_per_s
+        return source.up_s_per_byte if rate is None else max(source.up_s_per_byte, 1.0 / rate)
 
     def clogged_until(self, source: Port, target: Port) -> float:
         """Virtual time before which nothing new arrives from ``source``; 0 when it never was clogged."""

@@ -24,6 +24,7 @@ from peerd.sim.fault_actions import FAULTS, AnyFault
 from peerd.sim.network import NetworkConfig
 from peerd.sim.tables import NODES_MAX, Action, Seconds, Selection, Table
 from peerd.sim.topology import FOLDER, Topology
+from peerd.sim.topology_graph import TransitStub
 from peerd.swap.config import SwapConfig
 
 SCENARIO_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -287,6 +288,7 @@ _ACTIONS: Final[dict[str, type[BaseModel]]] = {
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "network": NetworkConfig,
     "topology": Topology,
+    "transit_stub": TransitStub,
     "overlay": OverlayConfig,
     "swap": SwapConfig,
     "groups": GroupsConfig,

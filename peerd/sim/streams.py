@@ -17,6 +17,7 @@ from peerd.driver import StreamHandler
 from peerd.errors import Bug, ProtocolError
 from peerd.messages import PeerRef
 from peerd.sim.engine import mark_of
+from peerd.sim.faults import times_lost
 from peerd.sim.network import CONNECT_RETRY_S, CONNECT_TIMEOUT_S, RETRANSMIT_S, SEND_TIMEOUT_S, Port, State
 
 if TYPE_CHECKING:
@@ -135,7 +136,9 @@ class SimStream:
         port, engine = self._port, self._engine
         departure = port.up_free_at = max(port.up_free_at, engine.now) + size * port.up_s_per_byte
         through = self._network.through_link(port, self._peer_port, departure, size)
-        self._last_arrival = arrival = max(through + self._delay_s(), self._last_arrival)
+        delay_s = self._delay_s()
+        arrival = max(max(through, self._stopped_until()) + delay_s, self._last_arrival)
+        self._last_arrival = arrival
         engine.schedule(departure, mark_of(port.index, SENT_MARK), self._departed, size)
         view = piece[0]
         sample = view[:PIECE_SAMPLE_BYTES] if view is not None else b""
@@ -145,16 +148,22 @@ class SimStream:
         """TCP repairs what the path does: all of it is delay, also for what is behind."""
         network, port = self._network, self._port
         delay_s = self._latency_s * (1.0 + network.config.jitter * port.draw())
-        stopped_until = network.clogged_until(port, self._peer_port)
         impairment = network.impairment(port, self._peer_port)
         if impairment is not None:
-            while impairment.loss and port.draw() < impairment.loss:
-                delay_s += max(RETRANSMIT_S, 2 * self._latency_s)
+            if impairment.loss:
+                delay_s += times_lost(impairment.loss, port.draw) * max(RETRANSMIT_S, 2 * self._latency_s)
             if impairment.reordering and port.draw() < impairment.reordering:
                 delay_s += impairment.reorder_delay_s * port.draw()
-            if impairment.clog:
-                stopped_until = max(stopped_until, network.stopped_until(port, self._peer_port, impairment))
-        return delay_s + max(stopped_until - self._engine.now, 0.0)
+        return delay_s
+
+    def _stopped_until(self) -> float:
+        """Virtual time before which nothing sets out on the path, as it is clogged; in the past, unless it is."""
+        network, port = self._network, self._port
+        impairment = network.impairment(port, self._peer_port)
+        stopped_until = network.clogged_until(port, self._peer_port)
+        if impairment is None or not impairment.clog:
+            return stopped_until
+        return max(stopped_until, network.stopped_until(port, self._peer_port, impairment))
 
     def _take_piece(self) -> Piece:
         view, size = self._queue.popleft()
@@ -214,7 +223,7 @@ class SimStream:
         port, engine = self._port, self._engine
         if port.down_s_per_byte:
             size, now = piece[1], engine.now
-            alone = now + size * (port.down_s_per_byte - self._peer_port.up_s_per_byte)
+            alone = now + size * (port.down_s_per_byte - self._network.s_per_byte(self._peer_port))
             ready = max(port.down_free_at + size * port.down_s_per_byte, alone, now)
             port.down_free_at = ready
             if ready > now:
@@ -228,9 +237,12 @@ class SimStream:
         if driver.state is State.PAUSED:
             driver.keep(self._read, piece)
             return
-        if driver.state is not State.RUNNING or self.state is not StreamState.OPEN:
+        if driver.state is not State.RUNNING or self.state is StreamState.CLOSED:
             return
         view, size = piece
+        if self.state is StreamState.CLOSING:  # thrown away, so that two ends that both close do not wait for ever
+            self._acknowledge(size)
+            return
         self._network.stream_bytes += size
         try:
             if view is None:
@@ -241,6 +253,9 @@ class SimStream:
             self._fail(error.reason, "reset")
             driver.misbehaved(self.peer, error)
             return
+        self._acknowledge(size)
+
+    def _acknowledge(self, size: int) -> None:
         if self._twin is not None:
             self._twin._acknowledged(size)
 
@@ -258,13 +273,22 @@ class SimStream:
 
     def _finish(self) -> None:
         """Everything written has left: say so to both ends."""
-        twin = self._twin
-        if twin is not None:
-            due = max(self._engine.now + self._latency_s, self._last_arrival)
-            # behind the last piece, which may have to wait for the downlink
-            due = max(due, self._peer_port.down_free_at)
-            self._engine.schedule(due, mark_of(self._peer_port.index, END_MARK), twin._end_soon, None)
+        self._send_end(self._engine.now + SEND_TIMEOUT_S)
         self._ended(None)
+
+    def _send_end(self, deadline: float) -> None:
+        """This end need not wait: its kernel repeats what a cut path does not carry, until it gives up."""
+        twin, engine, network = self._twin, self._engine, self._network
+        if twin is None:
+            return
+        if self._driver.state is not State.SILENT and not network.is_cut(self._port, self._peer_port):
+            due = max(max(engine.now, self._stopped_until()) + self._latency_s, self._last_arrival)
+            engine.schedule(due, mark_of(self._peer_port.index, END_MARK), twin._end_arrived)
+        elif engine.now < deadline:
+            retry_at = min(engine.now + STALL_RETRY_S, deadline)
+            engine.schedule(retry_at, mark_of(self._port.index, END_MARK), self._send_end, deadline)
+        else:
+            twin._ended("timeout")
 
     def _fail(self, reason: str, reason_there: str) -> None:
         if self.state is StreamState.CLOSED:
@@ -288,12 +312,19 @@ class SimStream:
         self._queue.clear()
         self._tell_twin("reset", max(self._engine.now + self._latency_s, self._last_arrival))
 
-    def _end_soon(self, reason: str | None) -> None:
-        """An end of stream stays behind pieces that a paused node has not read."""
-        if self._driver.state is State.PAUSED:
-            self._driver.keep(self._end_soon, reason)
+    def _end_arrived(self, _: None) -> None:
+        """An end of stream stays behind pieces that wait for the downlink, or for a paused node to read them."""
+        ready = self._port.down_free_at
+        if ready > self._engine.now:
+            self._engine.schedule(ready, mark_of(self._port.index, END_MARK), self._end_read)
         else:
-            self._ended(reason)
+            self._end_read(None)
+
+    def _end_read(self, _: None) -> None:
+        if self._driver.state is State.PAUSED:
+            self._driver.keep(self._end_read, None)
+        else:
+            self._ended(None)
 
     def _ended(self, reason: str | None) -> None:
         if self.state is StreamState.CLOSED:
@@ -316,8 +347,8 @@ def open_stream(driver: SimDriver, peer: PeerRef, handler: StreamHandler) -> Non
     if target is None or target is driver.port or target.peer.id != peer.id:
         engine.schedule(engine.now + CONNECT_RETRY_S, mark, failed, "refused")
         return
-    rtt_s = network.rtt_s(driver.port, target)
-    accept_at = engine.now + 0.5 * rtt_s + network.handshake_s(driver.port, target)
+    rtt_s, back_s = network.rtt_s(driver.port, target), network.latency_s(target, driver.port)
+    accept_at = engine.now + network.latency_s(driver.port, target) + network.handshake_s(driver.port, target)
     deadline = engine.now + 1.5 * rtt_s + CONNECT_TIMEOUT_S
     if accept_at > deadline:
         engine.schedule(deadline, mark, failed, "timeout")
@@ -333,23 +364,19 @@ def open_stream(driver: SimDriver, peer: PeerRef, handler: StreamHandler) -> Non
             else:
                 engine.schedule(min(engine.now + CONNECT_RETRY_S, deadline), mark, accept)
         elif other is None or other.node is None or target.state is State.STOPPED:
-            engine.schedule(engine.now + 0.5 * rtt_s, mark, failed, "refused")
+            engine.schedule(engine.now + back_s, mark, failed, "refused")
         else:
-            _join_ends(driver, other, handler, rtt_s)
+            _join_ends(driver, other, handler, back_s)
 
     engine.schedule(accept_at, mark_of(target.index, OPEN_MARK), accept)
 
 
-def _join_ends(driver: SimDriver, other: SimDriver, handler: StreamHandler, rtt_s: float) -> None:
+def _join_ends(driver: SimDriver, other: SimDriver, handler: StreamHandler, back_s: float) -> None:
     assert other.node is not None
     there = SimStream(other, driver.port, other.node.stream_accepted(driver.peer))
     here = SimStream(driver, other.port, handler)
     here._twin, there._twin = there, here
 
-    def opened(_: Any) -> None:
-        if here.state is not StreamState.CLOSED:
-            driver.run(lambda: handler.opened(here))
-
-    engine = driver.engine
-    engine.schedule(engine.now + 0.5 * rtt_s, mark_of(driver.port.index, OPEN_MARK), opened)
+    engine, mark = driver.engine, mark_of(driver.port.index, OPEN_MARK)
+    engine.schedule(engine.now + back_s, mark, driver.run, lambda: handler.opened(here))
     there.handler.opened(there)

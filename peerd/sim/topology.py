@@ -17,6 +17,8 @@ FOLDER: Final = "folder"
 
 
 def _beside_scenario(path: str, info: ValidationInfo) -> str:
+    if "\0" in path:
+        raise ValueError("no file has a NUL in its name")
     folder = info.context.get(FOLDER) if isinstance(info.context, dict) else None
     return str(Path(folder) / path) if folder is not None and path else path
 

@@ -23,6 +23,8 @@ from peerd.sim.tables import Seconds, Table
 
 ROUTERS_MAX: Final = 20_000
 FILE_BYTES_MAX: Final = 64 << 20
+LENGTH_MAX: Final = 1e30
+"""A longer link could make a path too long for single precision, and a mean below its inverse one too short."""
 SAMPLE: Final = 64
 """Routers whose paths to all others stand for the mean of a graph."""
 
@@ -82,13 +84,16 @@ class _Stub:
 
 
 class TransitStubLatency:
-    """Nodes at random stub routers. Stub domains are generated when a node is first asked for in them."""
+    """Nodes at random stub routers.
+
+    Stub domains are generated, and ways through the core computed, when a node there is first asked for.
+    """
 
     def __init__(self, seed: int, shape: TransitStub) -> None:
         self._seed = seed
         self._shape = shape
-        core = _core(shape, fork(seed, "transit"))
-        self._transit = [array("d", shortest_paths(core, router)) for router in range(len(core))]
+        self._core = _core(shape, fork(seed, "transit"))
+        self._rows: dict[int, array[float]] = {}
         self._stubs: dict[int, _Stub] = {}
         self._places: dict[int, tuple[int, int]] = {}
 
@@ -98,7 +103,7 @@ class TransitStubLatency:
         if place is None:
             shape = self._shape
             generator = fork(self._seed, "router", index)
-            stub = generator.randrange(len(self._transit) * shape.stubs)
+            stub = generator.randrange(len(self._core) * shape.stubs)
             place = self._places[index] = stub, generator.randrange(shape.stub_routers)
         return place
 
@@ -108,6 +113,13 @@ class TransitStubLatency:
             stub = self._stubs[number] = _Stub(self._shape, fork(self._seed, "stub", number))
         return stub
 
+    def across(self, router: int, other: int) -> float:
+        """The way through the core."""
+        row = self._rows.get(router)
+        if row is None:
+            row = self._rows[router] = array("d", shortest_paths(self._core, router))
+        return row[other]
+
     def latency_s(self, source: int, target: int) -> float:
         """Along the shortest path, with the last hop at both ends."""
         # in order of place, so that there and back are the same number
@@ -116,7 +128,7 @@ class TransitStubLatency:
         if stub_a == stub_b:
             return ends_s + self._stub(stub_a).inside[router_a][router_b]
         stubs = self._shape.stubs
-        across_s = self._transit[stub_a // stubs][stub_b // stubs]
+        across_s = self.across(stub_a // stubs, stub_b // stubs)
         return ends_s + self._stub(stub_a).up[router_a] + across_s + self._stub(stub_b).up[router_b]
 
 
@@ -174,9 +186,11 @@ class RouterLatency:
         size = len(graph)
         sample = fork(seed, "sample").sample(range(size), min(SAMPLE, size))
         total = math.fsum(math.fsum(shortest_paths(graph, router)) for router in sample)
-        if not 0 < total < math.inf:
-            raise ConfigError("not every router can reach every other, or all distances are 0", key="topology.file")
-        self._unit_s = mean_rtt_s / 2 / (total / (len(sample) * (size - 1)))
+        mean = total / (len(sample) * (size - 1))
+        if not 1 / LENGTH_MAX < mean < math.inf:
+            message = "not every router can reach every other, or all distances are 0 or next to it"
+            raise ConfigError(message, key="topology.file")
+        self._unit_s = mean_rtt_s / 2 / mean
 
     def router(self, index: int) -> int:
         """Where a node is."""
@@ -204,23 +218,23 @@ def read_routers(path: Path) -> Graph:
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise ConfigError(f"over {FILE_BYTES_MAX} bytes is no router graph", file=str(path))
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror or error}", file=str(path)) from None
     except UnicodeDecodeError:
         raise ConfigError("not UTF-8 text", file=str(path)) from None
     rows = [(f"line {number}", line.split()) for number, line in enumerate(lines, start=1) if line.strip()]
-    routers, links = _fields(rows, 0, (int, int), path) if rows else (0, 0)
+    routers, links = map(int, _fields(rows, 0, (int, int), path)) if rows else (0, 0)
     if not 2 <= routers <= ROUTERS_MAX:
-        raise ConfigError(f"{routers:g} routers; expected 2 to {ROUTERS_MAX}", file=str(path))
-    if len(rows) != 1 + routers + links:
-        message = f"{len(rows)} lines; the first one promises {routers:g} routers and {links:g} links"
+        raise ConfigError(f"{routers} routers; expected 2 to {ROUTERS_MAX}", file=str(path))
+    if links < 0 or len(rows) != 1 + routers + links:
+        message = f"{len(rows)} lines; the first one promises {routers} routers and {links} links"
         raise ConfigError(message, file=str(path))
-    graph: list[list[tuple[int, float]]] = [[] for _ in range(int(routers))]
-    for number in range(1 + int(routers), len(rows)):
+    graph: list[list[tuple[int, float]]] = [[] for _ in range(routers)]
+    for number in range(1 + routers, len(rows)):
         a, b, length = _fields(rows, number, (int, int, float), path)
-        if not (0 <= a < routers and 0 <= b < routers and 0 <= length < math.inf):
-            message = f"expected two routers from 0 to {routers - 1:g} and a length, 0 or more"
+        if not (0 <= a < routers and 0 <= b < routers and 0 <= length <= LENGTH_MAX):
+            message = f"expected two routers from 0 to {routers - 1} and a length from 0 to {LENGTH_MAX:g}"
             raise ConfigError(message, file=str(path), key=rows[number][0])
         _link(graph, int(a), int(b), length)
     return graph

@@ -131,7 +131,7 @@ def filled(rows: Sequence[Sequence[float]]) -> list[array[float]]:
             raise ConfigError("no round-trip time between any two sites", key="topology.file")
         middle = median(measured)
         for a, b in gaps:
-            ways = [x + y for c, (x, y) in enumerate(zip(known[a], known[b], strict=True)) if c not in (a, b)]
+            ways = [x + y for x, y in zip(known[a], known[b], strict=True)]  # by way of a or b: not a number
             result[a][b] = result[b][a] = min((way for way in ways if not math.isnan(way)), default=middle)
     for site in range(size):
         if math.isnan(result[site][site]):
@@ -149,7 +149,9 @@ def read_sites(path: Path, number: int = 0) -> Sites:
             raise ConfigError(f"over {FILE_BYTES_MAX} bytes is no latency file", file=str(path))
         if path.suffix == ".npz":
             return _read_archive(path, number)
-        return parse_sites(path.read_text("utf-8"), str(path))
+        if number:
+            raise ConfigError(f"no slice {number}: a text file has one, 0", file=str(path), key="topology.slice")
+        return parse_sites(path.read_text("utf-8-sig"), str(path))  # some editors begin a file with a byte order mark
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror or error}", file=str(path)) from None
     except UnicodeDecodeError:
@@ -181,7 +183,7 @@ def _sites(rows: list[list[float]], names: tuple[str, ...], weights: list[float]
     size = len(rows)
     if not size:
         raise ConfigError("no rows of round-trip times", file=file)
-    is_triangle = size > 1 and len(rows[0]) == 1
+    is_triangle = len(rows[0]) == 1
     for number, row in enumerate(rows, start=1):
         wanted = number if is_triangle else size
         if len(row) != wanted:
@@ -189,8 +191,8 @@ def _sites(rows: list[list[float]], names: tuple[str, ...], weights: list[float]
             raise ConfigError(f"{len(row)} values in row {number}; expected {shape}", file=file)
     if names and len(names) != size:
         raise ConfigError(f"{len(names)} sites are named and there are {size} rows", file=file, key="sites")
-    if weights is not None and (len(weights) != size or sum(weights) <= 0):
-        raise ConfigError(f"expected {size} weights, 0 or more, not all 0", file=file, key="weights")
+    if weights is not None and not (len(weights) == size and 0 < sum(weights) < math.inf):
+        raise ConfigError(f"expected {size} weights, 0 or more, not all 0 nor infinite", file=file, key="weights")
     missing = [math.nan] * size
     return Sites([array("d", (row + missing)[:size]) for row in rows], names, tuple(weights) if weights else None)
 
@@ -219,23 +221,26 @@ def _read_archive(path: Path, number: int) -> Sites:
         message = 'a .npz file needs NumPy: install the extra "lab" (pip install "peerd[lab]"), or use the text format'
         raise ConfigError(message, file=str(path)) from None
     try:
-        with numpy.load(path, allow_pickle=False) as archive:
-            tables = {name: archive[name] for name in ("rtt", "avg", "names", "pop") if name in archive}
-    except (ValueError, EOFError, KeyError, importlib.import_module("zipfile").BadZipFile) as error:
+        with path.open("rb") as file, numpy.load(file, allow_pickle=False) as archive:
+            tables = {name: numpy.asarray(archive[name]) for name in ("rtt", "avg", "names", "pop") if name in archive}
+        for name in tables.keys() - {"names"}:  # of integers and floats, and of nothing else
+            tables[name] = tables[name].astype("float64", casting="same_kind")
+    except OSError:
+        raise
+    except Exception as error:  # whatever zipfile, zlib, NumPy and its parser of headers make of a damaged file
         raise ConfigError(f"not a NumPy archive of plain arrays: {error}", file=str(path)) from None
     values = tables.get("rtt", tables.get("avg"))
     if values is None:
         raise ConfigError('expected an array "rtt" or "avg"', file=str(path))
-    if values.ndim == 3:
-        if not 0 <= number < len(values):
-            raise ConfigError(f"no slice {number}: there are {len(values)}", file=str(path), key="topology.slice")
-        values = values[number]
+    slices = values if values.ndim == 3 else values[None]
+    if not 0 <= number < len(slices):
+        raise ConfigError(f"no slice {number}: there are {len(slices)}", file=str(path), key="topology.slice")
+    values = slices[number]
     if values.ndim != 2 or values.shape[0] != values.shape[1] or not 0 < len(values) <= SITES_MAX:
         raise ConfigError(f"an array of shape {values.shape} is no latency matrix", file=str(path))
-    values = values.astype("float64")
     if bool((values < 0).any()) or bool((values > RTT_MAX_MS).any()):
         raise ConfigError(f"round-trip times are from 0 to {RTT_MAX_MS:g} ms", file=str(path))
-    names = tuple(str(name) for name in tables.get("names", ()))
-    people = tables.get("pop")
-    weights = None if people is None else [max(value, 0.0) if value == value else 0.0 for value in people.tolist()]
+    names = tuple(map(str, tables["names"].reshape(-1))) if "names" in tables else ()
+    people = tables["pop"].reshape(-1).tolist() if "pop" in tables else None
+    weights = None if people is None else [max(value, 0.0) if value == value else 0.0 for value in people]
     return _sites(values.tolist(), names, weights, str(path))

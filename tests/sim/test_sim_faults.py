@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+import math
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, strategies as st
@@ -173,6 +174,8 @@ def test_loss_hits_the_chosen_paths_for_the_time_given() -> None:
 def test_impairments_add_up_as_independent_causes() -> None:
     both = Impairment(loss=0.5, clog=0.1, clog_longest_s=1.0).combined(Impairment(loss=0.5, duplication=0.2))
     assert both == Impairment(loss=0.75, duplication=0.2, clog=0.1, clog_longest_s=1.0)
+    idle, late = Impairment(reorder_delay_s=9.0), Impairment(reordering=0.1, reorder_delay_s=0.1)
+    assert idle.combined(late) == late.combined(idle) == late, "how long counts only for what happens"
     world = meshed(2, EXACT.model_copy(update={"loss": 0.5}))
     world.network.impair(Impairment(loss=0.5), Scope())
     for _ in range(1000):
@@ -222,6 +225,51 @@ def test_clogs_stop_a_path_and_keep_order() -> None:
     # stops of 2 s on average, 1 / 0.223 s apart: 2 / (2 + 4.48) of the time
     assert 0.2 < stopped < 0.42 and max(delays) <= 4.0 + LATENCY_S
     assert not world.nodes[0].node.downs
+
+
+@pytest.mark.parametrize(("clog", "longest_s"), [(0.2, 4.0), (0.9, 2.0)])
+def test_paths_may_be_stopped_when_first_asked_about(clog: float, longest_s: float) -> None:
+    """Stops are there whether or not anybody looks: the share of stopped paths is that of stopped time."""
+    network, impairment = trivial_world(60).network, Impairment(clog=clog, clog_longest_s=longest_s)
+    pairs = list(itertools.permutations(network.ports, 2))
+    network.engine.now = 1000.0
+    stopped = sum(network.stopped_until(a, b, impairment) > network.engine.now for a, b in pairs) / len(pairs)
+    gap_s = 1 / -math.log(1 - clog)
+    assert stopped == pytest.approx(longest_s / 2 / (longest_s / 2 + gap_s), abs=0.04)
+
+
+def test_heal_ends_clogs_of_both_kinds() -> None:
+    world = meshed(2)
+    world.network.clog(0, 1, 500.0)
+    world.network.impair(Impairment(clog=0.999, clog_longest_s=500.0), Scope())
+    say(world, 1, 0)
+    world.run_for(1.0)
+    assert not world.nodes[0].node.messages and world.network.is_disturbed
+    handler = NotingHandler(world.nodes[1].driver)
+    world.nodes[1].driver.open_stream(world.nodes[0].peer, handler)
+    world.run_for(20.0)
+    assert [reason for _, reason in handler.closings] == ["timeout"], "handshakes do not pass a clog"
+    world.heal()
+    assert not world.network.is_disturbed
+    world.network.impair(Impairment(clog=1e-9, clog_longest_s=1e-3), Scope())
+    say(world, 0, 1)
+    world.run_for(1.0)
+    assert len(world.nodes[1].node.messages) == 1
+    handler = NotingHandler(world.nodes[1].driver)
+    world.nodes[1].driver.open_stream(world.nodes[0].peer, handler)
+    world.run_for(1.0)
+    assert handler.opened_at is not None
+
+
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_handshakes_need_both_directions(direction: Literal["in", "out"]) -> None:
+    world = trivial_world(40)
+    world.network.impair(Impairment(loss=0.4), Scope(frozenset([0]), direction))
+    found: list[float] = []
+    for place in world.nodes[1:]:
+        place.driver.dial(world.nodes[0].peer.host, world.nodes[0].peer.port, lambda answer: found.append(world.now))
+    world.run_for(100.0)
+    assert 8 < sum(waited > 2 * RTT_S for waited in found) < 24 and len(found) == 39
 
 
 def test_handshakes_lose_syns_and_give_up_in_time() -> None:
@@ -296,12 +344,44 @@ def test_rate_of_a_link_is_for_each_pair_and_direction() -> None:
     assert times[1] == [about(one), about(one + size / 10_000)] and times[0] == times[2] == [about(one)]
 
 
-def test_rate_of_a_link_does_not_add_to_a_slower_uplink() -> None:
-    world = meshed(2, EXACT.model_copy(update={"link_bytes_per_s": 20_000, "up_bytes_per_s": 10_000}))
+@pytest.mark.parametrize(
+    "rates",
+    [(10_000, 20_000, 20_000), (20_000, 10_000, 20_000), (20_000, 20_000, 10_000), (20_000, 10_000, 10_000)],
+)
+def test_slowest_of_uplink_path_and_downlink_counts_once(rates: tuple[int, int, int]) -> None:
+    up, path, down = rates
+    changes = {"up_bytes_per_s": up, "link_bytes_per_s": path, "down_bytes_per_s": down}
+    world = meshed(2, EXACT.model_copy(update=changes))
     begun, size = world.now, 8 + 4 + 992
     say(world, 0, 1, "a" * 992)
     world.run_for(5.0)
     assert world.nodes[1].node.messages[0][0] - begun == about(size / 10_000 + LATENCY_S)
+
+    handler = NotingHandler(world.nodes[0].driver)
+    world.nodes[0].driver.open_stream(world.nodes[1].peer, handler)
+    world.run_for(1.0)
+    begun, there = world.now, world.nodes[1].node.accepted[0]
+    handler.open_stream.write_padding(size)
+    world.run_for(5.0)
+    assert there.last_at - begun == about(size / 10_000 + LATENCY_S)
+
+
+@pytest.mark.parametrize("loss_mode", ["drop", "retransmit"])
+def test_probabilities_next_to_0_and_1_are_no_trap(loss_mode: str) -> None:
+    world = meshed(3, EXACT.model_copy(update={"loss_mode": loss_mode}))
+    for probability in (1e-300, 1e-17, math.nextafter(1.0, 0.0)):
+        hopeless = Impairment(probability, probability, probability, 0.1, probability, 1e-3)
+        world.network.impair(hopeless, Scope())
+        world.network.impair(hopeless, Scope())
+        say(world, 0, 1)
+        world.nodes[1].driver.open_stream(world.nodes[2].peer, NotingHandler(world.nodes[1].driver))
+        world.run_for(1.0)
+        world.heal()
+    assert Impairment(loss=0.999999999).combined(Impairment(loss=0.999999999)).loss < 1.0
+    world.run_for(1000.0)
+    say(world, 0, 1, "whole again")
+    world.run_for(1.0)
+    assert world.nodes[1].node.texts()[-1] == "whole again"
 
 
 # Clocks

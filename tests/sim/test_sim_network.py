@@ -8,6 +8,7 @@ from peerd import limits
 from peerd.api import Priority
 from peerd.limits import LINK_UNUSED_S
 from peerd.messages import Message, PeerRef, message
+from peerd.sim import driver
 from peerd.sim.faults import Impairment, Scope
 from peerd.sim.latency import ConstantLatency
 from peerd.sim.network import CONNECT_TIMEOUT_S, RETRANSMIT_S, SEND_TIMEOUT_S, NetworkConfig, State
@@ -49,6 +50,16 @@ def test_first_message_pays_a_round_trip_more() -> None:
     say(world, 0, 1, "third")
     world.run_for(1.0)
     assert world.nodes[1].node.messages[2][0] == pytest.approx(1.0 + LATENCY_S)
+
+
+def test_what_waits_for_a_handshake_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SEND_QUEUE_BYTES_MAX", 2500)
+    world = trivial_world(2)
+    for text in ("a" * 992, "b" * 992, "c" * 992, "d"):
+        say(world, 0, 1, text)
+    world.run_for(1.0)
+    assert [text[0] for text in world.nodes[1].node.texts()] == ["a", "b", "d"]
+    assert world.network.dropped == {"queue_full": 1}
 
 
 def test_one_link_serves_both_directions() -> None:
@@ -110,6 +121,20 @@ def test_many_senders_share_the_downlink_of_one() -> None:
     world.run_for(5.0)
     arrivals = [time - begun for time, _, _ in world.nodes[0].node.messages]
     assert arrivals == pytest.approx([LATENCY_S + number * 0.1004 for number in (1, 2, 3)], abs=1e-3)
+
+
+def test_short_message_does_not_overtake_one_that_gets_in_at_that_instant() -> None:
+    def arrivals(third_at: float | None) -> list[tuple[float, str]]:
+        world = connected(2, network=NetworkConfig(up_bytes_per_s=None, down_bytes_per_s=1e6, jitter=0.0))
+        say(world, 0, 1, "a" * 992)
+        say(world, 0, 1, "b" * 992)
+        if third_at is not None:
+            world.after(third_at - world.now, lambda: say(world, 0, 1, "c"))
+        world.run_for(1.0)
+        return [(time, str(getattr(words, "text", ""))[0]) for time, _, words in world.nodes[1].node.messages]
+
+    second_in = arrivals(None)[1][0]
+    assert [text for _, text in arrivals(second_in - LATENCY_S)] == ["a", "b", "c"]
 
 
 def test_loss_drops_and_counts() -> None:
@@ -178,6 +203,33 @@ def test_silent_death_is_noticed_only_by_who_sends() -> None:
     assert world.nodes[2].node.downs == [(about(begun + CONNECT_TIMEOUT_S), world.nodes[1].peer, "timeout")]
 
 
+def test_send_timeout_is_the_same_at_any_time() -> None:
+    """The sum of the time and of the timeout is rounded, now up, now down."""
+    for number in range(40):
+        world = connected(2)
+        world.run_for(0.1771 * number)
+        world.silence(world.nodes[1])
+        begun = world.now
+        say(world, 0, 1)
+        world.run_for(60.0)
+        assert world.nodes[0].node.downs == [(about(begun + SEND_TIMEOUT_S), world.nodes[1].peer, "timeout")]
+
+
+def test_send_timeout_counts_from_the_message_that_is_not_acknowledged() -> None:
+    world = connected(2)
+    begun = world.now
+    for _ in range(2):  # the check for the first cut, which heals in time, is still due when the second one begins
+        world.partition([world.nodes[0]])
+        say(world, 0, 1)
+        world.run_for(5.0)
+        if world.now < begun + 10.0:
+            world.heal()
+            say(world, 0, 1)
+            world.run_for(5.0)
+    world.run_for(60.0)
+    assert world.nodes[0].node.downs == [(about(begun + 10.0 + SEND_TIMEOUT_S), world.nodes[1].peer, "timeout")]
+
+
 def test_restart_after_silent_death_resets_old_links() -> None:
     world = connected(2)
     world.silence(world.nodes[1])
@@ -215,7 +267,11 @@ def test_cut_that_heals_in_time(mode: str) -> None:
     say(world, 0, 1, "after")
     world.run_for(60.0)
     assert world.nodes[1].node.texts() == (["after"] if mode == "drop" else ["during", "after"])
-    assert world.nodes[0].node.downs == []
+    assert world.nodes[0].node.downs == [] and not world.network.stalled
+    world.partition([world.nodes[0]], [world.nodes[1]])
+    say(world, 0, 1, "in vain")
+    world.run_for(60.0)
+    assert len(world.nodes[0].node.downs) == 1 and not world.network.stalled, "closed links are forgotten"
 
 
 def test_cut_that_lasts_ends_the_link_and_refuses_new_ones() -> None:
@@ -299,6 +355,18 @@ def test_a_link_in_use_is_not_closed_as_idle(is_fifo: bool) -> None:
     assert not node.driver.links
 
 
+def test_a_link_counts_as_used_when_it_opens() -> None:
+    world = connected(3)
+    node, peer = world.nodes[0], world.nodes[1].peer
+    node.driver.disconnect(peer, "not needed")
+    for number in range(30):
+        world.after(60.0 * number, lambda: say(world, 0, 2))
+    world.run_for(LINK_UNUSED_S - 10.0)
+    node.driver.dial(peer.host, peer.port, lambda answer: None)
+    world.run_for(300.0)
+    assert set(node.driver.links) == {world.nodes[1].id, world.nodes[2].id}
+
+
 def test_paused_node_handles_everything_once_resumed() -> None:
     world = connected(2)
     fired: list[float] = []
@@ -318,6 +386,41 @@ def test_paused_node_handles_everything_once_resumed() -> None:
     assert node.node.texts() == ["a", "b"]
     assert fired == [begun], "the timer that another one cancelled first never fired"
     assert world.nodes[0].node.downs == []
+    world.pause(node)
+    say(world, 0, 1, "c")
+    world.run_for(1.0)
+    world.resume(node)
+    world.run_for(1.0)
+    assert node.node.texts() == ["a", "b", "c"], "nothing twice"
+
+
+def test_what_waited_for_a_paused_node_comes_before_what_arrives_as_it_is_resumed() -> None:
+    world = connected(2)
+    node, resumed_at = world.nodes[1], world.now + 5.0
+    world.pause(node)
+    world.after(5.0, lambda: world.resume(node))
+    say(world, 0, 1, "a")
+    say(world, 0, 1, "b")
+    world.after(5.0 - LATENCY_S, lambda: say(world, 0, 1, "c"))
+    world.run_for(10.0)
+    assert node.node.texts() == ["a", "b", "c"]
+    assert [time for time, _, _ in node.node.messages] == [resumed_at] * 3, "an instant, or this tests nothing"
+
+
+def test_full_backlog_costs_a_paused_node_messages_but_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "BACKLOG_MAX", 3)
+    world = connected(2)
+    node = world.nodes[1]
+    fired: list[float] = []
+    node.driver.call_later(1.0, lambda: fired.append(world.now))
+    world.pause(node)
+    for number in range(5):
+        say(world, 0, 1, str(number))
+    world.run_for(5.0)
+    world.resume(node)
+    world.run_for(1.0)
+    assert node.node.texts() == ["0", "1", "2"] and world.network.dropped == {"backlog_full": 2}
+    assert len(fired) == 1
 
 
 def test_dial_finds_who_is_there() -> None:
@@ -438,3 +541,8 @@ def test_conditions_may_change_during_a_run() -> None:
     assert len(world.nodes[1].node.messages) == 200
     with pytest.raises(ValueError, match="loss"):
         world.network.configure(loss=2.0)
+    world.network.configure(jitter=1.0)
+    say(world, 0, 1)
+    begun = world.now
+    world.run_for(1.0)
+    assert world.nodes[1].node.messages[-1][0] > begun + LATENCY_S * 1.01

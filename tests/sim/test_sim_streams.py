@@ -9,8 +9,11 @@ import pytest
 from peerd.driver import Stream
 from peerd.errors import Bug, ProtocolError
 from peerd.limits import KIB, MIB
-from peerd.sim.network import CONNECT_TIMEOUT_S, SEND_TIMEOUT_S, NetworkConfig
+from peerd.messages import PeerRef
+from peerd.sim.latency import ConstantLatency
+from peerd.sim.network import CONNECT_RETRY_S, CONNECT_TIMEOUT_S, SEND_TIMEOUT_S, NetworkConfig
 from peerd.sim.streams import HIGH_WATER_BYTES, WINDOW_BYTES
+from peerd.sim.topology_sites import SiteLatency
 from peerd.sim.world import SimulationFailure
 from tests.support.trivial_world import (
     EXACT,
@@ -96,8 +99,12 @@ def test_high_and_low_water() -> None:
     assert stream.is_writable
     stream.write_padding(1)
     assert not stream.is_writable and here.writable_calls == 0
-    world.run_for(5.0)
+    world.run_for(0.7 * HIGH_WATER_BYTES / MIB)
+    assert not stream.is_writable and here.writable_calls == 0, "over the low-water mark"
+    world.run_for(0.15 * HIGH_WATER_BYTES / MIB)
     assert stream.is_writable and here.writable_calls == 1
+    world.run_for(5.0)
+    assert here.writable_calls == 1
 
 
 def test_paused_reader_holds_the_writer_back() -> None:
@@ -111,12 +118,25 @@ def test_paused_reader_holds_the_writer_back() -> None:
     assert there.padding_bytes == WINDOW_BYTES + 2 * HIGH_WATER_BYTES and here.open_stream.is_writable
 
 
+def test_end_of_stream_stays_behind_what_a_paused_node_has_not_read() -> None:
+    world, here, there = open_pair()
+    world.pause(world.nodes[1])
+    here.open_stream.write(b"x" * 300 * KIB)
+    here.open_stream.close()
+    world.run_for(5.0)
+    assert not there.received and not there.closings
+    world.resume(world.nodes[1])
+    world.run_for(1.0)
+    assert len(there.received) == 300 * KIB and [reason for _, reason in there.closings] == [None]
+
+
 def test_close_flushes_and_ends_cleanly_on_both_sides() -> None:
     world, here, there = open_pair(LIMITED)
     here.open_stream.write(b"x" * 300 * KIB)
     here.open_stream.close()
     with pytest.raises(Bug, match="write after close"):
         here.open_stream.write(b"more")
+    assert not here.open_stream.is_writable
     world.run_for(5.0)
     assert len(there.received) == 300 * KIB
     assert [reason for _, reason in here.closings] == [None]
@@ -124,6 +144,29 @@ def test_close_flushes_and_ends_cleanly_on_both_sides() -> None:
     there.open_stream.write(b"too late")
     world.run_for(5.0)
     assert len(here.closings) == len(there.closings) == 1 and not here.received
+
+
+def test_both_ends_may_close_with_more_to_send_than_fits_the_window() -> None:
+    world, here, there = open_pair()
+    for handler in (here, there):
+        handler.open_stream.write_padding(2 * WINDOW_BYTES)
+        handler.open_stream.close()
+    world.run_for(60.0)
+    assert [reason for _, reason in here.closings] == [None] == [reason for _, reason in there.closings]
+    assert here.padding_bytes == there.padding_bytes == 0, "nothing is read any more"
+    assert world.pending == 0 and not any(place.driver.streams for place in world.nodes)
+
+
+@pytest.mark.parametrize("up_bytes_per_s", [None, 2 * MIB])
+def test_end_of_stream_stays_behind_what_waits_for_the_downlink(up_bytes_per_s: float | None) -> None:
+    world, here, there = open_pair(LIMITED.model_copy(update={"up_bytes_per_s": up_bytes_per_s}))
+    begun = world.now
+    here.open_stream.write(b"x" * 300 * KIB)
+    here.open_stream.close()
+    world.run_for(5.0)
+    assert len(there.received) == 300 * KIB
+    assert there.closings == [(there.last_at, None)]
+    assert there.last_at - begun == pytest.approx(300 / 1024 + LATENCY_S, rel=0.15)
 
 
 def test_abort_resets_the_other_side_and_drops_what_was_not_sent() -> None:
@@ -136,6 +179,24 @@ def test_abort_resets_the_other_side_and_drops_what_was_not_sent() -> None:
     assert [reason for _, reason in here.closings] == ["aborted"]
     assert [reason for _, reason in there.closings] == ["reset"]
     assert there.padding_bytes < 2 * MIB
+
+
+def test_abort_behind_a_cut_is_found_out_late() -> None:
+    world, here, there = open_pair()
+    world.network.cut(0, 1)
+    here.open_stream.abort()
+    begun = world.now
+    world.run_for(60.0)
+    assert here.closings == [(begun, "aborted")]
+    assert there.closings == [(about(begun + SEND_TIMEOUT_S), "timeout")]
+
+
+def test_what_a_killed_peer_had_sent_comes_before_the_reset() -> None:
+    world, here, there = open_pair(LIMITED)
+    here.open_stream.write(b"x" * 64 * KIB)
+    world.kill(world.nodes[0])
+    world.run_for(5.0)
+    assert len(there.received) == 64 * KIB and [reason for _, reason in there.closings] == ["reset"]
 
 
 def test_killed_peer_resets_the_stream() -> None:
@@ -165,6 +226,51 @@ def test_short_cut_only_delays() -> None:
     assert there.received == b"patience" and here.closings == []
 
 
+def test_short_cuts_do_not_add_up() -> None:
+    world, here, there = open_pair()
+    for _ in range(3):
+        world.partition([world.nodes[0]])
+        here.open_stream.write(b"more ")
+        world.run_for(SEND_TIMEOUT_S - 2.0)
+        world.heal()
+        world.run_for(2.0)
+    assert there.received == b"more more more " and here.closings == []
+
+
+def test_nothing_is_sent_without_a_way_back() -> None:
+    world, here, there = open_pair()
+    world.network.cut(1, 0)
+    here.open_stream.write(b"nobody would acknowledge this")
+    begun = world.now
+    world.run_for(60.0)
+    assert here.closings == [(about(begun + SEND_TIMEOUT_S), "timeout")] and not there.received
+
+
+def test_jitter_is_for_pieces_too() -> None:
+    world, here, there = open_pair(EXACT.model_copy(update={"jitter": 1.0}))
+    delays = []
+    for _ in range(30):
+        here.open_stream.write(b"x")
+        begun = world.now
+        world.run_for(1.0)
+        delays.append(there.last_at - begun)
+    assert LATENCY_S <= min(delays) < 1.2 * LATENCY_S and 1.8 * LATENCY_S < max(delays) <= 2 * LATENCY_S
+
+
+def test_loss_on_a_long_path_costs_its_round_trip() -> None:
+    world = trivial_world(2, network=EXACT.model_copy(update={"loss": 0.3}), latency=ConstantLatency(0.3))
+    here = NotingHandler(world.nodes[0].driver)
+    world.nodes[0].driver.open_stream(world.nodes[1].peer, here)
+    world.run_for(10.0)
+    (there,), delays = world.nodes[1].node.accepted, set()
+    for _ in range(30):
+        here.open_stream.write(b"x")
+        begun = world.now
+        world.run_for(20.0)
+        delays.add(round(there.last_at - begun, 6))
+    assert {0.3, 0.9} <= delays and all(round((delay - 0.3) / 0.6, 6).is_integer() for delay in delays)
+
+
 def test_long_cut_ends_both_ends() -> None:
     world, here, there = open_pair()
     world.partition([world.nodes[0]])
@@ -174,17 +280,88 @@ def test_long_cut_ends_both_ends() -> None:
     assert [reason for _, reason in there.closings] == ["timeout"]
 
 
+@pytest.mark.parametrize("heals_after_s", [2.5, 100.0])
+def test_end_of_stream_does_not_pass_a_cut(heals_after_s: float) -> None:
+    world, here, there = open_pair()
+    world.network.cut(0, 1)
+    here.open_stream.close()
+    begun = world.now
+    world.run_for(heals_after_s)
+    assert here.closings == [(begun, None)], "its kernel does the rest"
+    assert not there.closings or heals_after_s > SEND_TIMEOUT_S
+    world.heal()
+    world.run_for(60.0)
+    expected = (3.0 + LATENCY_S, None) if heals_after_s < SEND_TIMEOUT_S else (SEND_TIMEOUT_S, "timeout")
+    assert there.closings == [(about(begun + expected[0]), expected[1])]
+
+
+def test_power_loss_takes_an_end_of_stream_that_is_still_to_be_sent_with_it() -> None:
+    world, here, there = open_pair()
+    world.network.cut(0, 1)
+    here.open_stream.close()
+    begun = world.now
+    world.run_for(3.0)
+    world.silence(world.nodes[0])
+    world.heal()
+    world.run_for(60.0)
+    assert there.closings == [(about(begun + SEND_TIMEOUT_S), "timeout")]
+
+
+@pytest.mark.parametrize("up_bytes_per_s", [None, 10 * KIB])
+@pytest.mark.parametrize("size", [0, 64 * KIB])
+def test_clogged_path_carries_nothing_and_adds_to_nothing_that_takes_longer(
+    up_bytes_per_s: float | None, size: int
+) -> None:
+    world, here, there = open_pair(EXACT.model_copy(update={"up_bytes_per_s": up_bytes_per_s}))
+    begun = world.now
+    world.network.clog(0, 1, 5.0)
+    here.open_stream.write_padding(size)
+    here.open_stream.close()
+    world.run_for(60.0)
+    took_s = max(5.0, size / up_bytes_per_s if up_bytes_per_s else 0.0) + LATENCY_S
+    assert there.closings == [(about(begun + took_s), None)] and there.padding_bytes == size
+
+
 def test_open_that_fails_says_so_once() -> None:
     world = trivial_world(3)
     world.kill(world.nodes[1])
     world.silence(world.nodes[2])
-    handlers = [NotingHandler(world.nodes[0].driver) for _ in range(2)]
-    for handler, place in zip(handlers, world.nodes[1:], strict=True):
-        world.nodes[0].driver.open_stream(place.peer, handler)
+    handlers = [NotingHandler(world.nodes[0].driver) for _ in range(5)]
+    place, stranger = world.nodes[0].peer, world.nodes[1].id
+    wrong = [place, PeerRef(stranger, place.host, place.port), PeerRef(stranger, "nowhere", 1)]
+    for handler, peer in zip(handlers, [*(place.peer for place in world.nodes[1:]), *wrong], strict=True):
+        world.nodes[0].driver.open_stream(peer, handler)
     world.run_for(30.0)
+    assert [handler.closings for handler in handlers[2:]] == [[(CONNECT_RETRY_S, "refused")]] * 3
     assert handlers[0].closings == [(about(2 * RTT_S), "refused")]
     assert handlers[1].closings == [(about(1.5 * RTT_S + CONNECT_TIMEOUT_S), "timeout")]
     assert all(handler.opened_at is None for handler in handlers)
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_open_waits_for_who_may_still_answer(is_cut: bool) -> None:
+    world = trivial_world(2)
+    if is_cut:
+        world.partition([world.nodes[0]])
+    else:
+        world.pause(world.nodes[1])
+    here = NotingHandler(world.nodes[0].driver)
+    world.nodes[0].driver.open_stream(world.nodes[1].peer, here)
+    world.run_for(2.5 * CONNECT_RETRY_S)
+    assert here.opened_at is None and not world.nodes[1].node.accepted
+    world.heal()
+    world.resume(world.nodes[1])
+    world.run_for(1.0)
+    assert here.opened_at == about(3 * CONNECT_RETRY_S + 2 * RTT_S)
+
+
+def test_open_ends_with_the_process_that_wants_it() -> None:
+    world = trivial_world(2)
+    world.nodes[0].driver.open_stream(world.nodes[1].peer, NotingHandler(world.nodes[0].driver))
+    world.run_for(RTT_S)
+    world.kill(world.nodes[0])
+    world.run_for(1.0)
+    assert not world.nodes[1].node.accepted and not world.nodes[1].driver.streams
 
 
 def test_protocol_error_aborts_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +389,10 @@ def test_misbehaviour_of_an_honest_node_is_a_failure(monkeypatch: pytest.MonkeyP
         world.run_for(1.0)
 
 
-def test_stream_may_be_used_from_opened_on_either_side(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("there_s", "back_s"), [(LATENCY_S, LATENCY_S), (0.3, 0.01), (0.01, 0.3)])
+def test_stream_may_be_used_from_opened_on_either_side(
+    monkeypatch: pytest.MonkeyPatch, there_s: float, back_s: float
+) -> None:
     opened = NotingHandler.opened
 
     def greet(self: NotingHandler, stream: Stream) -> None:
@@ -220,8 +400,13 @@ def test_stream_may_be_used_from_opened_on_either_side(monkeypatch: pytest.Monke
         stream.write(b"hello")
 
     monkeypatch.setattr(NotingHandler, "opened", greet)
-    world, here, there = open_pair()
-    world.run_for(1.0)
-    assert here.received == there.received == b"hello"
-    assert here.opened_at is not None and here.last_at >= here.opened_at
+    world = trivial_world(2, latency=SiteLatency([[0.0, there_s], [back_s, 0.0]]))
+    here = NotingHandler(world.nodes[0].driver)
+    world.nodes[0].driver.open_stream(world.nodes[1].peer, here)
+    world.run_for(2.0)
     assert isinstance(world.nodes[1].node, NotingNode)
+    (there,) = world.nodes[1].node.accepted
+    assert there.opened_at == about(2 * there_s + back_s)
+    assert here.opened_at is not None and here.opened_at == about(2 * (there_s + back_s))
+    assert here.received == there.received == b"hello"
+    assert here.last_at >= here.opened_at and there.last_at == about(here.opened_at + there_s)

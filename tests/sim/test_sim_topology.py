@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import math
 import os
 import statistics
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy
 import pytest
 from hypothesis import given, strategies as st
 
 from peerd.errors import ConfigError
+from peerd.sim import topology_graph, topology_sites
 from peerd.sim.latency import EuclideanLatency, LatencyModel, SphereLatency
 from peerd.sim.rng import fork
 from peerd.sim.scenario import load_scenario
@@ -89,6 +94,14 @@ def test_scaling_sets_the_mean_over_pairs_of_sites() -> None:
         SiteLatency.of(from_text("0\n0 0"), 0, 0.001, 0.180)
 
 
+@pytest.mark.parametrize(
+    "rows", [[], [[]], [[0.0, 1.0]], [[0.0, 1.0], [1.0]], [[math.nan]], [[0.0, math.inf], [1.0, 0.0]], [[-1.0]]]
+)
+def test_matrix_that_is_none(rows: list[list[float]]) -> None:
+    with pytest.raises(ConfigError, match=r"topology\.matrix_s: a latency"):
+        SiteLatency(rows)
+
+
 def test_weights_place_nodes() -> None:
     text = "weights 3 0 1\n" + TRIANGLE
     model = SiteLatency.of(from_text(text), 7, 0.001, None)
@@ -124,6 +137,12 @@ def test_whatever_the_matrix_a_triangle_says_the_same(rows: list[list[float]]) -
         ("1\n9e9 1", "line 2: 9e9 ms is no round-trip time"),
         ("sites a\n1\n2 1", "sites: 1 sites are named and there are 2 rows"),
         ("weights 0 0\n1\n2 1", "weights: expected 2 weights"),
+        ("weights 1e308 1e308\n1\n2 1", "weights: expected 2 weights"),
+        ("weights 1 nan\n1\n2 1", "weights: nan is not 0 or more"),
+        ("weights 1\n1\n2 1", "weights: expected 2 weights"),
+        ("1 2\n3 4\n5 6", "2 values in row 1; expected 3"),
+        ("1\n2 inf", "line 2: inf is not 0 or more"),
+        ("1\n2 1\0", "line 2: '1\\x00' is no number"),
         ("1\nsites a b\n2 1", "line 2: 'sites' stands once, above the rows"),
     ],
 )
@@ -132,6 +151,57 @@ def test_bad_text_names_file_line_and_what_was_expected(tmp_path: Path, text: st
     with pytest.raises(ConfigError) as caught:
         read_sites(path)
     assert str(caught.value).startswith(f"{path}: ") and expected in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_text_of_any_editor(tmp_path: Path, encoding: str, end: str) -> None:
+    sites, routers = tmp_path / "rtt.txt", tmp_path / "routers.txt"
+    sites.write_bytes(TRIANGLE.strip().replace("\n", end).encode(encoding))
+    routers.write_bytes(ROUTERS.replace("\n", end).encode(encoding))
+    assert read_sites(sites).names == ("lisbon", "oslo", "sydney")
+    assert read_routers(routers)[0] == [(1, 100.0), (2, 1000.0)]
+
+
+@pytest.mark.parametrize("read", [read_sites, read_routers])
+def test_what_is_no_text_at_all(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    path = tmp_path / "some.txt"
+    for content in (bytes(range(256)), "0 1".encode("utf-16")):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match="UTF-8 text"):
+            read(path)
+    for strange in (tmp_path, tmp_path / "none.txt"):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            read(strange)
+
+
+@pytest.mark.parametrize("what", [topology_sites, topology_graph])
+def test_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: ModuleType) -> None:
+    path = write(tmp_path / "some.txt", TRIANGLE if what is topology_sites else ROUTERS)
+    read = read_sites if what is topology_sites else read_routers
+    monkeypatch.setattr(what, "FILE_BYTES_MAX", path.stat().st_size)
+    read(path)
+    monkeypatch.setattr(what, "FILE_BYTES_MAX", path.stat().st_size - 1)
+    with pytest.raises(ConfigError, match=r"some\.txt: over \d+ bytes is no"):
+        read(path)
+
+
+def test_too_many_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topology_sites, "SITES_MAX", 2)
+    with pytest.raises(ConfigError, match="over 2 sites"):
+        from_text(TRIANGLE)
+    numpy.savez(tmp_path / "rtt.npz", rtt=numpy.ones((3, 3)))
+    with pytest.raises(ConfigError, match="no latency matrix"):
+        read_sites(tmp_path / "rtt.npz")
+
+
+def test_only_an_archive_has_slices(tmp_path: Path) -> None:
+    text, archive = write(tmp_path / "rtt.txt", TRIANGLE), tmp_path / "rtt.npz"
+    numpy.savez(archive, rtt=numpy.ones((2, 2)))
+    assert len(read_sites(text, 0).rtt_ms) == 3 and len(read_sites(archive, 0).rtt_ms) == 2
+    for path in (text, archive):
+        with pytest.raises(ConfigError, match="no slice 1"):
+            read_sites(path, 1)
 
 
 def test_archive_with_slices(tmp_path: Path) -> None:
@@ -160,6 +230,17 @@ def test_bad_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"rtt": numpy.zeros((2, 3))}, "no latency matrix"),
         ({"rtt": -numpy.ones((2, 2))}, "round-trip times are from 0"),
         ({"rtt": numpy.array([[{}, 1], [1, {}]])}, "plain arrays"),
+        ({"rtt": numpy.array(1.0)}, "no latency matrix"),
+        ({"rtt": numpy.zeros((0, 0))}, "no latency matrix"),
+        ({"rtt": numpy.zeros((2, 2), complex)}, "plain arrays: Cannot cast"),
+        ({"rtt": numpy.array([["1", "2"], ["3", "4"]])}, "plain arrays: Cannot cast"),
+        ({"rtt": numpy.zeros((2, 2), [("a", "f4"), ("b", "f4")])}, "plain arrays: Cannot cast"),
+        ({"rtt": numpy.zeros((2, 2), "M8[s]")}, "plain arrays: Cannot cast"),
+        ({"rtt": numpy.ones((2, 2)), "names": numpy.array("a")}, "1 sites are named"),
+        ({"rtt": numpy.ones((2, 2)), "pop": numpy.array(7)}, "expected 2 weights"),
+        ({"rtt": numpy.ones((2, 2)), "pop": numpy.ones((2, 2))}, "expected 2 weights"),
+        ({"rtt": numpy.ones((2, 2)), "pop": numpy.array(["1", "2"])}, "plain arrays: Cannot cast"),
+        ({"rtt": numpy.ones((2, 2)), "pop": numpy.array([1, numpy.inf])}, "expected 2 weights"),
     ):
         numpy.savez(path, **arrays)
         with pytest.raises(ConfigError, match=expected):
@@ -170,6 +251,33 @@ def test_bad_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)  # as if it were not installed
     with pytest.raises(ConfigError, match=r"pip install \"peerd\[lab\]\""):
         read_sites(path)
+
+
+def test_archive_that_is_damaged_or_something_else(tmp_path: Path) -> None:
+    path, content = tmp_path / "bad.npz", io.BytesIO()
+    numpy.savez_compressed(path, rtt=numpy.arange(900.0).reshape(30, 30))
+    whole = path.read_bytes()
+    numpy.save(content, numpy.ones((2, 2)))
+    array = content.getvalue()
+    huge = array.replace(b"(2, 2), }" + b" " * 12, b"(99999999, 999999), }")
+    assert len(huge) == len(array)
+    wrong = [b"", array, _zipped("rtt", b"text"), _zipped("rtt.npy", b"text"), _zipped("rtt.npy", huge)]
+    wrong += [_zipped("rtt.npy", array.replace(b"}", b"(")), whole[:-30], whole[: len(whole) // 2]]
+    for content_of_file in wrong:
+        path.write_bytes(content_of_file)
+        with pytest.raises(ConfigError, match=r"bad\.npz: not a NumPy archive"):
+            read_sites(path)
+    for place in range(len(whole)):  # some of it does not matter
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        with contextlib.suppress(ConfigError):
+            read_sites(path)
+
+
+def _zipped(name: str, content: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, content)
+    return file.getvalue()
 
 
 # Formulas
@@ -213,6 +321,44 @@ def test_shortest_paths_agree_with_relaxing_until_nothing_changes(size: int, sha
     assert shortest_paths(graph, 0) == lengths
 
 
+def test_random_edges_are_a_tree_and_each_other_pair_once() -> None:
+    pairs = set(itertools.combinations(range(30), 2))
+    for seed in range(20):
+        tree, some, every = (topology_graph._random_edges(30, more, fork(seed, "x")) for more in (0.0, 0.3, 1.0))
+        assert tree == some[:29] and len(tree) == 29
+        assert sorted(every) == sorted(pairs) and len(set(some)) == len(some) and set(some) <= pairs
+        graph: list[list[tuple[int, float]]] = [[] for _ in range(30)]
+        for a, b in tree:
+            topology_graph._link(graph, a, b, 1.0)
+        assert max(shortest_paths(graph, 0)) < math.inf
+
+
+def test_links_of_a_kind_vary_by_half_around_their_mean() -> None:
+    of_one = TransitStub(transit_domains=2, transit_routers=1, stubs=1, stub_routers=2)
+    of_two = TransitStub(transit_domains=1, transit_routers=2, stubs=1, stub_routers=2)
+    models = [TransitStubLatency(seed, of_one) for seed in range(300)]
+    for delays, mean_s in (
+        ([model.across(0, 1) for model in models], of_one.domain_link),
+        ([TransitStubLatency(seed, of_two).across(0, 1) for seed in range(300)], of_two.transit_link),
+        ([model._stub(0).up[0] for model in models], of_one.access_link),
+        ([model._stub(0).inside[0][1] for model in models], of_one.stub_link),
+    ):
+        assert statistics.mean(delays) == pytest.approx(mean_s, rel=0.05)
+        assert 0.5 * mean_s <= min(delays) < 0.55 * mean_s and 1.45 * mean_s < max(delays) <= 1.5 * mean_s
+
+
+def test_domains_are_linked_everywhere_when_told_so() -> None:
+    shape = TransitStub(transit_domains=3, transit_routers=8, stub_routers=20, more_links=1.0)
+    model = TransitStubLatency(1, shape)
+    inside = model._stub(0).inside
+    assert model._stub(1).inside != inside, "no two are alike"
+    assert max(inside[a][b] for a in range(20) for b in range(20)) <= 1.5 * shape.stub_link
+    assert max(model.across(a, b) for a in range(8) for b in range(8)) <= 1.5 * shape.transit_link
+    ends = {(a, b) for a in range(24) for b, _ in model._core[a] if a // 8 < b // 8}
+    assert {(a // 8, b // 8) for a, b in ends} == {(0, 1), (0, 2), (1, 2)}
+    assert len({router for pair in ends for router in pair}) > 3, "not all at one router of a domain"
+
+
 def test_transit_stub_is_a_walk_down_the_hierarchy() -> None:
     shape = TransitStub(transit_domains=3, transit_routers=2, stubs=4, stub_routers=3)
     model = TransitStubLatency(1, shape)
@@ -243,6 +389,22 @@ def test_transit_stub_agrees_with_dijkstra_on_the_whole_graph() -> None:
         assert model.latency_s(a, b) == pytest.approx(2 * shape.last_hop + expected)
 
 
+def test_transit_stub_computes_the_ways_in_use_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest core that may be asked for has 10,000 routers, and every way through it takes hours."""
+    asked: list[int] = []
+
+    def noted(graph: Graph, source: int) -> list[float]:
+        asked.append(len(graph))
+        return shortest_paths(graph, source)
+
+    monkeypatch.setattr(topology_graph, "shortest_paths", noted)
+    model = TransitStubLatency(1, TransitStub(transit_domains=20, transit_routers=10))
+    assert not asked
+    model.latency_s(0, 1)
+    model.latency_s(1, 0)
+    assert asked.count(200) == 1
+
+
 def _number(model: TransitStubLatency, shape: TransitStub, index: int) -> int:
     stub, router = model.place(index)
     return shape.transit_domains * shape.transit_routers + stub * shape.stub_routers + router
@@ -253,7 +415,7 @@ def _whole_graph(model: TransitStubLatency, shape: TransitStub) -> Graph:
     core = shape.transit_domains * shape.transit_routers
     graph: list[list[tuple[int, float]]] = [[] for _ in range(core * (1 + shape.stubs * shape.stub_routers))]
     for a, b in itertools.permutations(range(core), 2):
-        graph[a].append((b, model._transit[a][b]))
+        graph[a].append((b, model.across(a, b)))
     for number in range(core * shape.stubs):
         stub, first = model._stub(number), core + number * shape.stub_routers
         for a, b in itertools.permutations(range(shape.stub_routers), 2):
@@ -278,6 +440,13 @@ def test_router_file_gives_shortest_paths_scaled_to_the_mean(tmp_path: Path) -> 
     [
         ("", "0 routers"),
         ("three 3", "line 1: expected 2 numbers"),
+        ("9" * 400 + " 3", "expected 2 to 20000"),
+        ("9" * 5000 + " 3", "line 1: expected 2 numbers"),
+        ("3 " + "9" * 400, "1 lines; the first one promises 3 routers and 999"),
+        ("3 -1\nR 0 1 1\nR 1 1 1\n", "3 lines; the first one promises 3 routers and -1 links"),
+        (ROUTERS.replace("1000", "-1"), "line 7: expected two routers from 0 to 2 and a length from 0"),
+        (ROUTERS.replace("1000", "nan"), "line 7: expected two routers from 0 to 2 and a length from 0"),
+        (ROUTERS.replace("1000", "1e31"), "line 7: expected two routers from 0 to 2 and a length from 0 to 1e+30"),
         ("3 9\nR 0 1 1\n", "2 lines; the first one promises 3 routers and 9 links"),
         (ROUTERS.replace("0\t2\t1000", "0\t7\t1000"), "line 7: expected two routers from 0 to 2"),
         (ROUTERS.replace("0\t2\t1000", "0\t2"), "line 7: expected 3 numbers"),
@@ -294,6 +463,19 @@ def test_parts_that_are_not_connected_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "routers.txt", "4 2\nR 0 0 0\nR 1 0 0\nR 2 0 0\nR 3 0 0\n0 1 5\n2 3 5\n")
     with pytest.raises(ConfigError, match="not every router can reach every other"):
         Topology(model="inet", file=str(path), scale_mean_rtt=0.2).build(5)
+
+
+@pytest.mark.parametrize("unit", [1e27, 1e-29])
+def test_lengths_may_have_any_unit(tmp_path: Path, unit: float) -> None:
+    def delays(factor: float) -> list[float]:
+        lines = [f"0 1 {100 * factor!r}", f"1 2 {200 * factor!r}", f"0 2 {1000 * factor!r}"]
+        path = write(tmp_path / "routers.txt", "\n".join(["3 3", *["R 0 1 1"] * 3, *lines]))
+        model = Topology(model="inet", file=str(path), scale_mean_rtt=0.2).build(5)
+        return [model.latency_s(0, index) for index in range(20)]
+
+    assert delays(unit) == pytest.approx(delays(1.0))
+    with pytest.raises(ConfigError, match="0 or next to it"):
+        delays(1e-40)
 
 
 # The table
@@ -323,6 +505,33 @@ def test_every_model_is_a_function_of_the_seed_alone(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize(
+    ("topology", "at_one_place"),
+    [
+        (Topology(model="constant", latency_s=0.7), 0.7),
+        (Topology(minimum_s=0.7), 0.7),
+        (Topology(minimum_s=0.7, torus=True), 0.7),
+        (Topology(model="sphere", minimum_s=0.7), 0.7),
+        (Topology(model="matrix", matrix_s=((0.0,),), local_rtt=0.7), 0.35),
+        (Topology(model="matrix", matrix_s=((0.7,),), local_rtt=0.7), 0.7),
+        (Topology(model="matrix", matrix_s=((0.7,),)), 0.7),
+        (Topology(model="transit-stub", transit_stub=TransitStub(last_hop=0.7)), 1.4),
+    ],
+)
+def test_least_delay_is_what_the_table_says(topology: Topology, at_one_place: float) -> None:
+    assert topology.build(3).latency_s(5, 5) == pytest.approx(at_one_place)
+
+
+@pytest.mark.parametrize(
+    ("topology", "longest"),
+    [(Topology(side_s=0.5), 0.5 * math.sqrt(2)), (Topology(model="sphere", half_turn=0.5), 0.5)],
+)
+def test_longest_delay_is_what_the_table_says(topology: Topology, longest: float) -> None:
+    model = topology.build(3)
+    delays = [model.latency_s(a, b) for a, b in itertools.combinations(range(100), 2)]
+    assert 0.85 * longest < max(delays) <= longest + 0.001
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ('model = "sphere"\nside_s = 1', "side_s says nothing to the model 'sphere'"),
@@ -330,6 +539,11 @@ def test_every_model_is_a_function_of_the_seed_alone(tmp_path: Path, name: str) 
         ('model = "inet"\nfile = "x.txt"', "takes a file and scale_mean_rtt"),
         ('model = "matrix"\nmatrix_s = [[0.0]]\nscale_mean_rtt = "1s"', "go with file"),
         ('model = "sphere"\nhalf_turn = "fast"', "expected a duration with its unit"),
+        ('model = "matrix"\nfile = "a\\u0000b"', "no file has a NUL in its name"),
+        (
+            'model = "transit-stub"\ntransit_stub = { stub = 3 }',
+            'unknown key, did you mean "stubs"',
+        ),
     ],
 )
 def test_table_refuses_what_makes_no_sense(tmp_path: Path, text: str, expected: str) -> None:
