@@ -86,7 +86,7 @@ class GroupService(Plugin):
         super().start(host)
         self._host = cast(ServiceHost, host)
         self.trees = Trees(self._host, self._config)
-        self.members = Members(self._host, self._entrusted)
+        self.members = Members(self._host, self._config, self._entrusted)
         self._refresher = Refresher(self._host, self._config, self.trees)
         self._multicaster = Multicaster(self._host, self._config, self.trees, self.members)
         self._anycaster = Anycaster(self._host, self._config, self.trees, self.members)
@@ -146,7 +146,7 @@ class GroupService(Plugin):
         self._end(group_key(plugin, group))
 
     def _end(self, group_id: NodeId) -> None:
-        if self._entrusted.memberships.pop(group_id, None) is not None and not self._is_off:
+        if self._entrusted.end(group_id) and not self._is_off:
             self.trees.unwant(group_id)
 
     def multicast(self, plugin: Plugin, group: str, message: Message, on_outcome: OnOutcome) -> None:
