@@ -23,7 +23,7 @@ from peerd.messages import Message, PeerRef
 from peerd.services.groups.anycast import Anycaster
 from peerd.services.groups.config import GroupsConfig
 from peerd.services.groups.departure import Departure
-from peerd.services.groups.members import Entrusted, Members, Membership, OnOutcome, group_key
+from peerd.services.groups.members import LEFT_MAX, Entrusted, Members, Membership, OnOutcome, group_key
 from peerd.services.groups.messages import (
     GROUP_MESSAGES,
     Anycast,
@@ -347,3 +347,5 @@ class GroupService(Plugin):
                 raise Bug("a group is wanted by no plugin, or not wanted though a plugin is in it")
         if len(self._held) > self._config.held_max or len(self._entrusted.waiting) > self._config.outstanding_max:
             raise Bug("more messages wait than the limits allow")
+        if len(self._entrusted.heard.keys() - self._entrusted.memberships.keys()) > LEFT_MAX:
+            raise Bug("too much is remembered of groups that were left")
