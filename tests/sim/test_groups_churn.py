@@ -92,3 +92,24 @@ def test_left_alone_every_group_is_one_tree(seed: int) -> None:
             heard = Counter(chatter(place).heard.get(group, ()))
             assert max(heard.values(), default=1) == 1, f"{place} has heard something twice"
             assert chatter(place).numbers(group).count(1_000_000) == (place in churn.members[group])
+
+
+@pytest.mark.parametrize("seed", [11, 12, 17])
+def test_who_leaves_and_is_back_or_whose_service_fails_hears_nothing_twice(seed: int) -> None:
+    simulation = chat_ring(16, seed, groups=GroupsConfig(children_max=2), check_every=50)
+    members = simulation.live_nodes()
+    for place in members:
+        chatter(place).join("a")
+    simulation.run_until(lambda: is_settled(simulation, {"a": members}), limit_s=30)
+    for number in range(300):
+        chatter(simulation.rng.choice(members)).say("a", number)
+        place = simulation.rng.choice(members)
+        if number % 3 == 0:
+            place.node.hosts[Chatter.name].groups.leave("a")
+            chatter(place).join("a")
+        elif number % 10 == 0:
+            place.node.restart_plugin("groups")
+        simulation.run_for(simulation.rng.choice([0.0, 0.01, 0.1]))
+    simulation.run_for(30)
+    for place in members:
+        assert max(Counter(chatter(place).heard["a"]).values()) == 1, f"{place} has heard something twice"

@@ -56,6 +56,9 @@ class GroupNode:
         self.groups = BoundGroups(lambda: self.service, Speaker())
         self.heard: list[int] = []
         self.is_member = False
+        self.is_draining = False
+        self.questions: list[list[Request]] = []
+        """Those of its service that may still be answered."""
 
     @property
     def id(self) -> NodeId:
@@ -70,7 +73,11 @@ class GroupNode:
     def join(self) -> None:
         """Become a member."""
         self.is_member = True
-        self.groups.join(GROUP, lambda message, origin: self.heard.append(cast(Saying, message).number))
+        self.groups.join(GROUP, self._hear)
+
+    def _hear(self, message: Message, origin: PeerRef) -> None:
+        assert self.is_member, "who is no member hears nothing"
+        self.heard.append(cast(Saying, message).number)
 
     def leave(self) -> None:
         """Be no member any more."""
@@ -118,6 +125,26 @@ class GroupWorld:
             del self.links[link]
         self._ring_changed(NeighbourChange((), (node.host.peer,)))
 
+    def drain(self, node: GroupNode) -> None:
+        """A node hands over what hangs below it, and leaves some time after it has done so."""
+        node.is_draining = True
+        node.service.drain(lambda: self._put(node.id, node.id, partial(self.stop, node)))
+        self.collect(node)
+
+    def restart(self, node: GroupNode) -> None:
+        """The service of a node fails. The next one inherits what is the plugins'."""
+        failed = node.service
+        failed.disable_plugin(failed.name)
+        node.host.timers.clear()
+        for waiting in node.questions:
+            waiting.clear()
+        node.questions.clear()
+        node.service = GroupService(self.config)
+        node.service.inherit(failed)
+        node.host.plugin = node.service
+        node.service.start(cast(Host, node.host))
+        self.collect(node)
+
     def _ring_changed(self, change: NeighbourChange) -> None:
         for node in list(self.nodes.values()):
             node.host.neighbours = tuple(other.host.peer for other in self.nodes.values() if other is not node)
@@ -138,6 +165,7 @@ class GroupWorld:
         requests, host.requests = host.requests, []
         for request in requests:
             waiting = [request]
+            node.questions = [*filter(None, node.questions), waiting]
             self.expiries.append((self.now + request.timeout_s, partial(self._expire, node, waiting)))
             self._put(node.id, request.peer.id, partial(self._ask, node, request, waiting))
 

@@ -39,7 +39,7 @@ class Anycaster:
         """Look for a member that accepts. Raises `Bug` or `Unavailable`; see `peerd.api.Groups`."""
         host, key = self._host, group_key(plugin.name, group)
         body = encoded(plugin, message, ANYCAST_BODY_BYTES_MAX)
-        number = self._members.await_outcome(plugin.name, on_outcome, self._config.outstanding_max)
+        number = self._members.await_outcome(plugin.name, on_outcome)
         host.set_timer("anycast", self._config.anycast_timeout, number)
         anycast = Anycast(key, host.peer, number, message.TYPE_ID, body, (), 0)
         if key in self._trees.groups:

@@ -76,7 +76,9 @@ class GroupsConfig(PluginConfig):
         "groups in which few accept.",
     )
     dedupe_window: Annotated[int, Field(ge=128, le=65536)] = setting(
-        512, "Multicasts of one group that are remembered as seen; at least 2 x replay_messages. About 100 B each."
+        512,
+        "Multicasts of one group that are remembered as passed on, and as heard by the member here; at least "
+        "2 x replay_messages. About 100 B each.",
     )
     replay_messages: Annotated[int, Field(ge=0, le=1024)] = setting(
         256,

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from peerd.api import GroupOutcome, Plugin
 from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.ids import NodeId, key_of
 from peerd.messages import Message, PeerRef, decode_body, encode_body, message_type
+from peerd.services.groups.config import GroupsConfig
+from peerd.services.groups.messages import Publication
 from peerd.services.groups.ports import ServiceHost
+from peerd.services.groups.stream import Seen, identity
+
+LEFT_MAX: Final = 64
+"""Groups without a member any more of which it is remembered what the last one heard."""
 
 OnMessage = Callable[[Message, PeerRef], None]
 OnAnycast = Callable[[Message, PeerRef], bool]
@@ -40,11 +47,24 @@ class Entrusted:
     """Plugin and callback by number of the multicast or anycast."""
     numbers: int = 0
     """Numbers of this boot that are used up."""
+    heard: dict[NodeId, Seen] = field(default_factory=dict)
+    """By group, what the members here were told: others may still send it to one that leaves and joins again."""
 
     def next_number(self) -> int:
         """One that no other message of this node has in this boot."""
         self.numbers += 1
         return self.numbers
+
+    def end(self, group_id: NodeId) -> bool:
+        """End a membership; what it has heard is remembered until `LEFT_MAX` others have ended. Was there one?"""
+        if self.memberships.pop(group_id, None) is None:
+            return False
+        if group_id in self.heard:
+            self.heard[group_id] = self.heard.pop(group_id)  # to the end: the first one left goes first
+            left = [key for key in self.heard if key not in self.memberships]
+            if len(left) > LEFT_MAX:
+                del self.heard[left[0]]
+        return True
 
     def of_plugin(self, plugin: str) -> Iterator[NodeId]:
         """The groups that a plugin wants, as they are now."""
@@ -64,8 +84,9 @@ def encoded(plugin: Plugin, message: Message, bytes_max: int) -> bytes:
 class Members:
     """The members on this node, as messages reach them."""
 
-    def __init__(self, host: ServiceHost, entrusted: Entrusted) -> None:
+    def __init__(self, host: ServiceHost, config: GroupsConfig, entrusted: Entrusted) -> None:
         self._host = host
+        self._config = config
         self.entrusted = entrusted
 
     def _decode(self, membership: Membership, type_id: int, body: bytes) -> Message | None:
@@ -79,22 +100,25 @@ class Members:
             self._host.count("peerd_groups_dropped_total", reason="malformed")
             return None
 
-    def deliver(self, group_id: NodeId, type_id: int, body: bytes, origin: PeerRef) -> None:
-        """A multicast has come to this node."""
+    def deliver(self, group_id: NodeId, publication: Publication) -> None:
+        """A multicast has come to this node: its member hears it, once."""
         membership = self.entrusted.memberships.get(group_id)
         if membership is None or membership.on_message is None:
             return
-        message = self._decode(membership, type_id, body)
+        message = self._decode(membership, publication.type_id, publication.body)
         if message is None:
             return
 
         def tell(message: Message, origin: PeerRef) -> None:
             current = self.entrusted.memberships.get(group_id)
-            if current is not None and current.on_message is not None:  # it may have left since
+            if current is None or current.on_message is None:  # it may have left since
+                return
+            heard = self.entrusted.heard.setdefault(group_id, Seen(self._config.dedupe_window))
+            if heard.is_new(identity(publication)):
                 self._host.count("peerd_groups_delivered_total")
                 current.on_message(message, origin)
 
-        self._host.call_plugin(membership.plugin, tell, message, origin)
+        self._host.call_plugin(membership.plugin, tell, message, publication.origin)
 
     def ask(
         self, group_id: NodeId, type_id: int, body: bytes, origin: PeerRef, answered: Callable[[bool], None]
@@ -116,10 +140,10 @@ class Members:
 
     # Outcomes
 
-    def await_outcome(self, plugin: str, on_outcome: OnOutcome, outstanding_max: int) -> int:
+    def await_outcome(self, plugin: str, on_outcome: OnOutcome) -> int:
         """Number a message and remember whom to tell. Raises `Unavailable` above the limit."""
-        if len(self.entrusted.waiting) >= outstanding_max:
-            raise Unavailable(f"{outstanding_max} multicasts and anycasts have no outcome yet")
+        if len(self.entrusted.waiting) >= self._config.outstanding_max:
+            raise Unavailable(f"{self._config.outstanding_max} multicasts and anycasts have no outcome yet")
         number = self.entrusted.next_number()
         self.entrusted.waiting[number] = (plugin, on_outcome)
         return number

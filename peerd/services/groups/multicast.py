@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peerd.api import GroupOutcome, Plugin
-from peerd.ids import NodeId
 from peerd.limits import GROUP_BODY_BYTES_MAX
 from peerd.messages import Message, PeerRef
 from peerd.services.groups.config import GroupsConfig
@@ -20,7 +19,7 @@ from peerd.services.groups.messages import (
 )
 from peerd.services.groups.ports import ServiceHost
 from peerd.services.groups.state import Group
-from peerd.services.groups.stream import before, later, missed
+from peerd.services.groups.stream import before, identity, later, missed
 from peerd.services.groups.tree import Trees
 
 
@@ -48,7 +47,7 @@ class Multicaster:
         """Send a plugin's message to its group. Raises `Bug` or `Unavailable`; see `peerd.api.Groups`."""
         host = self._host
         body = encoded(plugin, message, GROUP_BODY_BYTES_MAX)
-        number = self._members.await_outcome(plugin.name, on_outcome, self._config.outstanding_max)
+        number = self._members.await_outcome(plugin.name, on_outcome)
         publication = Publication(host.peer, host.boot_epoch, number, message.TYPE_ID, body)
         self._sent[number] = Sent(Publish(group_key(plugin.name, group), publication))
         self.send(number)
@@ -83,7 +82,7 @@ class Multicaster:
         """Number it and send it down the tree. This node is the root."""
         publication = publish.publication
         last = group.position
-        if last is not None and group.seen.is_new(_identity(publication)):
+        if last is not None and group.seen.is_new(identity(publication)):
             group.position = Position(last.generation, last.root, last.sequence + 1)
             self._spread(group, GroupMulticast(group.id, group.position, publication))
         self._answer(publication, is_taken=True)
@@ -111,7 +110,7 @@ class Multicaster:
         if gap:
             self._host.count("peerd_groups_missed_total", gap)
         group.position = later(group.position, multicast.position)
-        if group.seen.is_new(_identity(multicast.publication)):
+        if group.seen.is_new(identity(multicast.publication)):
             self._spread(group, multicast)
         else:
             self._drop("duplicate")
@@ -121,12 +120,7 @@ class Multicaster:
         for child in group.children.values():
             if child.is_welcomed:  # one that waits will be sent it with what else it missed
                 self._host.send(child.peer, multicast)
-        publication = multicast.publication
-        self._members.deliver(group.id, publication.type_id, publication.body, publication.origin)
+        self._members.deliver(group.id, multicast.publication)
 
     def _drop(self, reason: str) -> None:
         self._host.count("peerd_groups_dropped_total", reason=reason)
-
-
-def _identity(publication: Publication) -> tuple[NodeId, int, int]:
-    return publication.origin.id, publication.epoch, publication.number

@@ -23,7 +23,7 @@ from peerd.messages import Message, PeerRef
 from peerd.services.groups.anycast import Anycaster
 from peerd.services.groups.config import GroupsConfig
 from peerd.services.groups.departure import Departure
-from peerd.services.groups.members import Entrusted, Members, Membership, OnOutcome, group_key
+from peerd.services.groups.members import LEFT_MAX, Entrusted, Members, Membership, OnOutcome, group_key
 from peerd.services.groups.messages import (
     GROUP_MESSAGES,
     Anycast,
@@ -86,7 +86,7 @@ class GroupService(Plugin):
         super().start(host)
         self._host = cast(ServiceHost, host)
         self.trees = Trees(self._host, self._config)
-        self.members = Members(self._host, self._entrusted)
+        self.members = Members(self._host, self._config, self._entrusted)
         self._refresher = Refresher(self._host, self._config, self.trees)
         self._multicaster = Multicaster(self._host, self._config, self.trees, self.members)
         self._anycaster = Anycaster(self._host, self._config, self.trees, self.members)
@@ -146,7 +146,7 @@ class GroupService(Plugin):
         self._end(group_key(plugin, group))
 
     def _end(self, group_id: NodeId) -> None:
-        if self._entrusted.memberships.pop(group_id, None) is not None and not self._is_off:
+        if self._entrusted.end(group_id) and not self._is_off:
             self.trees.unwant(group_id)
 
     def multicast(self, plugin: Plugin, group: str, message: Message, on_outcome: OnOutcome) -> None:
@@ -347,3 +347,5 @@ class GroupService(Plugin):
                 raise Bug("a group is wanted by no plugin, or not wanted though a plugin is in it")
         if len(self._held) > self._config.held_max or len(self._entrusted.waiting) > self._config.outstanding_max:
             raise Bug("more messages wait than the limits allow")
+        if len(self._entrusted.heard.keys() - self._entrusted.memberships.keys()) > LEFT_MAX:
+            raise Bug("too much is remembered of groups that were left")

@@ -37,6 +37,7 @@ class Group:
     id: NodeId
     own: NodeId
     seen: Seen
+    """What it has passed on. What the member here has heard outlives this part: see `Entrusted`."""
     is_wanted: bool = False
     """A plugin of this node is a member, or has created the group."""
     is_root: bool = False

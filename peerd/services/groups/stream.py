@@ -6,10 +6,15 @@ from collections import deque
 from dataclasses import dataclass
 
 from peerd.ids import NodeId
-from peerd.services.groups.messages import GroupMulticast, Position
+from peerd.services.groups.messages import GroupMulticast, Position, Publication
 
 Identity = tuple[NodeId, int, int]
 """(origin, boot epoch of the origin, its number)."""
+
+
+def identity(publication: Publication) -> Identity:
+    """What a multicast is known by, however often and from wherever it comes."""
+    return publication.origin.id, publication.epoch, publication.number
 
 
 class Seen:
