@@ -188,8 +188,8 @@ def read_trace(path: Path) -> list[TraceEvent]:
     """
     try:
         data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in its name
+        raise ConfigError(f"cannot be read: {getattr(error, 'strerror', error)}", file=str(path)) from None
     if len(data) > TRACE_BYTES_MAX:
         raise ConfigError(f"{len(data)} bytes, limit {TRACE_BYTES_MAX}", file=str(path))
     found: list[tuple[float, int, TraceEvent]] = []

@@ -137,9 +137,10 @@ def test_bad_trace_names_file_and_line(tmp_path: Path, text: str, expected: str)
     assert str(caught.value).startswith(f"{path}: ") and expected in str(caught.value)
 
 
-def test_missing_trace_is_a_config_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_trace(tmp_path / "nothing.txt")
+@pytest.mark.parametrize("name", ["nothing.txt", "no\0thing.txt"])
+def test_missing_trace_is_a_config_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be read: .*(No such file|null)"):
+        read_trace(tmp_path / name)
 
 
 def test_trace_is_played() -> None:
