@@ -52,10 +52,10 @@ def up(
     with interruptible():
         cluster = LocalCluster(directory, name=name, keep=keep)
         settings = _settings(set_ or [], nodes)
-        with console.status("starting daemons") as status:
-            progress = _Ticker(status.update)
-            cluster.up(nodes, settings=settings, timeout_s=timeout, progress=progress)
         try:
+            with console.status("starting daemons") as status:
+                progress = _Ticker(status.update)
+                cluster.up(nodes, settings=settings, timeout_s=timeout, progress=progress)
             _print_status(cluster, output)
             if not foreground:
                 cluster.detach()
@@ -65,7 +65,8 @@ def up(
             cluster.watch(lambda node: console.print(f"node {node.index} {_ending(node)}"))
             raise Unavailable("no daemon is left")
         except BaseException:
-            cluster.down()
+            if cluster.is_ours:
+                cluster.down()
             raise
 
 

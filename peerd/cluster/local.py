@@ -103,6 +103,11 @@ class LocalCluster:
         """Whether any process of it lives."""
         return self.layout.is_locked()
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this object has started it, and not ended it since."""
+        return self._server is not None
+
     def node(self, index: int) -> NodeRecord:
         """One node of the record. Raises `Unavailable`."""
         nodes = self.record().nodes

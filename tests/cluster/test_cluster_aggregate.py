@@ -11,11 +11,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.status import Status
+from typer.testing import CliRunner
 
+from peerd.cli.cluster import app
 from peerd.client import AggregateAnswer, AggregateProgress, GroupedValue
 from peerd.cluster.local import LocalCluster
 from peerd.errors import Unavailable
@@ -180,6 +184,19 @@ def test_ctrl_c_in_the_foreground_leaves_nothing_behind(tmp_path: Path) -> None:
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_ctrl_c_just_when_it_is_up_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def status(console: Console, text: str) -> Iterator[Status]:
+        yield Status(text, console=console)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Console, "status", status)
+    directory = tmp_path / "cluster"
+    ended = CliRunner().invoke(app, ["up", "-n", "1", "--foreground", "--dir", str(directory)])
+    assert ended.exit_code == 130
+    assert not directory.exists()
 
 
 def is_up(cluster: LocalCluster) -> bool:
