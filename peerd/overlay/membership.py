@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from peerd.api import Priority
-from peerd.ids import NodeId, format_id
+from peerd.ids import NodeId, clockwise_distance, format_id
 from peerd.messages import Message, PeerRef
 from peerd.overlay.messages import FailureNotice, LeafSetProbe, LeafSetReply, Leave, Ping, Pong
 from peerd.overlay.state import OverlayState
@@ -336,6 +336,8 @@ class Membership:
         self._close_ring(peer, message)
         state.vouches.heard(peer, (*message.smaller, *message.larger), self._host.now())
         self.check_reported(message.failed, peer)
+        if message.is_ready:
+            self._check_unlisted(peer, message)
         self.consider((*message.smaller, *message.larger, *message.candidates))
 
     def _close_ring(self, peer: PeerRef, message: LeafSetProbe | LeafSetReply) -> None:
@@ -373,6 +375,21 @@ class Membership:
                 if peer is not None:
                     state.history.note(node_id, "accused", "reported", state.silence_s(node_id), accuser.id)
                     self.suspect(peer, "reported", is_reported=True)
+
+    def _check_unlisted(self, peer: PeerRef, message: LeafSetProbe | LeafSetReply) -> None:
+        """Members that lie among the peer's, and that it does not have: ask them, for it may have seen them die.
+
+        Who was unreachable when a removal was told would otherwise keep the dead member for as long as nobody uses it.
+        """
+        state, listed = self.state, {other.id for other in (*message.smaller, *message.larger)}
+        right = clockwise_distance(peer.id, message.larger[-1].id) if message.larger else 0
+        left = clockwise_distance(message.smaller[-1].id, peer.id) if message.smaller else 0
+        for member in tuple(state.leaves):
+            if member.id == peer.id or member.id in listed:
+                continue
+            is_spanned = clockwise_distance(peer.id, member.id) < right or clockwise_distance(member.id, peer.id) < left
+            if is_spanned and state.silence_s(member.id) > state.config.heartbeat_interval / 2:
+                self.exchange(member, is_check=True)
 
     def _known(self, node_id: NodeId) -> PeerRef | None:
         entry = self.state.table.incumbent(node_id)

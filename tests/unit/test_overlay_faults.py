@@ -227,6 +227,21 @@ def test_two_thousand_nodes_and_ten_percent_of_them_gone() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+def test_who_could_not_hear_a_goodbye_finds_out_from_what_others_list(seed: int) -> None:
+    ring = OverlayRing(seed=seed)
+    ring.grow(40, spacing_s=0.05)
+    ring.run_for(60.0)
+    order = sorted(ring.nodes, key=lambda place: place.id)
+    leaver, cut_off = order[10], order[18]
+    ring.partition([cut_off], [place for place in ring.nodes if place is not cut_off])
+    ring.run_for(1.0)
+    ring.stop(leaver)
+    ring.run_for(2.0)
+    ring.heal()
+    assert ring.settle() < DETECTION_S
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_runs_of_dead_neighbours_leave_one_ring(seed: int) -> None:
     """Whole leaf sets die at several places: the segments between must not close to rings of their own."""
     ring = OverlayRing(seed=seed)
