@@ -152,7 +152,8 @@ class Forwarder:
         state = self.state
         vouch = state.vouches.owner_beyond(key, state.own, self._host.now()) if len(state.vouches) else None
         if vouch is None:
-            return Decision(Step.DELIVER if state.may_serve else Step.WAIT)
+            is_sure = state.may_serve and not self._membership.is_returning_beyond(key)
+            return Decision(Step.DELIVER if is_sure else Step.WAIT)
         voucher = vouch.voucher
         if voucher.id in excluded or voucher.id == transit.came_from or transit.route.detours >= DETOURS_MAX:
             if self._host.now() - vouch.at > VOUCH_DOUBT_S:

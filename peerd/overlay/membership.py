@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from peerd.api import Priority
-from peerd.ids import NodeId, clockwise_distance, format_id
+from peerd.ids import NodeId, clockwise_distance, closeness, format_id
 from peerd.messages import Message, PeerRef
 from peerd.overlay.messages import FailureNotice, LeafSetProbe, LeafSetReply, Leave, Ping, Pong
 from peerd.overlay.state import OverlayState
@@ -56,6 +56,8 @@ class Probe:
     """Another member has removed it meanwhile."""
     is_search: bool = False
     """It looks for a removed peer."""
+    is_return: bool = False
+    """That peer has spoken."""
     is_check: bool = False
     """Only whether it is alive is asked."""
     is_short: bool = False
@@ -162,6 +164,17 @@ class Membership:
         """A removed peer spoke. It is back once it answers: a peer that we hear, but that does not hear us, is not."""
         if peer.id not in self._probes and self.state.departed.may_answer(peer.id, self._host.now()):
             self._search(peer)
+        probe = self._probes.get(peer.id)
+        if probe is not None:
+            probe.is_return = True
+
+    def is_returning_beyond(self, key: NodeId) -> bool:
+        """Whether a removed peer that is closer to ``key`` has spoken, and is being asked whether it is back.
+
+        It may be ready before it has answered: until then nobody knows whose the key is.
+        """
+        own = closeness(key, self.state.own)
+        return any(probe.is_return and closeness(key, node_id) < own for node_id, probe in self._probes.items())
 
     def look_for_departed(self) -> None:
         """Probe one removed peer, if it is time to; after a partition it is how the two rings find each other."""

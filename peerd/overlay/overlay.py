@@ -123,9 +123,10 @@ class Overlay(Plugin):
         return self.state.may_serve
 
     def serves(self, key: NodeId) -> bool:
-        """Whether this node answers as root for ``key`` now: closest as far as it knows, lease held, nobody vouched."""
+        """Whether this node answers as root for ``key`` now: closest as far as it knows, lease held, nobody vouched
+        for nor coming back."""
         state = self.state
-        if not (state.is_root(key) and state.may_serve):
+        if not (state.is_root(key) and state.may_serve) or self.membership.is_returning_beyond(key):
             return False
         return state.vouches.owner_beyond(key, state.own, self._now()) is None
 

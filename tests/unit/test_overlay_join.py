@@ -197,3 +197,24 @@ def test_when_everybody_has_lost_their_place_the_ring_comes_back() -> None:
     assert not any(place.node.is_ready for place in ring.nodes)
     ring.settle(limit_s=300.0)
     assert not ring.wrong_lookups(20)
+
+
+@pytest.mark.parametrize(("count", "seed"), [(2, 1), (2, 2), (12, 3), (40, 4)])
+def test_only_one_serves_a_key_while_its_root_comes_back(count: int, seed: int) -> None:
+    """Its neighbours have removed it, and ask first whether it lives; it is ready before it has told them."""
+    ring = OverlayRing(seed=seed)
+    ring.grow(count)
+    back = ring.nodes[1]
+    ring.kill(back)
+    ring.run_for(10.0)
+    ring.restart(back)
+    order = sorted(ring.nodes, key=lambda place: place.id)
+    place = order.index(back)
+    near = [back, order[place - 1], order[(place + 1) % count]]
+    served = 0
+    for _ in range(5000):
+        ring.run_for(0.001)
+        serving = {each.index for each in near if each.is_live and each.node.overlay.serves(back.id)}
+        assert len(serving) <= 1
+        served += back.index in serving
+    assert served > 1000
