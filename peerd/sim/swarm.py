@@ -184,13 +184,26 @@ class SeedRun:
         for position, place in enumerate(live):
             if position not in core:
                 (simulation.kill if self._rng.random() < 0.5 else simulation.silence)(place)
-        for place in simulation.live_nodes():
+        self._start_again(simulation.live_nodes())
+        self.result.core = kept
+        self.faults.note(f"{kept} of {len(live)} nodes live on: {[place.index for place in simulation.live_nodes()]}")
+
+    def _start_again(self, core: list[Place]) -> None:
+        """What an operator has to do: newcomers wait for ever for those that they were told of, and found no ring."""
+        simulation = self.simulation
+        if not any(place.node.is_ready for place in core):
+            self._states.count("start repeated")
+            self.faults.note("start everybody again, one as the first: nobody who was in the ring lives")
+            for place in core:
+                simulation.kill(place)
+            for place in core:
+                simulation.restart(place)
+            return
+        for place in core:
             if not place.node.is_ready and not any(other.is_live for other in simulation.introducers[place.index]):
                 self._states.count("start repeated")
                 self.faults.note(f"start {place.index} again: nobody that it was told of lives")
                 simulation.restart(place)
-        self.result.core = kept
-        self.faults.note(f"{kept} of {len(live)} nodes live on: {[place.index for place in simulation.live_nodes()]}")
 
     def _core(self, live: list[Place], kept: int) -> set[int]:
         """Positions of those that live on, somebody of the ring among them: newcomers alone never found one."""

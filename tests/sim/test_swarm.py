@@ -21,7 +21,8 @@ from peerd.sim.swarm_plan import FEATURES, NODES, draw
 from peerd.sim.swarm_states import SOMETIMES
 from peerd.sim.world import SimulationFailure
 
-SEEDS = range(50)
+SEEDS = (*range(50), 3317, 4094, 5112, 5195)
+"""The last ones were red once: a goodbye missed, a key with two roots, nobody of the ring left (twice)."""
 SEED_TIMEOUT_S = 300
 """The largest rings take seconds, and the machine may be busy."""
 LONG_CHUNK = 100
