@@ -9,6 +9,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Annotated, Any, Final, Optional, TypeVar
 
 from pydantic import AllowInfNan, PlainValidator, TypeAdapter
@@ -77,35 +78,19 @@ def _make_decoder(cls: type, kinds: list[Any], defaults: tuple[object, ...]) -> 
 
 
 def travel_as_bytes(cls: type[C], pack: Callable[[C], bytes], unpack: Callable[[bytes], C], values_max: int) -> None:
-    """Let a record travel as one byte string, and keep what was packed and unpacked lately.
+    """Let a record travel as one byte string, and keep the ``values_max`` that were packed, and unpacked, last.
 
     Equal byte strings decode to one object, which also saves memory. ``unpack`` raises `ValueError` for what is no such
-    record; that is not kept. Over ``values_max`` either way, all is forgotten.
+    record; that is not kept.
     """
-    packed: dict[C, bytes] = {}
-    unpacked: dict[bytes, C] = {}
-
-    def encode(value: C) -> bytes:
-        found = packed.get(value)
-        if found is None:
-            found = pack(value)
-            if len(packed) >= values_max:
-                packed.clear()
-            packed[value] = found
-        return found
+    recall = lru_cache(values_max)(unpack)
 
     def decode(value: object) -> C:
         if type(value) is not bytes:
             raise ValueError(f"{cls.__name__} is not a byte string")
-        found = unpacked.get(value)
-        if found is None:
-            found = unpack(value)
-            if len(unpacked) >= values_max:
-                unpacked.clear()
-            unpacked[value] = found
-        return found
+        return recall(value)
 
-    encoders[cls] = encode
+    encoders[cls] = lru_cache(values_max)(pack)
     decoders[cls] = decode
 
 

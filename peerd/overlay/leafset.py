@@ -117,12 +117,7 @@ class Leaves:
 
     def overlooks(self, node_id: NodeId) -> bool:
         """Whether this unknown id lies among the members, so that the set is wrong if it lives."""
-        if self._gap is None:
-            return self.would_accept(node_id)
-        distance = clockwise_distance(self.own, node_id)
-        last = self._distances[self._gap - 1] if self._gap else 0
-        first = self._distances[self._gap] if self._gap < len(self._distances) else RING
-        return not last < distance < first and distance != 0 and node_id not in self._by_id
+        return self.covers(node_id) and self.would_accept(node_id)
 
     def add(self, peer: PeerRef) -> tuple[bool, PeerRef | None]:
         """(whether it is a new member, who had to go). A known member's address is refreshed."""
