@@ -281,7 +281,7 @@ def test_an_unknown_key_names_file_line_key_and_the_nearest_name(tmp_path: Path)
             "protocols.demo.retires",
             "unknown key: did you mean protocols.demo.retries?",
         ),
-        ("[admin]\nzzz = 1\n", "admin.zzz", "unknown key; known here: socket, http"),
+        ("[admin]\nzzz = 1\n", "admin.zzz", "unknown key; known here: socket, operators, http"),
     ],
 )
 def test_unknown_tables_and_keys(tmp_path: Path, text: str, key: str, expected: str) -> None:
