@@ -233,9 +233,9 @@ class DataConfig(ConfigSection):
         "for a token of `peerd access create`. Empty: none.",
     )
     connections_max: Annotated[int, Field(ge=1, le=16_384)] = setting(
-        64,
-        "Requests and streams of data clients at a time, on the socket and on the TCP port each. A descriptor each, "
-        "and the memory of what a slow reader has not taken yet.",
+        limits.HTTP_REQUESTS_MAX,
+        "Requests and streams of data clients at a time, on the socket and on the TCP port each; at most a sixteenth "
+        "of the file descriptor limit. Each costs a descriptor, and the memory of what a slow reader has not taken.",
     )
     tokens: Literal["auto", "required"] = setting(
         "auto", "Who needs a token over TCP: auto (everybody, unless http is loopback) or required (everybody)."
@@ -366,6 +366,11 @@ class PeerdConfig(ConfigSection):
     def data_needs_token(self) -> bool:
         """Whether data clients over TCP must show a token."""
         return self.data.tokens == "required" or not is_loopback(split_address(self.data.http)[0])
+
+    def http_budgets(self) -> list[int]:
+        """Requests wanted at a time at each HTTP listener that there is."""
+        operators = [limits.HTTP_REQUESTS_MAX] * (1 + bool(self.admin.http))
+        return operators + [self.data.connections_max] * (bool(self.data.socket) + bool(self.data.http))
 
     @model_validator(mode="after")
     def _check_data(self) -> Self:

@@ -25,12 +25,12 @@ from peerd.daemon.admin_front import App, Front, Policy, Receive, Scope, Send
 from peerd.daemon.admin_subject import Subject
 from peerd.daemon.caller import ListenerName
 from peerd.daemon.http_listener import HttpListener
+from peerd.daemon.resources import http_requests_room
 from peerd.daemon.sockets import listening_socket
 from peerd.daemon.tasks import spawn
 from peerd.errors import ConfigError
+from peerd.limits import HTTP_REQUESTS_MAX
 
-REQUESTS_MAX: Final = 64
-"""Requests under way at each of the operators' listeners; above it the answer is 503. Probes are always answered."""
 SOCKET_UMASK: Final = 0o117
 """A socket becomes 0660: owner and group."""
 SOCKET_DIRECTORY_MODE: Final = 0o750
@@ -97,11 +97,11 @@ class AdminServer:
 
     def start(self) -> None:
         """Listen everywhere. Raises `ConfigError`; what was opened by then is for `stop` to close."""
-        config = self._config
-        self._add_unix("admin_socket", Path(config.admin.socket), "admin.socket", Policy("admin_socket", REQUESTS_MAX))
+        config, operators = self._config, http_requests_room(HTTP_REQUESTS_MAX)
+        self._add_unix("admin_socket", Path(config.admin.socket), "admin.socket", Policy("admin_socket", operators))
         if config.admin.http:
             sock = _bind_tcp(config.admin.http, "admin.http", only_loopback=True)
-            self._add("admin_http", sock, Policy("admin_http", REQUESTS_MAX))
+            self._add("admin_http", sock, Policy("admin_http", operators))
         if path := config.data_socket():
             self._add_unix("data_socket", Path(path), "data.socket", self._data_policy("data_socket"))
         if config.data.http:
@@ -131,7 +131,7 @@ class AdminServer:
         data, is_tcp = self._config.data, name == "data_http"
         return Policy(
             name,
-            data.connections_max,
+            http_requests_room(data.connections_max),
             probes=DATA_PROBES,
             tells_details=False,
             is_local=is_tcp and is_loopback(split_address(data.http)[0]) and not self._config.data_needs_token(),

@@ -21,6 +21,7 @@ from peerd.daemon.caller import ListenerName, caller_of
 from peerd.daemon.join_limits import host_of
 from peerd.daemon.renewal import RenewalState
 from peerd.errors import PeerdError
+from peerd.limits import HTTP_REQUESTS_MAX
 from peerd.node import Node
 
 LOOP_LAG_MAX_S: Final = 5.0
@@ -53,7 +54,7 @@ class Policy:
     """What one listener asks of those who come."""
 
     listener: ListenerName = "admin_socket"
-    requests_max: int = 64
+    requests_max: int = HTTP_REQUESTS_MAX
     """Requests and streams under way at a time, probes apart."""
     probes: frozenset[str] = PROBES
     tells_details: bool = True

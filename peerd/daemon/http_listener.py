@@ -21,12 +21,11 @@ from peerd.daemon.admin_front import App
 from peerd.daemon.admin_subject import Metrics
 from peerd.daemon.caller import Caller, ListenerName, identify
 from peerd.daemon.http_protocol import BoundedProtocol, websocket_protocol
+from peerd.daemon.rate_limit import TokenBucket
 from peerd.daemon.sockets import tune
 from peerd.daemon.tasks import cancel_and_wait, spawn
-from peerd.limits import KIB, MIB
+from peerd.limits import ACCEPTS_BURST, ACCEPTS_PER_SECOND, HTTP_CONNECTIONS_SPARE, KIB, MIB
 
-CONNECTIONS_SPARE: Final = 16
-"""Connections beyond the requests that may be under way: for probes, and for heads that are still coming in."""
 BACKLOG: Final = 64
 KEEP_ALIVE_S: Final = 5
 STOP_GRACE_S: Final = 1.0
@@ -34,6 +33,9 @@ STOP_GRACE_S: Final = 1.0
 REQUEST_HEAD_BYTES_MAX: Final = 16 * KIB
 WEBSOCKET_MESSAGE_BYTES_MAX: Final = 1 * MIB
 TLS_HANDSHAKE_LIMIT_S: Final = 5.0
+TLS_HANDSHAKES_PER_SECOND: Final = ACCEPTS_PER_SECOND
+TLS_HANDSHAKES_BURST: Final = ACCEPTS_BURST
+"""A handshake costs a millisecond and a half of a core, and anybody can ask for one."""
 ACCEPT_PAUSE_S: Final = 0.1
 """After an accept that failed, as when the process is out of file descriptors."""
 
@@ -63,12 +65,15 @@ class HttpListener:
         has_websockets: bool = False,
     ) -> None:
         self.name = name
-        self.capacity = requests_max + CONNECTIONS_SPARE
+        self.capacity = requests_max + HTTP_CONNECTIONS_SPARE
         self._socket = sock
         self._metrics = metrics
         self._tls = tls
         self._has_websockets = has_websockets
         self._state = ServerState()
+        self._handshakes = TokenBucket(
+            TLS_HANDSHAKES_PER_SECOND, TLS_HANDSHAKES_BURST, asyncio.get_running_loop().time()
+        )
         self._waiting: dict[BoundedProtocol, None] = {}
         self._opening: dict[asyncio.Task[None], None] = {}
         self._accepting: asyncio.Task[None] | None = None
@@ -156,6 +161,10 @@ class HttpListener:
             self._accepted(sock, address)
 
     def _accepted(self, sock: socket.socket, address: Any) -> None:
+        if self._tls is not None and not self._handshakes.take(asyncio.get_running_loop().time()):
+            self.refused("accept_rate")
+            sock.close()
+            return
         if self.connections >= self.capacity and not self._make_room():
             self.refused("connections_max")
             sock.close()

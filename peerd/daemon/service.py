@@ -239,7 +239,9 @@ class Daemon:
         sock = self._listen()
         self._ending.append(sock.close)
         self.peer = advertised(config, identity.node_id, sock.getsockname()[:2])
-        link_settings = LinkSettings.from_config(config.limits, room_for(config.limits.links_max))
+        link_settings = LinkSettings.from_config(
+            config.limits, room_for(config.limits.links_max, config.http_budgets())
+        )
         plugins = self._make_plugins()
         exempt = [kind.TYPE_ID for plugin in plugins if plugin.is_exempt_from_rate_limit for kind in plugin.messages]
         context = LinkContext(

@@ -17,10 +17,10 @@ from fastapi.responses import StreamingResponse
 from peerd.api import Plugin
 from peerd.client import Client, DaemonUnreachable
 from peerd.config import LoadedConfig, load_config
-from peerd.daemon.admin import REQUESTS_MAX, LateApi, bind_unix_socket, start_admin
+from peerd.daemon.admin import LateApi, bind_unix_socket, start_admin
 from peerd.daemon.admin_front import App
-from peerd.daemon.http_listener import CONNECTIONS_SPARE
 from peerd.errors import ConfigError
+from peerd.limits import HTTP_CONNECTIONS_SPARE, HTTP_REQUESTS_MAX
 from tests.support.fake_daemon import FakeDaemon
 
 
@@ -184,7 +184,7 @@ async def test_stop_ends_streams_that_are_under_way(tmp_path: Path) -> None:
 async def test_idle_connections_give_way_to_those_who_ask(tmp_path: Path) -> None:
     path, daemon = tmp_path / "admin.sock", FakeDaemon(loaded=loaded(tmp_path / "admin.sock"))
     server = await start_admin(daemon)
-    idle = [await asyncio.open_unix_connection(str(path)) for _ in range(REQUESTS_MAX + CONNECTIONS_SPARE)]
+    idle = [await asyncio.open_unix_connection(str(path)) for _ in range(HTTP_REQUESTS_MAX + HTTP_CONNECTIONS_SPARE)]
     async with Client(path) as client:
         assert (await client.status()).is_ready
     assert await asyncio.wait_for(idle[0][0].read(), 5) == b"", "the one that had waited longest has gone"

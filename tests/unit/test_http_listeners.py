@@ -11,13 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from peerd.daemon import admin_guard, http_protocol
-from peerd.daemon.admin import REQUESTS_MAX
+from peerd.daemon import admin_guard, http_listener, http_protocol
 from peerd.daemon.admin_front import DEFAULT_POLICY, Front
 from peerd.daemon.authority import ClusterAuthority, create_node_files
-from peerd.daemon.http_listener import CONNECTIONS_SPARE
 from peerd.daemon.tasks import spawn
 from peerd.errors import ConfigError
+from peerd.limits import HTTP_CONNECTIONS_SPARE, HTTP_REQUESTS_MAX
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.http_site import UNFINISHED_BODY, UNFINISHED_HEAD, detail, http_site, until
 
@@ -27,11 +26,11 @@ BUDGET = 4
 
 async def test_unfinished_requests_of_others_keep_no_operator_and_no_probe_out(tmp_path: Path) -> None:
     async with http_site(tmp_path, data__connections_max=BUDGET) as site:
-        for listener, budget in (("data_socket", BUDGET), ("data_http", BUDGET), ("admin_http", REQUESTS_MAX)):
+        for listener, budget in (("data_socket", BUDGET), ("data_http", BUDGET), ("admin_http", HTTP_REQUESTS_MAX)):
             for _ in range(budget):
                 await site.connect(listener, UNFINISHED_BODY)
             await site.running(listener, budget)
-            for _ in range(CONNECTIONS_SPARE + 5):
+            for _ in range(HTTP_CONNECTIONS_SPARE + 5):
                 await site.connect(listener, UNFINISHED_HEAD)
         operator = site.http("admin_socket")
         assert [(await operator.get(path)).status_code for path in ("/livez", "/readyz", "/metrics")] == [200] * 3
@@ -63,13 +62,13 @@ async def test_a_budget_is_free_again_when_its_requests_end(tmp_path: Path) -> N
 @pytest.mark.parametrize("listener", EVERYWHERE)
 async def test_the_newest_of_too_many_idle_connections_is_served(tmp_path: Path, listener: str) -> None:
     async with http_site(tmp_path, data__connections_max=BUDGET) as site:
-        budget = BUDGET if listener.startswith("data") else REQUESTS_MAX
-        idle = [await site.connect(listener) for _ in range(budget + CONNECTIONS_SPARE)]
+        budget = BUDGET if listener.startswith("data") else HTTP_REQUESTS_MAX
+        idle = [await site.connect(listener) for _ in range(budget + HTTP_CONNECTIONS_SPARE)]
         assert (await site.http(listener).get("/v1/numbers")).status_code == 200
         assert await asyncio.wait_for(idle[0].read(), 5) == b"", "the one that waited longest gave way"
         assert site.refused(listener, "connections_max") == 1
         site.server.report()
-        assert site.daemon.metrics.gauges[listener] == budget + CONNECTIONS_SPARE
+        assert site.daemon.metrics.gauges[listener] == budget + HTTP_CONNECTIONS_SPARE
 
 
 async def test_a_request_head_has_a_time_limit_however_it_trickles(
@@ -87,6 +86,8 @@ async def test_a_request_head_has_a_time_limit_however_it_trickles(
             except TimeoutError:
                 writer.write(b"x")
                 trickled += 1
+            except ConnectionError:  # the last byte met a connection that was over
+                is_over = True
         assert trickled > 0 and site.refused("data_socket", "head_timeout") == 1
 
 
@@ -232,7 +233,7 @@ async def test_unfinished_handshakes_give_way(tmp_path: Path, certificate: tuple
     chain, key = certificate
     tls = {"data__tls_certificate": str(chain), "data__tls_key": str(key)}
     async with http_site(tmp_path, data__connections_max=BUDGET, **tls) as site:
-        stuck = [await site.connect("data_http") for _ in range(BUDGET + CONNECTIONS_SPARE)]
+        stuck = [await site.connect("data_http") for _ in range(BUDGET + HTTP_CONNECTIONS_SPARE)]
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         url = f"https://127.0.0.1:{site.server.data_http_port}"
@@ -240,6 +241,20 @@ async def test_unfinished_handshakes_give_way(tmp_path: Path, certificate: tuple
             assert (await http.get("/livez")).status_code == 200
         assert await asyncio.wait_for(stuck[0].read(), 5) == b""
         assert site.refused("data_http", "connections_max") == 1
+
+
+async def test_handshakes_have_a_rate(
+    tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_listener, "TLS_HANDSHAKES_PER_SECOND", 1e-9)
+    monkeypatch.setattr(http_listener, "TLS_HANDSHAKES_BURST", 2)
+    chain, key = certificate
+    async with http_site(tmp_path, data__tls_certificate=str(chain), data__tls_key=str(key)) as site:
+        readers = [await site.connect("data_http") for _ in range(3)]
+        assert await asyncio.wait_for(readers[2].read(), 5) == b""
+        assert site.refused("data_http", "accept_rate") == 1
+        for _ in range(3):
+            assert (await site.http("admin_http").get("/livez")).status_code == 200, "plain HTTP costs little"
 
 
 async def test_a_certificate_that_cannot_be_used_is_a_configuration_error(
