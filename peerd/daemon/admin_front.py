@@ -113,11 +113,13 @@ class Front:
                 self._running -= 1
         except Refusal as refusal:
             self._refused(refusal.reason)
-            await refuse(send, refusal.status, str(refusal), refusal.headers, scope=scope)
+            headers = {**refusal.headers, **self._shown_to_page(scope)}
+            await refuse(send, refusal.status, str(refusal), headers, scope=scope)
 
     def _check_source(self, scope: Scope) -> None:
         """Over TCP: which name the client used for us, and which web page it is of. Raises `Refusal`."""
-        if scope.get("client") is None:
+        caller = caller_of(scope)
+        if not (caller.is_tcp if caller is not None else scope.get("client")):
             return
         policy = self._policy
         if policy.is_local and not is_local_host(header(scope, b"host")):
@@ -129,6 +131,14 @@ class Front:
                 f"web pages of {origin[:ORIGIN_SHOWN_MAX]} may not ask here; data.cors_origins lists those that may"
             )
             raise Refusal("origin", HTTPStatus.FORBIDDEN, detail)
+
+    def _shown_to_page(self, scope: Scope) -> Mapping[str, str]:
+        """What lets a configured web page read a refusal; the routes' own answers have it from their middleware."""
+        origin = header(scope, b"origin")
+        if not origin or not self._policy.origins & {origin, "*"}:
+            return NO_HEADERS
+        exposed = "Retry-After, WWW-Authenticate"
+        return {"access-control-allow-origin": origin, "access-control-expose-headers": exposed, "vary": "Origin"}
 
     def _token(self, scope: Scope) -> AccessToken | None:
         """The token that the client shows, ``None`` when it shows none and needs none. Raises `Refusal`."""

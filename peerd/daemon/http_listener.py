@@ -22,7 +22,7 @@ from peerd.daemon.admin_subject import Metrics
 from peerd.daemon.caller import Caller, ListenerName, identify
 from peerd.daemon.http_protocol import BoundedProtocol, websocket_protocol
 from peerd.daemon.rate_limit import TokenBucket
-from peerd.daemon.sockets import tune
+from peerd.daemon.sockets import format_address, tune
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.limits import ACCEPTS_BURST, ACCEPTS_PER_SECOND, HTTP_CONNECTIONS_SPARE, KIB, MIB
 
@@ -105,7 +105,7 @@ class HttpListener:
     def address(self) -> str:
         """Where it listens: a path, or host and port."""
         name = self._socket.getsockname()
-        return name if isinstance(name, str) else f"{name[0]}:{name[1]}"
+        return name if isinstance(name, str) else format_address(name)
 
     @property
     def connections(self) -> int:
@@ -189,7 +189,8 @@ class HttpListener:
     def _make_room(self) -> bool:
         """End the connection that has waited longest for a request, or else for its TLS handshake."""
         if self._waiting:
-            connection = next(iter(self._waiting))
+            longest = next(iter(self._waiting))
+            connection = next((waiting for waiting in self._waiting if not waiting.is_sending), longest)
             self._waiting.pop(connection)
             self._state.connections.discard(connection)
             connection.give_up("connections_max")

@@ -79,6 +79,11 @@ class BoundedProtocol(H11Protocol):
         self._listener.refused("malformed")
         super().send_400_response(msg)
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether part of an answer has yet to leave."""
+        return self.transport.get_write_buffer_size() > 0
+
     def give_up(self, reason: str) -> None:
         """End a connection that waits."""
         self._listener.refused(reason)
@@ -93,8 +98,14 @@ class BoundedProtocol(H11Protocol):
                 self._limit = None
                 self._listener.works(self)
         elif self._limit is None:
-            self._limit = self.loop.call_later(HEAD_LIMIT_S, self.give_up, "head_timeout")
+            self._limit = self.loop.call_later(HEAD_LIMIT_S, self._waited_long)
             self._listener.waits(self)
+
+    def _waited_long(self) -> None:
+        if self.is_sending:  # a long answer to a slow reader; it gives way when somebody needs the room
+            self._limit = self.loop.call_later(HEAD_LIMIT_S, self._waited_long)
+        else:
+            self.give_up("head_timeout")
 
 
 def websocket_protocol(**options: Any) -> asyncio.Protocol:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from fastapi import APIRouter, WebSocket
+from fastapi import APIRouter, Response, WebSocket
 from fastapi.responses import StreamingResponse
 
 from peerd.api import Plugin
+
+LONG_BYTES = 8_000_000
+"""More than the system buffers of a connection."""
 
 
 class Numbers(Plugin):
@@ -49,6 +52,10 @@ class Numbers(Plugin):
                     service.ended.set()
 
             return StreamingResponse(lines())
+
+        @routes.get("/numbers/long", include_in_schema=False)
+        async def long() -> Response:
+            return Response(b"1" * LONG_BYTES)
 
         @routes.websocket("/numbers/live")
         async def live(websocket: WebSocket) -> None:

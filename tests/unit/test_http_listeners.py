@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 import stat
 from pathlib import Path
@@ -19,6 +20,7 @@ from peerd.errors import ConfigError
 from peerd.limits import HTTP_CONNECTIONS_SPARE, HTTP_REQUESTS_MAX
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.http_site import UNFINISHED_BODY, UNFINISHED_HEAD, detail, http_site, until
+from tests.support.numbers_plugin import LONG_BYTES
 
 EVERYWHERE = ("admin_socket", "admin_http", "data_socket", "data_http")
 BUDGET = 4
@@ -102,6 +104,28 @@ async def test_what_follows_an_answer_has_the_limit_again(tmp_path: Path, monkey
         assert site.refused("admin_socket", "head_timeout") == 1
 
 
+async def test_a_long_answer_has_the_time_that_its_reader_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_protocol, "HEAD_LIMIT_S", 0.05)
+    async with http_site(tmp_path, data__connections_max=BUDGET) as site:
+        with socket.socket(socket.AF_UNIX) as slow:
+            slow.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(slow, site.path("data_socket"))
+            await loop.sock_sendall(slow, b"GET /v1/numbers/long HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            await site.running("data_socket", 1)
+            await site.running("data_socket", 0)
+            silent = [await site.connect("data_socket") for _ in range(BUDGET + HTTP_CONNECTIONS_SPARE)]
+            for reader in silent:  # they have come later, and end sooner
+                assert await asyncio.wait_for(reader.read(), 5) == b""
+            received = 0
+            while received < LONG_BYTES:
+                part = await asyncio.wait_for(loop.sock_recv(slow, 1 << 20), 5)
+                assert part, f"cut off after {received} bytes"
+                received += len(part)
+
+
 async def test_a_body_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_guard, "BODY_LIMIT_S", 0.1)
     async with http_site(tmp_path) as site:
@@ -157,7 +181,14 @@ async def test_the_documents_say_what_each_route_needs(tmp_path: Path) -> None:
     async with http_site(tmp_path) as site:
         data = (await site.http("data_http").get("/v1/openapi.json")).json()["paths"]
         admin = (await site.http("admin_http").get("/v1/openapi.json")).json()["paths"]
-    assert set(data) == {"/livez", "/readyz", "/v1/numbers", "/v1/numbers/sum", "/v1/numbers/stream"}
+    assert set(data) == {
+        "/livez",
+        "/readyz",
+        "/v1/numbers",
+        "/v1/numbers/sum",
+        "/v1/numbers/stream",
+        "/v1/numbers/long",
+    }
     needs = {
         (path, method): route["x-peerd-scope"] for path, routes in admin.items() for method, route in routes.items()
     }
