@@ -21,6 +21,7 @@ from peerd.client import Client
 from peerd.daemon import http_listener
 from peerd.daemon.caller import Caller, ListenerName, identify
 from peerd.daemon.join_limits import REFUSALS_PER_HOST
+from tests.support.both_loops import both_loops
 from tests.support.http_site import HttpSite, detail, http_site, until
 
 STRANGER = 4711
@@ -98,6 +99,7 @@ async def test_who_is_not_known_is_no_operator(tmp_path: Path, monkeypatch: pyte
         assert (await site.http("admin_socket").post("/v1/numbers?number=1")).status_code == 403
 
 
+@both_loops
 async def test_the_kernel_says_who_connected(tmp_path: Path) -> None:
     code = (
         "import httpx, os, sys\n"
@@ -206,6 +208,7 @@ async def test_an_address_with_many_wrong_tokens_has_to_wait_and_right_ones_pass
         assert {line["event"] for line in said} == {"access.refused"} and "guess" not in str(said)
 
 
+@both_loops
 async def test_a_stream_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
     async with http_site(tmp_path) as site:
         client = site.http("data_http", site.token("*"))
@@ -219,6 +222,7 @@ async def test_a_stream_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
         await site.running("data_http", 0)
 
 
+@both_loops
 async def test_a_stream_ends_with_the_time_of_its_token(tmp_path: Path) -> None:
     async with http_site(tmp_path) as site:
         client = site.http("data_http", site.token("*", life_s=0.2))
@@ -321,6 +325,7 @@ def live(site: HttpSite, **options: Any) -> Any:
     return connect(f"ws://127.0.0.1:{site.server.data_http_port}/v1/numbers/live", proxy=None, **options)
 
 
+@both_loops
 async def test_websockets_work_on_the_data_listeners_only(tmp_path: Path) -> None:
     async with http_site(tmp_path) as site:
         for opened in (live(site), unix_connect(site.path("data_socket"), "ws://localhost/v1/numbers/live")):
@@ -332,6 +337,7 @@ async def test_websockets_work_on_the_data_listeners_only(tmp_path: Path) -> Non
                 pass
 
 
+@both_loops
 async def test_websockets_need_what_others_need(tmp_path: Path) -> None:
     async with http_site(tmp_path, data__tokens="required", data__connections_max=1) as site:
 
@@ -356,6 +362,7 @@ async def test_websockets_need_what_others_need(tmp_path: Path) -> None:
         await site.running("data_http", 0)
 
 
+@both_loops
 async def test_stopping_ends_websockets(tmp_path: Path) -> None:
     async with http_site(tmp_path) as site, live(site) as websocket:
         await websocket.send("1")

@@ -18,6 +18,7 @@ from peerd.daemon.authority import ClusterAuthority, create_node_files
 from peerd.daemon.tasks import spawn
 from peerd.errors import ConfigError
 from peerd.limits import HTTP_CONNECTIONS_SPARE, HTTP_REQUESTS_MAX
+from tests.support.both_loops import both_loops
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.http_site import UNFINISHED_BODY, UNFINISHED_HEAD, detail, http_site, until
 from tests.support.numbers_plugin import LONG_BYTES
@@ -26,6 +27,7 @@ EVERYWHERE = ("admin_socket", "admin_http", "data_socket", "data_http")
 BUDGET = 4
 
 
+@both_loops
 async def test_unfinished_requests_of_others_keep_no_operator_and_no_probe_out(tmp_path: Path) -> None:
     async with http_site(tmp_path, data__connections_max=BUDGET) as site:
         for listener, budget in (("data_socket", BUDGET), ("data_http", BUDGET), ("admin_http", HTTP_REQUESTS_MAX)):
@@ -73,6 +75,7 @@ async def test_the_newest_of_too_many_idle_connections_is_served(tmp_path: Path,
         assert site.daemon.metrics.gauges[listener] == budget + HTTP_CONNECTIONS_SPARE
 
 
+@both_loops
 async def test_a_request_head_has_a_time_limit_however_it_trickles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +107,7 @@ async def test_what_follows_an_answer_has_the_limit_again(tmp_path: Path, monkey
         assert site.refused("admin_socket", "head_timeout") == 1
 
 
+@both_loops
 async def test_a_long_answer_has_the_time_that_its_reader_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +130,7 @@ async def test_a_long_answer_has_the_time_that_its_reader_takes(
                 received += len(part)
 
 
+@both_loops
 async def test_a_body_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_guard, "BODY_LIMIT_S", 0.1)
     async with http_site(tmp_path) as site:
@@ -146,6 +151,7 @@ async def test_a_long_answer_to_a_short_request_has_no_body_limit(
         assert not site.plugin.ended.is_set()
 
 
+@both_loops
 async def test_garbage_is_counted_and_answered(tmp_path: Path) -> None:
     async with http_site(tmp_path) as site:
         reader = await site.connect("data_http", b"\x16\x03\x01 hello?\r\n\r\n")
@@ -187,7 +193,6 @@ async def test_the_documents_say_what_each_route_needs(tmp_path: Path) -> None:
         "/v1/numbers",
         "/v1/numbers/sum",
         "/v1/numbers/stream",
-        "/v1/numbers/long",
     }
     needs = {
         (path, method): route["x-peerd-scope"] for path, routes in admin.items() for method, route in routes.items()
@@ -247,6 +252,7 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "tls" / "node.crt", tmp_path / "tls" / "node.key"
 
 
+@both_loops
 async def test_with_a_certificate_it_is_https_and_only_that(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     chain, key = certificate
     async with http_site(tmp_path, data__tls_certificate=str(chain), data__tls_key=str(key)) as site:
@@ -260,6 +266,7 @@ async def test_with_a_certificate_it_is_https_and_only_that(tmp_path: Path, cert
         await until(lambda: site.refused("data_http", "tls") == 1)
 
 
+@both_loops
 async def test_unfinished_handshakes_give_way(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     chain, key = certificate
     tls = {"data__tls_certificate": str(chain), "data__tls_key": str(key)}
@@ -274,6 +281,7 @@ async def test_unfinished_handshakes_give_way(tmp_path: Path, certificate: tuple
         assert site.refused("data_http", "connections_max") == 1
 
 
+@both_loops
 async def test_handshakes_have_a_rate(
     tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
