@@ -56,6 +56,7 @@ class Status(AdminModel):
     probe_period_s: float | None = Field(default=None, description="Between two probes of a routing-table entry.")
     draining: list[str] = Field(default=[], description="Plugins that have yet to hand over, the next one first.")
     links: int = Field(description="Control links that are up.")
+    data_addresses: list[str] = Field(default=[], description="Where data clients connect: socket, host:port.")
     plugins: list[PluginStatus]
     certificate_expires_at: float | None = Field(default=None, description="Unix time; null without TLS.")
     certificate_state: Literal["ok", "warning", "error", "expired"] | None = Field(
@@ -369,6 +370,38 @@ class Tokens(AdminModel):
     """The issuer's book, oldest first."""
 
     tokens: list[Token]
+
+
+class AccessRequest(AdminModel):
+    """An access token to make: for whom, for what, and for how long."""
+
+    name: str
+    scopes: list[str] = Field(description='"<protocol>:read", "<protocol>:write", or "*" for everything.')
+    life_s: float
+
+
+class AccessEntry(AdminModel):
+    """An access token as the daemon knows it."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    created_at: float = Field(description="Unix time, like the end.")
+    expires_at: float
+    is_expired: bool
+
+
+class NewAccess(AdminModel):
+    """An access token just made; the text is told this once."""
+
+    token: AccessEntry
+    text: str
+
+
+class AccessEntries(AdminModel):
+    """The access tokens of this daemon, oldest first."""
+
+    tokens: list[AccessEntry]
 
 
 class DenialRequest(AdminModel):

@@ -28,6 +28,9 @@ from pydantic import TypeAdapter, ValidationError
 from peerd.admin_models import (
     API_PREFIX,
     PROBLEM_TYPE,
+    AccessEntries,
+    AccessEntry,
+    AccessRequest,
     AdminModel,
     AggregateAnswer,
     AggregateFailed,
@@ -44,6 +47,7 @@ from peerd.admin_models import (
     GroupedValue,
     Health,
     History,
+    NewAccess,
     NewToken,
     Peer,
     Peers,
@@ -91,6 +95,8 @@ __all__ = [
 ]
 
 SOCKET_VARIABLE: Final = "PEERD_ADMIN__SOCKET"
+TOKEN_VARIABLE: Final = "PEERD_ACCESS_TOKEN"
+"""An access token for a daemon's data port over TCP; in the environment, since command lines are seen by all."""
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 30.0
 PROGRESS_TIMEOUT_S: Final = 90_000.0
@@ -132,19 +138,29 @@ def default_socket(environment: Mapping[str, str] = os.environ) -> str:
 class Client:
     """One connection pool to one daemon. Use it as an asynchronous context manager.
 
-    ``address``: path of the unix socket, or ``http://127.0.0.1:7421``; default `default_socket`.
+    ``address``: path of the unix socket, or ``http://127.0.0.1:7421``; default `default_socket`. ``token``: an access
+    token of `peerd access create`, for a daemon's data port; default ``PEERD_ACCESS_TOKEN`` for a URL, else none.
     """
 
-    def __init__(self, address: str | Path | None = None, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        address: str | Path | None = None,
+        *,
+        token: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         self.address = str(address) if address is not None else default_socket()
         is_url = self.address.startswith(("http://", "https://"))
         if transport is None and not is_url:
             transport = httpx.AsyncHTTPTransport(uds=self.address, verify=_no_tls())
+        if token is None and is_url:
+            token = os.environ.get(TOKEN_VARIABLE)
         self._http = httpx.AsyncClient(
             transport=transport,
             base_url=self.address if is_url else "http://localhost",
             timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            verify=_no_tls(),
+            headers={"Authorization": f"Bearer {token}"} if token else None,
+            verify=ssl.create_default_context() if self.address.startswith("https://") else _no_tls(),
             trust_env=False,
         )
 
@@ -273,6 +289,19 @@ class Client:
     async def revoke_token(self, identifier: str) -> Token:
         """End a join token."""
         return await self._call("DELETE", f"{API_PREFIX}/tokens/{quote(identifier, safe='')}", Token)
+
+    async def access_tokens(self) -> list[AccessEntry]:
+        """The access tokens of the daemon's data clients, oldest first."""
+        return (await self._get(f"{API_PREFIX}/access", AccessEntries)).tokens
+
+    async def create_access(self, name: str, scopes: Sequence[str], life_s: float) -> NewAccess:
+        """Make an access token; its text is told this once. Scopes: "<protocol>:read", "<protocol>:write", "*"."""
+        body = AccessRequest(name=name, scopes=list(scopes), life_s=life_s)
+        return await self._call("POST", f"{API_PREFIX}/access", NewAccess, body)
+
+    async def revoke_access(self, name: str) -> AccessEntry:
+        """End an access token by its name or id, and every request that uses it."""
+        return await self._call("DELETE", f"{API_PREFIX}/access/{quote(name, safe='')}", AccessEntry)
 
     async def denials(self) -> list[DeniedSubject]:
         """The deny list."""

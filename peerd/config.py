@@ -44,6 +44,9 @@ from peerd.swap.config import SwapConfig
 CLUSTER_NAME_PATTERN: Final = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
 """It stands in the node certificate's URI, where a host name would."""
 UNIX_SOCKET_PATH_BYTES_MAX: Final = 107
+OVERFLOW_USER_ID: Final = 65534
+ORIGINS_MAX: Final = 64
+OPERATORS_MAX: Final = 64
 TCP_SINK: Final = "tcp://"
 
 
@@ -87,6 +90,28 @@ def _check_socket_path(text: str) -> str:
     if not text or len(text.encode()) > UNIX_SOCKET_PATH_BYTES_MAX:
         raise ValueError(f"expected a path of 1 to {UNIX_SOCKET_PATH_BYTES_MAX} bytes, the system's limit for a socket")
     return text
+
+
+def _check_optional_socket_path(text: str) -> str:
+    return _check_socket_path(text) if text else text
+
+
+def _check_origin(text: str) -> str:
+    if (
+        text != "*"
+        and re.fullmatch(r"https?://[0-9a-z.-]{1,253}(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?", text)
+        is None
+    ):
+        raise ValueError('expected an origin such as "https://example.org" (small letters, no path), or "*"')
+    return text
+
+
+def _check_user_id(user_id: int) -> int:
+    if user_id == OVERFLOW_USER_ID:
+        raise ValueError(
+            f"{OVERFLOW_USER_ID} is the user id of everybody that a container or systemd's PrivateUsers= does not map"
+        )
+    return user_id
 
 
 Address = Annotated[str, AfterValidator(_check_address)]
@@ -176,12 +201,60 @@ class AdminConfig(ConfigSection):
     """Where the command line, probes and Prometheus reach the daemon."""
 
     socket: Annotated[str, AfterValidator(_check_socket_path)] = setting(
-        "/run/peerd/admin.sock", "Path of the unix socket of the admin API; who may open it may command the daemon."
+        "/run/peerd/admin.sock",
+        "Path of the unix socket of the admin API. Who may open it may read everything; see operators for changes.",
+    )
+    operators: Annotated[
+        tuple[Annotated[int, Field(ge=0, lt=2**32 - 1), AfterValidator(_check_user_id)], ...],
+        Field(max_length=OPERATORS_MAX),
+    ] = setting(
+        (),
+        "Numeric ids of users who may change things over the socket (drain, deny, tokens, rotate), beside root and "
+        "the daemon's own user. They also need the socket's group, to open it.",
     )
     http: OptionalAddress = setting(
         "127.0.0.1:7421",
-        "Loopback host:port of the same API over TCP, for probes and Prometheus. Every user of the machine can reach "
-        "it: leave it empty (off) where that matters.",
+        "Loopback host:port of the reading half of the same API over TCP, for probes and Prometheus. Every user of the "
+        "machine can reach it: leave it empty (off) where that matters.",
+    )
+
+
+class DataConfig(ConfigSection):
+    """Where programs reach the protocols' data, apart from the operators' socket."""
+
+    socket: Annotated[str, AfterValidator(_check_optional_socket_path)] = setting(
+        "data.sock",
+        "Path of the unix socket of data clients; a name without a slash is put beside admin.socket. Who may open it "
+        "may use every protocol. Empty: none.",
+    )
+    http: OptionalAddress = setting(
+        "",
+        "host:port of the same over TCP. Another address than loopback needs tls_certificate and asks every client "
+        "for a token of `peerd access create`. Empty: none.",
+    )
+    connections_max: Annotated[int, Field(ge=1, le=16_384)] = setting(
+        limits.HTTP_REQUESTS_MAX,
+        "Requests and streams of data clients at a time, on the socket and on the TCP port each; at most a sixteenth "
+        "of the file descriptor limit. Each costs a descriptor, and the memory of what a slow reader has not taken.",
+    )
+    tokens: Literal["auto", "required"] = setting(
+        "auto", "Who needs a token over TCP: auto (everybody, unless http is loopback) or required (everybody)."
+    )
+    cors_origins: Annotated[
+        tuple[Annotated[str, AfterValidator(_check_origin)], ...], Field(max_length=ORIGINS_MAX)
+    ] = setting(
+        (),
+        'Web pages that may ask over TCP, by their origin, such as "https://example.org"; "*" is any page, and '
+        "needs tokens. Empty: none, not even pages on this machine.",
+    )
+    tls_certificate: str = setting(
+        "", "PEM certificate chain with which http speaks HTTPS; read at the start. Empty: plain HTTP."
+    )
+    tls_key: str = setting("", "PEM private key of tls_certificate.")
+    insecure: bool = setting(
+        False,
+        "Allow plain HTTP on another address than loopback: everybody on the way can read the data and the tokens. "
+        "Right behind a proxy that adds TLS, or on a network of your own.",
     )
 
 
@@ -262,6 +335,7 @@ class PeerdConfig(ConfigSection):
     tls: TlsConfig = setting(TlsConfig(), "Mutual TLS 1.3 between nodes.")
     issuer: IssuerConfig = setting(IssuerConfig(), "Whether this node issues certificates.")
     admin: AdminConfig = setting(AdminConfig(), "Where the command line, probes and Prometheus reach the daemon.")
+    data: DataConfig = setting(DataConfig(), "Where programs reach the protocols' data.")
     overlay: OverlayConfig = setting(OverlayConfig(), "Timers of the ring.")
     swap: SwapConfig = setting(SwapConfig(), "Bulk transfers.")
     groups: GroupsConfig = setting(GroupsConfig(), "Multicast groups.")
@@ -283,6 +357,44 @@ class PeerdConfig(ConfigSection):
             Path(tls.cert_file) if tls.cert_file else directory / "node.crt",
             Path(tls.key_file) if tls.key_file else directory / "node.key",
         )
+
+    def data_socket(self) -> str:
+        """Path of the data clients' unix socket; empty for none."""
+        name = self.data.socket
+        return name if "/" in name or not name else str(Path(self.admin.socket).parent / name)
+
+    def data_needs_token(self) -> bool:
+        """Whether data clients over TCP must show a token."""
+        return self.data.tokens == "required" or not is_loopback(split_address(self.data.http)[0])
+
+    def http_budgets(self) -> list[int]:
+        """Requests wanted at a time at each HTTP listener that there is."""
+        operators = [limits.HTTP_REQUESTS_MAX] * (1 + bool(self.admin.http))
+        return operators + [self.data.connections_max] * (bool(self.data.socket) + bool(self.data.http))
+
+    @model_validator(mode="after")
+    def _check_data(self) -> Self:
+        data = self.data
+        if data.socket:
+            try:
+                _check_socket_path(self.data_socket())
+            except ValueError as error:
+                raise misfit("data.socket", str(error)) from error
+        if self.data_socket() == self.admin.socket:
+            raise misfit("data.socket", "expected another path than admin.socket")
+        if bool(data.tls_certificate) != bool(data.tls_key):
+            raise misfit("data.tls_key", "expected data.tls_certificate and data.tls_key together, or neither")
+        if not data.http:
+            return self
+        if not (is_loopback(split_address(data.http)[0]) or data.tls_certificate or data.insecure):
+            raise misfit(
+                "data.http",
+                "expected a loopback address, or data.tls_certificate and data.tls_key: without TLS everybody on the "
+                "way reads data and tokens (data.insecure = true allows it)",
+            )
+        if "*" in data.cors_origins and not self.data_needs_token():
+            raise misfit("data.cors_origins", '"*" needs data.tokens = "required": any web page could read the data')
+        return self
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

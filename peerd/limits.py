@@ -72,6 +72,12 @@ SWAP_SPILL_BYTES: Final = 64 * MIB
 STORE_VALUE_BYTES_MAX: Final = 1 * MIB
 STORE_KEYS_MAX: Final = 10_000
 
+# HTTP
+HTTP_REQUESTS_MAX: Final = 64
+"""Requests and streams under way at a listener, probes apart; above it the answer is 503."""
+HTTP_CONNECTIONS_SPARE: Final = 16
+"""Connections beyond those requests: for probes, and for heads that are still coming in."""
+
 # Event log
 EVENT_QUEUE_RECORDS_MAX: Final = 10_000
 EVENT_TEXT_LENGTH_MAX: Final = 1024

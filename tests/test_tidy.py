@@ -56,6 +56,7 @@ LAYERS = {
     "peerd.config_sources": "config",
     "peerd.telemetry": "telemetry",
     "peerd.admin_models": "base",
+    "peerd.front_scopes": "base",
     "peerd.client": "client",
     "peerd.cluster": "cluster",
     "peerd.daemon": "daemon",

@@ -31,6 +31,7 @@ COMMANDS: Final = {
 GROUPS: Final = {
     "ca": "peerd.cli.ca:app",
     "token": "peerd.cli.token:app",
+    "access": "peerd.cli.access:app",
     "certificate": "peerd.cli.certificate:app",
     "cluster": "peerd.cli.cluster:app",
     "config": "peerd.cli.config:app",

@@ -25,6 +25,7 @@ def status(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> 
             ("ring", nodes(found.ring_size, found.is_ring_size_exact) + _partition(found)),
             ("leaf set", f"{found.leaf_set_members} members"),
             ("links", found.links),
+            ("data clients", ", ".join(found.data_addresses) or "no listener for them (data.socket, data.http)"),
             ("probes", f"a routing-table entry each {seconds(found.probe_period_s)}"),
             ("absences", f"{found.absences} times this process had not been running" if found.absences else "none"),
             ("plugins", ", ".join(f"{plugin.name} {plugin.version}" for plugin in found.plugins)),

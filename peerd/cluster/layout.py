@@ -237,6 +237,7 @@ class Layout:
                 "state_dir": str(self.node(node.index) / "state"),
             },
             "admin": {"socket": str(socket_file(record, node.index)), "http": ""},
+            "data": {"socket": ""},  # the admin sockets serve the protocols, too
             "telemetry": {"sink": str(self.events), "log_format": "json"},
             # All nodes dial the first few at once, and all of them are ours.
             "limits": {"accepts_per_second": 1000.0, "accepts_burst": 1000},

@@ -1,57 +1,128 @@
-"""The routes of the admin API: FastAPI, and the models that it checks requests and answers with.
+"""The routes of the admin API and of the data clients' API: FastAPI, and the models that they check everything with.
 
 Imported when the first request comes that is none of the probes (see `peerd.daemon.admin`): nothing else in a daemon
 may import it. Everything runs on the loop, between two events of the node, so a route sees a consistent state and needs
-no lock. A plugin adds routes below ``/v1`` through a static method ``router(service) -> APIRouter``.
+no lock. A plugin adds routes below ``/v1`` through static methods: ``router(service) -> APIRouter`` for data clients,
+who find them on their own listeners, and ``operator_router(service)`` for operators. Operators get all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from fastapi import FastAPI, Path as PathParameter, Response
+from fastapi import APIRouter, Depends, FastAPI, Path as PathParameter, Response
+from fastapi.middleware.cors import CORSMiddleware
 
 from peerd.admin_models import API_PREFIX, ROUTE_KEY_LENGTH_MAX, Health, Peers, Ring, Route, Settings, Status
 from peerd.api import LookupResult
 from peerd.daemon import admin_view
+from peerd.daemon.admin_access import access_router
 from peerd.daemon.admin_front import App, Front
 from peerd.daemon.admin_guard import RequestGuard, add_problem_handlers
 from peerd.daemon.admin_identity import identity_router
 from peerd.daemon.admin_subject import Subject
 from peerd.daemon.admin_survey import survey_router
+from peerd.daemon.admission import operators_only, scope_needed, show_scopes
 from peerd.errors import Bug, Unavailable
 
 ROUTE_TIMEOUT_S: Final = 10.0
+CORS_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
+CORS_REQUEST_HEADERS: Final = ("Authorization", "Content-Type", "Last-Event-ID")
+CORS_ANSWER_HEADERS: Final = ("Retry-After", "WWW-Authenticate")
 
 Key = Annotated[str, PathParameter(max_length=ROUTE_KEY_LENGTH_MAX)]
+Refused = Callable[[str], None]
+"""Counts a refusal by its reason."""
+
+
+def not_counted(reason: str) -> None:
+    """Where there is no listener."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginRoutes:
+    """Routes of one plugin; its name is also the first half of their scopes."""
+
+    plugin: str
+    router: APIRouter
+
+
+def data_routes(daemon: Subject) -> list[PluginRoutes]:
+    """What plugins offer to data clients."""
+    return _plugin_routes(daemon, "router")
+
+
+def operator_routes(daemon: Subject) -> list[PluginRoutes]:
+    """What plugins offer to operators only."""
+    return _plugin_routes(daemon, "operator_router")
+
+
+def _plugin_routes(daemon: Subject, offered_as: str) -> list[PluginRoutes]:
+    found = []
+    for name, plugin in sorted(daemon.node.plugins.items()):
+        router = getattr(plugin, offered_as, None)
+        if router is not None:
+            found.append(PluginRoutes(name, router(LivePlugin(daemon, name))))
+    return found
 
 
 def admin_app(daemon: Subject) -> App:
-    """Front and routes without a server: tests call it directly."""
-    return Front(api(daemon), daemon)
+    """Front and routes of the operators' listeners without a server: tests call it directly."""
+    return Front(admin_api(daemon), daemon)
 
 
-def api(daemon: Subject) -> FastAPI:
-    """Every route."""
+def admin_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
+    """Every route: the daemon's own, and all of the plugins'."""
+    data = data_routes(daemon)
+    app = _new_app(daemon, "peerd admin API", Depends(operators_only(daemon, refused)))
+    _add_state_routes(app, daemon)
+    _document_probes(app, ("/livez", "/readyz", "/healthz"))
+    _document_metrics(app)
+    app.include_router(identity_router(daemon), prefix=API_PREFIX, tags=["identity"])
+    app.include_router(access_router(daemon, [routes.plugin for routes in data]), prefix=API_PREFIX, tags=["access"])
+    app.include_router(survey_router(daemon), prefix=API_PREFIX)
+    _include(app, [*data, *operator_routes(daemon)])
+    return app
+
+
+def data_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
+    """What data clients may call: the plugins' routes for them, and nothing of the daemon but its probes."""
+    app = _new_app(daemon, "peerd data API")
+    if origins := daemon.loaded.config.data.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=list(CORS_METHODS),
+            allow_headers=list(CORS_REQUEST_HEADERS),
+            expose_headers=list(CORS_ANSWER_HEADERS),
+        )
+    _document_probes(app, ("/livez", "/readyz"))
+    for routes in data_routes(daemon):
+        _include(app, [routes], Depends(scope_needed(routes.plugin, refused)))
+    return app
+
+
+def _new_app(daemon: Subject, title: str, *dependencies: Any) -> FastAPI:
     app = FastAPI(
-        title="peerd admin API",
+        title=title,
         version=daemon.node.settings.version,
         openapi_url=f"{API_PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
+        dependencies=dependencies,
     )
     app.add_middleware(RequestGuard)
     add_problem_handlers(app)
-    _add_state_routes(app, daemon)
-    _document_probes(app)
-    app.include_router(identity_router(daemon), prefix=API_PREFIX, tags=["identity"])
-    app.include_router(survey_router(daemon), prefix=API_PREFIX)
-    for name, plugin in sorted(daemon.node.plugins.items()):
-        router = getattr(plugin, "router", None)
-        if router is not None:
-            app.include_router(router(LivePlugin(daemon, name)), prefix=API_PREFIX, tags=[name])
+    show_scopes(app)
     return app
+
+
+def _include(app: FastAPI, plugins: Sequence[PluginRoutes], *dependencies: Any) -> None:
+    for routes in plugins:
+        app.include_router(routes.router, prefix=API_PREFIX, tags=[routes.plugin], dependencies=dependencies)
 
 
 class LivePlugin:
@@ -109,29 +180,35 @@ def _add_state_routes(app: FastAPI, daemon: Subject) -> None:
         return admin_view.settings(daemon)
 
 
-def _document_probes(app: FastAPI) -> None:
+PROBES: Final = {
+    "/livez": "Whether the event loop keeps up; a supervisor may restart the daemon when not.",
+    "/readyz": "Whether the node serves: joined, leaf set complete, not stopping.",
+    "/healthz": "Every check; ``?verbose`` lists them.",
+}
+
+
+async def _answered_in_front() -> Response:
+    raise Bug("a probe got past `Front`")
+
+
+def _document_probes(app: FastAPI, paths: Sequence[str]) -> None:
     """In the OpenAPI document; `Front`, in front of this application, answers them."""
-
-    async def answered_in_front() -> Response:
-        raise Bug("a probe got past `Front`")
-
-    for path, what in (
-        ("/livez", "Whether the event loop keeps up; a supervisor may restart the daemon when not."),
-        ("/readyz", "Whether the node serves: joined, leaf set complete, not stopping."),
-        ("/healthz", "Every check; ``?verbose`` lists them."),
-    ):
+    for path in paths:
         app.add_api_route(
             path,
-            answered_in_front,
+            _answered_in_front,
             tags=["health"],
             response_model=Health,
             responses={503: {"model": Health}},
-            description=what,
+            description=PROBES[path],
             operation_id=path[1:],
         )
+
+
+def _document_metrics(app: FastAPI) -> None:
     app.add_api_route(
         "/metrics",
-        answered_in_front,
+        _answered_in_front,
         tags=["health"],
         response_class=Response,
         description="Prometheus exposition text.",

@@ -1,10 +1,11 @@
 """What every request of the admin API passes before a route sees it, and how errors look.
 
-A request body above its cap is refused while it arrives.
+A request body above its cap, or too slow, is refused while it arrives.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, MutableMapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -20,12 +21,14 @@ from peerd.errors import Unavailable
 from peerd.limits import KIB
 
 REQUEST_BODY_BYTES_MAX: Final = 64 * KIB
+BODY_LIMIT_S: Final = 15.0
+"""How long such a body may take to arrive."""
 RETRY_AFTER_S: Final = 1
 NOT_READY_TITLE: Final = "Unavailable"
 
 
 class RequestGuard:
-    """ASGI middleware: `REQUEST_BODY_BYTES_MAX`."""
+    """ASGI middleware: `REQUEST_BODY_BYTES_MAX` and `BODY_LIMIT_S`."""
 
     def __init__(self, app: App, body_bytes_max: int = REQUEST_BODY_BYTES_MAX) -> None:
         self.app = app
@@ -42,12 +45,19 @@ class RequestGuard:
         await self._run_bounded(scope, receive, send)
 
     async def _run_bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        received = 0
+        received, is_whole = 0, False
+        due_at = asyncio.get_running_loop().time() + BODY_LIMIT_S
 
         async def bounded_receive() -> MutableMapping[str, Any]:
-            nonlocal received
-            event = await receive()
+            nonlocal received, is_whole
+            try:
+                async with asyncio.timeout_at(None if is_whole else due_at):
+                    event = await receive()
+            except TimeoutError as error:
+                detail = f"the request body did not arrive within {BODY_LIMIT_S:g} s"
+                raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, detail, {"connection": "close"}) from error
             received += len(event.get("body", b""))
+            is_whole = not event.get("more_body", False)
             if received > self.body_bytes_max:  # whoever reads the body lets this one exception through
                 raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_large())
             return event

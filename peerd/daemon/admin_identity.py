@@ -1,6 +1,7 @@
 """The admin API's routes about identity: certificate, tokens, deny list, rotation.
 
-What changes anything is there on the unix socket only: over TCP every user of the machine could let machines in.
+What changes anything is for the local operator (`peerd.daemon.admission`): otherwise every user of the machine could
+let machines in. So is the list of tokens.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, HTTPException, Path as PathParameter, Request
+from fastapi import APIRouter, HTTPException, Path as PathParameter
 
 from peerd.admin_models import (
     Certificate,
@@ -36,17 +37,12 @@ from peerd.daemon.roots import fingerprint, is_issued_by
 from peerd.daemon.tokens import TokenRecord
 from peerd.daemon.trust import parse_record_text, parse_subject
 from peerd.errors import ConfigError, PeerMisbehaved, Unavailable
+from peerd.front_scopes import WRITES
 from peerd.ids import format_id
 
 RENEWAL_TIMEOUT_S: Final = ANSWER_TIMEOUT_S + 5.0
 
 TokenId = Annotated[str, PathParameter(pattern=r"^[0-9a-f]{8}$")]
-
-
-def local_only(request: Request) -> None:
-    """A dependency of what changes anything: refused over TCP."""
-    if request.client is not None:
-        raise HTTPException(HTTPStatus.FORBIDDEN, "this is answered on the unix socket only, not over TCP")
 
 
 def identity_router(daemon: Subject) -> APIRouter:
@@ -64,7 +60,7 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
         """This node's certificate, and the roots and issuers that it knows."""
         return view(_keeper(daemon))
 
-    @router.post("/certificate/renewal", dependencies=[Depends(local_only)])
+    @router.post("/certificate/renewal")
     async def renew() -> Certificate:
         """Renew now."""
         keeper = _keeper(daemon)
@@ -74,7 +70,7 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
             raise Unavailable("no issuer answered in time") from error
         return view(keeper)
 
-    @router.post("/certificate", dependencies=[Depends(local_only)])
+    @router.post("/certificate")
     async def install(given: CertificateRequest) -> Certificate:
         """Use a certificate that an offline CA renewed."""
         keeper = _keeper(daemon)
@@ -84,7 +80,7 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
         return view(keeper)
 
-    @router.post("/ca/rotation", dependencies=[Depends(local_only)])
+    @router.post("/ca/rotation")
     async def rotate(wanted: RotationRequest) -> Certificate:
         """Change the cluster's root; both are trusted for the overlap."""
         keeper = _keeper(daemon)
@@ -97,7 +93,7 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
             raise HTTPException(HTTPStatus.CONFLICT, str(error)) from error
         return view(keeper)
 
-    @router.post("/records", dependencies=[Depends(local_only)])
+    @router.post("/records")
     async def record(given: RecordRequest) -> RecordAnswer:
         """Take in, and spread, a record that an offline CA signed."""
         try:
@@ -107,14 +103,14 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
 
 
 def _add_token_routes(router: APIRouter, daemon: Subject) -> None:
-    @router.get("/tokens", dependencies=[Depends(local_only)])
+    @router.get("/tokens", openapi_extra=WRITES)
     async def tokens() -> Tokens:
         """The issuer's book."""
         keeper = _keeper(daemon)
         now = keeper.wall_time()
         return Tokens(tokens=[_token(record, now) for record in _issuer(keeper).book.records()])
 
-    @router.post("/tokens", dependencies=[Depends(local_only)], status_code=HTTPStatus.CREATED)
+    @router.post("/tokens", status_code=HTTPStatus.CREATED)
     async def create(wanted: TokenRequest) -> NewToken:
         """Make a token. Its text is told here and never again."""
         keeper = _keeper(daemon)
@@ -124,7 +120,7 @@ def _add_token_routes(router: APIRouter, daemon: Subject) -> None:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
         return NewToken(token=_token(record, keeper.wall_time()), text=token.text())
 
-    @router.delete("/tokens/{identifier}", dependencies=[Depends(local_only)])
+    @router.delete("/tokens/{identifier}")
     async def revoke(identifier: TokenId) -> Token:
         """End a token. Certificates made with it stay; `peerd deny` is for those."""
         keeper = _keeper(daemon)
@@ -146,7 +142,7 @@ def _add_denial_routes(router: APIRouter, daemon: Subject) -> None:
             ]
         )
 
-    @router.post("/denials", dependencies=[Depends(local_only)])
+    @router.post("/denials")
     async def deny(wanted: DenialRequest) -> DeniedSubject:
         """Deny a node or a certificate everywhere, or let it in again."""
         keeper = _keeper(daemon)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from peerd.api import Metric
 from peerd.config import LoadedConfig
+from peerd.daemon.access import Access
 from peerd.daemon.identity_keeper import IdentityKeeper
 from peerd.ids import NodeId
 from peerd.node import Node
@@ -16,6 +18,9 @@ class Metrics(Protocol):
     """What the admin API needs of `peerd.telemetry.metrics.PrometheusMetrics`."""
 
     def render(self) -> bytes: ...
+    def declare(self, metrics: Iterable[Metric]) -> None: ...
+    def count(self, name: str, amount: float, labels: Mapping[str, str]) -> None: ...
+    def gauge(self, name: str, value: float, labels: Mapping[str, str]) -> None: ...
 
 
 class LinkTable(Protocol):
@@ -50,6 +55,14 @@ class Subject(Protocol):
     @property
     def identity(self) -> IdentityKeeper | None:
         """``None`` without TLS."""
+
+    @property
+    def access(self) -> Access:
+        """The access tokens of data clients."""
+
+    @property
+    def data_addresses(self) -> Sequence[str]:
+        """Where data clients connect: a path, and host and port; whatever there is of it."""
 
     def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
         """Hand over and leave the ring; the result is who had not finished."""

@@ -20,6 +20,7 @@ from peerd.admin_models import STREAM_TYPE, AdminModel, DrainAnswer, DrainProgre
 from peerd.daemon import admin_view, survey_view
 from peerd.daemon.survey_rtt import PINGS, around, call, find_node, measure_rtt
 from peerd.errors import Bug, Unavailable
+from peerd.front_scopes import READS
 from peerd.ids import format_id, parse_id
 from peerd.messages import PeerRef
 from peerd.overlay.messages import PINGS_MAX, REACH_TARGETS_MAX, HistoryReply
@@ -219,12 +220,12 @@ def survey_router(daemon: Subject) -> APIRouter:
     """The routes, for one daemon."""
     routes, tests = APIRouter(tags=["survey"]), ReachTests(daemon)
 
-    @routes.post("/ring/check", response_class=StreamingResponse)
+    @routes.post("/ring/check", response_class=StreamingResponse, openapi_extra=READS)
     async def check(body: WalkBody) -> StreamingResponse:
         """Walk over the ring and judge it: JSON lines of `WalkProgress`, then one `RingCheck`."""
         return _lines(_start_walk(daemon), survey_view.walk_line)
 
-    @routes.post("/reach", response_class=StreamingResponse)
+    @routes.post("/reach", response_class=StreamingResponse, openapi_extra=READS)
     async def reach(body: ReachBody) -> StreamingResponse:
         """Have every node ping others: JSON lines of `ReachProgress`, then one `ReachAnswer`."""
         return _lines(tests.start(body.targets), survey_view.reach_line)

@@ -56,6 +56,7 @@ def status(daemon: Subject) -> Status:
         probe_period_s=node.overlay.table_care.probe_period_s(),
         draining=list(node.draining or ()),
         links=len(daemon.links.links()),
+        data_addresses=list(daemon.data_addresses),
         plugins=[
             PluginStatus(name=name, version=plugin.version)
             for name, plugin in sorted(node.plugins.items())

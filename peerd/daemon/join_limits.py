@@ -21,18 +21,15 @@ HOSTS_MAX: Final = 1024
 IPV6_HOST_PREFIX: Final = 64
 
 
-class JoinLimits:
-    """Ask `admit` before a request is looked at, tell `refused` when the answer was no."""
+class RefusedHosts:
+    """Who was refused how often lately. The table is bounded by `HOSTS_MAX`."""
 
-    def __init__(self, now: float) -> None:
-        self._bucket = TokenBucket(REQUESTS_PER_SECOND, REQUESTS_BURST, now)
+    def __init__(self) -> None:
         self._refusals: dict[str, tuple[float, float]] = {}
 
-    def admit(self, host: str, now: float) -> str:
-        """Why not now; empty when the request may be looked at. One that may not costs the others nothing."""
-        if self._count(host, now) > REFUSALS_PER_HOST - 1:
-            return f"too many refused attempts from {host}; try again in {REFUSAL_FORGOTTEN_S:g} s"
-        return "" if self._bucket.take(now) else "too many machines join at once; try again in a few seconds"
+    def must_wait(self, host: str, now: float) -> bool:
+        """Whether it was refused so often that it has to wait before the next attempt."""
+        return self._count(host, now) > REFUSALS_PER_HOST - 1
 
     def refused(self, host: str, now: float) -> None:
         """Another attempt of this host came to nothing."""
@@ -45,6 +42,24 @@ class JoinLimits:
     def _count(self, host: str, now: float) -> float:
         count, since = self._refusals.get(host, (0.0, now))
         return max(0.0, count - (now - since) / REFUSAL_FORGOTTEN_S)
+
+
+class JoinLimits:
+    """Ask `admit` before a request is looked at, tell `refused` when the answer was no."""
+
+    def __init__(self, now: float) -> None:
+        self._bucket = TokenBucket(REQUESTS_PER_SECOND, REQUESTS_BURST, now)
+        self._hosts = RefusedHosts()
+
+    def admit(self, host: str, now: float) -> str:
+        """Why not now; empty when the request may be looked at. One that may not costs the others nothing."""
+        if self._hosts.must_wait(host, now):
+            return f"too many refused attempts from {host}; try again in {REFUSAL_FORGOTTEN_S:g} s"
+        return "" if self._bucket.take(now) else "too many machines join at once; try again in a few seconds"
+
+    def refused(self, host: str, now: float) -> None:
+        """Another attempt of this host came to nothing."""
+        self._hosts.refused(host, now)
 
 
 def host_of(address: str) -> str:

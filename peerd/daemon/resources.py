@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import resource
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from peerd.limits import HTTP_CONNECTIONS_SPARE
 from peerd.telemetry.schema import ResourceSnapshot
 
 DESCRIPTORS_RESERVED: Final = 64
 """For logs, event files, the admin socket, spilled values, dials: what peers open must not use them up."""
+HTTP_SHARE: Final = 16
+"""An HTTP listener's requests have at most this part of the descriptors: a sixteenth."""
 SOCKETS_UNBOUNDED: Final = 1 << 20
 _PAGE_BYTES: Final = resource.getpagesize()
 
@@ -42,14 +46,24 @@ class Room(NamedTuple):
     sockets: int
 
 
-def room_for(links_max: int) -> Room:
-    """Raise the soft limit of open files to the hard one; returns what then has room, at most the links wanted."""
+def room_for(links_max: int, http_budgets: Iterable[int] = ()) -> Room:
+    """Raise the soft limit of open files to the hard one; returns what then has room, at most the links wanted.
+
+    ``http_budgets``: requests wanted at each HTTP listener; what they get is not for peers.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     if soft == resource.RLIM_INFINITY:
         return Room(links_max, SOCKETS_UNBOUNDED)
+    http = sum(http_requests_room(wanted) + HTTP_CONNECTIONS_SPARE for wanted in http_budgets)
     # Four fifths, less the reserve; half of it for bulk connections and handshakes under way.
-    sockets = max(16, soft * 4 // 5 - DESCRIPTORS_RESERVED)
+    sockets = max(16, min(soft * 4 // 5, soft - http) - DESCRIPTORS_RESERVED)
     return Room(min(links_max, sockets // 2), sockets)
+
+
+def http_requests_room(wanted: int) -> int:
+    """How many requests may be under way at an HTTP listener that wants so many: a descriptor each."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else min(wanted, max(1, soft // HTTP_SHARE))

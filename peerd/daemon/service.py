@@ -15,6 +15,7 @@ import structlog
 
 from peerd.api import Plugin
 from peerd.config import TCP_SINK, LoadedConfig, TelemetryConfig, split_address
+from peerd.daemon.access import Access
 from peerd.daemon.driver import AsyncioDriver
 from peerd.daemon.durable_files import write_atomically
 from peerd.daemon.enrolment import Enrolment
@@ -54,11 +55,19 @@ _log = structlog.get_logger("peerd.daemon")
 
 
 class AdminServer(Protocol):
-    """The admin API while it runs."""
+    """The HTTP listeners while they run."""
 
     @property
     def http_port(self) -> int | None:
-        """Port in use on loopback, if any."""
+        """Operators' port in use on loopback, if any."""
+
+    @property
+    def data_http_port(self) -> int | None:
+        """Data clients' port in use, if any."""
+
+    @property
+    def data_addresses(self) -> Sequence[str]:
+        """Where data clients connect: a path, and host and port; whatever there is of it."""
 
     async def stop(self) -> None: ...
 
@@ -78,6 +87,7 @@ class Daemon:
     driver: AsyncioDriver
     peer: PeerRef
     identity: IdentityKeeper | None
+    access: Access
 
     def __init__(
         self,
@@ -136,6 +146,11 @@ class Daemon:
     def uptime_s(self) -> float:
         """Since this object was made."""
         return monotonic_s() - self._started_at
+
+    @property
+    def data_addresses(self) -> Sequence[str]:
+        """Where data clients connect: a path, and host and port; whatever there is of it."""
+        return () if self._admin is None else self._admin.data_addresses
 
     def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
         """Hand over, leave the ring and close every link; the process stays, drained, until it is stopped.
@@ -224,7 +239,9 @@ class Daemon:
         sock = self._listen()
         self._ending.append(sock.close)
         self.peer = advertised(config, identity.node_id, sock.getsockname()[:2])
-        link_settings = LinkSettings.from_config(config.limits, room_for(config.limits.links_max))
+        link_settings = LinkSettings.from_config(
+            config.limits, room_for(config.limits.links_max, config.http_budgets())
+        )
         plugins = self._make_plugins()
         exempt = [kind.TYPE_ID for plugin in plugins if plugin.is_exempt_from_rate_limit for kind in plugin.messages]
         context = LinkContext(
@@ -237,6 +254,7 @@ class Daemon:
         self.links = Links(context, telemetry)
         self.links.on_duplicate_identity = self._duplicate
         self._offload = OffloadPool()
+        self.access = Access(state)
         self.identity = self._make_keeper(state) if identity.tls is not None else None
         enrolment = Enrolment(self.identity, context) if self.identity is not None else None
         self._listener = Listener(sock, self.links, context, telemetry, enrolment)
@@ -328,6 +346,8 @@ class Daemon:
                 "peer": self.peer.address,
                 "admin_socket": self.config.admin.socket,
                 "admin_http_port": self._admin.http_port if self._admin is not None else None,
+                "data_socket": self.config.data_socket() if self._admin is not None else "",
+                "data_http_port": self._admin.data_http_port if self._admin is not None else None,
             }
             write_atomically(Path(self.config.node.ports_file), json.dumps(ports).encode() + b"\n", 0o644)
 

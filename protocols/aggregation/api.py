@@ -150,7 +150,7 @@ def router(service: Aggregation) -> APIRouter:
     routes = APIRouter()
     streams: set[bytes] = set()
 
-    @routes.post("/aggregate", response_class=StreamingResponse)
+    @routes.post("/aggregate", response_class=StreamingResponse, openapi_extra={"x-peerd-scope": "read"})
     async def aggregate(body: AggregateBody) -> StreamingResponse:
         """Aggregate over all nodes' files. Answers with JSON lines: progress, then one answer."""
         if len(streams) >= STREAMS_MAX:

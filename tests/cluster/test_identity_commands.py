@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import structlog
 
 from peerd.cli.main import main
 from peerd.cli.run import load
@@ -42,7 +43,8 @@ class Operator:
 
     async def _run(self, *arguments: str) -> tuple[int, str, str]:
         self._capsys.readouterr()
-        code = await asyncio.to_thread(main, [each.replace("T/", f"{self.folder}/") for each in arguments])
+        with structlog.testing.capture_logs():  # the daemon's log is not the command's output
+            code = await asyncio.to_thread(main, [each.replace("T/", f"{self.folder}/") for each in arguments])
         told = self._capsys.readouterr()
         return code, told.out, told.err
 

@@ -138,9 +138,17 @@ def test_unit_exposure_is_low() -> None:
 
 def test_user_and_directories_come_with_the_unit() -> None:
     user = value_of("User")
-    assert any(line.startswith(f"u {user} ") for line in settings_of(UNIT.with_name("peerd.sysusers.conf")))
-    directories = {line.split()[1]: line.split()[2] for line in settings_of(UNIT.with_name("peerd.tmpfiles.conf"))}
-    assert directories == {"/etc/peerd": "0750", "/var/lib/peerd": "0700"}
+    accounts = settings_of(UNIT.with_name("peerd.sysusers.conf"))
+    assert any(line.startswith(f"u {user} ") for line in accounts)
+    lines = [line.split() for line in settings_of(UNIT.with_name("peerd.tmpfiles.conf"))]
+    assert {line[1]: line[2] for line in lines} == {
+        "/etc/peerd": "0750",
+        "/var/lib/peerd": "0700",
+        "/run/peerd-data": "2750",
+    }
+    [(owner, group)] = [(line[3], line[4]) for line in lines if line[1] == "/run/peerd-data"]
+    assert owner == user and f"g {group} -" in accounts, "data clients have a group that is not the operators'"
+    assert value_of("ReadWritePaths") == "-/run/peerd-data"
 
 
 # --- container image ------------------------------------------------------------------------------------------------

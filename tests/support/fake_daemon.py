@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
 
-from peerd.api import LeafSet, LookupResult, Plugin, RoutedHop
+from peerd.api import LeafSet, LookupResult, Metric, Plugin, RoutedHop
 from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
+from peerd.daemon.access import Access
+from peerd.daemon.access_book import AccessBook
 from peerd.daemon.admin_api import admin_app
+from peerd.daemon.admin_front import App, Receive, Scope, Send
+from peerd.daemon.caller import STATE_KEY, Caller
 from peerd.daemon.identity_keeper import IdentityKeeper
 from peerd.daemon.tasks import spawn
+from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.node import Node
@@ -34,6 +41,16 @@ def peer(number: int) -> PeerRef:
 
 
 OWN = peer(0x40)
+LOCAL_OPERATOR = Caller("admin_socket", user_id=os.geteuid(), process_id=os.getpid())
+
+
+def called_by(caller: Caller | None, app: App) -> App:
+    """The application as that caller's listener would ask it."""
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "state": {STATE_KEY: caller}}, receive, send)
+
+    return called
 
 
 class FakeSurvey:
@@ -129,11 +146,44 @@ class FakeHost:
 
 
 class FakeMetrics:
-    """One line."""
+    """One line; what is counted is kept."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.gauges: dict[str, float] = {}
+
+    def declare(self, metrics: Iterable[Metric]) -> None:
+        """Everything is known."""
+
+    def count(self, name: str, amount: float, labels: Mapping[str, str]) -> None:
+        """By listener and reason."""
+        self.counts[labels["listener"], labels["reason"]] += int(amount)
+
+    def gauge(self, name: str, value: float, labels: Mapping[str, str]) -> None:
+        """By listener."""
+        self.gauges[labels["listener"]] = value
 
     def render(self) -> bytes:
         """Prometheus text."""
         return b"peerd_links 1.0\n"
+
+
+class FakeStorage:
+    """State files in memory."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.is_full = False
+
+    def write(self, name: str, body: bytes) -> None:
+        """Raises `Unavailable` on a full disk."""
+        if self.is_full:
+            raise Unavailable("the disk is full")
+        self.files[name] = body
+
+    def load(self, name: str, size_max: int, parse: Callable[[bytes], AccessBook]) -> AccessBook | None:
+        """As it was written."""
+        return parse(self.files[name]) if name in self.files else None
 
 
 @dataclass
@@ -145,6 +195,9 @@ class FakeDaemon:
     disabled_plugins: Mapping[str, str] = field(default_factory=dict)
     uptime_s: float = 12.5
     identity: IdentityKeeper | None = None
+    storage: FakeStorage = field(default_factory=FakeStorage)
+    wall_s: float = 1.8e9
+    data_addresses: Sequence[str] = ()
     loaded: LoadedConfig = field(default_factory=lambda: load_config(environment={}, sets=["node.cluster=blue"]))
 
     def __post_init__(self) -> None:
@@ -152,6 +205,7 @@ class FakeDaemon:
         self.host = FakeHost()
         self.links = FakeLinks()
         self.metrics = FakeMetrics()
+        self.access = Access(self.storage, wall_time=lambda: self.wall_s)
         self.fake_node = SimpleNamespace(
             peer=OWN,
             overlay=self.overlay,
@@ -193,13 +247,13 @@ class FakeDaemon:
         """Joined, or not."""
         self.overlay.is_ready = self.fake_node.is_ready = is_ready
 
-    def transport(self, **options: Any) -> httpx.ASGITransport:
-        """The admin API without a server."""
-        return httpx.ASGITransport(admin_app(self), **options)
+    def transport(self, caller: Caller | None = None, **options: Any) -> httpx.ASGITransport:
+        """The admin API without a server; without a ``caller`` the requests come from somewhere over TCP."""
+        return httpx.ASGITransport(called_by(caller, admin_app(self)), **options)
 
     def client(self) -> Client:
-        """The real client on it."""
-        return Client("/nowhere/admin.sock", transport=self.transport())
+        """The real client on it, as the local operator."""
+        return Client("/nowhere/admin.sock", transport=self.transport(LOCAL_OPERATOR, client=None))
 
     def http(self, **options: Any) -> httpx.AsyncClient:
         """Raw HTTP on it."""

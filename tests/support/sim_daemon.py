@@ -12,16 +12,18 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 
 import peerd.client
 from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
+from peerd.daemon.access import Access
 from peerd.daemon.admin_api import admin_app
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.ids import NodeId
 from peerd.node import Node
 from peerd.sim.simulation import Place, Simulation
-from tests.support.fake_daemon import FakeMetrics
+from tests.support.fake_daemon import LOCAL_OPERATOR, FakeMetrics, FakeStorage, called_by
 
 STEP_S = 0.05
 
@@ -59,6 +61,8 @@ class SimDaemon:
         self.uptime_s = 1.0
         self.disabled_plugins: dict[str, str] = {}
         self.loaded: LoadedConfig = load_config(environment={})
+        self.access = Access(FakeStorage())
+        self.data_addresses: list[str] = []
         self.stop_reasons: list[str] = []
 
     @property
@@ -95,8 +99,10 @@ class SimDaemon:
 
         running = spawn(run(), name="virtual time")
         try:
-            async with Client("/nowhere/admin.sock", transport=httpx.ASGITransport(admin_app(self))) as client:
-                yield client
+            app = called_by(LOCAL_OPERATOR, admin_app(self))
+            with structlog.testing.capture_logs():  # the daemon's log is not the command's output
+                async with Client("/nowhere/admin.sock", transport=httpx.ASGITransport(app)) as client:
+                    yield client
         finally:
             await cancel_and_wait([running])
 

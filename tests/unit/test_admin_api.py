@@ -36,7 +36,7 @@ class Echo(Plugin):
         async def word() -> dict[str, str]:
             return {"word": service.word}
 
-        @routes.post("/echo/length")
+        @routes.post("/echo/length", openapi_extra={"x-peerd-scope": "read"})
         async def length(body: dict[str, str]) -> int:
             return len(body["text"])
 

@@ -15,11 +15,12 @@ from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 
 from peerd.api import Plugin
-from peerd.client import Client, DaemonBusy, DaemonUnreachable
+from peerd.client import Client, DaemonUnreachable
 from peerd.config import LoadedConfig, load_config
-from peerd.daemon.admin import CONNECTIONS_MAX, LateApi, bind_unix_socket, start_admin
+from peerd.daemon.admin import LateApi, bind_unix_socket, start_admin
 from peerd.daemon.admin_front import App
 from peerd.errors import ConfigError
+from peerd.limits import HTTP_CONNECTIONS_SPARE, HTTP_REQUESTS_MAX
 from tests.support.fake_daemon import FakeDaemon
 
 
@@ -180,16 +181,14 @@ async def test_stop_ends_streams_that_are_under_way(tmp_path: Path) -> None:
         assert plugin.ended == [True]
 
 
-async def test_connections_are_bounded(tmp_path: Path) -> None:
-    path = tmp_path / "admin.sock"
-    server = await start_admin(FakeDaemon(loaded=loaded(path)))
-    idle = [await asyncio.open_unix_connection(str(path)) for _ in range(CONNECTIONS_MAX)]
-    async with Client(path) as client:
-        with pytest.raises(DaemonBusy, match="Service Unavailable"):
-            await client.status()
-    for _, writer in idle:
-        writer.close()
-        await writer.wait_closed()
+async def test_idle_connections_give_way_to_those_who_ask(tmp_path: Path) -> None:
+    path, daemon = tmp_path / "admin.sock", FakeDaemon(loaded=loaded(tmp_path / "admin.sock"))
+    server = await start_admin(daemon)
+    idle = [await asyncio.open_unix_connection(str(path)) for _ in range(HTTP_REQUESTS_MAX + HTTP_CONNECTIONS_SPARE)]
     async with Client(path) as client:
         assert (await client.status()).is_ready
+    assert await asyncio.wait_for(idle[0][0].read(), 5) == b"", "the one that had waited longest has gone"
+    assert daemon.metrics.counts["admin_socket", "connections_max"] == 1
     await server.stop()
+    for _, writer in idle:
+        writer.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 import peerd.client
 from peerd.api import LookupResult
@@ -26,8 +27,9 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
 
     def run_sync(call: Callable[[Client], Coroutine[Any, Any, Any]], address: str) -> Any:
         async def run() -> Any:
-            async with fake.client() as client:
-                return await call(client)
+            with structlog.testing.capture_logs():  # the daemon's log is not the command's output
+                async with fake.client() as client:
+                    return await call(client)
 
         return asyncio.run(run())
 

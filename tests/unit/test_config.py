@@ -281,7 +281,7 @@ def test_an_unknown_key_names_file_line_key_and_the_nearest_name(tmp_path: Path)
             "protocols.demo.retires",
             "unknown key: did you mean protocols.demo.retries?",
         ),
-        ("[admin]\nzzz = 1\n", "admin.zzz", "unknown key; known here: socket, http"),
+        ("[admin]\nzzz = 1\n", "admin.zzz", "unknown key; known here: socket, operators, http"),
     ],
 )
 def test_unknown_tables_and_keys(tmp_path: Path, text: str, key: str, expected: str) -> None:
@@ -303,6 +303,11 @@ def test_unknown_tables_and_keys(tmp_path: Path, text: str, key: str, expected: 
         ("node.listen=7420", 'expected "host:port"'),
         ("admin.socket=" + "x" * 108, "107 bytes"),
         ("admin.http=0.0.0.0:7421", "expected a loopback address"),
+        ("data.http=0.0.0.0:7422", "expected a loopback address, or data.tls_certificate and data.tls_key"),
+        ("data.socket=" + "x" * 108, "107 bytes"),
+        ("data.socket=admin.sock", "expected another path than admin.socket"),
+        ("data.tokens=off", "expected 'auto' or 'required'"),
+        ("data.connections_max=0", "greater than or equal to 1"),
         ("overlay.failure_timeout=6s", "expected at least 2 x overlay.heartbeat_interval = 15s"),
         ("overlay.join_retry_max=10ms", "expected at least overlay.join_retry_min"),
         ("protocols.demo.round_timeout=1ms", "expected a duration from 10ms to 1h"),
@@ -313,6 +318,44 @@ def test_wrong_values_say_what_was_expected(setting_text: str, expected: str) ->
     error = refused(sets=[setting_text])
     assert expected in error.message
     assert (error.key, error.file) == (setting_text.partition("=")[0], "flag --set")
+
+
+@pytest.mark.parametrize(
+    ("sets", "key", "expected"),
+    [
+        (["admin.operators=65534"], "admin.operators.0", "systemd's PrivateUsers= does not map"),
+        (["data.cors_origins=https://example.org/page"], "data.cors_origins.0", "expected an origin such as"),
+        (["data.tls_certificate=a.pem"], "data.tls_key", "together, or neither"),
+        (["data.tls_key=a.pem"], "data.tls_key", "together, or neither"),
+        (["data.http=127.0.0.1:1", "data.cors_origins=*"], "data.cors_origins", 'needs data.tokens = "required"'),
+        (["admin.socket=/" + "x" * 100 + "/a", "data.socket=long.sock"], "data.socket", "107 bytes"),
+    ],
+)
+def test_settings_of_the_data_listeners_that_do_not_fit(sets: list[str], key: str, expected: str) -> None:
+    error = refused(sets=sets)
+    assert error.key == key and expected in error.message
+
+
+@pytest.mark.parametrize(
+    ("sets", "needs_token"),
+    [
+        (["data.http=127.0.0.1:1"], False),
+        (["data.http=[::1]:1"], False),
+        (["data.http=127.0.0.1:1", "data.tokens=required", "data.cors_origins=*"], True),
+        (["data.http=0.0.0.0:1", "data.insecure=true"], True),
+        (["data.http=0.0.0.0:1", "data.tls_certificate=a", "data.tls_key=b"], True),
+    ],
+)
+def test_who_needs_a_token(sets: list[str], needs_token: bool) -> None:
+    assert load_config(environment={}, sets=sets).config.data_needs_token() is needs_token
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), [("data.sock", "/run/x/data.sock"), ("/tmp/d.sock", "/tmp/d.sock"), ("", "")]
+)
+def test_the_data_socket_is_beside_the_admin_socket(name: str, path: str) -> None:
+    found = load_config(environment={}, sets=["admin.socket=/run/x/admin.sock", f"data.socket={name}"])
+    assert found.config.data_socket() == path
 
 
 def test_an_item_of_a_list_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -16,7 +17,7 @@ from peerd.daemon import plugins as plugin_loading
 from peerd.daemon.loop_lag import LoopLag
 from peerd.daemon.loops import loop_factory, run
 from peerd.daemon.plugins import find_plugins, make_plugins, plugin_models
-from peerd.daemon.resources import resource_snapshot, room_for, rss_bytes
+from peerd.daemon.resources import http_requests_room, resource_snapshot, room_for, rss_bytes
 from peerd.daemon.systemd import ServiceManager
 from peerd.errors import ConfigError
 from tests.support.both_loops import both_loops
@@ -162,3 +163,12 @@ def test_links_leave_descriptors_for_the_rest(monkeypatch: pytest.MonkeyPatch) -
     assert room_for(100) == (100, 1024 * 4 // 5 - 64)
     assert room_for(100_000).links == (1024 * 4 // 5 - 64) // 2
     assert raised == [(1024, 1024)] * 2
+
+
+def test_http_listeners_and_peers_have_descriptors_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (1024, 1024))
+    assert [http_requests_room(wanted) for wanted in (4, 64, 16_384)] == [4, 64, 64]
+    assert room_for(100, [64] * 2).sockets == 1024 * 4 // 5 - 64, "the fifth that peers never had is enough"
+    assert room_for(100, [64] * 2 + [16_384] * 2).sockets == 1024 - 4 * (64 + 16) - 64
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert http_requests_room(16_384) == 16_384 and room_for(100, [16_384]).links == 100

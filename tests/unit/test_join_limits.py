@@ -42,7 +42,7 @@ def test_the_table_of_hosts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = JoinLimits(0.0)
     for number in range(10):
         limits.refused(f"host {number}", 0.0)
-    assert list(limits._refusals) == ["host 7", "host 8", "host 9"]
+    assert list(limits._hosts._refusals) == ["host 7", "host 8", "host 9"]
 
 
 @pytest.mark.parametrize(
