@@ -49,6 +49,7 @@ LAYERS = {
     "peerd.driver": "driver",
     "peerd.overlay": "overlay",
     "peerd.swap": "swap",
+    "peerd.lib": "lib",
     "peerd.services": "services",
     "peerd.node": "node",
     "peerd.node_host": "node",
@@ -56,7 +57,9 @@ LAYERS = {
     "peerd.config_sources": "config",
     "peerd.telemetry": "telemetry",
     "peerd.admin_models": "base",
+    "peerd.stream_models": "base",
     "peerd.client": "client",
+    "peerd.client_streams": "client",
     "peerd.cluster": "cluster",
     "peerd.daemon": "daemon",
     "peerd.sim": "sim",
@@ -67,7 +70,7 @@ LAYERS = {
 }
 _KERNEL = {"base", "messages", "wire", "api"}
 _SEAM = _KERNEL | {"driver"}
-_NODE = _SEAM | {"overlay", "swap", "services", "node"}
+_NODE = _SEAM | {"lib", "overlay", "swap", "services", "node"}
 _HOST = _NODE | {"config", "telemetry"}
 MAY_IMPORT: dict[str, set[str]] = {
     "base": {"base"},
@@ -77,7 +80,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "driver": _SEAM,
     "overlay": _SEAM | {"overlay"},
     "swap": _SEAM | {"swap"},
-    "services": _KERNEL | {"services"},
+    "lib": _KERNEL | {"lib"},
+    "services": _KERNEL | {"lib", "services"},
     "node": _NODE,
     "config": _NODE | {"config"},
     "telemetry": _KERNEL | {"config", "telemetry"},
@@ -98,15 +102,17 @@ PLUGIN_MAY_IMPORT = (
     "peerd.limits",
     "peerd.quantities",
     "peerd.telemetry.schema",
+    "peerd.lib",
 )
-PLUGIN_CLI_MAY_IMPORT = (*PLUGIN_MAY_IMPORT, "peerd.client", "peerd.cli", "peerd.cluster")
+PLUGIN_HTTP_MAY_IMPORT = ("peerd.daemon.streaming", "peerd.daemon.ingest", "peerd.stream_models")
+PLUGIN_CLI_MAY_IMPORT = (*PLUGIN_MAY_IMPORT, *PLUGIN_HTTP_MAY_IMPORT, "peerd.client", "peerd.cli", "peerd.cluster")
 LAYER_EXCEPTIONS: frozenset[tuple[str, str]] = frozenset()  # (file, imported name); each with its reason
 
 SANS_IO = (
     *("peerd/ids.py", "peerd/errors.py", "peerd/limits.py", "peerd/quantities.py"),
     *("peerd/messages.py", "peerd/wire_types.py"),
     *("peerd/api.py", "peerd/api_services.py", "peerd/driver.py", "peerd/node.py", "peerd/node_host.py"),
-    *("peerd/wire/", "peerd/overlay/", "peerd/swap/", "peerd/services/", "protocols/"),
+    *("peerd/wire/", "peerd/lib/", "peerd/overlay/", "peerd/swap/", "peerd/services/", "protocols/"),
 )
 PLUGIN_FRONTS = ("/api.py", "/cli.py")
 """The parts of a plugin that talk to people: they run beside the protocol, never in it."""
