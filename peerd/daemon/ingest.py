@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect
 from peerd.admin_models import PROBLEM_TYPE, STREAM_TYPE
 from peerd.daemon.admin_guard import BODY_LIMIT, problem
 from peerd.errors import Unavailable
-from peerd.limits import KIB
+from peerd.limits import KIB, MIB
 from peerd.stream_models import IngestAnswer, IngestError
 
 LINE_BYTES_MAX: Final = 64 * KIB
@@ -35,9 +35,9 @@ REFUSED_MAX: Final = 1000
 """After so many refused lines the rest of the body is not read."""
 IDLE_MAX_S: Final = 60.0
 """A client that sends nothing for so long has its answer, and what it sent before stays accepted."""
-LINGER_BYTES_MAX: Final = 1024 * KIB
-LINGER_S: Final = 1.0
-"""How much of a body that nobody wants is read nevertheless, so that the client is there for the answer."""
+LINGER_BYTES_MAX: Final = 16 * MIB
+LINGER_S: Final = 5.0
+"""How much of a body that nobody wants is read nevertheless: most clients look for the answer only at its end."""
 LINES_AT_ONCE: Final = 256
 """Lines taken before the loop gets its turn."""
 DETAIL_LENGTH_MAX: Final = 200
