@@ -453,6 +453,8 @@ class Client:
                 if response.status_code >= 400:
                     await response.aread()
                     await self._raise_for_problem(response)
+                if not response.headers.get("content-type", "").startswith(STREAM_TYPE):
+                    raise self._strange("it sent no stream")
                 rest = bytearray()
                 async for chunk in response.aiter_bytes():
                     first, *others = chunk.split(b"\n")
@@ -479,8 +481,10 @@ class Client:
         return DaemonUnreachable(f"no daemon answers at {self.address} ({_why(self.address, error)})")
 
     def _not_ours(self, error: ValidationError) -> RequestRefused:
-        first = error.errors(include_url=False)[0]
-        detail = f"what answers at {self.address} is no peerd of a version that this one understands: {first['msg']}"
+        return self._strange(error.errors(include_url=False)[0]["msg"])
+
+    def _strange(self, why: str) -> RequestRefused:
+        detail = f"what answers at {self.address} is no peerd of a version that this one understands: {why}"
         return RequestRefused(Problem(title="Unexpected answer", status=502, detail=detail))
 
 
