@@ -453,7 +453,8 @@ class Client:
                 if response.status_code >= 400:
                     await response.aread()
                     await self._raise_for_problem(response)
-                if not response.headers.get("content-type", "").startswith(STREAM_TYPE):
+                is_stream = response.headers.get("content-type", "").startswith(STREAM_TYPE)
+                if method == "GET" and not is_stream:  # else `follow` would come back to it for ever
                     raise self._strange("it sent no stream")
                 rest = bytearray()
                 async for chunk in response.aiter_bytes():
