@@ -244,11 +244,20 @@ class Client:
         return response.text
 
     def events(
-        self, kind: str | Sequence[str] = (), *, after: str | None = None, backoff: Backoff | None = None
+        self,
+        kind: str | Sequence[str] = (),
+        *,
+        after: str | None = None,
+        follow: bool = True,
+        backoff: Backoff | None = None,
     ) -> AsyncGenerator[StreamEntry, None]:
-        """The daemon's events as they happen; see `follow`. ``kind``: only these, such as "overlay.*"."""
+        """The daemon's events as they happen; see `follow`. ``kind``: only these, such as "overlay.*".
+
+        ``follow=False``: those that it holds, then an `End`.
+        """
         kinds = [kind] if isinstance(kind, str) else list(kind)
-        return self.follow(f"{API_PREFIX}/events", {"kind": kinds}, after=after, backoff=backoff)
+        wanted = {"kind": kinds, "follow": int(follow)}
+        return self.follow(f"{API_PREFIX}/events", wanted, after=after, backoff=backoff)
 
     def follow(
         self,
