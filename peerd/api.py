@@ -335,6 +335,9 @@ class Host(Protocol):
         are those of a handler.
         """
 
+    def new_epoch(self) -> str:
+        """A short text that this cluster never sees again, not even after a restart: for a feed that clients resume."""
+
     # Telling
 
     def emit(self, event: Event) -> int:

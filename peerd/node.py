@@ -118,6 +118,7 @@ class Node:
         self._started_at = driver.now()
         self._ready_once = False
         self.is_stopped = False
+        self._epochs = 0
         self._drain_order: list[str] | None = None
         self._drain_timer: TimerHandle | None = None
         self._drain_done: list[Callable[[tuple[str, ...]], None]] = []
@@ -154,6 +155,11 @@ class Node:
         self._pending.clear()
         self.snapshot_traffic()
         self.emit(NodeStopped(reason=reason, uptime_s=self.driver.now() - self._started_at))
+
+    def new_epoch(self) -> str:
+        """See `peerd.api.Host.new_epoch`. Counted, not drawn: a plugin's generator begins anew when it is replaced."""
+        self._epochs += 1
+        return f"{format_id(self.peer.id)[:8]}.{self.settings.boot_epoch}.{self._epochs}"
 
     def let_clients_go(self, reason: str) -> None:
         """Have every plugin end what its clients read; `stop` does it, too, for those that are still there."""

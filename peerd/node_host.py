@@ -177,6 +177,9 @@ class PluginHost:
     def when_over(self, callback: Callable[[str], None]) -> None:
         self._when_over.append(callback)
 
+    def new_epoch(self) -> str:
+        return self._node.new_epoch()
+
     def over(self, reason: str) -> None:
         """Tell whoever asked `when_over`, once."""
         callbacks, self._when_over = self._when_over, []

@@ -18,8 +18,7 @@ class Board(Plugin):
 
     def start(self, host: Host) -> None:
         super().start(host)
-        epoch = f"{host.boot_epoch}.{host.rng.getrandbits(32):08x}"  # never the same again, after no restart
-        self.feed: Feed[str] = Feed(epoch, items_max=1000, bytes_max=1 << 20)
+        self.feed: Feed[str] = Feed(host.new_epoch(), items_max=1000, bytes_max=1 << 20)
         host.when_over(self.feed.end)
 
     def write(self, text: str) -> int:

@@ -134,7 +134,7 @@ class Feed(Generic[T]):
     """The producer's side. At most ``items_max`` items and ``bytes_max`` bytes are held, whoever reads.
 
     ``epoch``: letters, digits and dots, never used before for another feed that the same clients may read; a plugin
-    makes it of ``host.boot_epoch`` and some random digits. ``last``: the number before the first one that will be
+    has it of ``host.new_epoch()``. ``last``: the number before the first one that will be
     pushed; only a producer that keeps its items (and its epoch) across restarts gives it. ``on_writable`` is called
     when `may_push` has said no and would now say yes to the same question; it may push at once.
     """
