@@ -41,6 +41,11 @@ def late_websocket(**options: Any) -> asyncio.Protocol:
             super().connection_made(transport)
             self.app = with_transport(cast(App, self.app), transport)
 
+        async def send(self, message: Any) -> None:
+            await super().send(message)
+            if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+                self.handshake_complete = True  # refused in order; uvicorn would log an error for each
+
     return WebSocketConnection(**options)
 
 
