@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from peerd.api import Host, Plugin
-from peerd.daemon.ingest import LineRefused, ingest
+from peerd.daemon.ingest import LINES_BODY, LineRefused, ingest
 from peerd.daemon.streaming import Source, add_feed, json_bytes
 from peerd.lib.feed import Feed, Policy
 
@@ -41,7 +41,7 @@ class Board(Plugin):
                 raise LineRefused("we want no spam")
             service.write(note.text)
 
-        @routes.post("/board")
+        @routes.post("/board", openapi_extra=LINES_BODY)
         async def write(request: Request) -> Response:
             return await ingest(request, Note, accept)
 

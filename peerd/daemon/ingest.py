@@ -1,6 +1,6 @@
 """Request bodies of JSON lines, of any length, taken line by line; docs/http-api.md is the users' page.
 
-    @routes.post("/notes")
+    @routes.post("/notes", openapi_extra=LINES_BODY)
     async def add(request: Request) -> Response:
         return await ingest(request, NoteBody, accept)
 
@@ -27,6 +27,8 @@ from peerd.errors import Unavailable
 from peerd.limits import KIB, MIB
 from peerd.stream_models import IngestAnswer, IngestError
 
+LINES_BODY: Final[dict[str, Any]] = {"requestBody": {"content": {STREAM_TYPE: {}}, "required": True}}
+"""``openapi_extra`` of a route that takes lines: FastAPI does not see what `ingest` reads."""
 LINE_BYTES_MAX: Final = 64 * KIB
 """Longest line of a body, without its line break."""
 ERRORS_TOLD_MAX: Final = 10

@@ -71,6 +71,10 @@ class Wish:
     place: Place | None
     follow: bool
 
+    def beginning(self, default: Place) -> Place:
+        """Where to begin. Who does not want to stay wants what is held."""
+        return self.place or (default if self.follow else "start")
+
 
 def wish(
     after: Annotated[
@@ -99,7 +103,6 @@ def add_feed(routes: APIRouter, path: str, source: Callable[..., Source[Any]], *
 
     ``source`` is a FastAPI dependency for both; its docstring describes the route. ``options`` go to ``routes.get``.
     """
-    description = source.__doc__ or ""
 
     async def stream(request: Request, opened: Source[Any], wanted: Wish) -> Response:
         return feed_response(request, opened, wanted)
@@ -112,7 +115,9 @@ def add_feed(routes: APIRouter, path: str, source: Callable[..., Source[Any]], *
             "opened": Annotated[Source, Depends(source)],
             "wanted": Annotated[Wish, Depends(wish)],
         }
-    named = {"response_class": Response, "name": source.__name__, "description": description, **options}
+    responses = {200: {"content": {STREAM_TYPE: {}, EVENT_STREAM_TYPE: {}}, "description": "Lines as they come."}}
+    named = {"response_class": Response, "responses": responses, "name": source.__name__, **options}
+    named.setdefault("description", source.__doc__ or "")
     routes.add_api_route(path, stream, methods=["GET"], **named)
     routes.add_api_websocket_route(path, socket, name=f"{source.__name__}_websocket")
 
@@ -178,7 +183,7 @@ class Outlet(Generic[T]):
         self._scope = scope
         self._woken = asyncio.Event()
         self._is_sending = False
-        self._reader = source.feed.reader(wanted.place or source.begin, source.policy, self._ready)
+        self._reader = source.feed.reader(wanted.beginning(source.begin), source.policy, self._ready)
         self.end: End | None = None
         """The last line, once it was sent."""
 

@@ -15,7 +15,7 @@ from peerd.api import Plugin
 from peerd.client import Client
 from peerd.config import load_config
 from peerd.daemon.admin import AdminServer, start_admin
-from peerd.daemon.ingest import LineRefused, ingest
+from peerd.daemon.ingest import LINES_BODY, LineRefused, ingest
 from peerd.daemon.streaming import Source, add_feed, json_bytes
 from peerd.errors import Unavailable
 from peerd.lib.feed import Feed, Policy
@@ -64,7 +64,7 @@ class Notes(Plugin):
 
         add_feed(routes, "/notes", notes)
 
-        @routes.post("/notes")
+        @routes.post("/notes", openapi_extra=LINES_BODY)
         async def write(request: Request) -> Response:
             return await ingest(request, Note, service.accept)
 

@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed, ConnectionClosedError, Inval
 from peerd.daemon import streaming
 from peerd.daemon.http_connection import SEND_BUFFER_BYTES
 from peerd.lib.feed import TOO_SLOW, Policy
+from tests.support.both_loops import both_loops
 from tests.support.feeds import Rig, serving, until
 
 BIG = "x" * 20_000
@@ -132,6 +133,30 @@ async def test_heartbeats_of_server_sent_events_are_comments_that_move_the_id(ri
         assert [await anext(found) for _ in range(5)] == ["retry: 1000", "", ": heartbeat", "id: e1-1", ""]
 
 
+async def test_who_wants_little_of_a_busy_stream_still_moves_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only items that it does not want are pushed: the heartbeats tell how far it has read all the same."""
+    monkeypatch.setattr(streaming, "HEARTBEAT_S", 0.01)
+    async with httpx.AsyncClient() as http, http.stream("GET", f"{rig.url}/v1/events?kind=wanted") as response:
+        found = response.aiter_lines()
+        seen: set[str] = set()
+        while len(seen) < 3:
+            rig.daemon.events.push({"event": "unwanted"})
+            line = json.loads(await anext(found))
+            assert line["type"] == "heartbeat"
+            seen.add(line["id"])
+        rig.daemon.events.push({"event": "wanted"})
+        while (line := json.loads(await anext(found)))["type"] == "heartbeat":
+            pass
+        assert line["data"] == {"event": "wanted"}
+
+
+async def test_the_document_tells_of_both_formats_and_of_the_lines(rig: Rig) -> None:
+    notes = (await whole(rig, "/v1/openapi.json")).json()["paths"]["/v1/notes"]
+    assert list(notes["get"]["responses"]["200"]["content"]) == ["application/x-ndjson", "text/event-stream"]
+    assert list(notes["post"]["requestBody"]["content"]) == ["application/x-ndjson"]
+    assert {parameter["name"] for parameter in notes["get"]["parameters"]} == {"after", "follow", "last-event-id"}
+
+
 @pytest.mark.parametrize("first", ["now", "start"])
 async def test_hanging_up_frees_the_reader_at_once(rig: Rig, first: str) -> None:
     push(rig, "a")
@@ -188,54 +213,60 @@ async def fill(rig: Rig, megabytes: int) -> int:
     return count
 
 
-async def test_a_slow_client_costs_a_bounded_buffer_and_is_told_what_it_lost(rig: Rig) -> None:
-    reader, writer = await stuck(rig)
-    count = await fill(rig, 20)
-    assert rig.notes.feed.readers == 1
-    transport: Any = writer.transport
-    transport.resume_reading()
-    rig.notes.feed.end("over")
-    body = b""
-    while b'"type":"end"' not in body:
-        body += await reader.read(1 << 20)
-    found = [json.loads(line) for line in body.split(b"\n") if line.startswith(b"{")]
-    dropped = [line["count"] for line in found if line["type"] == "dropped"]
-    items = [line["id"] for line in found if line["type"] == "item"]
-    assert dropped and sum(dropped) + len(items) == count
-    sent_at_first = items.index(f"e1-{int(items[-1][3:]) - 99}")  # the last hundred were in the feed
-    assert sent_at_first * len(BIG) < 8 * SEND_BUFFER_BYTES, "what the kernel took is bounded, whatever was pushed"
-    await hang_up(writer)
+@both_loops
+async def test_a_slow_client_costs_a_bounded_buffer_and_is_told_what_it_lost(tmp_path: Path) -> None:
+    async with serving(tmp_path) as rig:
+        reader, writer = await stuck(rig)
+        count = await fill(rig, 20)
+        assert rig.notes.feed.readers == 1
+        transport: Any = writer.transport
+        transport.resume_reading()
+        rig.notes.feed.end("over")
+        body = b""
+        while b'"type":"end"' not in body:
+            body += await reader.read(1 << 20)
+        found = [json.loads(line) for line in body.split(b"\n") if line.startswith(b"{")]
+        dropped = [line["count"] for line in found if line["type"] == "dropped"]
+        items = [line["id"] for line in found if line["type"] == "item"]
+        assert dropped and sum(dropped) + len(items) == count
+        sent_at_first = items.index(f"e1-{int(items[-1][3:]) - 99}")  # the last hundred were in the feed
+        assert sent_at_first * len(BIG) < 8 * SEND_BUFFER_BYTES, "what the kernel took is bounded, whatever was pushed"
+        await hang_up(writer)
 
 
-async def test_a_client_that_may_not_lag_is_cut_off_while_it_is_stuck(rig: Rig) -> None:
-    rig.notes.policy = Policy.DISCONNECT
-    reader, writer = await stuck(rig)
-    await fill(rig, 20)
-    await until(lambda: rig.notes.feed.readers == 0)
-    transport: Any = writer.transport
-    transport.resume_reading()
-    body = b""
-    with suppress(ConnectionResetError):
-        while chunk := await reader.read(1 << 20):
-            body += chunk
-    assert b'"type":"item"' in body and b'"type":"end"' not in body
-    await hang_up(writer)
+@both_loops
+async def test_a_client_that_may_not_lag_is_cut_off_while_it_is_stuck(tmp_path: Path) -> None:
+    async with serving(tmp_path) as rig:
+        rig.notes.policy = Policy.DISCONNECT
+        reader, writer = await stuck(rig)
+        await fill(rig, 20)
+        await until(lambda: rig.notes.feed.readers == 0)
+        transport: Any = writer.transport
+        transport.resume_reading()
+        body = b""
+        with suppress(ConnectionResetError):
+            while chunk := await reader.read(1 << 20):
+                body += chunk
+        assert b'"type":"item"' in body and b'"type":"end"' not in body
+        await hang_up(writer)
 
 
+@both_loops
 async def test_a_client_that_blocks_holds_the_producer_until_it_is_given_up(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "STALL_MAX_S", 0.2)
-    rig.notes.policy = Policy.BLOCK
-    _, writer = await stuck(rig)
-    feed = rig.notes.feed
-    while feed.may_push(1):
-        feed.push(BIG, 1)
-        await asyncio.sleep(0)
-    assert feed.last > 100 and feed.readers == 1
-    await until(lambda: feed.readers == 0)
-    assert feed.may_push(1)
-    await hang_up(writer)
+    async with serving(tmp_path) as rig:
+        monkeypatch.setattr(streaming, "STALL_MAX_S", 0.2)
+        rig.notes.policy = Policy.BLOCK
+        _, writer = await stuck(rig)
+        feed = rig.notes.feed
+        while feed.may_push(1):
+            feed.push(BIG, 1)
+            await asyncio.sleep(0)
+        assert feed.last > 100 and feed.readers == 1
+        await until(lambda: feed.readers == 0)
+        assert feed.may_push(1)
+        await hang_up(writer)
 
 
 # --- WebSocket ------------------------------------------------------------------------------------------------------
