@@ -15,7 +15,7 @@ import asyncio
 import os
 import ssl
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 from peerd.admin_models import (
     API_PREFIX,
     PROBLEM_TYPE,
+    STREAM_TYPE,
     AccessEntries,
     AccessEntry,
     AccessRequest,
@@ -71,9 +72,11 @@ from peerd.admin_models import (
     Tokens,
     WalkProgress,
 )
+from peerd.client_streams import SILENCE_MAX_S, Backoff, StreamEntry, follow, json_lines
 from peerd.config import AdminConfig
 from peerd.errors import PeerdError, Unavailable
 from peerd.limits import MIB
+from peerd.stream_models import IngestAnswer
 
 __all__ = [
     "AggregateAnswer",
@@ -83,6 +86,7 @@ __all__ = [
     "DaemonUnreachable",
     "GroupedValue",
     "Health",
+    "IngestRefused",
     "Peer",
     "Problem",
     "RequestRefused",
@@ -124,6 +128,14 @@ class RequestRefused(PeerdError):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.detail or problem.title)
         self.problem = problem
+
+
+class IngestRefused(RequestRefused):
+    """Some lines were not accepted; ``answer`` says how many were, and which were not."""
+
+    def __init__(self, problem: Problem, answer: IngestAnswer) -> None:
+        super().__init__(problem)
+        self.answer = answer
 
 
 class DaemonBusy(RequestRefused, Unavailable):
@@ -247,6 +259,66 @@ class Client:
         await self._raise_for_problem(response)
         return response.text
 
+    def events(
+        self,
+        kind: str | Sequence[str] = (),
+        *,
+        after: str | None = None,
+        follow: bool = True,
+        backoff: Backoff | None = None,
+    ) -> AsyncGenerator[StreamEntry, None]:
+        """The daemon's events as they happen; see `follow`. ``kind``: only these, such as "overlay.*".
+
+        ``follow=False``: those that it holds, then an `End`.
+        """
+        kinds = [kind] if isinstance(kind, str) else list(kind)
+        wanted = {"kind": kinds, "follow": int(follow)}
+        return self.follow(f"{API_PREFIX}/events", wanted, after=after, backoff=backoff)
+
+    def follow(
+        self,
+        path: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        after: str | None = None,
+        backoff: Backoff | None = None,
+    ) -> AsyncGenerator[StreamEntry, None]:
+        """Any stream that can be resumed; comes back by itself when the connection or the daemon goes away.
+
+        ``after``: the id of the last entry that was seen, "start" for all that the daemon holds, "now" for what
+        follows; default: as the stream has it. Yields `Item`, `Gap`, `Dropped` and `End` of `peerd.client_streams`.
+        Raises `DaemonUnreachable` or `DaemonBusy` when there is no first connection, `RequestRefused`.
+        """
+
+        async def connect(place: str | None) -> AsyncGenerator[bytes, None]:
+            given = dict(parameters or {}) | ({} if place is None else {"after": place})
+            address = f"{path}?{urlencode(given, doseq=True)}"
+            async with aclosing(self._stream(address, None, "GET", SILENCE_MAX_S)) as lines:
+                async for line in lines:
+                    yield line
+
+        return self._checked(follow(connect, after, backoff))
+
+    async def send_lines(self, path: str, items: AsyncIterable[Any] | Iterable[Any]) -> IngestAnswer:
+        """Send JSON lines to a route that takes them one by one, as fast as it takes them; any number of them.
+
+        Raises `IngestRefused` when some were not accepted, `DaemonUnreachable`.
+        """
+        headers = {"content-type": STREAM_TYPE}
+        timeout = httpx.Timeout(PROGRESS_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        try:
+            response = await self._http.post(path, content=json_lines(items), headers=headers, timeout=timeout)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        try:
+            answer = IngestAnswer.model_validate_json(response.content)
+        except ValidationError as error:
+            await self._raise_for_problem(response)
+            raise self._not_ours(error) from error
+        if response.status_code >= 400:
+            raise IngestRefused(Problem.model_validate_json(response.content), answer)
+        return answer
+
     async def wait_ready(self, timeout_s: float) -> Status:
         """Poll until the daemon is ready. Raises `DaemonUnreachable` or `Unavailable` when it is not in time."""
         due_at = time.monotonic() + timeout_s
@@ -358,6 +430,14 @@ class Client:
 
     # Inside
 
+    async def _checked(self, entries: AsyncGenerator[StreamEntry, None]) -> AsyncGenerator[StreamEntry, None]:
+        async with aclosing(entries):
+            try:
+                async for entry in entries:
+                    yield entry
+            except ValidationError as error:
+                raise self._not_ours(error) from error
+
     async def _answers(
         self, path: str, body: Mapping[str, Any], line_type: TypeAdapter[Result]
     ) -> AsyncGenerator[Result, None]:
@@ -402,13 +482,18 @@ class Client:
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
 
-    async def _stream(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
-        timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=PROGRESS_TIMEOUT_S)
+    async def _stream(
+        self, path: str, body: Mapping[str, Any] | None, method: str = "POST", silence_s: float = PROGRESS_TIMEOUT_S
+    ) -> AsyncGenerator[bytes, None]:
+        timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=silence_s)
         try:
-            async with self._http.stream("POST", path, json=body, timeout=timeout) as response:
+            async with self._http.stream(method, path, json=body, timeout=timeout) as response:
                 if response.status_code >= 400:
                     await response.aread()
                     await self._raise_for_problem(response)
+                is_stream = response.headers.get("content-type", "").startswith(STREAM_TYPE)
+                if method == "GET" and not is_stream:  # else `follow` would come back to it for ever
+                    raise self._strange("it sent no stream")
                 rest = bytearray()
                 async for chunk in response.aiter_bytes():
                     first, *others = chunk.split(b"\n")
@@ -435,8 +520,10 @@ class Client:
         return DaemonUnreachable(f"no daemon answers at {self.address} ({_why(self.address, error)})")
 
     def _not_ours(self, error: ValidationError) -> RequestRefused:
-        first = error.errors(include_url=False)[0]
-        detail = f"what answers at {self.address} is no peerd of a version that this one understands: {first['msg']}"
+        return self._strange(error.errors(include_url=False)[0]["msg"])
+
+    def _strange(self, why: str) -> RequestRefused:
+        detail = f"what answers at {self.address} is no peerd of a version that this one understands: {why}"
         return RequestRefused(Problem(title="Unexpected answer", status=502, detail=detail))
 
 

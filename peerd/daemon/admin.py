@@ -160,7 +160,6 @@ class AdminServer:
             self._daemon.metrics,
             requests_max=policy.requests_max,
             tls=tls,
-            has_websockets=is_data,
         )
 
 

@@ -20,6 +20,7 @@ from peerd.admin_models import API_PREFIX, ROUTE_KEY_LENGTH_MAX, Health, Peers, 
 from peerd.api import LookupResult
 from peerd.daemon import admin_view
 from peerd.daemon.admin_access import access_router
+from peerd.daemon.admin_events import events_router
 from peerd.daemon.admin_front import App, Front
 from peerd.daemon.admin_guard import RequestGuard, add_problem_handlers
 from peerd.daemon.admin_identity import identity_router
@@ -84,6 +85,7 @@ def admin_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
     app.include_router(identity_router(daemon), prefix=API_PREFIX, tags=["identity"])
     app.include_router(access_router(daemon, [routes.plugin for routes in data]), prefix=API_PREFIX, tags=["access"])
     app.include_router(survey_router(daemon), prefix=API_PREFIX)
+    app.include_router(events_router(daemon), prefix=API_PREFIX)
     _include(app, [*data, *operator_routes(daemon)])
     return app
 

@@ -1,12 +1,14 @@
 """What every request of the admin API passes before a route sees it, and how errors look.
 
-A request body above its cap, or too slow, is refused while it arrives.
+A request body above its cap, or too slow, is refused while it arrives. A body of JSON lines may be of any length and
+take any time where the route takes it line by line (`peerd.daemon.ingest`), and only there.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -15,7 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from peerd.admin_models import PROBLEM_TYPE, Problem
+from peerd.admin_models import PROBLEM_TYPE, STREAM_TYPE, Problem
 from peerd.daemon.admin_front import App, Receive, Scope, Send, refuse
 from peerd.errors import Unavailable
 from peerd.limits import KIB
@@ -25,6 +27,17 @@ BODY_LIMIT_S: Final = 15.0
 """How long such a body may take to arrive."""
 RETRY_AFTER_S: Final = 1
 NOT_READY_TITLE: Final = "Unavailable"
+BODY_LIMIT: Final = "peerd.body_limit"
+"""Key of the ASGI scope: the request's `BodyLimit`."""
+
+
+@dataclass(slots=True)
+class BodyLimit:
+    """How many bytes a request's body may have. A route that bounds it in another way sets ``None``; `BODY_LIMIT_S`
+    then does not hold, either.
+    """
+
+    bytes_max: int | None
 
 
 class RequestGuard:
@@ -38,27 +51,30 @@ class RequestGuard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if not length.isdigit() or len(length) > 12 or int(length) > self.body_bytes_max:
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length", b"0")
+        is_lines = headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == STREAM_TYPE.encode()
+        if not length.isdigit() or (not is_lines and (len(length) > 12 or int(length) > self.body_bytes_max)):
             await refuse(send, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_large())
             return
         await self._run_bounded(scope, receive, send)
 
     async def _run_bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        received, is_whole = 0, False
+        limit, received, is_whole = BodyLimit(self.body_bytes_max), 0, False
+        scope[BODY_LIMIT] = limit
         due_at = asyncio.get_running_loop().time() + BODY_LIMIT_S
 
         async def bounded_receive() -> MutableMapping[str, Any]:
             nonlocal received, is_whole
             try:
-                async with asyncio.timeout_at(None if is_whole else due_at):
+                async with asyncio.timeout_at(None if is_whole or limit.bytes_max is None else due_at):
                     event = await receive()
             except TimeoutError as error:
                 detail = f"the request body did not arrive within {BODY_LIMIT_S:g} s"
                 raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, detail, {"connection": "close"}) from error
             received += len(event.get("body", b""))
             is_whole = not event.get("more_body", False)
-            if received > self.body_bytes_max:  # whoever reads the body lets this one exception through
+            if limit.bytes_max is not None and received > limit.bytes_max:  # whoever reads the body lets it through
                 raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_large())
             return event
 

@@ -9,8 +9,10 @@ from typing import Protocol
 from peerd.api import Metric
 from peerd.config import LoadedConfig
 from peerd.daemon.access import Access
+from peerd.daemon.event_feed import Record
 from peerd.daemon.identity_keeper import IdentityKeeper
 from peerd.ids import NodeId
+from peerd.lib.feed import Feed
 from peerd.node import Node
 
 
@@ -52,6 +54,10 @@ class Subject(Protocol):
 
     @property
     def uptime_s(self) -> float: ...
+    @property
+    def events(self) -> Feed[Record]:
+        """The newest events."""
+
     @property
     def identity(self) -> IdentityKeeper | None:
         """``None`` without TLS."""

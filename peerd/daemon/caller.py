@@ -65,3 +65,10 @@ def caller_of(scope: Mapping[str, Any]) -> Caller | None:
     """The caller of a request; ``None`` when no listener of ours took it in."""
     found = scope.get("state", {}).get(STATE_KEY)
     return found if isinstance(found, Caller) else None
+
+
+def hang_up(scope: Mapping[str, Any]) -> None:
+    """Cut the connection of a request at once; what was not sent is lost. Without a listener (in tests): nothing."""
+    caller = caller_of(scope)
+    if caller is not None:
+        caller.hang_up()

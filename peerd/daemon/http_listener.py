@@ -24,14 +24,15 @@ from peerd.daemon.http_protocol import BoundedProtocol, websocket_protocol
 from peerd.daemon.rate_limit import TokenBucket
 from peerd.daemon.sockets import format_address, tune
 from peerd.daemon.tasks import cancel_and_wait, spawn
-from peerd.limits import ACCEPTS_BURST, ACCEPTS_PER_SECOND, HTTP_CONNECTIONS_SPARE, KIB, MIB
+from peerd.limits import ACCEPTS_BURST, ACCEPTS_PER_SECOND, HTTP_CONNECTIONS_SPARE, KIB
 
 BACKLOG: Final = 64
 KEEP_ALIVE_S: Final = 5
 STOP_GRACE_S: Final = 1.0
 """How long answers under way may go on once the daemon stops."""
 REQUEST_HEAD_BYTES_MAX: Final = 16 * KIB
-WEBSOCKET_MESSAGE_BYTES_MAX: Final = 1 * MIB
+WEBSOCKET_MESSAGE_BYTES_MAX: Final = 16 * KIB
+"""Longest message from a client: the streams that there are expect none."""
 TLS_HANDSHAKE_LIMIT_S: Final = 5.0
 TLS_HANDSHAKES_PER_SECOND: Final = ACCEPTS_PER_SECOND
 TLS_HANDSHAKES_BURST: Final = ACCEPTS_BURST
@@ -62,14 +63,12 @@ class HttpListener:
         *,
         requests_max: int,
         tls: ssl.SSLContext | None = None,
-        has_websockets: bool = False,
     ) -> None:
         self.name = name
         self.capacity = requests_max + HTTP_CONNECTIONS_SPARE
         self._socket = sock
         self._metrics = metrics
         self._tls = tls
-        self._has_websockets = has_websockets
         self._state = ServerState()
         self._handshakes = TokenBucket(
             TLS_HANDSHAKES_PER_SECOND, TLS_HANDSHAKES_BURST, asyncio.get_running_loop().time()
@@ -205,9 +204,7 @@ class HttpListener:
 
     async def _open(self, sock: socket.socket, caller: Caller) -> None:
         def protocol() -> BoundedProtocol:
-            return BoundedProtocol(
-                self, caller, config=self._config, server_state=self._state, is_upgradable=self._has_websockets
-            )
+            return BoundedProtocol(self, caller, config=self._config, server_state=self._state)
 
         limit_s = None if self._tls is None else TLS_HANDSHAKE_LIMIT_S
         try:

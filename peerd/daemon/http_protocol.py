@@ -1,10 +1,15 @@
-"""One HTTP connection: uvicorn's, with a time limit for what is unfinished, and with the caller in every scope."""
+"""One HTTP connection: uvicorn's, with a time limit for what is unfinished, and with the caller in every scope.
+
+A stream that a client does not read must end in this process, not in the buffers of the kernel: the send buffer has a
+bound.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import h11
 from uvicorn.config import Config
@@ -12,9 +17,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from peerd.daemon.caller import STATE_KEY, Caller
+from peerd.limits import KIB
 
 HEAD_LIMIT_S: Final = 10.0
 """How long a connection may go without a whole request head, however its bytes trickle in."""
+SEND_BUFFER_BYTES: Final = 128 * KIB
+"""Of the kernel, per connection; Linux doubles it for its own bookkeeping. It would grow to megabytes otherwise."""
 
 
 class Waiting(Protocol):
@@ -33,19 +41,19 @@ class Waiting(Protocol):
 class BoundedProtocol(H11Protocol):
     """A connection whose unfinished requests cannot hold it for ever."""
 
-    def __init__(
-        self, listener: Waiting, caller: Caller, *, config: Config, server_state: ServerState, is_upgradable: bool
-    ) -> None:
+    def __init__(self, listener: Waiting, caller: Caller, *, config: Config, server_state: ServerState) -> None:
         super().__init__(config, server_state, {})
         self._listener = listener
         self._caller = caller
-        self._is_upgradable = is_upgradable
         self._is_over = False
         self._limit: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Begin to wait for a request."""
         super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self.app_state = {STATE_KEY: replace(self._caller, hang_up=transport.abort)}
         self._note()
 
@@ -70,9 +78,6 @@ class BoundedProtocol(H11Protocol):
         self._is_over = True
         self._note()
         super().handle_websocket_upgrade(event)
-
-    def _should_upgrade_to_ws(self) -> bool:
-        return self._is_upgradable
 
     def send_400_response(self, msg: str) -> None:
         """What came is not HTTP."""
@@ -112,4 +117,10 @@ def websocket_protocol(**options: Any) -> asyncio.Protocol:
     """uvicorn's WebSocket connection; its library is loaded by the first one."""
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-    return WebSocketsSansIOProtocol(**options)
+    class WebSocketConnection(WebSocketsSansIOProtocol):
+        async def send(self, message: Any) -> None:
+            await super().send(message)
+            if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+                self.handshake_complete = True  # refused in order; uvicorn would log an error for each
+
+    return cast(asyncio.Protocol, WebSocketConnection(**options))
