@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
-from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response, WebSocket
+from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response, WebSocket, WebSocketDisconnect
 from starlette.requests import HTTPConnection
 
 from peerd import stream_models
@@ -42,9 +42,12 @@ BATCH_ENTRIES_MAX: Final = 256
 """Items looked at before the loop gets its turn."""
 CAUGHT_UP: Final = "caught up"
 """Why a stream ends that was asked not to follow."""
-_CLOSE_CODES: Final[Mapping[str, int]] = {feeds.TOO_SLOW: 1013}
 CLOSE_FINAL: Final = 1000
 CLOSE_RESUMABLE: Final = 1001
+CLOSE_TOO_SLOW: Final = 1013
+"""Codes with which a WebSocket is closed after its `End`."""
+CLOSE_REASON_BYTES_MAX: Final = 123
+"""RFC 6455, section 5.5: a control frame has 125 bytes, and two are the code."""
 
 T = TypeVar("T")
 
@@ -337,13 +340,20 @@ async def serve_websocket(websocket: WebSocket, source: Source[Any], wanted: Wis
 
 
 async def _write_messages(websocket: WebSocket, outlet: Outlet[Any]) -> None:
-    async with aclosing(outlet.batches()) as batches:
-        async for batch in batches:
-            for line in batch:
-                await outlet.send(websocket.send_text(line.decode().rstrip("\n")))
-    assert outlet.end is not None
-    code = CLOSE_FINAL if outlet.end.is_final else _CLOSE_CODES.get(outlet.end.reason, CLOSE_RESUMABLE)
-    await websocket.close(code, outlet.end.reason)
+    with suppress(WebSocketDisconnect):  # whoever waits for it on the other side hears of it, too
+        async with aclosing(outlet.batches()) as batches:
+            async for batch in batches:
+                for line in batch:
+                    await outlet.send(websocket.send_text(line.decode().rstrip("\n")))
+        if outlet.end is not None:
+            reason = outlet.end.reason.encode()[:CLOSE_REASON_BYTES_MAX].decode(errors="ignore")
+            await websocket.close(_close_code(outlet.end), reason)
+
+
+def _close_code(end: End) -> int:
+    if end.is_final:
+        return CLOSE_FINAL
+    return CLOSE_TOO_SLOW if end.reason == feeds.TOO_SLOW else CLOSE_RESUMABLE
 
 
 class Reports(Generic[T]):

@@ -1,1 +1,1 @@
-"""Pure parts that several protocols share: sans-IO, without knowledge of any protocol."""
+"""Pure parts that several protocols share: no input, no output, no clock."""

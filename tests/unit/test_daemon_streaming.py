@@ -311,9 +311,10 @@ async def test_a_websocket_follows_and_hanging_up_frees_it(rig: Rig) -> None:
 async def test_the_close_code_says_whether_to_come_back(rig: Rig) -> None:
     async with websocket(rig) as socket:
         await socket.recv()
-        rig.notes.feed.end("plugin restarted")
+        rig.notes.feed.end("plugin restarted" + "ü" * 100)  # longer than a close frame takes
         (end,) = await received(socket)
-    assert (end["is_final"], socket.close_code, socket.close_reason) == (False, 1001, "plugin restarted")
+    assert end["reason"] == "plugin restarted" + "ü" * 100 and not end["is_final"]
+    assert (socket.close_code, socket.close_reason) == (1001, "plugin restarted" + "ü" * 53)
 
 
 async def test_a_slow_websocket_is_told_to_try_again_later(rig: Rig) -> None:
@@ -323,6 +324,23 @@ async def test_a_slow_websocket_is_told_to_try_again_later(rig: Rig) -> None:
         push(rig, *range(200))  # at once: the connection is not stuck, its reader is
         (end,) = await received(socket)
     assert (end["reason"], socket.close_code) == (TOO_SLOW, 1013)
+
+
+@pytest.mark.parametrize("end", ["cut off", "hangs up"])
+async def test_a_stuck_websocket_that_ends_frees_everything_without_noise(
+    rig: Rig, end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if end == "cut off":
+        rig.notes.policy = Policy.DISCONNECT
+    async with websocket(rig) as socket:
+        await socket.recv()
+        socket.transport.pause_reading()
+        await fill(rig, 20)
+        assert rig.notes.feed.readers == (0 if end == "cut off" else 1)
+        socket.transport.abort()
+        await until(lambda: rig.notes.feed.readers == 0)
+    await rig.server.stop()
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
