@@ -1,0 +1,1 @@
+"""Pure parts that several protocols share: no input, no output, no clock."""
