@@ -60,7 +60,7 @@ OPERATOR: /<=|>=|<>|!=|=|<|>/
 OPEN: /[\[(]/
 CLOSE: /[\])]/
 NAME: /%(name)s/i
-QUOTED: /"(?:[^"\\]|\\.|"")+"/s
+QUOTED: /"(?:[^"\\]|\\.|"")*"/s
 STRING: /%(quote)s/
 NUMBER.5: /%(numeral)s(?![^\s()\[\]"'=!<>,])/
 TYPED.6: /(?:TIMESTAMP|DECIMAL|IP)\s*%(quote)s/i

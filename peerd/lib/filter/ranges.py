@@ -48,7 +48,7 @@ class Ranges:
     def __contains__(self, key: Key) -> bool:
         if key is OTHER:
             return self.holds_other
-        return self.inside ^ (bisect_right(self.cuts, (key, 0)) & 1)
+        return self.inside is not bool(bisect_right(self.cuts, (key, 0)) & 1)
 
     @property
     def holds_other(self) -> bool:
