@@ -5,6 +5,9 @@ all ranges lie sorted in an array; a key's *position* is the number of ends (cut
 positions share a bucket, and a bucket knows two sets: slots that are satisfied at all of its positions (sure) and those
 that are at some (possible). The few that differ are looked up among the bucket's own ends, and only if all other
 columns let them through. Ranges that are single keys are found in a dictionary.
+
+Both sets of a bucket are one number, the possible slots above the sure ones (a *pair*), because what counts is how
+many operations Python has to do. How many slots lie in each half is the index's *width*.
 """
 
 from __future__ import annotations
@@ -16,10 +19,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from peerd.lib.filter.ranges import Cut, Ranges
-from peerd.lib.filter.values import STRICT, Key, View
+from peerd.lib.filter.values import Key, View
 
 FEW_SLOTS: Final = 8
-"""Up to so many slots under one key are kept as a tuple instead of as a set of bits."""
+FEW_SHARE: Final = 512
+"""Up to so many slots under one key, or such a part of all, are kept as a tuple instead of as a set of bits."""
+SPARSE_SLOTS: Final = 48
+"""Sets of so many slots are taken apart slot by slot."""
 TOUCHED_MIN: Final = 4
 """Ends that a bucket may hold however small the index is."""
 
@@ -60,11 +66,11 @@ class Draft:
             self.ends.append((cut, 2 * slot + entering))
             entering = not entering
 
-    def build(self, everything: int, slots: int, touched_max: int) -> Column:
+    def build(self, everything: int, width: int, touched_max: int) -> Column:
         """The column. ``everything``: all slots in use; ``touched_max``: ends that may lie inside a bucket."""
         self.ends.sort(key=lambda end: end[0])
-        builder = _Builder(self, everything & ~bits_of(self.used), max(TOUCHED_MIN, touched_max))
-        few = max(FEW_SLOTS, slots // 512)
+        builder = _Builder(self, everything & ~bits_of(self.used), width, max(TOUCHED_MIN, touched_max))
+        few = max(FEW_SLOTS, width // FEW_SHARE)
         keys: dict[Key, int | tuple[int, ...]] = {
             key: tuple(own) if len(own) <= few else bits_of(own) for key, own in self.keys.items()
         }
@@ -74,19 +80,18 @@ class Draft:
 class _Builder:
     """Groups the sorted ends by cut, and the positions between them into buckets."""
 
-    def __init__(self, draft: Draft, unconstrained: int, touched_max: int) -> None:
+    def __init__(self, draft: Draft, unconstrained: int, width: int, touched_max: int) -> None:
         self.draft = draft
         self.unconstrained = unconstrained
+        self.width = width
         self.touched_max = touched_max
         self.keys: list[Key] = []
         self.after = bytearray()
         self.offsets = array("I", [0])
         self.codes = array("I")
         self._group()
-        self.starts: list[int] = []
-        self.sure: list[int] = []
-        self.possible: list[int] = []
-        self.bucket_of = array("I")
+        self.starts = array("I")
+        self.pairs: list[int] = []
         self._fill()
 
     def _group(self) -> None:
@@ -109,41 +114,41 @@ class _Builder:
             codes = self.codes[self.offsets[index] : self.offsets[index + 1]]
             changed = bits_of(code >> 1 for code in codes)
             if count + len(codes) > self.touched_max:
-                self._close(start, index + 1, start_state, touched)
+                self._close(start, start_state, touched)
                 start, start_state, touched, count = index + 1, state ^ changed, 0, 0
             else:
                 touched |= changed
                 count += len(codes)
             state ^= changed
-        self._close(start, len(self.keys) + 1, start_state, touched)
+        self._close(start, start_state, touched)
         self.starts.append(len(self.keys) + 1)
 
-    def _close(self, start: int, end: int, state: int, touched: int) -> None:
-        self.bucket_of.extend([len(self.starts)] * (end - start))
+    def _close(self, start: int, state: int, touched: int) -> None:
         self.starts.append(start)
-        self.possible.append(state | touched)
-        self.sure.append((state | touched) ^ touched)
+        possible = state | touched
+        self.pairs.append(possible << self.width | (possible ^ touched))
 
     def column(self, keys: dict[Key, int | tuple[int, ...]]) -> Column:
         """What was built. Ends that are all floats take eight bytes each."""
         ends: MutableSequence[Key] = self.keys
         if self.keys and all(type(key) is float for key in self.keys):
             ends = array("d", self.keys)
+        firsts = [start - 1 for start in self.starts[1:-1]]
         return Column(
-            self.draft.name,
-            self.draft.view,
-            STRICT[self.draft.view],
-            ends,
-            self.after if any(self.after) else None,
-            self.offsets,
-            self.codes,
-            self.bucket_of,
-            array("I", self.starts),
-            self.sure,
-            self.possible,
-            keys,
-            array("I", self.draft.inside),
-            self.unconstrained,
+            name=self.draft.name,
+            view=self.draft.view,
+            bounds=[self.keys[first] for first in firsts],
+            bounds_after=bytes(self.after[first] for first in firsts),
+            pairs=self.pairs,
+            width=self.width,
+            ends=ends,
+            after=bytes(self.after) if any(self.after) else None,
+            offsets=self.offsets,
+            codes=self.codes,
+            starts=self.starts,
+            keys=keys,
+            inside=array("I", self.draft.inside),
+            unconstrained=self.unconstrained << self.width | self.unconstrained,
         )
 
 
@@ -153,36 +158,43 @@ class Column:
 
     name: str
     view: View
-    read: Callable[[object], Key | None]
+    bounds: list[Key]
+    """The key of the cut at which each bucket but the first begins."""
+    bounds_after: bytes
+    """Whether those cuts lie after their keys."""
+    pairs: list[int]
+    """The slots of each bucket."""
+    width: int
     ends: MutableSequence[Key]
-    after: bytearray | None
+    after: bytes | None
     """Whether each cut lies after its key; ``None`` when none does."""
     offsets: array[int]
     codes: array[int]
-    bucket_of: array[int]
     starts: array[int]
-    sure: list[int]
-    possible: list[int]
     keys: dict[Key, int | tuple[int, ...]]
     inside: array[int]
     unconstrained: int
-    """Slots that have no range here: satisfied whatever the key is, and even if there is none."""
+    """A pair: slots that have no range here, so that they are satisfied even if the attribute is missing."""
 
-    def position(self, key: Key) -> int:
-        """How many cuts the key has passed."""
-        found = bisect_right(self.ends, key)
-        if self.after is not None and found and self.after[found - 1] and self.ends[found - 1] == key:
-            return found - 1
-        return found
+    def bucket(self, key: Key) -> int:
+        """The number of the key's bucket."""
+        found = bisect_right(self.bounds, key)
+        return found - 1 if found and self.bounds_after[found - 1] and self.bounds[found - 1] == key else found
 
     def at_key(self, key: Key) -> int:
-        """The slots that name this very key."""
+        """A pair: the slots that name this very key."""
         own = self.keys.get(key)
-        return 0 if own is None else own if type(own) is int else bits_of(own)  # type: ignore[arg-type]  # a tuple
+        if own is None:
+            return 0
+        bits = bits_of(own) if isinstance(own, tuple) else own
+        return bits << self.width | bits
 
-    def holds(self, slot: int, position: int) -> bool:
-        """Whether a slot that is possible but not sure is satisfied at the position."""
-        bucket = self.bucket_of[position]
+    def holds(self, slot: int, key: Key) -> bool:
+        """Whether a slot that is possible but not sure in the key's bucket is satisfied by the key."""
+        bucket = self.bucket(key)
+        position = bisect_right(self.ends, key)
+        if self.after is not None and position and self.after[position - 1] and self.ends[position - 1] == key:
+            position -= 1
         middle = self.offsets[position]
         for code in reversed(self.codes[self.offsets[self.starts[bucket]] : middle]):
             if code >> 1 == slot:
@@ -220,14 +232,15 @@ class Column:
 
 def positions(bits: int) -> list[int]:
     """The slots in a set, ascending."""
-    if bits.bit_count() <= FEW_SLOTS:
-        found = []
-        while bits:
-            lowest = bits & -bits
-            found.append(lowest.bit_length() - 1)
-            bits ^= lowest
-        return found
-    return _many_positions(bits)
+    if bits.bit_count() > SPARSE_SLOTS:
+        return _many_positions(bits)
+    found = []
+    while bits:  # from the top, so that the number gets shorter
+        highest = bits.bit_length() - 1
+        found.append(highest)
+        bits ^= 1 << highest
+    found.reverse()
+    return found
 
 
 def _positions_in_python(bits: int) -> list[int]:

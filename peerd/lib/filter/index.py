@@ -11,6 +11,7 @@ at any time, and equal tests of different filters are shared.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
@@ -22,7 +23,7 @@ from peerd.lib.filter.normal import Conjunct, NormalForm, normal_form
 from peerd.lib.filter.patterns import PatternKind
 from peerd.lib.filter.regex_set import REGEX_SET_MIN, RegexSet
 from peerd.lib.filter.tree import Node
-from peerd.lib.filter.values import View, find, read_text
+from peerd.lib.filter.values import STRICT, View, find, read_text
 
 K = TypeVar("K", bound=Hashable)
 
@@ -34,17 +35,12 @@ BUCKETS_MAX: Final = 2048
 """Buckets of all columns together. A bucket takes two bits for each slot: 512 bytes a slot in all."""
 
 
-@dataclass(slots=True)
-class _Attribute:
-    """What the index knows of one name."""
-
-    name: str
-    dotted: bool
-    columns: list[Column]
-    if_absent: int
-    """Slots that a missing attribute leaves possible."""
-    if_present: int
-    """Slots that do not want it to be missing."""
+_ColumnPlan = tuple[bool, Callable[[Any], Any], list[Any], bytes, list[int], bool, int, Column]
+"""A column as `FilterIndex.match` needs it: whether it reads numbers, how it reads, its bounds, what lies after them, its
+pairs, whether it has single keys, its unconstrained slots, itself."""
+_Plan = tuple[str, bool, int, int | None, tuple[_ColumnPlan, ...]]
+"""An attribute: its name, whether that has dots, the slots (as pairs, see `peerd.lib.filter.column`) that are possible when
+it is missing and when it is present (``None``: all), its columns. Tuples, because unpacking them is what is fastest."""
 
 
 @dataclass(slots=True)
@@ -88,7 +84,9 @@ class FilterIndex(Generic[K]):
         self._several = 0
         """Slots of filters that have more than one."""
         self._new: dict[K, tuple[NormalForm, Matcher]] = {}
-        self._attributes: list[_Attribute] = []
+        self._columns: list[Column] = []
+        self._plan: list[_Plan] = []
+        self._width = 0
         self._presence: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         """By name, the slots that want it missing and those that want it present."""
         self._residual: dict[int, tuple[Fits, ...]] = {}
@@ -138,48 +136,50 @@ class FilterIndex(Generic[K]):
     # --- matching -------------------------------------------------------------------------------------------------
 
     def _matching(self, event: Mapping[str, Any]) -> int:
-        sure = possible = self._alive
-        asked: list[tuple[Column, int, int]] = []
-        for attribute in self._attributes:
-            name = attribute.name
-            value = event.get(name)
-            if value is None and attribute.dotted:
-                value = find(event, name)
-            if value is None:
-                sure &= attribute.if_absent
-                possible &= attribute.if_absent
-                continue
-            sure &= attribute.if_present
-            possible &= attribute.if_present
-            for column in attribute.columns:
-                key = column.read(value)
-                if key is None:
-                    sure &= column.unconstrained
-                    possible &= column.unconstrained
-                    continue
-                position = column.position(key)
-                bucket = column.bucket_of[position]
-                own_sure, own_possible = column.sure[bucket], column.possible[bucket]
-                if column.keys and (named := column.at_key(key)):
-                    own_sure |= named
-                    own_possible |= named
-                sure &= own_sure
-                possible &= own_possible
-                if own_sure is not own_possible:
-                    asked.append((column, position, own_sure ^ own_possible))
-            if not possible:
+        """The slots that the event satisfies."""
+        width = self._width
+        pair = self._alive << width | self._alive
+        asked: list[tuple[Column, Any, int]] = []
+        get = event.get
+        for name, dotted, if_absent, if_present, columns in self._plan:
+            value = get(name)
+            if value is None and (not dotted or (value := find(event, name)) is None):
+                pair &= if_absent
+            else:
+                if if_present is not None:
+                    pair &= if_present
+                for is_number, read, bounds, after, pairs, has_keys, unconstrained, column in columns:
+                    # Floats are read here: the call costs as much as the search.
+                    if is_number and type(value) is float and value == value:
+                        key = value
+                    elif (key := read(value)) is None:
+                        pair &= unconstrained
+                        continue
+                    bucket = bisect_right(bounds, key)
+                    if bucket and after[bucket - 1] and bounds[bucket - 1] == key:
+                        bucket -= 1
+                    own = pairs[bucket]
+                    if has_keys:
+                        own |= column.at_key(key)
+                    pair &= own
+                    asked.append((column, key, own))
+            if not pair:
                 return 0
-        return self._fitting(event, sure | self._decided(possible ^ sure, asked))
+        possible = pair >> width
+        sure = pair ^ (possible << width)
+        if possible != sure:
+            sure |= self._decided(possible ^ sure, asked)
+        return self._fitting(event, sure) if self._residual_bits else sure
 
-    def _decided(self, doubtful: int, asked: list[tuple[Column, int, int]]) -> int:
+    def _decided(self, doubtful: int, asked: list[tuple[Column, Any, int]]) -> int:
         """Those of the doubtful slots that are satisfied in every column that was not sure of them."""
-        for column, position, unsure in asked:
-            if not doubtful:
-                break
-            for slot in positions(doubtful & unsure):
-                if not column.holds(slot, position):
-                    doubtful ^= 1 << slot
-        return doubtful
+        decided = doubtful
+        for slot in positions(doubtful):
+            for column, key, own in asked:
+                if not own >> slot & 1 and not column.holds(slot, key):
+                    decided ^= 1 << slot
+                    break
+        return decided
 
     def _fitting(self, event: Mapping[str, Any], bits: int) -> int:
         """Without the slots of which a residual test fails."""
@@ -245,25 +245,22 @@ class FilterIndex(Generic[K]):
         def alive(slot: int) -> bool:
             return self._keys[slot] is not None
 
-        for attribute in self._attributes:
-            for column in attribute.columns:
-                drafts.columns[column.name, column.view] = column.draft(alive)
-            presence = self._presence.get(attribute.name, ((), ()))
+        for column in self._columns:
+            drafts.columns[column.name, column.view] = column.draft(alive)
+        for name, presence in self._presence.items():
             for target, slots in zip((drafts.absent, drafts.present), presence, strict=True):
                 if kept := [slot for slot in slots if alive(slot)]:
-                    target[attribute.name] = kept
+                    target[name] = kept
         drafts.residual = {slot: fits for slot, fits in self._residual.items() if alive(slot)}
         return drafts
 
     def _build(self, drafts: _Drafts) -> None:
         self._alive = bits_of(slot for slot, key in enumerate(self._keys) if key is not None)
         self._several = bits_of(slot for own in self._slots.values() if isinstance(own, tuple) for slot in own)
+        self._width = len(self._keys)
         ends = sum(len(draft.ends) for draft in drafts.columns.values())
-        columns: dict[str, list[Column]] = {}
-        for (name, _), draft in drafts.columns.items():
-            if draft.used:
-                built = draft.build(self._alive, len(self._keys), ends // BUCKETS_MAX)
-                columns.setdefault(name, []).append(built)
+        used = [draft for draft in drafts.columns.values() if draft.used]
+        self._columns = [draft.build(self._alive, self._width, ends // BUCKETS_MAX) for draft in used]
         self._residual = drafts.residual
         self._residual_bits = bits_of(drafts.residual)
         distinct = dict.fromkeys(test for fits in drafts.residual.values() for test in fits)
@@ -272,16 +269,27 @@ class FilterIndex(Generic[K]):
         names = drafts.names()
         self._presence = {name: (tuple(drafts.absent.get(name, ())), tuple(drafts.present.get(name, ()))) for name in names}
         needing = _needing_text(drafts.residual)
-        self._attributes = [self._attribute(name, columns.get(name, []), needing.get(name, 0)) for name in names]
-        # Those that let the fewest through come first: with nothing left the rest is not looked at.
-        self._attributes.sort(key=lambda attribute: attribute.if_absent.bit_count())
+        self._plan = [self._planned(name, needing.get(name, 0)) for name in names]
+        # Attributes that the most filters look at come first: with nothing left the rest is not read.
+        self._plan.sort(key=lambda plan: plan[2].bit_count())
 
-    def _attribute(self, name: str, columns: list[Column], needing_text: int) -> _Attribute:
+    def _planned(self, name: str, needing_text: int) -> _Plan:
         absent, present = self._presence[name]
-        if_absent = self._alive & ~(bits_of(present) | needing_text)
-        for column in columns:
+        own = [column for column in self._columns if column.name == name]
+        if_absent = self._pair(self._alive & ~(bits_of(present) | needing_text))
+        for column in own:
             if_absent &= column.unconstrained
-        return _Attribute(name, "." in name, columns, if_absent, self._alive & ~bits_of(absent))
+        if_present = self._pair(self._alive & ~bits_of(absent)) if absent else None
+        return name, "." in name, if_absent, if_present, tuple(map(_column_plan, own))
+
+    def _pair(self, bits: int) -> int:
+        return bits << self._width | bits
+
+
+def _column_plan(column: Column) -> _ColumnPlan:
+    is_number, read = column.view is View.NUMBER, STRICT[column.view]
+    bounds = (column.bounds, column.bounds_after, column.pairs)
+    return is_number, read, *bounds, bool(column.keys), column.unconstrained, column
 
 
 def _needing_text(residual: dict[int, tuple[Fits, ...]]) -> dict[str, int]:
