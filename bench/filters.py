@@ -13,12 +13,12 @@ Ranges = list[list[tuple[float, float]]]
 Event = dict[str, Any]
 
 
-def ranges(count: int, seed: int = 1) -> Ranges:
-    """For each filter, one range of each attribute: some 20 % of it, so that one filter in 600 matches."""
+def ranges(count: int, share: float, seed: int = 1) -> Ranges:
+    """For each filter, one range of each attribute, on average ``share`` of it (half as much to half as much again)."""
     random = Random(seed)
 
     def one() -> tuple[float, float]:
-        width = random.uniform(0.1, 0.3)
+        width = random.uniform(0.5 * share, 1.5 * share)
         low = random.uniform(0, 1 - width)
         return low, low + width
 

@@ -22,20 +22,23 @@ SCAN_SHARE_MAX: Final = 0.2
 LOOP_SHARE_MAX: Final = 0.05
 SUBSCRIPTION_BYTES_MAX: Final = 1024
 REFUSAL_MS_MAX: Final = 10.0
+SHARES: Final = {"narrow ranges": 0.1, "wide ranges": 0.2}
+"""How much of each attribute a range holds. The wider, the more filters have to be listed for each event."""
 Find = Callable[[Event], list[int]]
 
 
 def run(bench: Bench) -> None:
     """Ranges, selectors, memory, bombs."""
     count = bench.scale.of(10_000, 2_000, 100)
-    _ranges(bench, count)
+    for name, share in SHARES.items():
+        _ranges(bench, count, name, share)
     _selectors(bench, count)
     _bombs(bench)
 
 
-def _ranges(bench: Bench, count: int) -> None:
-    bench.progress(f"{count:,} conjunctions of {len(ATTRIBUTES)} ranges")
-    made = ranges(count)
+def _ranges(bench: Bench, count: int, name: str, share: float) -> None:
+    bench.progress(f"{count:,} conjunctions of {len(ATTRIBUTES)} {name}")
+    made = ranges(count, share)
     nodes = [parse(range_text(filter_)) for filter_ in made]
     index, bytes_each = _built(nodes)
     events = range_events(bench.scale.of(400, 100, 10))
@@ -43,11 +46,11 @@ def _ranges(bench: Bench, count: int) -> None:
     found = _check(finds, events[:20])
     times = _measure(bench, finds, events)
     note = f"{count:,} filters, {found:.1f} match an event"
-    bench.row("ranges: index", "us/event", times["index"], note=note)
-    bench.row("ranges: numpy scan", "us/event", times["scan"], note="both ends of all ranges compared, whole arrays")
-    bench.row("ranges: loop", "us/event", times["loop"], note="compiled filters one by one")
-    bench.row("ranges: index / numpy scan", "", ratios(times["index"], times["scan"]), at_most(SCAN_SHARE_MAX))
-    bench.row("ranges: memory a filter", "bytes", [bytes_each], at_most(SUBSCRIPTION_BYTES_MAX), "beyond its text")
+    bench.row(f"{name}: index", "us/event", times["index"], note=note)
+    bench.row(f"{name}: numpy scan", "us/event", times["scan"], note="both ends of all ranges compared, whole arrays")
+    bench.row(f"{name}: loop", "us/event", times["loop"], note="compiled filters one by one")
+    bench.row(f"{name}: index / numpy scan", "", ratios(times["index"], times["scan"]), at_most(SCAN_SHARE_MAX))
+    bench.row(f"{name}: memory a filter", "bytes", [bytes_each], at_most(SUBSCRIPTION_BYTES_MAX), "beyond its text")
 
 
 def _selectors(bench: Bench, count: int) -> None:

@@ -31,8 +31,8 @@ NEW_MIN: Final = 64
 """So many filters are new before any are built in."""
 NEW_SHARE: Final = 32
 """Of so many filters one may be new, or removed and not yet forgotten."""
-BUCKETS_MAX: Final = 2048
-"""Buckets of all columns together. A bucket takes two bits for each slot: 512 bytes a slot in all."""
+BUCKETS_MAX: Final = 2560
+"""Buckets of all columns together. A bucket takes two bits for each slot: 640 bytes a slot in all."""
 
 
 _ColumnPlan = tuple[bool, Callable[[Any], Any], list[Any], bytes, list[int], bool, int, Column]
@@ -87,6 +87,8 @@ class FilterIndex(Generic[K]):
         self._columns: list[Column] = []
         self._plan: list[_Plan] = []
         self._width = 0
+        self._alive_pair = 0
+        self._lower_half = 0
         self._presence: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         """By name, the slots that want it missing and those that want it present."""
         self._residual: dict[int, tuple[Fits, ...]] = {}
@@ -119,6 +121,7 @@ class FilterIndex(Generic[K]):
             self._alive ^= 1 << slot
             self._keys[slot] = None
             self._removed += 1
+        self._alive_pair = self._pair(self._alive)
         if self._removed > max(NEW_MIN, len(self._keys) // NEW_SHARE):
             self.settle()
 
@@ -137,8 +140,7 @@ class FilterIndex(Generic[K]):
 
     def _matching(self, event: Mapping[str, Any]) -> int:
         """The slots that the event satisfies."""
-        width = self._width
-        pair = self._alive << width | self._alive
+        width, pair = self._width, self._alive_pair
         asked: list[tuple[Column, Any, int]] = []
         get = event.get
         for name, dotted, if_absent, if_present, columns in self._plan:
@@ -166,7 +168,7 @@ class FilterIndex(Generic[K]):
             if not pair:
                 return 0
         possible = pair >> width
-        sure = pair ^ (possible << width)
+        sure = pair & self._lower_half
         if possible != sure:
             sure |= self._decided(possible ^ sure, asked)
         return self._fitting(event, sure) if self._residual_bits else sure
@@ -258,6 +260,8 @@ class FilterIndex(Generic[K]):
         self._alive = bits_of(slot for slot, key in enumerate(self._keys) if key is not None)
         self._several = bits_of(slot for own in self._slots.values() if isinstance(own, tuple) for slot in own)
         self._width = len(self._keys)
+        self._alive_pair = self._pair(self._alive)
+        self._lower_half = (1 << self._width) - 1
         ends = sum(len(draft.ends) for draft in drafts.columns.values())
         used = [draft for draft in drafts.columns.values() if draft.used]
         self._columns = [draft.build(self._alive, self._width, ends // BUCKETS_MAX) for draft in used]

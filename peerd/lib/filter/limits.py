@@ -34,5 +34,5 @@ CONJUNCTS_MAX: Final = 64
 """Most alternatives in a normal form."""
 CONJUNCT_ATOMS_MAX: Final = 32
 """Most conditions in one alternative of a normal form."""
-NORMAL_STEPS_MAX: Final = 1024
+NORMAL_STEPS_MAX: Final = 512
 """Most combinations that are looked at while a normal form is made."""

@@ -158,7 +158,8 @@ class _Normaliser:
                 else:
                     key = tuple(draft.items())
                 found[key] = draft
-        return _capped(list(found.values()))
+                _check_count(len(found))
+        return list(found.values())
 
     def _all_of(self, node: AllOf) -> list[_Draft]:
         found: list[_Draft] = [{}]
@@ -170,7 +171,8 @@ class _Normaliser:
                     self._step()
                     if (product := self._merged(draft, alternative)) is not None:
                         merged[tuple(product.items())] = product
-            found = _capped(list(merged.values()))
+                        _check_count(len(merged))
+            found = list(merged.values())
         return found
 
     def _merged(self, left: _Draft, right: _Draft) -> _Draft | None:
@@ -189,11 +191,9 @@ class _Normaliser:
             raise FilterTooLarge("NORMAL_STEPS_MAX", message)
 
 
-def _capped(drafts: list[_Draft]) -> list[_Draft]:
-    if len(drafts) > CONJUNCTS_MAX:
-        message = f"a normal form has at most {CONJUNCTS_MAX} alternatives"
-        raise FilterTooLarge("CONJUNCTS_MAX", message)
-    return drafts
+def _check_count(count: int) -> None:
+    if count > CONJUNCTS_MAX:
+        raise FilterTooLarge("CONJUNCTS_MAX", f"a normal form has at most {CONJUNCTS_MAX} alternatives")
 
 
 # --- sense within one conjunct --------------------------------------------------------------------------------------
