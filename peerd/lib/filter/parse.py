@@ -46,7 +46,7 @@ def parse(text: str, *, schema: Schema | None = None, dialect: Dialect = Dialect
     _check_size(text)
     import lark  # here, so that a process that never sees a filter does not load it
 
-    builder = _Builder(text, schema)
+    builder = _Builder(text, schema, dialect)
     try:
         tree = _parser(dialect).parse(text)
         node = builder.node(tree)
@@ -103,9 +103,10 @@ def _check_size(text: str) -> None:
 class _Builder:
     """Makes nodes of lark's trees."""
 
-    def __init__(self, text: str, schema: Schema | None) -> None:
+    def __init__(self, text: str, schema: Schema | None, dialect: Dialect) -> None:
         self.text = text
         self.schema = schema
+        self.truth: Literal = "true" if dialect is Dialect.WORDS else True
 
     def node(self, tree: Any) -> Node:
         """The node of a rule's tree."""
@@ -161,7 +162,7 @@ class _Builder:
             return Matches(name, str(self.literal(given[0])))
         if rule in ("null", "exists"):
             return IsNull(name)
-        return Compare(name, "=", True)  # an attribute alone
+        return Compare(name, "=", self.truth)  # an attribute alone
 
     def _in(self, name: str, given: list[Any]) -> Atom:
         opening, *items, closing = given

@@ -31,6 +31,10 @@ _RANGE_BYTES: Final = 24
 """How long the bounds are that RE2 is asked for."""
 
 
+class EngineMissing(FilterError):
+    """This installation cannot run MATCHES. The filter is sound and others can."""
+
+
 class PatternKind(StrEnum):
     """The operators that need the whole text."""
 
@@ -51,7 +55,7 @@ class Pattern:
         return _tester(self)(text)
 
     def tester(self) -> Callable[[str], bool]:
-        """A function for `matches`. Raises `FilterError` when the engine for MATCHES is not installed."""
+        """A function for `matches`. Raises `EngineMissing` for MATCHES without its engine."""
         return _tester(self)
 
     def bounds(self) -> Ranges:
@@ -158,11 +162,11 @@ def _like_expression(pattern: str) -> re.Pattern[str]:
 
 
 def engine() -> ModuleType:
-    """Google's RE2, or a `FilterError` that says what to install. Imported when the first MATCHES is met."""
+    """Google's RE2, or an `EngineMissing` that says what to install. Imported when the first MATCHES is met."""
     try:
         import re2
     except ImportError:
-        raise FilterError("MATCHES needs the package google-re2: pip install 'peerd[filter]'") from None
+        raise EngineMissing("MATCHES needs the package google-re2: pip install 'peerd[filter]'") from None
     return re2  # type: ignore[no-any-return]  # the library has no types
 
 
@@ -176,9 +180,17 @@ def regex_options(memory: int = REGEX_MEMORY_BYTES_MAX) -> Any:
     return options
 
 
+def check_regex(pattern: str) -> None:
+    """Raises `FilterError` for a pattern that nobody can run; without the engine only its length is known."""
+    try:
+        compile_regex(pattern)
+    except EngineMissing:
+        return
+
+
 @lru_cache(maxsize=COMPILED_MAX)
 def compile_regex(pattern: str) -> Any:
-    """The compiled pattern, for bytes. Raises `FilterError`, `FilterTooLarge`."""
+    """The compiled pattern, for bytes. Raises `FilterError`, `FilterTooLarge`, `EngineMissing`."""
     if len(pattern) > REGEX_CHARACTERS_MAX:
         raise FilterTooLarge(
             "REGEX_CHARACTERS_MAX",
@@ -206,7 +218,11 @@ def _reason(error: Exception) -> str:
 @lru_cache(maxsize=COMPILED_MAX)
 def _regex_bounds(pattern: str) -> Ranges:
     try:
-        low, high = compile_regex(pattern).possiblematchrange(_RANGE_BYTES)
+        compiled = compile_regex(pattern)
+    except EngineMissing:
+        return FULL
+    try:
+        low, high = compiled.possiblematchrange(_RANGE_BYTES)
     except engine().error:  # RE2 found no bound
         return FULL
     return between(View.TEXT, (_whole_characters(low), 0), _above(high))

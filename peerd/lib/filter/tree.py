@@ -21,7 +21,7 @@ from peerd.lib.filter.limits import (
     NUMBER_CHARACTERS_MAX,
     STRING_CHARACTERS_MAX,
 )
-from peerd.lib.filter.patterns import compile_regex, normalise_like
+from peerd.lib.filter.patterns import check_regex, normalise_like
 from peerd.lib.filter.values import Literal, View, is_unicode, parse_network, view_of
 
 OPERATORS: Final = ("=", "<>", "<", "<=", ">", ">=")
@@ -202,7 +202,7 @@ def check_atom(atom: Atom) -> None:
         normalise_like(atom.pattern, atom.escape)
     elif isinstance(atom, Matches):
         check_literal(atom.regex)
-        compile_regex(atom.regex)
+        check_regex(atom.regex)
     elif isinstance(atom, Affix):
         if atom.where not in AFFIXES:
             raise FilterError(f"one of {', '.join(AFFIXES)}, not {atom.where!r:.40}")
