@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from peerd.lib.filter.tree import Node
 
 app = typer.Typer(
-    help="Check, explain, compare and try filters. Exit code 0: yes, 1: no, 2: a filter, schema or event cannot be used.",
+    help="Check, explain, compare and try filters. Exit code 0: yes, 1: no, 2: an argument cannot be used.",
     no_args_is_help=True,
 )
 
@@ -117,7 +117,9 @@ def normalize(filter: FilterArgument, schema: SchemaOption = None, output: Outpu
     ]
     if output is Output.JSON:
         numbers = range(1, len(form.conjuncts) + 1)
-        tests = {number: [{"condition": text, "mark": mark} for at, text, mark in rows if at == number] for number in numbers}
+        tests = {
+            number: [{"condition": text, "mark": mark} for at, text, mark in rows if at == number] for number in numbers
+        }
         print_json({"alternatives": list(tests.values())})
     elif not rows:
         typer.echo("matches everything" if form.conjuncts else "matches nothing")
@@ -260,4 +262,3 @@ def _answer(question: str, is_so: bool, output: Output) -> None:
     else:
         typer.echo("yes" if is_so else "no")
     raise typer.Exit(ExitCode.OK if is_so else ExitCode.FAILURE)
-

@@ -20,8 +20,8 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import SEEK_END
-from pathlib import Path
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from peerd.errors import Unavailable
@@ -349,7 +349,7 @@ def _csv_rows(names: tuple[str, ...], lines: Iterator[tuple[bytes, bool]], tally
 
 
 def _selector(query: Query) -> Matcher | None:
-    """The query's ``where`` as a function of a row; ``None`` without one. Raises `Unavailable` if it cannot run here."""
+    """The query's ``where`` as a function of a row, ``None`` without one. Raises `Unavailable` if it cannot run here."""
     if query.where is None:
         return None
     columns = query.fields()

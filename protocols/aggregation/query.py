@@ -48,7 +48,7 @@ GLOB_SEGMENTS_MAX: Final = 32
 
 QUERY_HELP: Final = r"""
 QUERY     count | sum(FIELD) | min(FIELD) | max(FIELD) | mean(FIELD)   [by FIELD]   [where FILTER]
-FILTER    FIELD = VALUE, also != < <= > >= BETWEEN IN LIKE MATCHES IS NULL ..., joined with AND, OR, NOT (docs/filters.md);
+FILTER    FIELD = VALUE, also != < <= > >= BETWEEN IN LIKE MATCHES IS NULL, with AND, OR, NOT: see docs/filters.md;
           numbers compare as numbers, words and "quoted" values as text
 FIELD     a JSON key (nested: request.status), a CSV column, or a named group of --pattern; "quoted" if unusual
 
@@ -140,9 +140,7 @@ class Query:
         if len(data) > QUERY_BYTES_MAX:
             raise ProtocolError("aggregation_query", f"{len(data)} bytes, more than {QUERY_BYTES_MAX}")
         try:
-            body = msgpack.unpackb(
-                data, use_list=False, raw=False, max_array_len=FIELDS, max_map_len=0, max_ext_len=0
-            )
+            body = msgpack.unpackb(data, use_list=False, raw=False, max_array_len=FIELDS, max_map_len=0, max_ext_len=0)
             return _query_from_tuple(body)
         except QueryError as error:
             raise ProtocolError("aggregation_query", error.message) from error
@@ -166,7 +164,7 @@ def _query_from_tuple(body: object) -> Query:
     return Query(function, name, by, node, files, format_, pattern, groups_max)
 
 
-def conditions(parts: Iterable[tuple[str, Operator, Number | str]]) -> Node | None:
+def conditions(parts: Iterable[tuple[str, str, Number | str]]) -> Node | None:
     """The filter of ``(field, operator, value)``, all of which must hold; ``None`` for none."""
     made = [Compare(field, "<>" if operator == "!=" else operator, value) for field, operator, value in parts]
     return all_of(made) if made else None

@@ -1,8 +1,8 @@
 """The plain way: one process, all files, no merging. What an aggregate is compared with.
 
-Deliberately simple, slow and separate: it shares with the aggregate only the meaning of the query (`Query`) and of
-a share (`Share`), and the truth of a filter, none of the code that walks, parses, folds, merges or rounds. Exact fractions stand in for the
-exact sums. It knows no caps on groups, files and bytes, so compare with an aggregate that met none of them.
+Deliberately simple, slow and separate: it shares with the aggregate only the meaning of the query (`Query`), of a
+share (`Share`) and of a filter, none of the code that walks, parses, folds, merges or rounds. Exact fractions stand in
+for the exact sums. It knows no caps on groups, files and bytes, so compare with an aggregate that met none of them.
 """
 
 from __future__ import annotations

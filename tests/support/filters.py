@@ -182,8 +182,9 @@ def _compare(operator: str, value: Any, literal: Literal) -> Truth:
     left, right = _pair(value, literal)
     if left is None:
         return None
-    results = {"=": left == right, "<>": left != right, "<": left < right, "<=": left <= right}
-    return results[operator] if operator in results else left > right if operator == ">" else left >= right
+    less, equal = bool(left < right), bool(left == right)
+    results = {"=": equal, "<>": not equal, "<": less, "<=": less or equal, ">": not (less or equal), ">=": not less}
+    return results[operator]
 
 
 def _pair(value: Any, literal: Literal) -> tuple[Any, Any]:

@@ -328,6 +328,11 @@ def test_limits_hold_for_trees_that_no_text_made() -> None:
         check_limits(deep)
     with pytest.raises(FilterTooLarge, match="ATOMS_MAX"):
         check_limits(Or(tuple(Compare("a", "=", index) for index in range(300))))
-    for bad in (Compare("", "=", 1), Compare("a", "~", 1), Compare("a", "=", float("inf")), Compare("a", "=", "\ud800")):
+    for bad in (
+        Compare("", "=", 1),
+        Compare("a", "~", 1),
+        Compare("a", "=", float("inf")),
+        Compare("a", "=", "\ud800"),
+    ):
         with pytest.raises(FilterError):
             check_limits(bad)

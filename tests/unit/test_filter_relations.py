@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 from peerd.lib.filter.errors import FilterError, FilterTooLarge
-from peerd.lib.filter.evaluate import compiled_test, by_name
+from peerd.lib.filter.evaluate import by_name, compiled_test
 from peerd.lib.filter.json_forms import JsonForm, from_json, to_json
 from peerd.lib.filter.normal import Mark, NormalForm, mark_of, normal_form
 from peerd.lib.filter.parse import parse
@@ -80,7 +80,8 @@ DOMAIN: dict[str, list[Any]] = {"n": [None, *HALVES, "other"], "t": [None, *TEXT
 def promised(draw: st.DrawFn) -> Node:
     """One condition, or its negation, of the kinds for which both answers are certain."""
     kind = draw(st.integers(0, 6))
-    numbers, texts = st.sampled_from(NUMBER_LITERALS), st.sampled_from(TEXT_LITERALS)
+    numbers: st.SearchStrategy[Any] = st.sampled_from(NUMBER_LITERALS)
+    texts: st.SearchStrategy[Any] = st.sampled_from(TEXT_LITERALS)
     name, values = draw(st.sampled_from([("n", numbers), ("t", texts)]))
     atom: Node = Compare(name, draw(st.sampled_from(["=", "<>", "<", "<=", ">", ">="])), draw(values))
     if kind == 0:

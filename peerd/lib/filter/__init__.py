@@ -1,6 +1,7 @@
 """Filters: one language for subscriptions, queries and tags, with covering, routing ranges and a matching index.
 
-docs/filters.md is for users. Importing this package loads neither lark nor RE2 nor numpy: each comes with its first use.
+docs/filters.md is for users. Importing this package loads neither lark nor RE2 nor numpy: each comes when it is first
+used.
 """
 
 from __future__ import annotations

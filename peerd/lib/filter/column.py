@@ -271,7 +271,7 @@ _chosen: Callable[[int], list[int]] | None = None
 
 
 def _many_positions(bits: int) -> list[int]:
-    global _chosen  # noqa: PLW0603  numpy is loaded when it is first of use
+    global _chosen
     if _chosen is None:
         _chosen = _choose_positions()
     return _chosen(bits)

@@ -36,11 +36,11 @@ BUCKETS_MAX: Final = 2560
 
 
 _ColumnPlan = tuple[bool, Callable[[Any], Any], list[Any], bytes, list[int], bool, int, Column]
-"""A column as `FilterIndex.match` needs it: whether it reads numbers, how it reads, its bounds, what lies after them, its
-pairs, whether it has single keys, its unconstrained slots, itself."""
+"""A column as `FilterIndex.match` needs it: whether it reads numbers, how it reads, its bounds and which of them lie after
+their keys, its pairs, whether it has single keys, its unconstrained slots, itself."""
 _Plan = tuple[str, bool, int, int | None, tuple[_ColumnPlan, ...]]
-"""An attribute: its name, whether that has dots, the slots (as pairs, see `peerd.lib.filter.column`) that are possible when
-it is missing and when it is present (``None``: all), its columns. Tuples, because unpacking them is what is fastest."""
+"""An attribute: its name, whether that has dots, the pairs (see `peerd.lib.filter.column`) that are possible when it is
+missing and when it is present (``None``: all), its columns. Tuples, because unpacking them is what is fastest."""
 
 
 @dataclass(slots=True)
@@ -271,7 +271,9 @@ class FilterIndex(Generic[K]):
         self._testers = {test: key_tester(test) for test in distinct}
         self._regexes = _regex_sets(distinct)
         names = drafts.names()
-        self._presence = {name: (tuple(drafts.absent.get(name, ())), tuple(drafts.present.get(name, ()))) for name in names}
+        self._presence = {
+            name: (tuple(drafts.absent.get(name, ())), tuple(drafts.present.get(name, ()))) for name in names
+        }
         needing = _needing_text(drafts.residual)
         self._plan = [self._planned(name, needing.get(name, 0)) for name in names]
         # Attributes that the most filters look at come first: with nothing left the rest is not read.
@@ -311,5 +313,3 @@ def _regex_sets(tests: Iterable[Fits]) -> dict[str, RegexSet]:
         if test.pattern.kind is PatternKind.MATCHES:
             by_name.setdefault(test.name, []).append(test)
     return {name: RegexSet(own) for name, own in by_name.items() if len(own) >= REGEX_SET_MIN}
-
-

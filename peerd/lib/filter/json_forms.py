@@ -34,7 +34,7 @@ def from_json(document: object) -> Node:
 
 
 def to_json(node: Node, form: JsonForm = JsonForm.CLOUDEVENTS) -> Any:
-    """The filter in a form; ``from_json`` gives one that matches the same events. Only POLICY can raise `FilterError`."""
+    """The filter in a form; ``from_json`` gives one that matches the same events. POLICY may raise `FilterError`."""
     if form is JsonForm.POLICY:
         return to_policy(node)
     return to_cloudevents(node) if form is JsonForm.CLOUDEVENTS else write(node)

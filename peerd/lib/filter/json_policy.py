@@ -67,7 +67,9 @@ def _object(document: object, above: str, depth: int) -> Node:
 def _alternatives(name: str, elements: list[Any]) -> Node:
     texts = [element for element in elements if isinstance(element, str)]
     rest = [_element(name, element) for element in elements if not isinstance(element, str)]
-    exact: list[Node] = [] if not texts else [Compare(name, "=", texts[0]) if len(texts) == 1 else In(name, tuple(texts))]
+    exact: list[Node] = (
+        [] if not texts else [Compare(name, "=", texts[0]) if len(texts) == 1 else In(name, tuple(texts))]
+    )
     return any_of([*exact, *rest])
 
 
@@ -134,7 +136,7 @@ def _anything_but(name: str, value: object) -> Node:
         [(operator, inner)] = value.items()
         listed = inner if isinstance(inner, list) else [inner]
         return all_of(Not(_text_operator(name, operator, each)) for each in listed)
-    values = value if isinstance(value, list) else [value]
+    values: list[Any] = value if isinstance(value, list) else [value]
     if not values or not all(isinstance(each, bool | int | float | str) for each in values):
         raise FilterError(f"{name}: anything-but takes texts and numbers, not {value!r:.60}")
     if len(values) == 1:
@@ -182,7 +184,9 @@ def _elements(test: Test) -> list[Any]:
         if len(opposite) == 1:
             return [{"anything-but": opposite[0]}]
     if found is None:
-        raise FilterError(f"a filter policy has no such range of the {test.view} {test.name}; use the form of CloudEvents")
+        raise FilterError(
+            f"a filter policy has no such range of the {test.view} {test.name}; use the form of CloudEvents"
+        )
     return found
 
 

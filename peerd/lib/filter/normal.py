@@ -226,7 +226,7 @@ def _finished(tests: Iterable[Test]) -> Conjunct | None:
 def _reduced(tests: list[Test]) -> list[Test] | None:
     """The tests of one attribute, simplified; ``None`` when they contradict each other."""
     absent = any(isinstance(test, Presence) and not test.present for test in tests)
-    rest = [test for test in tests if not isinstance(test, Presence)]
+    rest: list[Test] = [test for test in tests if not isinstance(test, Presence)]
     if absent:
         return None if rest or any(isinstance(test, Presence) and test.present for test in tests) else tests[:1]
     if not rest:

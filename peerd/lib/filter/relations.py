@@ -71,5 +71,3 @@ def _fits_implies(given: Test, wanted: Fits) -> bool:
         return False
     longer, shorter = (wanted, given) if wanted.negated else (given, wanted)
     return shorter.pattern.text in longer.pattern.text
-
-

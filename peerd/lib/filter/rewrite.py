@@ -46,7 +46,9 @@ def node_of_test(test: Test) -> Node:
     if points:
         return _listed(test, points)
     if excluded and test.view is not View.BOOLEAN:
-        return Not(_listed(test, excluded)) if len(excluded) > 1 else Compare(test.name, "<>", _literal(test, excluded[0]))
+        return (
+            Not(_listed(test, excluded)) if len(excluded) > 1 else Compare(test.name, "<>", _literal(test, excluded[0]))
+        )
     if test.ranges.is_full:
         return _anything(test)
     return any_of(_interval(test, low, high) for low, high in test.ranges.intervals())

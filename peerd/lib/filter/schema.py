@@ -147,5 +147,3 @@ def _converted(kind: Type, value: object) -> object | None:
     if kind is Type.STRING:
         return value if isinstance(value, str) else None
     return value
-
-

@@ -79,7 +79,8 @@ V6_FIRST: Final = 1 << 32
 ADDRESS_END: Final = V6_FIRST + (1 << 128)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP: Final = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(?:([Zz])|([+-])([0-9]{2}):([0-9]{2}))",
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?"
+    r"(?:([Zz])|([+-])([0-9]{2}):([0-9]{2}))",
     re.ASCII,
 )
 
@@ -207,7 +208,9 @@ def parse_timestamp(text: str) -> int | None:
         return None
     date, clock, fraction, zulu, sign, hours, minutes = match.groups()
     try:
-        offset = timedelta(0) if zulu else timedelta(hours=int(hours), minutes=int(minutes)) * (-1 if sign == "-" else 1)
+        offset = (
+            timedelta(0) if zulu else timedelta(hours=int(hours), minutes=int(minutes)) * (-1 if sign == "-" else 1)
+        )
         timezone(offset)  # refuses a day and more
         moment = datetime.fromisoformat(f"{date}T{clock}").replace(tzinfo=UTC) - offset
     except (ValueError, OverflowError):

@@ -82,12 +82,18 @@ class _Writer:
             low, high = self.literal(atom.low), self.literal(atom.high)
             if atom.low_closed and atom.high_closed:
                 return f"{name} {negation}BETWEEN {low} AND {high}"
-            return f"{name} {negation}IN {'[' if atom.low_closed else '('}{low}, {high}{']' if atom.high_closed else ')'}"
+            return (
+                f"{name} {negation}IN {'[' if atom.low_closed else '('}{low}, {high}{']' if atom.high_closed else ')'}"
+            )
         if isinstance(atom, In):
             return f"{name} {negation}IN ({', '.join(map(self.literal, atom.values))})"
         if isinstance(atom, InNetwork):
             networks = ", ".join(map(write_text, atom.networks))
-            return f"{name} {negation}IN CIDR ({networks})" if len(atom.networks) > 1 else f"{name} {negation}IN CIDR {networks}"
+            return (
+                f"{name} {negation}IN CIDR ({networks})"
+                if len(atom.networks) > 1
+                else f"{name} {negation}IN CIDR {networks}"
+            )
         if isinstance(atom, IsNull):
             return f"{name} IS NULL"
         if isinstance(atom, Like):
