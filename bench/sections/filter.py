@@ -165,6 +165,7 @@ BOMBS: Final[dict[str, str]] = {
 def _bombs(bench: Bench) -> None:
     """The slowest refusal: everything that a bomb goes through until it is refused."""
     bench.progress("bombs")
+    _refusal_ms("a ~ 1")  # loads the parser, which only the first filter of a process does
     slowest: list[float] = []
     names: list[str] = []
     for _ in range(bench.runs):
@@ -175,9 +176,10 @@ def _bombs(bench: Bench) -> None:
 
 
 def _refusal_ms(text: str) -> float:
-    began = time.perf_counter()
+    """Processor time until the refusal: what a bomb takes from everybody else."""
+    began = time.process_time()
     try:
         normal_form(parse(text))
     except FilterError:
-        return (time.perf_counter() - began) * 1e3
+        return (time.process_time() - began) * 1e3
     raise BenchFailure(f"a bomb was accepted: {text[:60]}")

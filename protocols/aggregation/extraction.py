@@ -349,7 +349,7 @@ def _csv_rows(names: tuple[str, ...], lines: Iterator[tuple[bytes, bool]], tally
 
 
 def _selector(query: Query) -> Matcher | None:
-    """The query's ``where`` as a function of a row, ``None`` without one. Raises `Unavailable` if it cannot run here."""
+    """The query's ``where`` as a function of a row, ``None`` without one. Raises `Unavailable` where it cannot run."""
     if query.where is None:
         return None
     columns = query.fields()

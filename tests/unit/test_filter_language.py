@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
+from peerd.lib.filter import patterns
 from peerd.lib.filter.errors import FilterError, FilterTooLarge
 from peerd.lib.filter.evaluate import explain, matcher, truth
 from peerd.lib.filter.grammar import RESERVED, Dialect
 from peerd.lib.filter.parse import parse
+from peerd.lib.filter.patterns import EngineMissing
 from peerd.lib.filter.schema import Schema
 from peerd.lib.filter.tree import (
     Affix,
@@ -277,6 +281,28 @@ def test_any_text_is_a_filter_or_a_filter_error(text: str) -> None:
             assert error.message
         else:
             assert parse(write(node)) == node or dialect is Dialect.WORDS
+
+
+# engines
+
+
+def test_without_its_engine_matches_is_understood_but_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    patterns.compile_regex.cache_clear()
+    node = parse("a MATCHES 'no such engine' AND b > 1")
+    assert parse(write(node)) == node
+    with pytest.raises(EngineMissing, match=r"google-re2: pip install 'peerd\[filter\]'"):
+        matcher(node)
+    assert matcher(parse("a LIKE 'x%_' AND b > 1"))({"a": "xyz", "b": 2})
+
+
+def test_importing_the_language_loads_none_of_its_engines() -> None:
+    program = (
+        "import sys, peerd.lib.filter; "
+        "print([name for name in ('lark', 're2', 'numpy', 'pydantic') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 # limits

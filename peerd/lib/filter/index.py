@@ -36,7 +36,7 @@ BUCKETS_MAX: Final = 2560
 
 
 _ColumnPlan = tuple[bool, Callable[[Any], Any], list[Any], bytes, list[int], bool, int, Column]
-"""A column as `FilterIndex.match` needs it: whether it reads numbers, how it reads, its bounds and which of them lie after
+"""A column as `FilterIndex.match` needs it: whether it reads numbers, how it reads, its bounds, which of them lie after
 their keys, its pairs, whether it has single keys, its unconstrained slots, itself."""
 _Plan = tuple[str, bool, int, int | None, tuple[_ColumnPlan, ...]]
 """An attribute: its name, whether that has dots, the pairs (see `peerd.lib.filter.column`) that are possible when it is

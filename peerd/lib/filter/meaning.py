@@ -79,7 +79,7 @@ Positive: TypeAlias = Test | AllOf | AnyOf
 
 
 def positive(node: Node, *, negated: bool = False) -> Positive:
-    """The filter, or its negation, with NOT pushed down to the tests by De Morgan's rules (they hold in three values)."""
+    """The filter, or its negation, with NOT pushed down to the tests: De Morgan's rules hold in three values, too."""
     if isinstance(node, Not):
         return positive(node.part, negated=not negated)
     if isinstance(node, And | Or):
