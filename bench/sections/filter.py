@@ -49,7 +49,7 @@ def _ranges(bench: Bench, count: int, name: str, share: float) -> None:
     bench.row(f"{name}: index", "us/event", times["index"], note=note)
     bench.row(f"{name}: numpy scan", "us/event", times["scan"], note="both ends of all ranges compared, whole arrays")
     bench.row(f"{name}: loop", "us/event", times["loop"], note="compiled filters one by one")
-    bench.row(f"{name}: index / numpy scan", "", ratios(times["index"], times["scan"]), at_most(SCAN_SHARE_MAX))
+    bench.row(f"{name}: index / numpy scan", "x", ratios(times["index"], times["scan"]), at_most(SCAN_SHARE_MAX))
     bench.row(f"{name}: memory a filter", "bytes", [bytes_each], at_most(SUBSCRIPTION_BYTES_MAX), "beyond its text")
 
 
@@ -63,7 +63,7 @@ def _selectors(bench: Bench, count: int) -> None:
     times = _measure(bench, finds, events)
     bench.row("selectors: index", "us/event", times["index"], note=f"{count:,} filters, {found:.1f} match an event")
     bench.row("selectors: loop", "us/event", times["loop"], note="compiled filters one by one")
-    bench.row("selectors: index / loop", "", ratios(times["index"], times["loop"]), at_most(LOOP_SHARE_MAX))
+    bench.row("selectors: index / loop", "x", ratios(times["index"], times["loop"]), at_most(LOOP_SHARE_MAX))
     bench.row("selectors: memory a filter", "bytes", [bytes_each], at_most(SUBSCRIPTION_BYTES_MAX), "beyond its text")
     changes = min(200, count)
     bench.row("selectors: add", "us", [_changes(index, nodes[:changes])], note="amortised, while the index is in use")

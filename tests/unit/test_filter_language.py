@@ -104,6 +104,7 @@ def test_words_stand_for_text_in_the_dialect_of_words() -> None:
         Compare("ok", "=", "true"),
         In("k", ("a", "b-c")),
     )
+    assert parse("name = O'Brien and a = 'x'", dialect=Dialect.WORDS) == parse("name = 'O''Brien' AND a = 'x'")
     with pytest.raises(FilterError, match="expected a value"):
         parse("method = GET")
 

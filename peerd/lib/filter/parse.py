@@ -43,7 +43,7 @@ def parse(text: str, *, schema: Schema | None = None, dialect: Dialect = Dialect
 
     Raises `FilterError` with the column, and `FilterTooLarge` when a limit is exceeded.
     """
-    _check_size(text)
+    _check_size(text, dialect)
     import lark  # here, so that a process that never sees a filter does not load it
 
     builder = _Builder(text, schema, dialect)
@@ -68,7 +68,7 @@ def _parser(dialect: Dialect) -> Lark:
 # --- before parsing -------------------------------------------------------------------------------------------------
 
 
-def _check_size(text: str) -> None:
+def _check_size(text: str, dialect: Dialect) -> None:
     """Refuses what is too long, too deep or has too many parts, without building anything."""
     if len(text) > TEXT_BYTES_MAX or (not text.isascii() and is_unicode(text) and len(text.encode()) > TEXT_BYTES_MAX):
         raise FilterTooLarge("TEXT_BYTES_MAX", f"a filter has at most {TEXT_BYTES_MAX} bytes of text")
@@ -82,7 +82,7 @@ def _check_size(text: str) -> None:
             depth += 1
         elif kind == "close":
             depth -= 1
-        elif kind == "unclosed":
+        elif kind == "unclosed" and (dialect is Dialect.SQL or match[kind] == '"'):  # a bare word may hold a '
             raise FilterError("a quote that is never closed", text=text, column=match.start(kind))
         word = match["word"].upper() if kind == "word" else ""
         nots = nots + 1 if word == "NOT" else nots if kind == "open" else 0
