@@ -191,7 +191,6 @@ def _read(text: str, schema: Schema | None) -> Node:
     from peerd.lib.filter.json_forms import from_json
     from peerd.lib.filter.limits import TEXT_BYTES_MAX
     from peerd.lib.filter.parse import parse
-    from peerd.lib.filter.tree import atoms
 
     if not text.lstrip().startswith(("{", "[")):
         return parse(text, schema=schema)
@@ -202,10 +201,7 @@ def _read(text: str, schema: Schema | None) -> Node:
     except (ValueError, RecursionError) as error:
         raise FilterError(f"the filter is not valid JSON: {error}") from error
     node = from_json(document)
-    for atom in atoms(node):
-        if schema is not None:
-            schema.typed(atom)
-    return node
+    return node if schema is None else schema.apply(node)
 
 
 def _schema(file: Path | None) -> Schema | None:

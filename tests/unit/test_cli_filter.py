@@ -67,6 +67,8 @@ def test_a_schema_makes_wrong_types_errors(schema: Path, tmp_path: Path, capsys:
     assert main(["filter", "check", '{"sym": [1]}', "--schema", str(schema)]) == 2
     assert "sym is string" in capsys.readouterr().err
     assert main(["filter", "explain", "price = 0.1", '{"price": 0.10}', "--schema", str(schema)]) == 0
+    policy = '{"$or": [{"price": [0.1]}, {"sym": [{"anything-but": ["a"]}]}]}'
+    assert main(["filter", "explain", policy, '{"price": 0.10}', "--schema", str(schema)]) == 0
     (tmp_path / "bad.json").write_text('{"a": "money"}')
     assert main(["filter", "check", "a = 1", "--schema", str(tmp_path / "bad.json")]) == 2
     assert "bad.json: the type of 'a'" in capsys.readouterr().err

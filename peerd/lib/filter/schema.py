@@ -14,7 +14,21 @@ from enum import StrEnum
 from typing import Any, Final
 
 from peerd.lib.filter.errors import FilterError
-from peerd.lib.filter.tree import Affix, Atom, Between, Compare, In, InNetwork, Like, Matches
+from peerd.lib.filter.tree import (
+    Affix,
+    And,
+    Atom,
+    Between,
+    Compare,
+    Constant,
+    In,
+    InNetwork,
+    Like,
+    Matches,
+    Node,
+    Not,
+    Or,
+)
 from peerd.lib.filter.values import (
     Address,
     Literal,
@@ -71,6 +85,16 @@ class Schema:
             types[str(name)] = Type(word)
         return Schema(types)
 
+    def apply(self, node: Node) -> Node:
+        """A filter with literals of its attributes' types. Raises `FilterError` naming the attribute."""
+        if isinstance(node, Constant):
+            return node
+        if isinstance(node, Not):
+            return Not(self.apply(node.part))
+        if isinstance(node, And | Or):
+            return replace(node, parts=tuple(map(self.apply, node.parts)))
+        return self.typed(node)
+
     def typed(self, atom: Atom) -> Atom:
         """The atom with literals of its attribute's type. Raises `FilterError` naming the attribute."""
         kind = self._type_of(atom.name)
@@ -87,10 +111,6 @@ class Schema:
             operator = atom.where if isinstance(atom, Affix) else type(atom).__name__.upper()
             raise FilterError(f"{atom.name} is {kind}, and {operator} is for string")
         return atom
-
-    def check(self, name: str) -> None:
-        """Raises `FilterError` when there is no such attribute."""
-        self._type_of(name)
 
     def read_event(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """The declared attributes of an event, flat, with decimals made of what JSON wrote for them.
