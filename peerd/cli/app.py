@@ -39,6 +39,7 @@ GROUPS: Final = {
     "sim": "peerd.cli.sim:app",
     "lab": "peerd.cli.lab:app",
     "doctor": "peerd.cli.doctor:app",
+    "filter": "peerd.cli.filter:app",
 }
 HELP_WIDTH_MAX: Final = 120
 COMPLETION_VARIABLE: Final = "_PEERD_COMPLETE"

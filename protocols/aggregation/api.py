@@ -28,10 +28,10 @@ from protocols.aggregation.query import (
     CONDITIONS_MAX,
     GLOB_CHARACTERS_MAX,
     QUERY_CHARACTERS_MAX,
-    Condition,
     Format,
     Operator,
     Query,
+    conditions,
     parse_query,
 )
 from protocols.aggregation.requester import RoundListener
@@ -104,8 +104,8 @@ class AggregateBody(_Body):
         if isinstance(self.query, str):
             return query
         parts = self.query
-        conditions = tuple(Condition(each.field, each.operator, each.value) for each in parts.where)
-        return replace(query, function=parts.function, field=parts.field, by=parts.by, where=conditions)
+        where = conditions((each.field, each.operator, each.value) for each in parts.where)
+        return replace(query, function=parts.function, field=parts.field, by=parts.by, where=where)
 
 
 def open_feed() -> tuple[Reports[Progress | Answer], RoundListener]:

@@ -15,16 +15,18 @@ import csv
 import fnmatch
 import hashlib
 import json
-import operator
 import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import SEEK_END
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from peerd.errors import Unavailable
+from peerd.lib.filter.evaluate import Matcher, matcher
+from peerd.lib.filter.patterns import EngineMissing
 from protocols.aggregation.functions import (
     KEY_BYTES_MAX,
     Function,
@@ -32,13 +34,12 @@ from protocols.aggregation.functions import (
     Groups,
     Number,
     Remainder,
-    check_number,
     function_named,
-    parse_number,
 )
 from protocols.aggregation.partial import NOTES_MAX, Report, State, first_notes
 from protocols.aggregation.patterns import line_characters_max
-from protocols.aggregation.query import Condition, Query
+from protocols.aggregation.query import Query
+from protocols.aggregation.records import number_of, reader, text_of
 
 FILES_MAX: Final = 200_000
 """Default of `FileSelection.files_max`."""
@@ -346,46 +347,20 @@ def _csv_rows(names: tuple[str, ...], lines: Iterator[tuple[bytes, bool]], tally
 
 # --- values -------------------------------------------------------------------------------------------------
 
-_COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
-
-def text_of(value: object) -> str | None:
-    """The text of a scalar, as group key and for comparisons with text; ``None`` for null, arrays and objects."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    return None
-
-
-def number_of(value: object, textual: bool) -> Number | None:
-    """The number in a field. ``textual``: CSV and text, where numbers are written out; in JSON "1" is no number."""
-    return parse_number(value.strip()) if textual and isinstance(value, str) else check_number(value)
-
-
-def holds(condition: Condition, value: object, textual: bool) -> bool:
-    """Whether a condition holds for a field's value. A missing value, an array and an object meet no condition.
-
-    With a number on the right, what is no number differs from it and is neither below nor above it.
-    """
-    text = text_of(value)
-    if text is None:
-        return False
-    if isinstance(condition.value, str):
-        return _COMPARE[condition.operator](text, condition.value)
-    number = number_of(value, textual)
-    if number is None:
-        return condition.operator == "!="
-    return _COMPARE[condition.operator](number, condition.value)
+def _selector(query: Query) -> Matcher | None:
+    """The query's ``where`` as a function of a row, ``None`` without one. Raises `Unavailable` where it cannot run."""
+    if query.where is None:
+        return None
+    columns = query.fields()
+    try:
+        return matcher(
+            query.where,
+            reader=reader(textual=query.format != "ndjson"),
+            accessor=lambda name: itemgetter(columns.index(name)),
+        )
+    except EngineMissing as error:
+        raise Unavailable(error.message) from error
 
 
 def is_key(text: str) -> bool:
@@ -410,6 +385,7 @@ class _Accumulator:
         self._groups: dict[str, Any] = {}
         self._remainder: Remainder[Any] = Remainder(0, self._function.zero)
         self._textual = query.format != "ndjson"
+        self._where = _selector(query)
 
     def add_all(self, rows: Iterator[Row]) -> None:
         """Counts and adds every row."""
@@ -427,11 +403,8 @@ class _Accumulator:
         if row is None:
             return None
         query, textual = self._query, self._textual
-        position = len(row) - len(query.where)
-        for condition in query.where:
-            if not holds(condition, row[position], textual):
-                return False
-            position += 1
+        if self._where is not None and not self._where(row):
+            return False
         number = 0 if query.field is None else number_of(row[0], textual)
         if number is None:
             return None

@@ -9,7 +9,6 @@ agree on its meaning by its version, so a node refuses a wire form that it does 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +17,11 @@ from typing import Final, Literal, TypeAlias, cast, get_args
 import msgpack
 
 from peerd.errors import ProtocolError
+from peerd.lib.filter.errors import FilterError
+from peerd.lib.filter.grammar import Dialect
+from peerd.lib.filter.parse import parse
+from peerd.lib.filter.tree import Compare, Node, all_of, check_limits, names
+from peerd.lib.filter.write import write
 from protocols.aggregation import functions
 from protocols.aggregation.functions import FUNCTIONS, GROUPS_HARD_MAX, FunctionName, Number
 from protocols.aggregation.patterns import QueryError, line_characters_max
@@ -28,26 +32,31 @@ Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">="]
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
 OPERATORS: Final[tuple[str, ...]] = get_args(Operator)
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 QUERY_CHARACTERS_MAX: Final = 4096
 """Longest text form."""
 QUERY_BYTES_MAX: Final = 16 * 1024
 """Longest wire form: it has to fit into one control message."""
 NAME_BYTES_MAX: Final = 256
-"""Longest field name and longest text literal, in UTF-8."""
+"""Longest field name, in UTF-8."""
 CONDITIONS_MAX: Final = 16
+"""Most conditions in a query that comes in parts; a filter in text has the limits of `peerd.lib.filter.limits`."""
+FIELDS: Final = 9
+"""Fields of the wire form."""
 GLOB_CHARACTERS_MAX: Final = 512
 GLOB_SEGMENTS_MAX: Final = 32
 
 QUERY_HELP: Final = r"""
-QUERY     count | sum(FIELD) | min(FIELD) | max(FIELD) | mean(FIELD)   [by FIELD]   [where CONDITION [and ...]]
-CONDITION FIELD = VALUE, also != < <= > >=   (numbers compare as numbers, "quoted" values as text)
+QUERY     count | sum(FIELD) | min(FIELD) | max(FIELD) | mean(FIELD)   [by FIELD]   [where FILTER]
+FILTER    FIELD = VALUE, also != < <= > >= BETWEEN IN LIKE MATCHES IS NULL, with AND, OR, NOT: see docs/filters.md;
+          numbers compare as numbers, words and "quoted" values as text
 FIELD     a JSON key (nested: request.status), a CSV column, or a named group of --pattern; "quoted" if unusual
 
   count                                            how many records
   count by status where method = GET               one count for each status
   sum(bytes) by user                               bytes of each user, largest first
   mean(latency_ms) where latency_ms < 60000        exact sum and count, divided once
+  count where status >= 500 or path like '/api/%'  the filter language, with words for text
   count by word    --pattern '(?P<word>\w+)'       every match of the pattern in every line
 
 --files     glob below the node's data root, default **/* ; ** is any number of folders
@@ -55,18 +64,6 @@ FIELD     a JSON key (nested: request.status), a CSV column, or a named group of
 --pattern   regular expression with named groups; each match is a record. (a+)+ and the like are refused
 --groups-max  groups kept (the largest); what is folded away is reported as a remainder
 """.strip("\n")
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """``field operator value``; a number compares with numbers only, text with text only."""
-
-    field: str
-    operator: Operator
-    value: Number | str
-
-    def __str__(self) -> str:
-        return f"{_show_name(self.field)} {self.operator} {_show_value(self.value)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +75,8 @@ class Query:
     """The number that is summed or compared; ``None`` for ``count`` only."""
     by: str | None = None
     """The field whose values are the groups; ``None`` for one value over all records."""
-    where: tuple[Condition, ...] = ()
-    """All must hold. A condition on a field that a record lacks does not hold."""
+    where: Node | None = None
+    """The filter that a record must meet; see docs/filters.md. A condition on a field that it lacks is unknown."""
     files: str = "**/*"
     format: Format = "ndjson"
     pattern: str | None = None
@@ -93,10 +90,8 @@ class Query:
             raise QueryError(f"{self.function} {wanted}")
         for name in self.fields():
             _check_text("a field name", name)
-        if len(self.where) > CONDITIONS_MAX:
-            raise QueryError(f"at most {CONDITIONS_MAX} conditions, not {len(self.where)}")
-        for condition in self.where:
-            _check_condition(condition)
+        if self.where is not None:
+            _check_where(self.where)
         check_glob(self.files)
         if type(self.groups_max) is not int or not 1 <= self.groups_max <= GROUPS_HARD_MAX:
             raise QueryError(f"groups_max is a whole number from 1 to {GROUPS_HARD_MAX}, not {self.groups_max!r}")
@@ -117,27 +112,24 @@ class Query:
                 raise QueryError(f"the pattern has no group named {name!r}; it has {known}")
 
     def fields(self) -> tuple[str, ...]:
-        """Every field that the query reads, in the order in which its text form names them."""
+        """Every field that the query reads: its number, its group, and what its filter names."""
         own = tuple(name for name in (self.field, self.by) if name is not None)
-        return own + tuple(condition.field for condition in self.where)
+        return own if self.where is None else own + names(self.where)
 
     def __str__(self) -> str:
         """The text form, without the options: ``parse_query(str(query), ...)`` gives the same query."""
         parts = [self.function if self.field is None else f"{self.function}({_show_name(self.field)})"]
         if self.by is not None:
             parts.append(f"by {_show_name(self.by)}")
-        if self.where:
-            parts.append("where " + " and ".join(str(condition) for condition in self.where))
+        if self.where is not None:
+            parts.append(f"where {write(self.where, Dialect.WORDS)}")
         return " ".join(parts)
 
     def to_wire(self) -> bytes:
         """At most `QUERY_BYTES_MAX` bytes of msgpack. Raises `QueryError` when the query is longer."""
-        conditions = [(condition.field, condition.operator, condition.value) for condition in self.where]
-        body = (WIRE_VERSION, self.function, self.field, self.by, conditions, self.files, self.format, self.pattern)
-        try:
-            data = cast(bytes, msgpack.packb((*body, self.groups_max)))
-        except OverflowError as error:
-            raise QueryError("a number in a condition needs more than 64 bits") from error
+        where = None if self.where is None else write(self.where)
+        body = (WIRE_VERSION, self.function, self.field, self.by, where, self.files, self.format, self.pattern)
+        data = cast(bytes, msgpack.packb((*body, self.groups_max)))
         if len(data) > QUERY_BYTES_MAX:
             raise QueryError(f"the query takes {len(data)} bytes, more than {QUERY_BYTES_MAX}")
         return data
@@ -148,9 +140,7 @@ class Query:
         if len(data) > QUERY_BYTES_MAX:
             raise ProtocolError("aggregation_query", f"{len(data)} bytes, more than {QUERY_BYTES_MAX}")
         try:
-            body = msgpack.unpackb(
-                data, use_list=False, raw=False, max_array_len=CONDITIONS_MAX, max_map_len=0, max_ext_len=0
-            )
+            body = msgpack.unpackb(data, use_list=False, raw=False, max_array_len=FIELDS, max_map_len=0, max_ext_len=0)
             return _query_from_tuple(body)
         except QueryError as error:
             raise ProtocolError("aggregation_query", error.message) from error
@@ -159,25 +149,39 @@ class Query:
 
 
 def _query_from_tuple(body: object) -> Query:
-    if not isinstance(body, tuple) or len(body) != 9:
-        raise QueryError("expected an array of 9 fields")
-    version, function, name, by, conditions, files, format_, pattern, groups_max = body
+    if not isinstance(body, tuple) or len(body) != FIELDS:
+        raise QueryError(f"expected an array of {FIELDS} fields")
+    version, function, name, by, where, files, format_, pattern, groups_max = body
     if type(version) is not int or version != WIRE_VERSION:
         raise QueryError(f"version {version!r:.20}, expected {WIRE_VERSION}")
     for label, value in (("function", function), ("files", files), ("format", format_)):
         if not isinstance(value, str):
             raise QueryError(f"{label} is not text")
-    for label, value in (("field", name), ("by", by), ("pattern", pattern)):
+    for label, value in (("field", name), ("by", by), ("where", where), ("pattern", pattern)):
         if value is not None and not isinstance(value, str):
             raise QueryError(f"{label} is neither text nor nil")
-    if not isinstance(conditions, tuple):
-        raise QueryError("conditions are not an array")
-    where = []
-    for condition in conditions:
-        if not isinstance(condition, tuple) or len(condition) != 3:
-            raise QueryError("a condition is not an array of 3 fields")
-        where.append(Condition(*condition))
-    return Query(function, name, by, tuple(where), files, format_, pattern, groups_max)
+    node = None if where is None else _parse_where(where, Dialect.SQL)
+    return Query(function, name, by, node, files, format_, pattern, groups_max)
+
+
+def conditions(parts: Iterable[tuple[str, str, Number | str]]) -> Node | None:
+    """The filter of ``(field, operator, value)``, all of which must hold; ``None`` for none."""
+    made = [Compare(field, "<>" if operator == "!=" else operator, value) for field, operator, value in parts]
+    return all_of(made) if made else None
+
+
+def _parse_where(text: str, dialect: Dialect) -> Node:
+    try:
+        return parse(text, dialect=dialect)
+    except FilterError as error:
+        raise QueryError(error.message, text=error.text, column=error.column) from error
+
+
+def _check_where(where: Node) -> None:
+    try:
+        check_limits(where)
+    except FilterError as error:
+        raise QueryError(error.message) from error
 
 
 def _check_choice(label: str, value: object, choices: tuple[str, ...]) -> None:
@@ -194,20 +198,6 @@ def _check_text(label: str, value: object) -> None:
         raise QueryError(f"{label} is not valid Unicode: {value!r:.60}") from error
     if not size or size > NAME_BYTES_MAX or "\0" in value:
         raise QueryError(f"{label} has 1 to {NAME_BYTES_MAX} bytes and no NUL, not {value!r:.60}")
-
-
-def _check_condition(condition: Condition) -> None:
-    if condition.operator not in OPERATORS:
-        raise QueryError(f"a condition has one of {' '.join(OPERATORS)}, not {condition.operator!r:.60}")
-    value = condition.value
-    if isinstance(value, str):
-        if value:
-            _check_text("a text value", value)
-    elif type(value) is int:
-        if not -(2**63) <= value < 2**63:
-            raise QueryError("a whole number in a condition has at most 64 bits")
-    elif type(value) is not float or not math.isfinite(value):
-        raise QueryError(f"a value is text or a finite number, not {value!r:.60}")
 
 
 def check_glob(glob: str) -> None:
@@ -231,17 +221,13 @@ def check_glob(glob: str) -> None:
 
 # --- text form ----------------------------------------------------------------------------------------------
 
-_TOKEN: Final = re.compile(r'\s*(?:("(?:[^"\\]|\\.)*")|(<=|>=|!=|=|<|>)|([()])|([^\s()"=!<>]+))')
+_TOKEN: Final = re.compile(r'\s*(?:("(?:[^"\\]|\\.)*")|([()])|([^\s()"]+))')
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
-_KEYWORDS: Final = frozenset({"by", "where", "and"})
+_KEYWORDS: Final = frozenset({"by", "where"})
 
 
 def _show_name(name: str) -> str:
     return name if _NAME.fullmatch(name) and name.lower() not in _KEYWORDS else json.dumps(name, ensure_ascii=False)
-
-
-def _show_value(value: Number | str) -> str:
-    return _show_name(value) if isinstance(value, str) else repr(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,14 +238,14 @@ class _Token:
 
 
 def _tokens(text: str) -> list[_Token]:
+    """Everything up to ``where``, which is the last token; what follows it is the filter's."""
     tokens: list[_Token] = []
     position, end = 0, len(text.rstrip())
-    while position < end:
+    while position < end and not (tokens and not tokens[-1].quoted and tokens[-1].text.lower() == "where"):
         match = _TOKEN.match(text, position)
         if match is None:
             column = position + len(text[position:]) - len(text[position:].lstrip())
-            what = "a quote that is never closed" if text[column] == '"' else f"{text[column]!r}"
-            raise QueryError(f"did not expect {what}", text=text, column=column)
+            raise QueryError("did not expect a quote that is never closed", text=text, column=column)
         kind = cast(int, match.lastindex)
         tokens.append(_Token(match[kind], match.start(kind), kind == 1))
         position = match.end()
@@ -267,7 +253,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Parser:
-    """``value [by FIELD] [where CONDITION {and CONDITION}]``, one token of look-ahead."""
+    """``value [by FIELD] [where FILTER]``, one token of look-ahead."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -316,37 +302,17 @@ class _Parser:
         except ValueError as error:
             raise self.fail("a quoted text with JSON's escapes") from error
 
-    def value(self) -> Number | str:
-        """A literal: number, bare word or quoted text."""
-        expected = 'a value: a number, a word or "quoted text"'
-        if self.position >= len(self.tokens):
-            raise self.fail(expected)
-        token = self.tokens[self.position]
-        if token.quoted:
-            value: Number | str = self.unquote(token)
-        elif token.text in "()" or token.text in OPERATORS:
-            raise self.fail(expected)
-        elif functions.is_numeral(token.text):
-            number = functions.parse_number(token.text)
-            if number is None:
-                raise self.fail("a number in the range of a double")
-            value = number
-        else:
-            value = token.text
-        self.position += 1
-        return value
+    def filter(self) -> Node:
+        """What stands behind ``where``, to the end of the text. Columns of errors are those of the whole text."""
+        start = self.tokens[-1].column + len("where")
+        try:
+            return parse(self.text[start:], dialect=Dialect.WORDS)
+        except FilterError as error:
+            column = None if error.column is None else error.column + start
+            raise QueryError(error.message, text=self.text, column=column) from error
 
-    def conditions(self) -> Iterable[Condition]:
-        """After ``where``."""
-        while True:
-            name = self.field()
-            operator = self.expect(f"one of {' '.join(OPERATORS)}", *OPERATORS)
-            yield Condition(name, cast(Operator, operator), self.value())
-            if self.accept("and") is None:
-                return
-
-    def parse(self) -> tuple[FunctionName, str | None, str | None, tuple[Condition, ...]]:
-        """Function, field, group field, conditions."""
+    def parse(self) -> tuple[FunctionName, str | None, str | None, Node | None]:
+        """Function, field, group field, filter."""
         function = cast(FunctionName, self.expect(f"one of {', '.join(FUNCTIONS)}", *FUNCTIONS))
         name = None
         if function != "count":
@@ -354,9 +320,9 @@ class _Parser:
             name = self.field()
             self.expect("')'", ")")
         by = self.field() if self.accept("by") else None
-        where = tuple(self.conditions()) if self.accept("where") else ()
-        if self.position < len(self.tokens):
-            raise self.fail("'and'" if where else "'by', 'where' or the end" if by is None else "'where' or the end")
+        where = self.filter() if self.accept("where") else None
+        if where is None and self.position < len(self.tokens):
+            raise self.fail("'by', 'where' or the end" if by is None else "'where' or the end")
         return function, name, by, where
 
 

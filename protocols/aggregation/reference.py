@@ -1,8 +1,8 @@
 """The plain way: one process, all files, no merging. What an aggregate is compared with.
 
-Deliberately simple, slow and separate: it shares with the aggregate only the meaning of the query (`Query`) and of
-a share (`Share`), none of the code that walks, parses, folds, merges or rounds. Exact fractions stand in for the
-exact sums. It knows no caps on groups, files and bytes, so compare with an aggregate that met none of them.
+Deliberately simple, slow and separate: it shares with the aggregate only the meaning of the query (`Query`), of a
+share (`Share`) and of a filter, none of the code that walks, parses, folds, merges or rounds. Exact fractions stand in
+for the exact sums. It knows no caps on groups, files and bytes, so compare with an aggregate that met none of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import csv
 import io
 import json
 import math
-import operator
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,19 +18,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from peerd.lib.filter.evaluate import truth
+from peerd.lib.filter.values import OTHER, STRICT, Reader, View
 from protocols.aggregation.extraction import FileSelection
 from protocols.aggregation.patterns import line_characters_max
-from protocols.aggregation.query import Condition, Query
+from protocols.aggregation.query import Query
 
 Number = int | float
-_OPERATORS = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 def plain(query: Query, root: Path, selections: Sequence[FileSelection]) -> Mapping[str, Number] | Number | None:
@@ -85,7 +78,7 @@ def _records(query: Query, file: Path) -> Iterator[dict[str, Any]]:
         return
     readers = {"ndjson": _json_records, "csv": _csv_records, "text": _text_records}
     for record in readers[query.format](query, data):
-        if all(_holds(query, condition, _field(record, condition.field)) for condition in query.where):
+        if query.where is None or truth(query.where, record, reader=_reader(query), accessor=_accessor):
             yield record
 
 
@@ -150,15 +143,31 @@ def _number(query: Query, value: Any) -> Number | None:
     return value if abs(value) < 2**1024 and not (isinstance(value, float) and math.isnan(value)) else None
 
 
-def _holds(query: Query, condition: Condition, value: Any) -> bool:
-    text = _text(value)
-    if text is None:
-        return False
-    compare = _OPERATORS[condition.operator]
-    if isinstance(condition.value, str):
-        return bool(compare(text, condition.value))
-    number = _number(query, value)
-    return condition.operator == "!=" if number is None else bool(compare(number, condition.value))
+def _reader(query: Query) -> Reader:
+    """Scalars as texts; as numbers where they are; what is there and no number differs from all of them."""
+
+    def number(value: Any) -> Any:
+        found = _number(query, value)
+        is_nothing = _text(value) is None or (isinstance(value, float) and math.isnan(value))
+        return found if found is not None else None if is_nothing else OTHER
+
+    def text(value: Any) -> str | None:
+        found = _text(value)
+        return None if found is None or _has_surrogates(found) else found
+
+    def ending(value: Any) -> str | None:
+        found = text(value)
+        return None if found is None else found[::-1]
+
+    def boolean(value: Any) -> int | None:
+        return {"true": 1, "false": 0}.get((_text(value) or "").lower())
+
+    own: dict[View, Any] = {View.NUMBER: number, View.TEXT: text, View.ENDING: ending, View.BOOLEAN: boolean}
+    return {**STRICT, **own}
+
+
+def _accessor(name: str) -> Any:
+    return lambda record: _field(record, name)
 
 
 def _apply(function: str, values: Iterable[Number]) -> Number:

@@ -74,6 +74,10 @@ queries = st.sampled_from(
         "count by k where x < 1.5 and k = a",
         'count where k = "7"',
         'count where k > "a"',
+        "count where k in (a, b) or x between 0 and 5",
+        "count where not (x < 1 or k like '%a%') and k is not null",
+        "sum(x) by k where k starts with a or k ends with 7 or not k = true",
+        "count where x not in (7, 1.5) and k is null",
     ]
 )
 globs = st.sampled_from(["**/*", "*.log", "**/*.log", "d/**/*", "d/**", "[ab].log", "*/?.log", "**/e/*"])

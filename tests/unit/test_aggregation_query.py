@@ -10,6 +10,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from peerd.errors import ProtocolError
+from peerd.lib.filter.grammar import Dialect
+from peerd.lib.filter.parse import parse
+from peerd.lib.filter.tree import Compare
+from peerd.lib.filter.write import write
 from protocols.aggregation.functions import FUNCTIONS, GROUPS_HARD_MAX
 from protocols.aggregation.patterns import (
     LINE_CHARACTERS_MAX,
@@ -21,16 +25,18 @@ from protocols.aggregation.query import (
     OPERATORS,
     QUERY_BYTES_MAX,
     QUERY_HELP,
-    Condition,
     Query,
+    conditions,
     parse_query,
 )
+from tests.support.filters import nodes
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=40)
 values = st.one_of(
     names, st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False), st.just("")
 )
-conditions = st.builds(Condition, names, st.sampled_from(OPERATORS), values)
+simple = st.lists(st.tuples(names, st.sampled_from(OPERATORS), values), max_size=4).map(conditions)
+filters = nodes().map(lambda node: parse(write(node, Dialect.WORDS), dialect=Dialect.WORDS))
 
 
 @st.composite
@@ -40,7 +46,7 @@ def queries(draw: st.DrawFn) -> Query:
         function,  # type: ignore[arg-type]  # sampled from the names themselves
         None if function == "count" else draw(names),
         draw(st.none() | names),
-        tuple(draw(st.lists(conditions, max_size=4))),
+        draw(simple | filters),
         draw(st.sampled_from(["**/*", "logs/*.csv", "a/**/b?.[ch]"])),
         draw(st.sampled_from(["ndjson", "csv"])),
         None,
@@ -58,10 +64,12 @@ def test_both_forms_round_trip(query: Query) -> None:
 def test_examples() -> None:
     assert parse_query("count") == Query("count")
     assert parse_query("SUM(bytes) BY user") == Query("sum", "bytes", "user")
-    kind = (Condition("kind", "=", "import"),)
+    kind = Compare("kind", "=", "import")
     assert parse_query("count by module where kind = import") == Query("count", by="module", where=kind)
     where = parse_query('mean(x) where a.b>=-1.5 and c!="404" and d<2024-01-31').where
-    assert where == (Condition("a.b", ">=", -1.5), Condition("c", "!=", "404"), Condition("d", "<", "2024-01-31"))
+    assert where == conditions([("a.b", ">=", -1.5), ("c", "!=", "404"), ("d", "<", "2024-01-31")])
+    where = parse_query("count by status where (method = GET or path like '/a/%') and not ok").where
+    assert where == parse("(method = 'GET' OR path LIKE '/a/%') AND NOT ok = 'true'")
     assert parse_query("count", files="x/*.csv").format == "csv"
     assert parse_query("count by word", pattern=r"(?P<word>\w+)").format == "text"
     assert len(QUERY_HELP.splitlines()) <= 22
@@ -81,7 +89,9 @@ def test_examples() -> None:
         ("count where a =", 15, "expected a value"),
         ("count where a = 1e999", 16, "range of a double"),
         ('count where a = "x', 16, "never closed"),
-        ("count where a = 1 or b = 2", 18, "expected 'and'"),
+        ("count where a = 1 b = 2", 18, "expected 'and' or 'or' or the end, found 'b'"),
+        ("count where", 11, "expected a condition, found the end"),
+        ("count where a matches '('", 12, "missing )"),
     ],
 )
 def test_errors_point_at_the_column(text: str, column: int, expected: str) -> None:
@@ -146,7 +156,7 @@ def test_wire_is_strict() -> None:
     for bad in (b"", wire + b"\0", wire[:-1], b"\xff" * (QUERY_BYTES_MAX + 1), b"\x91" * 5000):
         with pytest.raises(ProtocolError):
             Query.from_wire(bad)
-    assert wire == bytes.fromhex("9901a5636f756e74c0c090a42a2a2f2aa66e646a736f6ec0ce000186a0")
+    assert wire == bytes.fromhex("9902a5636f756e74c0c0c0a42a2a2f2aa66e646a736f6ec0ce000186a0")
 
 
 @pytest.mark.parametrize(

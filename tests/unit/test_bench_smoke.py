@@ -24,6 +24,13 @@ pytestmark = [
 
 ALWAYS = {
     "micro": {"message: encode", "message: decode and validate", "partial: read from a file", "BLAKE3"},
+    "filter": {
+        "narrow ranges: index / numpy scan",
+        "wide ranges: index / numpy scan",
+        "selectors: index / loop",
+        "selectors: memory a filter",
+        "bombs: slowest refusal",
+    },
     "swap": {"swap, 1 MiB both ways, no TLS", "swap, 1 MiB both ways, TLS 1.3", "BLAKE3 alone, one thread"},
     "control": {"validated messages, no TLS", "validated messages, TLS 1.3", "msgpack alone: pack and unpack"},
     "simulator": {

@@ -1,0 +1,185 @@
+"""The matching index beside the two ways without one: a loop over compiled filters, and a numpy scan of the ranges."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from bench.filters import ATTRIBUTES, Event, Ranges, range_events, range_text, ranges, selector_events, selectors
+from bench.measure import Bench, BenchFailure, at_most, ratios
+from peerd.lib.filter.errors import FilterError
+from peerd.lib.filter.evaluate import matcher
+from peerd.lib.filter.index import FilterIndex
+from peerd.lib.filter.normal import normal_form
+from peerd.lib.filter.parse import parse
+from peerd.lib.filter.tree import Node
+
+SCAN_SHARE_MAX: Final = 0.2
+LOOP_SHARE_MAX: Final = 0.05
+SUBSCRIPTION_BYTES_MAX: Final = 1024
+REFUSAL_MS_MAX: Final = 10.0
+SHARES: Final = {"narrow ranges": 0.1, "wide ranges": 0.2}
+"""How much of each attribute a range holds. The wider, the more filters have to be listed for each event."""
+Find = Callable[[Event], list[int]]
+
+
+def run(bench: Bench) -> None:
+    """Ranges, selectors, memory, bombs."""
+    count = bench.scale.of(10_000, 2_000, 100)
+    for name, share in SHARES.items():
+        _ranges(bench, count, name, share)
+    _selectors(bench, count)
+    _bombs(bench)
+
+
+def _ranges(bench: Bench, count: int, name: str, share: float) -> None:
+    bench.progress(f"{count:,} conjunctions of {len(ATTRIBUTES)} {name}")
+    made = ranges(count, share)
+    nodes = [parse(range_text(filter_)) for filter_ in made]
+    index, bytes_each = _built(nodes)
+    events = range_events(bench.scale.of(400, 100, 10))
+    finds: dict[str, Find] = {"index": index.match, "scan": _scan(made), "loop": _loop(nodes)}
+    found = _check(finds, events[:20])
+    times = _measure(bench, finds, events)
+    note = f"{count:,} filters, {found:.1f} match an event"
+    bench.row(f"{name}: index", "us/event", times["index"], note=note)
+    bench.row(f"{name}: numpy scan", "us/event", times["scan"], note="both ends of all ranges compared, whole arrays")
+    bench.row(f"{name}: loop", "us/event", times["loop"], note="compiled filters one by one")
+    bench.row(f"{name}: index / numpy scan", "x", ratios(times["index"], times["scan"]), at_most(SCAN_SHARE_MAX))
+    bench.row(f"{name}: memory a filter", "bytes", [bytes_each], at_most(SUBSCRIPTION_BYTES_MAX), "beyond its text")
+
+
+def _selectors(bench: Bench, count: int) -> None:
+    bench.progress(f"{count:,} selectors")
+    nodes = [parse(text) for text in selectors(count)]
+    index, bytes_each = _built(nodes)
+    events = selector_events(bench.scale.of(400, 100, 10))
+    finds: dict[str, Find] = {"index": index.match, "loop": _loop(nodes)}
+    found = _check(finds, events[:20])
+    times = _measure(bench, finds, events)
+    bench.row("selectors: index", "us/event", times["index"], note=f"{count:,} filters, {found:.1f} match an event")
+    bench.row("selectors: loop", "us/event", times["loop"], note="compiled filters one by one")
+    bench.row("selectors: index / loop", "x", ratios(times["index"], times["loop"]), at_most(LOOP_SHARE_MAX))
+    bench.row("selectors: memory a filter", "bytes", [bytes_each], at_most(SUBSCRIPTION_BYTES_MAX), "beyond its text")
+    changes = min(200, count)
+    bench.row("selectors: add", "us", [_changes(index, nodes[:changes])], note="amortised, while the index is in use")
+
+
+def _built(nodes: Sequence[Node]) -> tuple[FilterIndex[int], float]:
+    """The index, and how many bytes a filter takes in it (numbers from 0 are the keys)."""
+    for node in nodes:  # what is kept by caches, such as compiled patterns, is shared and not the index's
+        normal_form(node)
+    gc.collect()
+    tracemalloc.start()
+    index = FilterIndex(enumerate(nodes))
+    gc.collect()
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return index, held / len(nodes)
+
+
+def _changes(index: FilterIndex[int], nodes: Sequence[Node]) -> float:
+    """Microseconds for adding one filter, building the new ones in included."""
+    first = len(index)
+    began = time.perf_counter()
+    for number, node in enumerate(nodes, first):
+        index.add(number, node)
+    index.settle()
+    return (time.perf_counter() - began) / len(nodes) * 1e6
+
+
+def _loop(nodes: Sequence[Node]) -> Find:
+    compiled = list(enumerate(map(matcher, nodes)))
+    return lambda event: [key for key, matches in compiled if matches(event)]
+
+
+def _scan(made: Ranges) -> Find:
+    import numpy
+
+    lows = [numpy.array([filter_[axis][0] for filter_ in made]) for axis in range(len(ATTRIBUTES))]
+    highs = [numpy.array([filter_[axis][1] for filter_ in made]) for axis in range(len(ATTRIBUTES))]
+    columns = list(zip(ATTRIBUTES, lows, highs, strict=True))
+
+    def find(event: Event) -> list[int]:
+        matching: Any = True
+        for name, low, high in columns:
+            value = event[name]
+            matching = matching & (low <= value) & (value <= high)
+        found: list[int] = numpy.flatnonzero(matching).tolist()
+        return found
+
+    return find
+
+
+def _check(finds: dict[str, Find], events: Sequence[Event]) -> float:
+    """Raises `BenchFailure` unless all ways find the same; else how many match an event on average."""
+    total = 0
+    for event in events:
+        answers = [sorted(find(event)) for find in finds.values()]
+        if any(answer != answers[0] for answer in answers):
+            raise BenchFailure(f"{', '.join(finds)} do not find the same filters")
+        total += len(answers[0])
+    return total / len(events)
+
+
+def _measure(bench: Bench, finds: dict[str, Find], events: Sequence[Event]) -> dict[str, list[float]]:
+    """Microseconds an event, run by run, all ways in turn. A run's figure is the median over the events."""
+    times: dict[str, list[float]] = {name: [] for name in finds}
+    for _ in range(bench.runs):
+        for name, find in finds.items():
+            some = events if name != "loop" else events[: max(5, len(events) // 10)]
+            times[name].append(statistics.median(_timed(find, event) for event in some) * 1e6)
+    return times
+
+
+def _timed(find: Find, event: Event) -> float:
+    began = time.perf_counter()
+    find(event)
+    return time.perf_counter() - began
+
+
+# --- bombs ----------------------------------------------------------------------------------------------------------
+
+BOMBS: Final[dict[str, str]] = {
+    "1 MB of text": "a = '" + "x" * 1_000_000 + "'",
+    "nested 3,000 deep": "(" * 3000 + "a = 1" + ")" * 3000,
+    "2,000 NOTs": "NOT " * 2000 + "a = 1",
+    "10,000 ORs": " OR ".join(f"a = {number}" for number in range(10_000)),
+    "300 ORs": " OR ".join(f"a={number}" for number in range(300)),
+    "IN list of 400": f"a IN ({', '.join(map(str, range(400)))})",
+    "normal form of 2^20": " AND ".join(f"(a{number} = 1 OR b{number} = 1)" for number in range(20)),
+    "normal form of 40 x 40": " AND ".join(
+        ["(" + " OR ".join(f"(a = {number} AND b = {number})" for number in range(40)) + ")"] * 2
+    ),
+    "regex of 600 characters": f"a MATCHES '{'ab' * 300}'",
+    "regex ((x{100}){100}){100}": "a MATCHES '((x{100}){100}){100}'",
+    r"regex (?:\pL{100}){5}": r"a MATCHES '(?:\pL{100}){5}'",
+    "LIKE with 100 %": f"a LIKE '{'%a' * 100}%'",
+}
+
+
+def _bombs(bench: Bench) -> None:
+    """The slowest refusal: everything that a bomb goes through until it is refused."""
+    bench.progress("bombs")
+    _refusal_ms("a ~ 1")  # loads the parser, which only the first filter of a process does
+    slowest: list[float] = []
+    names: list[str] = []
+    for _ in range(bench.runs):
+        taken = {name: _refusal_ms(text) for name, text in BOMBS.items()}
+        names.append(max(taken, key=lambda name: taken[name]))
+        slowest.append(taken[names[-1]])
+    bench.row("bombs: slowest refusal", "ms", slowest, at_most(REFUSAL_MS_MAX), f"of {len(BOMBS)}: {names[-1]}")
+
+
+def _refusal_ms(text: str) -> float:
+    """Processor time until the refusal: what a bomb takes from everybody else."""
+    began = time.process_time()
+    try:
+        normal_form(parse(text))
+    except FilterError:
+        return (time.process_time() - began) * 1e3
+    raise BenchFailure(f"a bomb was accepted: {text[:60]}")

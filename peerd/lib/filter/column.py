@@ -1,0 +1,277 @@
+"""One column of the index: for one attribute and one view, which filters a key satisfies.
+
+Filters are bits of whole numbers (*slots*), so that one operation of the processor handles dozens of them. The ends of
+all ranges lie sorted in an array; a key's *position* is the number of ends (cuts) that it has passed. Neighbouring
+positions share a bucket, and a bucket knows two sets: slots that are satisfied at all of its positions (sure) and those
+that are at some (possible). The few that differ are looked up among the bucket's own ends, and only if all other
+columns let them through. Ranges that are single keys are found in a dictionary.
+
+Both sets of a bucket are one number, the possible slots above the sure ones (a *pair*), because what counts is how
+many operations Python has to do. How many slots lie in each half is the index's *width*.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from peerd.lib.filter.ranges import Cut, Ranges
+from peerd.lib.filter.values import Key, View
+
+FEW_SLOTS: Final = 8
+FEW_SHARE: Final = 512
+"""Up to so many slots under one key, or such a part of all, are kept as a tuple instead of as a set of bits."""
+SPARSE_SLOTS: Final = 48
+"""Sets of so many slots are taken apart slot by slot."""
+TOUCHED_MIN: Final = 4
+"""Ends that a bucket may hold however small the index is."""
+
+
+def bits_of(slots: Iterable[int]) -> int:
+    """The set of some slots."""
+    bits = 0
+    for slot in slots:
+        bits |= 1 << slot
+    return bits
+
+
+@dataclass(slots=True)
+class Draft:
+    """A column while it is being put together: ends, keys and slots, unsorted."""
+
+    name: str
+    view: View
+    ends: list[tuple[Cut, int]] = field(default_factory=list)
+    """A cut and a code: twice the slot, plus one where the range begins."""
+    keys: dict[Key, list[int]] = field(default_factory=dict)
+    inside: list[int] = field(default_factory=list)
+    """Slots whose ranges begin before the first cut."""
+    used: set[int] = field(default_factory=set)
+
+    def add(self, slot: int, ranges: Ranges) -> None:
+        """Give a slot its ranges; once for a slot."""
+        self.used.add(slot)
+        points = ranges.points(self.view)
+        if points is not None:
+            for key in points:
+                self.keys.setdefault(key, []).append(slot)
+            return
+        entering = not ranges.inside
+        if ranges.inside:
+            self.inside.append(slot)
+        for cut in ranges.cuts:
+            self.ends.append((cut, 2 * slot + entering))
+            entering = not entering
+
+    def build(self, everything: int, width: int, touched_max: int) -> Column:
+        """The column. ``everything``: all slots in use; ``touched_max``: ends that may lie inside a bucket."""
+        self.ends.sort(key=lambda end: end[0])
+        builder = _Builder(self, everything & ~bits_of(self.used), width, max(TOUCHED_MIN, touched_max))
+        few = max(FEW_SLOTS, width // FEW_SHARE)
+        keys: dict[Key, int | tuple[int, ...]] = {
+            key: tuple(own) if len(own) <= few else bits_of(own) for key, own in self.keys.items()
+        }
+        return builder.column(keys)
+
+
+class _Builder:
+    """Groups the sorted ends by cut, and the positions between them into buckets."""
+
+    def __init__(self, draft: Draft, unconstrained: int, width: int, touched_max: int) -> None:
+        self.draft = draft
+        self.unconstrained = unconstrained
+        self.width = width
+        self.touched_max = touched_max
+        self.keys: list[Key] = []
+        self.after = bytearray()
+        self.offsets = array("I", [0])
+        self.codes = array("I")
+        self._group()
+        self.starts = array("I")
+        self.pairs: list[int] = []
+        self._fill()
+
+    def _group(self) -> None:
+        previous: Cut | None = None
+        for cut, code in self.draft.ends:
+            if cut != previous:
+                if previous is not None:
+                    self.offsets.append(len(self.codes))
+                self.keys.append(cut[0])
+                self.after.append(cut[1])
+                previous = cut
+            self.codes.append(code)
+        if previous is not None:
+            self.offsets.append(len(self.codes))
+
+    def _fill(self) -> None:
+        state = self.unconstrained | bits_of(self.draft.inside)
+        start, start_state, touched, count = 0, state, 0, 0
+        for index in range(len(self.keys)):
+            codes = self.codes[self.offsets[index] : self.offsets[index + 1]]
+            changed = bits_of(code >> 1 for code in codes)
+            if count + len(codes) > self.touched_max:
+                self._close(start, start_state, touched)
+                start, start_state, touched, count = index + 1, state ^ changed, 0, 0
+            else:
+                touched |= changed
+                count += len(codes)
+            state ^= changed
+        self._close(start, start_state, touched)
+        self.starts.append(len(self.keys) + 1)
+
+    def _close(self, start: int, state: int, touched: int) -> None:
+        self.starts.append(start)
+        possible = state | touched
+        self.pairs.append(possible << self.width | (possible ^ touched))
+
+    def column(self, keys: dict[Key, int | tuple[int, ...]]) -> Column:
+        """What was built. Ends that are all floats take eight bytes each."""
+        ends: MutableSequence[Key] = self.keys
+        if self.keys and all(type(key) is float for key in self.keys):
+            ends = array("d", self.keys)
+        firsts = [start - 1 for start in self.starts[1:-1]]
+        return Column(
+            name=self.draft.name,
+            view=self.draft.view,
+            bounds=[self.keys[first] for first in firsts],
+            bounds_after=bytes(self.after[first] for first in firsts),
+            pairs=self.pairs,
+            width=self.width,
+            ends=ends,
+            after=bytes(self.after) if any(self.after) else None,
+            offsets=self.offsets,
+            codes=self.codes,
+            starts=self.starts,
+            keys=keys,
+            inside=array("I", self.draft.inside),
+            unconstrained=self.unconstrained << self.width | self.unconstrained,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """See the module. Never changed: the index builds another one."""
+
+    name: str
+    view: View
+    bounds: list[Key]
+    """The key of the cut at which each bucket but the first begins."""
+    bounds_after: bytes
+    """Whether those cuts lie after their keys."""
+    pairs: list[int]
+    """The slots of each bucket."""
+    width: int
+    ends: MutableSequence[Key]
+    after: bytes | None
+    """Whether each cut lies after its key; ``None`` when none does."""
+    offsets: array[int]
+    codes: array[int]
+    starts: array[int]
+    keys: dict[Key, int | tuple[int, ...]]
+    inside: array[int]
+    unconstrained: int
+    """A pair: slots that have no range here, so that they are satisfied even if the attribute is missing."""
+
+    def bucket(self, key: Key) -> int:
+        """The number of the key's bucket."""
+        found = bisect_right(self.bounds, key)
+        return found - 1 if found and self.bounds_after[found - 1] and self.bounds[found - 1] == key else found
+
+    def at_key(self, key: Key) -> int:
+        """A pair: the slots that name this very key."""
+        own = self.keys.get(key)
+        if own is None:
+            return 0
+        bits = bits_of(own) if isinstance(own, tuple) else own
+        return bits << self.width | bits
+
+    def holds(self, slot: int, key: Key) -> bool:
+        """Whether a slot that is possible but not sure in the key's bucket is satisfied by the key."""
+        bucket = self.bucket(key)
+        position = bisect_right(self.ends, key)
+        if self.after is not None and position and self.after[position - 1] and self.ends[position - 1] == key:
+            position -= 1
+        middle = self.offsets[position]
+        for code in reversed(self.codes[self.offsets[self.starts[bucket]] : middle]):
+            if code >> 1 == slot:
+                return bool(code & 1)
+        for code in self.codes[middle : self.offsets[self.starts[bucket + 1] - 1]]:
+            if code >> 1 == slot:
+                return not code & 1
+        return False
+
+    def draft(self, alive: Callable[[int], bool]) -> Draft:
+        """Everything in it that belongs to slots that are still in use, to build the next column of."""
+        draft = Draft(self.name, self.view)
+        draft.inside = [slot for slot in self.inside if alive(slot)]
+        draft.used.update(draft.inside)
+        for cut, code in self._ends():
+            if alive(code >> 1):
+                draft.ends.append((cut, code))
+                draft.used.add(code >> 1)
+        for key, own in self.keys.items():
+            slots = [slot for slot in (own if isinstance(own, tuple) else positions(own)) if alive(slot)]
+            if slots:
+                draft.keys[key] = slots
+                draft.used.update(slots)
+        return draft
+
+    def _ends(self) -> Iterator[tuple[Cut, int]]:
+        for index, key in enumerate(self.ends):
+            cut = (key, 0 if self.after is None else self.after[index])
+            for code in self.codes[self.offsets[index] : self.offsets[index + 1]]:
+                yield cut, code
+
+
+# --- sets of bits ---------------------------------------------------------------------------------------------------
+
+
+def positions(bits: int) -> list[int]:
+    """The slots in a set, ascending."""
+    if bits.bit_count() > SPARSE_SLOTS:
+        return _many_positions(bits)
+    found = []
+    while bits:  # from the top, so that the number gets shorter
+        highest = bits.bit_length() - 1
+        found.append(highest)
+        bits ^= 1 << highest
+    found.reverse()
+    return found
+
+
+def _positions_in_python(bits: int) -> list[int]:
+    digits, found = bin(bits)[:1:-1], []
+    position = digits.find("1")
+    while position >= 0:
+        found.append(position)
+        position = digits.find("1", position + 1)
+    return found
+
+
+def _choose_positions() -> Callable[[int], list[int]]:
+    """With numpy unpacking a large set takes a third of the time."""
+    try:
+        import numpy
+    except ImportError:
+        return _positions_in_python
+
+    def unpacked(bits: int) -> list[int]:
+        data = numpy.frombuffer(bits.to_bytes((bits.bit_length() + 7) // 8, "little"), dtype=numpy.uint8)
+        found: list[int] = numpy.flatnonzero(numpy.unpackbits(data, bitorder="little")).tolist()
+        return found
+
+    return unpacked
+
+
+_chosen: Callable[[int], list[int]] | None = None
+
+
+def _many_positions(bits: int) -> list[int]:
+    global _chosen
+    if _chosen is None:
+        _chosen = _choose_positions()
+    return _chosen(bits)

@@ -1,0 +1,163 @@
+"""What atoms mean: sets of keys through a view, patterns over text, and presence.
+
+An atom becomes one *test*. `Within`: the key of the attribute through a view lies in a set. `Fits`: the text fits a
+pattern, or does not. `Presence`: the attribute is there, or is not. Tests know two values, "true" and "not true"
+(false or unknown): that is all that matching needs, since NOT is pushed down to the tests first. The negation of
+``Within`` keeps the view and takes the complement of the set, so it does not hold either where nothing can be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from peerd.lib.filter.patterns import Pattern, PatternKind, fixed_text, like_parts, normalise_like
+from peerd.lib.filter.ranges import FULL, Ranges, after, between, compared, prefix, union
+from peerd.lib.filter.tree import (
+    Affix,
+    And,
+    Atom,
+    Between,
+    Compare,
+    Constant,
+    In,
+    InNetwork,
+    IsNull,
+    Like,
+    Node,
+    Not,
+    Or,
+)
+from peerd.lib.filter.values import View, key_of, parse_network, view_of
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The attribute can be read through the view, and its key lies in the ranges."""
+
+    name: str
+    view: View
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """The attribute is text that fits the pattern (or, negated, does not)."""
+
+    name: str
+    pattern: Pattern
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """The attribute has a value, or has none."""
+
+    name: str
+    present: bool
+
+
+Test: TypeAlias = Within | Fits | Presence
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """All parts are true. No parts: always true."""
+
+    parts: tuple[Positive, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """One part is true. No parts: never true."""
+
+    parts: tuple[Positive, ...]
+
+
+Positive: TypeAlias = Test | AllOf | AnyOf
+"""A filter without NOT: true exactly where the filter is true."""
+
+
+def positive(node: Node, *, negated: bool = False) -> Positive:
+    """The filter, or its negation, with NOT pushed down to the tests: De Morgan's rules hold in three values, too."""
+    if isinstance(node, Not):
+        return positive(node.part, negated=not negated)
+    if isinstance(node, And | Or):
+        parts = tuple(positive(part, negated=negated) for part in node.parts)
+        return AllOf(parts) if isinstance(node, And) != negated else AnyOf(parts)
+    if isinstance(node, Constant):
+        return AllOf(()) if node.value != negated else AnyOf(())
+    return opposite(test_of(node)) if negated else test_of(node)
+
+
+def opposite(test: Test) -> Test:
+    """The test that is true where this one is false (not where it is unknown)."""
+    if isinstance(test, Within):
+        return Within(test.name, test.view, ~test.ranges)
+    if isinstance(test, Fits):
+        return Fits(test.name, test.pattern, not test.negated)
+    return Presence(test.name, not test.present)
+
+
+def test_of(atom: Atom) -> Test:
+    """The test of an atom."""
+    name = atom.name
+    if isinstance(atom, Compare):
+        view = view_of(atom.value)
+        return Within(name, view, compared(view, atom.operator, key_of(atom.value)))
+    if isinstance(atom, Between):
+        view, low, high = view_of(atom.low), key_of(atom.low), key_of(atom.high)
+        first = (low, 0) if atom.low_closed else after(view, low)
+        return Within(name, view, between(view, first, after(view, high) if atom.high_closed else (high, 0)))
+    if isinstance(atom, In):
+        view = view_of(atom.values[0])
+        return Within(name, view, union(compared(view, "=", key_of(value)) for value in atom.values))
+    if isinstance(atom, InNetwork):
+        return Within(name, View.ADDRESS, union(map(_network, atom.networks)))
+    if isinstance(atom, IsNull):
+        return Presence(name, False)
+    if isinstance(atom, Like):
+        return _like(name, normalise_like(atom.pattern, atom.escape))
+    if isinstance(atom, Affix):
+        return _affix(name, atom.where, atom.text)
+    return Fits(name, Pattern(PatternKind.MATCHES, atom.regex))
+
+
+def _network(text: str) -> Ranges:
+    network = parse_network(text)
+    assert network is not None, "checked with the tree"
+    return between(View.ADDRESS, (network[0], 0), (network[1], 0))
+
+
+def _affix(name: str, where: str, text: str) -> Test:
+    if where == "STARTS WITH":
+        return Within(name, View.TEXT, prefix(View.TEXT, text))
+    if where == "ENDS WITH":
+        return Within(name, View.ENDING, prefix(View.ENDING, text[::-1]))
+    return Fits(name, Pattern(PatternKind.CONTAINS, text)) if text else Within(name, View.TEXT, FULL)
+
+
+def _like(name: str, pattern: str) -> Test:
+    """The simplest test for a pattern: most are a comparison, a beginning, an ending or a fixed part."""
+    texts = [fixed_text(part) for part in like_parts(pattern)]
+    if texts == [texts[0]] and texts[0] is not None:
+        return Within(name, View.TEXT, compared(View.TEXT, "=", texts[0]))
+    if len(texts) == 2 and texts[0] is not None and texts[1] == "":
+        return _affix(name, "STARTS WITH", texts[0])
+    if len(texts) == 2 and texts[0] == "" and texts[1] is not None:
+        return _affix(name, "ENDS WITH", texts[1])
+    if len(texts) == 3 and texts[0] == texts[2] == "" and texts[1] is not None:
+        return _affix(name, "CONTAINS", texts[1])
+    return Fits(name, Pattern(PatternKind.LIKE, pattern))
+
+
+def implied(test: Fits) -> list[Within]:
+    """Ranges that hold wherever the pattern fits; none for a negated one."""
+    if test.negated:
+        return []
+    found = [Within(test.name, View.TEXT, test.pattern.bounds())]
+    if test.pattern.kind is PatternKind.LIKE:
+        ending = fixed_text(like_parts(test.pattern.text)[-1])
+        if ending:
+            found.append(Within(test.name, View.ENDING, prefix(View.ENDING, ending[::-1])))
+    return [each for each in found if not each.ranges.is_full]

@@ -1,0 +1,73 @@
+"""How fields of records are read: as group keys, as numbers, and by the conditions of ``where``.
+
+Records are typed loosely, the values of CSV not at all, so ``where`` reads them more kindly than filters of events are:
+every scalar has a text (so ``code = "404"`` finds the number 404, too), and in CSV and text a number is what is written
+like one. What is there but no number differs from every number and is neither below nor above it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from peerd.lib.filter.values import OTHER, Key, Reader, View, is_unicode, parse_address, parse_timestamp
+from protocols.aggregation.functions import Number, check_number, parse_number
+
+_TRUTHS: Final = {"true": 1, "false": 0}
+
+
+def text_of(value: object) -> str | None:
+    """The text of a scalar, as group key and for comparisons with text; ``None`` for null, arrays and objects."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    return None
+
+
+def number_of(value: object, textual: bool) -> Number | None:
+    """The number in a field. ``textual``: CSV and text, where numbers are written out; in JSON "1" is no number."""
+    return parse_number(value.strip()) if textual and isinstance(value, str) else check_number(value)
+
+
+def reader(textual: bool) -> Reader:
+    """How conditions read fields; ``textual`` as in `number_of`."""
+
+    def number(value: object) -> Key | None:
+        found = number_of(value, textual)
+        if found is not None:
+            return found
+        return None if text_of(value) is None or value != value else OTHER  # NaN matches nothing
+
+    return {
+        View.BOOLEAN: _boolean,
+        View.NUMBER: number,
+        View.TEXT: _text,
+        View.ENDING: _ending,
+        View.TIME: _time,
+        View.ADDRESS: _address,
+    }
+
+
+def _text(value: object) -> str | None:
+    text = text_of(value)
+    return text if text is None or text.isascii() or is_unicode(text) else None
+
+
+def _boolean(value: object) -> int | None:
+    text = text_of(value)
+    return None if text is None else _TRUTHS.get(text.lower())
+
+
+def _ending(value: object) -> str | None:
+    text = _text(value)
+    return None if text is None else text[::-1]
+
+
+def _time(value: object) -> int | None:
+    return parse_timestamp(value) if isinstance(value, str) else None
+
+
+def _address(value: object) -> int | None:
+    return parse_address(value) if isinstance(value, str) else None
