@@ -386,6 +386,8 @@ class Plugin:
     version: ClassVar[int] = 1
     messages: ClassVar[tuple[type[Message], ...]] = ()
     metrics: ClassVar[tuple[Metric, ...]] = ()
+    events: ClassVar[tuple[type[Event], ...]] = ()
+    """What it records in the event log. Their kinds begin with the plugin's name and a dot."""
     Config: ClassVar[type[PluginConfig]] = PluginConfig
     is_exempt_from_rate_limit: ClassVar[bool] = False
 

@@ -129,7 +129,7 @@ def _settings(texts: Sequence[str], count: int) -> Settings | None:
         return None
     from peerd import config_sources
     from peerd.config import PeerdConfig
-    from peerd.daemon.plugins import find_plugins, plugin_models
+    from peerd.plugins import find_plugins, plugin_models
 
     schema = config_sources.Schema(PeerdConfig, plugin_models(find_plugins()))
 

@@ -13,8 +13,8 @@ from peerd.cli.locations import standard_files
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_json, print_table, stdout
 from peerd.config import LoadedConfig, check_config, config_json_schema
-from peerd.daemon.plugins import find_plugins, plugin_models
 from peerd.errors import ConfigError, ExitCode
+from peerd.plugins import find_plugins, plugin_models
 
 app = typer.Typer(help="Check and show the configuration.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -169,7 +169,7 @@ def _identity(directory: Path, authority: Any) -> NodeId:
 
 def config_text(settings: dict[str, Any]) -> str:
     """A configuration file with these settings, everything else commented out. Raises `ConfigError` for a bad one."""
-    from peerd.daemon.plugins import find_plugins, plugin_models
+    from peerd.plugins import find_plugins, plugin_models
 
     models = plugin_models(find_plugins())
     _, problems = check_config(environment={}, flags=settings, plugin_models=models)

@@ -2,13 +2,13 @@
 
 Imported when the first request comes that is none of the probes (see `peerd.daemon.admin`): nothing else in a daemon
 may import it. Everything runs on the loop, between two events of the node, so a route sees a consistent state and needs
-no lock. A plugin adds routes below ``/v1`` through a static method ``router(service) -> APIRouter``.
+no lock. A plugin adds routes below ``/v1`` through its front (`peerd.front`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import FastAPI, Path as PathParameter, Response
 
@@ -18,6 +18,7 @@ from peerd.daemon import admin_view
 from peerd.daemon.admin_front import App, Front
 from peerd.daemon.admin_guard import RequestGuard, add_problem_handlers
 from peerd.daemon.admin_identity import identity_router
+from peerd.daemon.admin_plugins import plugin_routers
 from peerd.daemon.admin_subject import Subject
 from peerd.daemon.admin_survey import survey_router
 from peerd.errors import Bug, Unavailable
@@ -47,24 +48,10 @@ def api(daemon: Subject) -> FastAPI:
     _document_probes(app)
     app.include_router(identity_router(daemon), prefix=API_PREFIX, tags=["identity"])
     app.include_router(survey_router(daemon), prefix=API_PREFIX)
-    for name, plugin in sorted(daemon.node.plugins.items()):
-        router = getattr(plugin, "router", None)
-        if router is not None:
-            app.include_router(router(LivePlugin(daemon, name)), prefix=API_PREFIX, tags=[name])
+    data, operators = plugin_routers(daemon)
+    for name, router in (*data, *operators):
+        app.include_router(router, prefix=API_PREFIX, tags=[name])
     return app
-
-
-class LivePlugin:
-    """Stands for a plugin by name: after a failure the node replaces the instance, and routes must use the new one."""
-
-    def __init__(self, daemon: Subject, name: str) -> None:
-        self._daemon = daemon
-        self._name = name
-
-    def __getattr__(self, attribute: str) -> Any:
-        if self._name in self._daemon.disabled_plugins:
-            raise Unavailable(f"the plugin {self._name} is off after repeated failures; see the daemon's log")
-        return getattr(self._daemon.node.plugins[self._name], attribute)
 
 
 def _add_state_routes(app: FastAPI, daemon: Subject) -> None:

@@ -28,7 +28,6 @@ from peerd.daemon.loop_lag import LoopLag
 from peerd.daemon.loops import LoopName, run
 from peerd.daemon.node_settings import advertised, load_identity, node_settings, package_version
 from peerd.daemon.offload import OffloadPool
-from peerd.daemon.plugins import find_plugins, make_plugins
 from peerd.daemon.rate_limit import TokenBucket
 from peerd.daemon.resources import resource_snapshot, room_for
 from peerd.daemon.sockets import BACKLOG, listening_socket
@@ -39,6 +38,7 @@ from peerd.errors import ConfigError, ExitCode, Unavailable
 from peerd.ids import format_id
 from peerd.messages import PeerRef
 from peerd.node import Node
+from peerd.plugins import find_plugins, make_plugins
 from peerd.telemetry.metrics import RING_METRICS, PrometheusMetrics
 from peerd.telemetry.sinks import EventSink, FileSink, NullSink, StdoutSink, TcpSink
 from peerd.wire.handshake import LocalNode

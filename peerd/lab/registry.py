@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from peerd.errors import ConfigError
+from peerd.errors import ConfigError, nearest
 from peerd.lab.experiment import Experiment
 from peerd.lab.overlay import churn, clogs, failure, hops
-from peerd.sim.scenario import nearest
 
 EXPERIMENTS: Final[dict[str, Experiment]] = {
     experiment.name: experiment for module in (hops, churn, failure, clogs) for experiment in module.EXPERIMENTS

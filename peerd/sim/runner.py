@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from peerd.api import LookupResult, Plugin
-from peerd.errors import ConfigError, Unavailable
+from peerd.errors import ConfigError, Unavailable, nearest
 from peerd.ids import NodeId
+from peerd.plugins import load_front, plugin_factory
 from peerd.sim import scenario as actions
 from peerd.sim.checkers import BY_NAME, CONTINUOUS, Checker, CorrectDelivery
 from peerd.sim.churn import Churn, TraceChurn, read_trace
 from peerd.sim.fault_actions import Fault, inject
 from peerd.sim.network import State
-from peerd.sim.plugins import load_plugin, plugin_factory
 from peerd.sim.records import RecordSink
 from peerd.sim.report import CheckResult, LookupSummary, PhaseSummary, RepairSummary, ScenarioReport
 from peerd.sim.rng import random_id
@@ -314,9 +314,10 @@ class Runner:
         self.report.checks.append(CheckResult(name, self.simulation.now, True))
 
     def _call(self, action: actions.Call) -> None:
-        hook = getattr(load_plugin(action.protocol), "scenario_action", None)
-        if hook is None:
-            raise ConfigError("this plugin has no scenario actions", key=f"protocols.{action.protocol}")
+        known = load_front(action.protocol).scenario_actions()
+        if action.action not in known:
+            hint = nearest(action.action, list(known))
+            raise ConfigError(f"no scenario action {action.action!r}{hint}", key=f"protocols.{action.protocol}")
         live = self.simulation.live_nodes()
         chosen = self._place(action.node) if action.node is not None else self._rng.choice(live)
         for place in live if action.every else [chosen]:
@@ -325,7 +326,7 @@ class Runner:
                 entry = {"at_s": self.simulation.now, "protocol": action.protocol, "action": action.action}
                 self.report.calls.append({**entry, "node": index, **values})
 
-            hook(action.action, place.node, dict(action.arguments), report)
+            known[action.action](place, dict(action.arguments), report)
 
 
 def _bind(function: Callable[..., None], *arguments: Any) -> Callable[[], None]:

@@ -7,14 +7,13 @@ scenario (who is killed, which keys are looked up) comes from the seed.
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from peerd.errors import ConfigError
+from peerd.errors import ConfigError, nearest
 from peerd.overlay.config import OverlayConfig
 from peerd.services.groups.config import GroupsConfig
 from peerd.services.records.config import RecordsConfig
@@ -229,12 +228,6 @@ class Scenario(Table):
         default={}, description="Plugins to load, by name, each with its configuration table."
     )
     phases: tuple[Phase, ...] = Field(default=(), description="What happens, one after another.")
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """``, did you mean "..."?`` or nothing."""
-    close = difflib.get_close_matches(name, known, 1)
-    return f', did you mean "{close[0]}"?' if close else f"; known: {', '.join(sorted(known))}"
 
 
 def load_scenario(path: Path) -> Scenario:

@@ -9,10 +9,10 @@ from peerd.api import Host, SwapCallbacks, Value, value_size_bytes
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from peerd.telemetry.schema import RoundFinished
 from protocols.aggregation.answer import Answer, Progress, value_of
 from protocols.aggregation.collector import NAMED_MISSING_MAX, Candidate, Collector, Missing
 from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.events import RoundFinished
 from protocols.aggregation.exchange import Aggregate, decode_value, result_tag
 from protocols.aggregation.messages import NodeState, ResultReady, RoundStatus, WhyMissing
 from protocols.aggregation.partial import Partial, Report

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from peerd.client import AggregateAnswer, GroupedValue
-from protocols.aggregation.demo.cli import is_same, messages_sent
+from protocols.aggregation.front.demo.cli import is_same, messages_sent
 from tests.support.interrupts import take_interrupts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]

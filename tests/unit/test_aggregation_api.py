@@ -16,8 +16,8 @@ from hypothesis import given, strategies as st
 from peerd.admin_models import AggregateAnswer, AggregateProgress, ExtractionReport, GroupedValue
 from peerd.client import Client, RequestRefused
 from peerd.errors import Unavailable
-from protocols.aggregation import api
 from protocols.aggregation.answer import Progress
+from protocols.aggregation.front import http as api
 from protocols.aggregation.partial import Report
 from tests.support.fake_aggregation import ANSWER, PROGRESS, Call, FakeAggregation, answer_at_once
 from tests.support.fake_daemon import FakeDaemon

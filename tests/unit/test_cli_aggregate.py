@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-import protocols.aggregation.cli
+import protocols.aggregation.front.commands
 from peerd.cli.main import main
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.functions import GroupedAnswer
@@ -38,7 +38,7 @@ class Asked:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     found = Asked()
-    monkeypatch.setattr(protocols.aggregation.cli, "Client", lambda address: found.daemon.client())
+    monkeypatch.setattr(protocols.aggregation.front.commands, "Client", lambda address: found.daemon.client())
     return found
 
 

@@ -252,14 +252,16 @@ def test_a_command_imports_only_what_it_needs() -> None:
 
 def test_the_daemon_imports_nothing_of_the_command_line() -> None:
     code = "from peerd.cli.run import _import_structlog; _import_structlog()\nimport peerd.daemon.service"
-    loaded = modules_after(f"import peerd.cli.main\n{code}\nimport peerd.daemon.admin_api, protocols.aggregation.api")
+    loaded = modules_after(
+        f"import peerd.cli.main\n{code}\nimport peerd.daemon.admin_api, protocols.aggregation.front.http"
+    )
     assert "fastapi" in loaded and "structlog" in loaded
     assert not loaded & {"typer", "rich", "httpx", "peerd.client", "pyspark"}
 
 
 def test_a_daemon_that_is_only_probed_does_not_load_the_admin_api() -> None:
     code = "from peerd.cli.run import _import_structlog; _import_structlog()\nimport peerd.daemon.service"
-    find = "import peerd.daemon.plugins; peerd.daemon.plugins.find_plugins()"
+    find = "import peerd.plugins; peerd.plugins.find_plugins()"
     loaded = modules_after(
         f"import peerd.cli.main\n{code}\n{find}\nimport peerd.daemon.admin, peerd.daemon.admin_front"
     )

@@ -30,8 +30,8 @@ from peerd.cli.output import number, print_table, printable, seconds, size, stdo
 from peerd.client import AggregateAnswer, AggregateProgress, GroupedValue
 from peerd.cluster.local import Forming, LocalCluster
 from peerd.errors import Bug, ExitCode, Unavailable
-from protocols.aggregation.cli import progress_line
 from protocols.aggregation.extraction import FileSelection, Share
+from protocols.aggregation.front.commands import progress_line
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.reference import plain
 

@@ -1,0 +1,42 @@
+"""The front of aggregation: what it adds to HTTP API, client, command line, simulator and pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from peerd.front import Command, Front, ScenarioAction
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+
+class AggregationFront(Front):
+    """Each piece is in a module of its own beside this one."""
+
+    name = "aggregation"
+
+    def router(self, service: Any) -> APIRouter:
+        from protocols.aggregation.front.http import router
+
+        return router(service)
+
+    def commands(self) -> Mapping[str, Callable[[], Command]]:
+        return {"aggregate": _aggregate, "demo": _demo}
+
+    def scenario_actions(self) -> Mapping[str, ScenarioAction]:
+        from protocols.aggregation.front.scenario import ask, give_numbers
+
+        return {"numbers": give_numbers, "aggregate": ask}
+
+
+def _aggregate() -> Command:
+    from protocols.aggregation.front.commands import aggregate
+
+    return aggregate
+
+
+def _demo() -> Command:
+    from protocols.aggregation.front.demo.cli import demo
+
+    return demo
