@@ -1,6 +1,7 @@
 # Every target works on a clean checkout: it makes .venv, installs what it needs there, and runs.
 #
 #   make test PYTEST_ARGS="-k ring -x"     make demo DEMO_ARGS="--input ~/logs"
+#   make test PARALLEL=     one test after the other
 #   make PYTHON=/opt/python3.12/bin/python3 test     use that Python instead of looking for one
 #   make UV= test                                    use venv and pip although uv is installed
 
@@ -13,6 +14,7 @@ PYTHON ?=
 UV ?= $(shell command -v uv 2>/dev/null)
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+PARALLEL ?= -n logical --dist loadgroup
 BENCH_ARGS ?=
 LAB_ARGS ?=
 
@@ -39,10 +41,10 @@ demo: ready-spark
 	@$(BIN)/peerd demo $(DEMO_ARGS)
 
 test: ready-spark
-	@$(BIN)/pytest $(PYTEST_ARGS)
+	@$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
 
 test-long: ready-spark
-	@HYPOTHESIS_PROFILE=deep $(BIN)/pytest --long $(PYTEST_ARGS)
+	@HYPOTHESIS_PROFILE=deep $(BIN)/pytest --long $(PARALLEL) $(PYTEST_ARGS)
 
 lint: ready
 	@$(BIN)/ruff check .

@@ -19,6 +19,7 @@ PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
 FAST_EXAMPLES = 50
 DEEP_EXAMPLES = 2_000
 LONG_TIMEOUT_S = 1_800
+SERIAL_FOLDERS = {"cluster", "pipeline"}
 
 # No deadline and no "too slow": the build machine is shared, and pytest's own time-out stays in force.
 _PATIENT = (HealthCheck.too_slow,)
@@ -63,7 +64,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out long tests unless asked; give whatever may be slow on purpose a longer time-out."""
+    """Leave out long tests unless asked; give whatever may be slow on purpose a longer time-out.
+
+    With several workers (``-n 2 --dist loadgroup``) the tests of real processes run one after the other, in one of
+    them: they are the ones that a busy machine disturbs. Spark's share one session.
+    """
     if not config.getoption("--long"):
         long = [item for item in items if item.get_closest_marker("long")]
         items[:] = [item for item in items if not item.get_closest_marker("long")]
@@ -72,3 +77,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if (PROFILE == "deep" or item.get_closest_marker("long")) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
+        folder = item.path.parent.name
+        if folder in SERIAL_FOLDERS:
+            item.add_marker(pytest.mark.xdist_group(folder))
