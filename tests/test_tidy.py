@@ -58,6 +58,7 @@ LAYERS = {
     "peerd.sim": "sim",
     "peerd.pipeline": "pipeline",
     "peerd.lab": "lab",
+    "peerd.testing": "testing",
     "peerd.cli": "cli",
     "peerd.__main__": "cli",
 }
@@ -85,6 +86,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": {"pipeline"},  # and the two modules below, nothing else of ours
     "cluster": _HOST | {"client", "daemon", "cluster"},
     "lab": _HOST | {"client", "daemon", "sim", "pipeline", "lab"},
+    "testing": _HOST | {"client", "daemon", "sim", "testing"},
     "cli": _HOST | {"client", "cluster", "daemon", "sim", "pipeline", "lab", "cli"},
 }
 PIPELINE_MAY_IMPORT = ("peerd.telemetry.schema", "peerd.errors")

@@ -16,7 +16,7 @@ from peerd.config import LoadedConfig, load_config
 from peerd.daemon.authority import ClusterAuthority, create_node_files
 from peerd.daemon.service import Daemon
 from peerd.ids import NodeId
-from tests.support.simulation import ring
+from peerd.testing.simulation import ring
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -10,6 +10,7 @@ from peerd.ids import NodeId
 from peerd.sim.network import NetworkConfig
 from peerd.sim.records import RecordSink
 from peerd.sim.simulation import Simulation
+from peerd.testing.simulation import ring
 from protocols.aggregation.answer import Answer, Progress
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import Extractor
@@ -19,7 +20,6 @@ from protocols.aggregation.partial import Report
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import RoundListener
-from tests.support.simulation import ring
 
 SUM = Query("sum", field="value", files="**/*")
 
