@@ -128,19 +128,20 @@ def load_front(name: str) -> Front:
 def gather(
     fronts: Mapping[str, Front],
     what: str,
-    pieces: Callable[[Front], Mapping[str, T]],
+    pieces: Callable[[Front], Iterable[tuple[str, T]]],
     taken: Iterable[str] = (),
     usable: Callable[[str, str], str | None] = lambda plugin, name: None,
 ) -> dict[str, T]:
     """One kind of piece of all fronts by its name, in the order of the fronts.
 
-    ``taken`` are the core's names; ``usable`` says what is wrong with a name of a plugin's. Raises `ConfigError` when
+    ``pieces`` gives names and pieces; ``taken`` are the core's names; ``usable`` says what is wrong with a plugin's
+    name for a piece. Raises `ConfigError` when
     two pieces have one name, naming both owners.
     """
     owners = dict.fromkeys(taken, "peerd itself")
     found: dict[str, T] = {}
     for plugin, front in fronts.items():
-        for name, piece in pieces(front).items():
+        for name, piece in pieces(front):
             if name in owners:
                 raise ConfigError(f"it brings the {what} {name!r}, which {owners[name]} has", key=_key(plugin))
             if (problem := usable(plugin, name)) is not None:

@@ -126,7 +126,7 @@ def plugin_commands() -> dict[str, Callable[[], Command]]:
     from peerd.plugins import gather, usable_fronts
 
     fronts = usable_fronts(lambda error: print(f"peerd: warning: {error}", file=sys.stderr))
-    return gather(fronts, "command", lambda front: front.commands(), taken=(*COMMANDS, *GROUPS, RUN))
+    return gather(fronts, "command", lambda front: front.commands().items(), taken=(*COMMANDS, *GROUPS, RUN))
 
 
 def _add_plugin_command(app: typer.Typer, name: str, command: Command) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from peerd.front import Command, Front, ScenarioAction
+from peerd.front import Command, Front, ScenarioAction, SparkTable
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -28,6 +28,11 @@ class AggregationFront(Front):
         from protocols.aggregation.front.scenario import ask, give_numbers
 
         return {"numbers": give_numbers, "aggregate": ask}
+
+    def tables(self) -> Sequence[SparkTable]:
+        from protocols.aggregation.front.tables import TABLES
+
+        return TABLES
 
 
 def _aggregate() -> Command:
