@@ -128,25 +128,30 @@ def load_front(name: str) -> Front:
 def gather(
     fronts: Mapping[str, Front],
     what: str,
-    pieces: Callable[[Front], Mapping[str, T]],
+    pieces: Callable[[Front], Iterable[tuple[str, T]]],
     taken: Iterable[str] = (),
     usable: Callable[[str, str], str | None] = lambda plugin, name: None,
+    warn: Callable[[ConfigError], None] | None = None,
 ) -> dict[str, T]:
     """One kind of piece of all fronts by its name, in the order of the fronts.
 
-    ``taken`` are the core's names; ``usable`` says what is wrong with a name of a plugin's. Raises `ConfigError` when
-    two pieces have one name, naming both owners.
+    ``pieces`` gives names and pieces; ``taken`` are the core's names; ``usable`` says what is wrong with a plugin's
+    name for a piece. Raises `ConfigError`, naming both owners, when two pieces have one name; with ``warn``, that is
+    told the error and the later piece is left out.
     """
     owners = dict.fromkeys(taken, "peerd itself")
     found: dict[str, T] = {}
     for plugin, front in fronts.items():
-        for name, piece in pieces(front).items():
-            if name in owners:
-                raise ConfigError(f"it brings the {what} {name!r}, which {owners[name]} has", key=_key(plugin))
-            if (problem := usable(plugin, name)) is not None:
-                raise ConfigError(f"it brings the {what} {name!r}: {problem}", key=_key(plugin))
-            owners[name] = f"the plugin {plugin}"
-            found[name] = piece
+        for name, piece in pieces(front):
+            problem = f"{owners[name]} has it" if name in owners else usable(plugin, name)
+            if problem is None:
+                owners[name] = f"the plugin {plugin}"
+                found[name] = piece
+                continue
+            error = ConfigError(f"its {what} {name!r} cannot be used: {problem}", key=_key(plugin))
+            if warn is None:
+                raise error
+            warn(error)
     return found
 
 

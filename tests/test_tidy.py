@@ -83,13 +83,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"base", "config", "plugins", "client"},
     "daemon": _HOST | {"daemon"},
     "sim": _HOST | {"sim"},
-    "pipeline": {"pipeline"},  # and the two modules below, nothing else of ours
+    "pipeline": {"pipeline"},  # and the modules below, nothing else of ours
     "cluster": _HOST | {"client", "daemon", "cluster"},
     "lab": _HOST | {"client", "daemon", "sim", "pipeline", "lab"},
     "testing": _HOST | {"client", "daemon", "sim", "testing"},
     "cli": _HOST | {"client", "cluster", "daemon", "sim", "pipeline", "lab", "cli"},
 }
-PIPELINE_MAY_IMPORT = ("peerd.telemetry.schema", "peerd.errors")
+PIPELINE_MAY_IMPORT = ("peerd.telemetry.schema", "peerd.errors", "peerd.front")
 PLUGIN_MAY_IMPORT = (
     "peerd.api",
     "peerd.ids",

@@ -11,7 +11,7 @@ from typing import Any, Final
 import typer
 from typer.main import get_command
 
-from peerd.errors import ExitCode
+from peerd.errors import ConfigError, ExitCode
 from peerd.front import Command
 
 PROGRAM: Final = "peerd"
@@ -61,7 +61,7 @@ def run_command(arguments: Sequence[str]) -> int:
 def build_app(wanted: str = "") -> typer.Typer:
     """The application with the one command ``wanted``, or with all of them when it is not a known one.
 
-    Built-in commands do not look at plugins. Raises what `plugin_commands` raises.
+    Built-in commands do not look at plugins.
     """
     app = typer.Typer(
         name=PROGRAM,
@@ -120,13 +120,16 @@ def _run(context: typer.Context) -> None:
 def plugin_commands() -> dict[str, Callable[[], Command]]:
     """The commands of installed plugins by name, each with what imports it.
 
-    A plugin that cannot be loaded is told of on standard error, and costs only its own commands. Raises `ConfigError`
-    when two commands have one name, or one has a built-in command's.
+    A plugin that cannot be loaded, or whose command has a name that is taken, is told of on standard error, and costs
+    only its own commands.
     """
     from peerd.plugins import gather, usable_fronts
 
-    fronts = usable_fronts(lambda error: print(f"peerd: warning: {error}", file=sys.stderr))
-    return gather(fronts, "command", lambda front: front.commands(), taken=(*COMMANDS, *GROUPS, RUN))
+    def warn(error: ConfigError) -> None:
+        print(f"peerd: warning: {error}", file=sys.stderr)
+
+    taken = (*COMMANDS, *GROUPS, RUN)
+    return gather(usable_fronts(warn), "command", lambda front: front.commands().items(), taken, warn=warn)
 
 
 def _add_plugin_command(app: typer.Typer, name: str, command: Command) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peerd.front import Command, Front, ScenarioAction
+from peerd.front import Command, Front, NodeOption, ScenarioAction, SparkTable
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -24,10 +25,30 @@ class AggregationFront(Front):
     def commands(self) -> Mapping[str, Callable[[], Command]]:
         return {"aggregate": _aggregate, "demo": _demo}
 
+    def init_options(self) -> Sequence[NodeOption]:
+        return (NodeOption("--data", "DIR", "Folder whose files aggregates read. Default: none.", _data_root),)
+
+    def cluster_options(self) -> Sequence[NodeOption]:
+        help = "Folder whose files aggregates read; each daemon reads a part of them. Default: none."
+        return (NodeOption("--data", "DIR", help, _shared_data_root),)
+
     def scenario_actions(self) -> Mapping[str, ScenarioAction]:
         from protocols.aggregation.front.scenario import ask, give_numbers
 
         return {"numbers": give_numbers, "aggregate": ask}
+
+    def tables(self) -> Sequence[SparkTable]:
+        from protocols.aggregation.front.tables import TABLES
+
+        return TABLES
+
+
+def _data_root(text: str) -> dict[str, object]:
+    return {"data_root": str(Path(text).expanduser().absolute())}
+
+
+def _shared_data_root(text: str) -> dict[str, object]:
+    return {**_data_root(text), "share": "{k}/{n}"}
 
 
 def _aggregate() -> Command:
