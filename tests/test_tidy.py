@@ -45,6 +45,7 @@ LAYERS = {
     "peerd.plugins": "plugins",
     "peerd.overlay": "overlay",
     "peerd.swap": "swap",
+    "peerd.lib": "lib",
     "peerd.services": "services",
     "peerd.node": "node",
     "peerd.node_host": "node",
@@ -52,7 +53,9 @@ LAYERS = {
     "peerd.config_sources": "config",
     "peerd.telemetry": "telemetry",
     "peerd.admin_models": "base",
+    "peerd.stream_models": "base",
     "peerd.client": "client",
+    "peerd.client_streams": "client",
     "peerd.cluster": "cluster",
     "peerd.daemon": "daemon",
     "peerd.sim": "sim",
@@ -64,7 +67,7 @@ LAYERS = {
 }
 _KERNEL = {"base", "messages", "wire", "api"}
 _SEAM = _KERNEL | {"driver"}
-_NODE = _SEAM | {"overlay", "swap", "services", "node"}
+_NODE = _SEAM | {"lib", "overlay", "swap", "services", "node"}
 _HOST = _NODE | {"config", "telemetry", "front", "plugins"}
 MAY_IMPORT: dict[str, set[str]] = {
     "base": {"base"},
@@ -74,7 +77,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "driver": _SEAM,
     "overlay": _SEAM | {"overlay"},
     "swap": _SEAM | {"swap"},
-    "services": _KERNEL | {"services"},
+    "lib": _KERNEL | {"lib"},
+    "services": _KERNEL | {"lib", "services"},
     "node": _NODE,
     "config": _NODE | {"config"},
     "front": {"base"},  # and, for type checkers only, whatever a piece of a front is made of
@@ -98,10 +102,12 @@ PLUGIN_MAY_IMPORT = (
     "peerd.limits",
     "peerd.quantities",
     "peerd.telemetry.schema",
+    "peerd.lib",
 )
 PLUGIN_FRONT_MAY_IMPORT = (
     *PLUGIN_MAY_IMPORT,
     *("peerd.front", "peerd.admin_models", "peerd.client", "peerd.cli", "peerd.cluster"),
+    *("peerd.daemon.streaming", "peerd.daemon.ingest", "peerd.stream_models"),
     *("peerd.sim", "peerd.lab", "peerd.pipeline"),
 )
 TYPES_ONLY = "peerd/front.py"
@@ -112,7 +118,7 @@ SANS_IO = (
     *("peerd/ids.py", "peerd/errors.py", "peerd/limits.py", "peerd/quantities.py"),
     *("peerd/messages.py", "peerd/wire_types.py"),
     *("peerd/api.py", "peerd/api_services.py", "peerd/driver.py", "peerd/node.py", "peerd/node_host.py"),
-    *("peerd/wire/", "peerd/overlay/", "peerd/swap/", "peerd/services/", "protocols/"),
+    *("peerd/wire/", "peerd/lib/", "peerd/overlay/", "peerd/swap/", "peerd/services/", "protocols/"),
 )
 PLUGIN_FRONT = re.compile(r"protocols/\w+/front/")
 """The part of a plugin that talks to people and tools: it runs beside the protocol, never in it."""

@@ -21,6 +21,7 @@ import uvicorn
 from peerd.config import is_loopback, split_address
 from peerd.daemon.admin_front import App, Front, Receive, Scope, Send
 from peerd.daemon.admin_subject import Subject
+from peerd.daemon.http_connection import MESSAGE_BYTES_MAX, WEBSOCKETS, HttpConnection
 from peerd.daemon.sockets import listening_socket
 from peerd.daemon.tasks import spawn
 from peerd.errors import ConfigError
@@ -68,8 +69,10 @@ class AdminServer:
         self._inode = path.stat().st_ino
         config = uvicorn.Config(
             app,
-            http="h11",
-            ws="none",
+            http=HttpConnection,
+            ws=WEBSOCKETS,
+            ws_max_size=MESSAGE_BYTES_MAX,
+            ws_per_message_deflate=False,
             lifespan="off",
             log_config=None,
             proxy_headers=False,

@@ -15,6 +15,7 @@ from fastapi import FastAPI, Path as PathParameter, Response
 from peerd.admin_models import API_PREFIX, ROUTE_KEY_LENGTH_MAX, Health, Peers, Ring, Route, Settings, Status
 from peerd.api import LookupResult
 from peerd.daemon import admin_view
+from peerd.daemon.admin_events import events_router
 from peerd.daemon.admin_front import App, Front
 from peerd.daemon.admin_guard import RequestGuard, add_problem_handlers
 from peerd.daemon.admin_identity import identity_router
@@ -48,6 +49,7 @@ def api(daemon: Subject) -> FastAPI:
     _document_probes(app)
     app.include_router(identity_router(daemon), prefix=API_PREFIX, tags=["identity"])
     app.include_router(survey_router(daemon), prefix=API_PREFIX)
+    app.include_router(events_router(daemon), prefix=API_PREFIX)
     data, operators = plugin_routers(daemon)
     for name, router in (*data, *operators):
         app.include_router(router, prefix=API_PREFIX, tags=[name])

@@ -45,14 +45,17 @@ class Front:
         self._daemon = daemon
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] in ("http", "websocket"):
             host = next((value for name, value in scope["headers"] if name == b"host"), b"")
             if scope.get("client") is not None and not is_local_host(host.decode("latin-1")):
+                if scope["type"] == "websocket":
+                    await send({"type": "websocket.close"})  # before it was accepted: a refusal
+                    return
                 await refuse(send, HTTPStatus.MISDIRECTED_REQUEST, "use 127.0.0.1 or localhost as the host name")
                 return
-            if scope["method"] == "GET" and (answer := self._probe(scope)) is not None:
-                await respond(send, *answer)
-                return
+        if scope["type"] == "http" and scope["method"] == "GET" and (answer := self._probe(scope)) is not None:
+            await respond(send, *answer)
+            return
         await self.app(scope, receive, send)
 
     def _probe(self, scope: Scope) -> tuple[HTTPStatus, bytes, dict[str, str]] | None:

@@ -1,11 +1,13 @@
 """What every request of the admin API passes before a route sees it, and how errors look.
 
-A request body above its cap is refused while it arrives.
+A request body above its cap is refused while it arrives. A body of JSON lines may be of any length where the route
+takes it line by line (`peerd.daemon.ingest`), and only there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -14,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from peerd.admin_models import PROBLEM_TYPE, Problem
+from peerd.admin_models import PROBLEM_TYPE, STREAM_TYPE, Problem
 from peerd.daemon.admin_front import App, Receive, Scope, Send, refuse
 from peerd.errors import Unavailable
 from peerd.limits import KIB
@@ -22,6 +24,15 @@ from peerd.limits import KIB
 REQUEST_BODY_BYTES_MAX: Final = 64 * KIB
 RETRY_AFTER_S: Final = 1
 NOT_READY_TITLE: Final = "Unavailable"
+BODY_LIMIT: Final = "peerd.body_limit"
+"""Key of the ASGI scope: the request's `BodyLimit`."""
+
+
+@dataclass(slots=True)
+class BodyLimit:
+    """How many bytes a request's body may have; a route that bounds it in another way sets ``None``."""
+
+    bytes_max: int | None
 
 
 class RequestGuard:
@@ -35,20 +46,23 @@ class RequestGuard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if not length.isdigit() or len(length) > 12 or int(length) > self.body_bytes_max:
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length", b"0")
+        is_lines = headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == STREAM_TYPE.encode()
+        if not length.isdigit() or (not is_lines and (len(length) > 12 or int(length) > self.body_bytes_max)):
             await refuse(send, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_large())
             return
         await self._run_bounded(scope, receive, send)
 
     async def _run_bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        received = 0
+        limit, received = BodyLimit(self.body_bytes_max), 0
+        scope[BODY_LIMIT] = limit
 
         async def bounded_receive() -> MutableMapping[str, Any]:
             nonlocal received
             event = await receive()
             received += len(event.get("body", b""))
-            if received > self.body_bytes_max:  # whoever reads the body lets this one exception through
+            if limit.bytes_max is not None and received > limit.bytes_max:  # whoever reads the body lets it through
                 raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_large())
             return event
 

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from peerd.config import LoadedConfig
+from peerd.daemon.event_feed import Record
 from peerd.daemon.identity_keeper import IdentityKeeper
 from peerd.ids import NodeId
+from peerd.lib.feed import Feed
 from peerd.node import Node
 
 
@@ -47,6 +49,10 @@ class Subject(Protocol):
 
     @property
     def uptime_s(self) -> float: ...
+    @property
+    def events(self) -> Feed[Record]:
+        """The newest events."""
+
     @property
     def identity(self) -> IdentityKeeper | None:
         """``None`` without TLS."""

@@ -18,6 +18,7 @@ from peerd.config import TCP_SINK, LoadedConfig, TelemetryConfig, split_address
 from peerd.daemon.driver import AsyncioDriver
 from peerd.daemon.durable_files import write_atomically
 from peerd.daemon.enrolment import Enrolment
+from peerd.daemon.event_feed import EventFeed, Record
 from peerd.daemon.identity_keeper import IdentityKeeper, make_issuer
 from peerd.daemon.identity_telemetry import IDENTITY_METRICS, IdentityTelemetry
 from peerd.daemon.link_settings import LinkContext, LinkSettings, monotonic_s
@@ -36,6 +37,7 @@ from peerd.daemon.systemd import ServiceManager
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.errors import ConfigError, ExitCode, Unavailable
 from peerd.ids import format_id
+from peerd.lib.feed import Feed
 from peerd.messages import PeerRef
 from peerd.node import Node
 from peerd.plugins import find_plugins, make_plugins
@@ -78,6 +80,8 @@ class Daemon:
     driver: AsyncioDriver
     peer: PeerRef
     identity: IdentityKeeper | None
+    events: Feed[Record]
+    """The newest events, for whoever follows them."""
 
     def __init__(
         self,
@@ -196,6 +200,7 @@ class Daemon:
         self._manager.notify("STOPPING=1", f"STATUS={reason}")
         await cancel_and_wait(self._tasks)
         if self._admin is not None:
+            self.events.end("daemon stopping")
             await self._admin.stop()
             self._admin = None
         if self._drain is not None:  # what it has not done in time, `_leave` does
@@ -293,8 +298,10 @@ class Daemon:
         return make_plugins(find_plugins(), self.config.protocols)
 
     def _open_sink(self, epoch: int) -> EventSink:
-        sink = open_sink(self.config.telemetry, self.peer, epoch) if self._sink is None else self._sink
-        self._ending.append(lambda: asyncio.to_thread(sink.close))
+        inner = open_sink(self.config.telemetry, self.peer, epoch) if self._sink is None else self._sink
+        sink = EventFeed(inner, self.peer.id, epoch)
+        self.events = sink.feed
+        self._ending.append(lambda: asyncio.to_thread(inner.close))
         return sink
 
     def _serve(self, state: StateDirectory) -> None:

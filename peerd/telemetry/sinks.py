@@ -203,7 +203,7 @@ class QueuedSink:
         """First what was dropped since the last line, then the next records."""
         with self._dropped_lock:
             dropped, self._dropped = self._dropped, {}
-        self._batch = [self._tell(first, count) for first, count in dropped.values()]
+        self._batch = [encode_record(dropped_record(first, count)) for first, count in dropped.values()]
         batch_bytes = 0
         while self._queue and batch_bytes < BATCH_BYTES_MAX:
             record = self._queue.popleft()
@@ -224,11 +224,12 @@ class QueuedSink:
             self._refused_kinds.add(kind)
             _log.error("sink.record_refused", error=str(error))
 
-    @staticmethod
-    def _tell(first: dict[str, object], count: int) -> bytes:
-        stamps = {name: _sayable(first.get(name)) for name in COMMON_FIELDS}
-        event = RecordsDropped(records=count)
-        return encode_record({**stamps, "event": event.KIND, **event.model_dump()})
+
+def dropped_record(first: dict[str, object], count: int) -> dict[str, object]:
+    """What stands for ``count`` records that cannot be written, ``first`` among them."""
+    stamps = {name: _sayable(first.get(name)) for name in COMMON_FIELDS}
+    event = RecordsDropped(records=count)
+    return {**stamps, "event": event.KIND, **event.model_dump()}
 
 
 def _sayable(value: object) -> object:

@@ -15,9 +15,11 @@ from peerd.api import LeafSet, LookupResult, Plugin, RoutedHop
 from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
 from peerd.daemon.admin_api import admin_app
+from peerd.daemon.event_feed import Record
 from peerd.daemon.identity_keeper import IdentityKeeper
 from peerd.daemon.tasks import spawn
 from peerd.ids import NodeId
+from peerd.lib.feed import Feed
 from peerd.messages import PeerRef
 from peerd.node import Node
 from peerd.overlay.config import OverlayConfig
@@ -148,6 +150,7 @@ class FakeDaemon:
     loaded: LoadedConfig = field(default_factory=lambda: load_config(environment={}, sets=["node.cluster=blue"]))
 
     def __post_init__(self) -> None:
+        self.events: Feed[Record] = Feed("fake.1")
         self.overlay = FakeOverlay()
         self.host = FakeHost()
         self.links = FakeLinks()

@@ -31,17 +31,18 @@ class Poker(Plugin):
 
     @handles(Poke)
     def on_poke(self, poke: Poke, source: PeerRef) -> Poke:
-        self.host.send(source, poke)
-        self.host.set_timer("again", 1.0, source)
+        if poke.number > 0:
+            self.host.send(source, Poke(0))
+            self.host.set_timer("again", 1.0, (source, poke.number))
         return Poke(poke.number + 1)
 
     @on_timer("again")
-    def again(self, source: PeerRef) -> None:
-        self.host.send(source, Poke(0))
+    def again(self, payload: tuple[PeerRef, int]) -> None:
+        self.host.send(payload[0], Poke(0))
 
     def poke_all(self, names: set[str]) -> None:
-        for name in names:
-            self.host.route(NodeId(int.from_bytes(name.encode().ljust(16), "big")), Poke(1))
+        for number, name in enumerate(names, start=1):
+            self.host.route(NodeId(int.from_bytes(name.encode().ljust(16), "big")), Poke(number))
 
 
 def hash_ordered(seed: int) -> Simulation:
@@ -81,12 +82,12 @@ def test_the_fake_host_has_every_word_of_host() -> None:
 def test_the_fake_host_plays_the_world_and_notes_what_the_plugin_did() -> None:
     host = FakeHost(1, Poker())
     assert host.deliver(Poke(6), peer(2)) == Poke(7)
-    assert host.take_sent() == [(peer(2), Poke(6))]
-    host.fire("again", peer(2))
+    assert host.take_sent() == [(peer(2), Poke(0))]
+    host.fire("again", (peer(2), 6))
     assert host.now() == 1.0
     assert host.take_sent() == [(peer(2), Poke(0))]
     assert [each.partition("(")[0] for each in host.transcript()] == ["send", "set_timer", "send"]
-    assert host.transcript()[0] == f"send(peer={peer(2)}, message=Poke(number=6))"
+    assert host.transcript()[0] == f"send(peer={peer(2)}, message=Poke(number=0))"
 
 
 def test_what_the_fake_host_was_asked_is_answered_by_the_test() -> None:

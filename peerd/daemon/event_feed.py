@@ -1,0 +1,54 @@
+"""The daemon's own events as a feed: the newest are held, so that whoever follows them may hang up and come back.
+
+It stands in front of the event log and costs one append an event; lines are made only for a client that reads.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from peerd.errors import Bug
+from peerd.ids import NodeId, format_id
+from peerd.lib.feed import Feed
+from peerd.limits import KIB, MIB
+from peerd.telemetry.sinks import EventSink, dropped_record, encode_record
+
+EVENTS_HELD_MAX: Final = 1000
+EVENTS_HELD_BYTES_MAX: Final = MIB
+FOLLOWERS_MAX: Final = 16
+RECORD_BYTES_MAX: Final = 64 * KIB
+"""What a record is counted as at most; its texts are bounded by the schema."""
+RECORD_BYTES: Final = 300
+"""What a record takes as JSON besides its texts, roughly: made exact, it would cost more than the record."""
+
+Record = dict[str, object]
+
+
+class EventFeed:
+    """An event sink that hands everything on to another one, and holds the newest records."""
+
+    def __init__(self, sink: EventSink, node: NodeId, boot_epoch: int) -> None:
+        epoch = f"{format_id(node)[:8]}.{boot_epoch}"  # a client that asks another node, or after a restart, is told
+        self.feed: Feed[Record] = Feed(
+            epoch, items_max=EVENTS_HELD_MAX, bytes_max=EVENTS_HELD_BYTES_MAX, readers_max=FOLLOWERS_MAX
+        )
+        self._sink = sink
+
+    def write(self, record: Record) -> None:
+        """Never blocks: no reader of this feed may ask to."""
+        self._sink.write(record)
+        if self.feed.ended is None:
+            texts = sum(len(value) for value in record.values() if type(value) is str)
+            self.feed.push(record, min(RECORD_BYTES + texts, RECORD_BYTES_MAX))
+
+    def close(self) -> None:
+        """Close the other one."""
+        self._sink.close()
+
+
+def encode_event(record: Record) -> bytes:
+    """The same JSON as in the event log. What JSON cannot say is told as ``sink.dropped``, as it is there."""
+    try:
+        return encode_record(record).rstrip(b"\n")
+    except Bug:
+        return encode_record(dropped_record(record, 1)).rstrip(b"\n")

@@ -1,0 +1,347 @@
+"""A feed: numbered items for readers that may be slow, may hang up, and may come back.
+
+A producer pushes; each reader takes at its own pace. The feed holds the newest items within two bounds, so that a
+reader that was away goes on where it stopped as long as those items are still held. What a reader misses is never
+silent: it finds a mark that says which numbers are gone and why.
+
+The numbers of a feed begin at 1 and have no holes. They mean something only together with the feed's *epoch*, a text
+that is never used again: after a restart a reader's old position has another epoch, and is answered with a gap instead
+of the wrong items. Everything here is synchronous; who waits for items is told by a callback.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Generic, Literal, TypeVar
+
+from peerd.errors import Bug, Unavailable
+from peerd.limits import MIB
+
+ITEMS_MAX: Final = 1000
+BYTES_MAX: Final = MIB
+READERS_MAX: Final = 32
+"""Readers of one feed at a time, unless it says otherwise."""
+EPOCH_LENGTH_MAX: Final = 64
+POSITION_LENGTH_MAX: Final = EPOCH_LENGTH_MAX + 20
+"""An epoch, a dash, and the digits of a number."""
+TOO_SLOW: Final = "too slow"
+"""Why a reader with `Policy.DISCONNECT` was ended."""
+
+_EPOCH: Final = re.compile(rf"[A-Za-z0-9.]{{1,{EPOCH_LENGTH_MAX}}}")
+_POSITION: Final = re.compile(rf"({_EPOCH.pattern})-([0-9]{{1,18}})")
+
+T = TypeVar("T")
+
+
+class Policy(StrEnum):
+    """What happens when the feed is full and a reader has not taken the oldest item yet."""
+
+    BLOCK = "block"
+    """The producer may not push until the reader has taken it."""
+    DROP_OLDEST = "drop_oldest"
+    """The reader loses it, and finds a `Dropped` mark."""
+    DISCONNECT = "disconnect"
+    """The reader is ended; it may come back and resume."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far somebody has read: up to and including ``number``. Its text is what clients hold and send back."""
+
+    epoch: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}-{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """The opposite of ``str()``. Raises ``ValueError``."""
+        found = _POSITION.fullmatch(text)
+        if found is None:
+            raise ValueError("expected the id of an item of this stream, such as 5f3a-12")
+        return cls(found[1], int(found[2]))
+
+
+Place = Position | Literal["start", "now"]
+"""Where a reader begins: after a position, with the oldest item held, or with the next one pushed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Generic[T]):
+    """One item."""
+
+    number: int
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What the reader asked to resume from is not held any more; it goes on behind the gap.
+
+    ``reason`` is ``expired`` (the numbers ``first`` to ``last`` were let go) or ``restarted`` (the position belongs to
+    an earlier epoch; how many items are lost is unknown, so the three numbers are ``None``).
+    """
+
+    number: int
+    """The number to resume from after this mark."""
+    reason: Literal["expired", "restarted"]
+    first: int | None
+    last: int | None
+    count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The reader was too slow: the items ``first`` to ``last`` were let go before it took them."""
+
+    first: int
+    last: int
+
+    @property
+    def number(self) -> int:
+        """The number to resume from after this mark."""
+        return self.last
+
+    @property
+    def count(self) -> int:
+        """How many items."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Nothing follows for this reader. ``is_final``: nor will there be anything when it comes back."""
+
+    number: int
+    reason: str
+    is_final: bool
+
+
+Entry = Item[T] | Gap | Dropped | End
+
+
+@dataclass(frozen=True, slots=True)
+class _Held(Generic[T]):
+    value: T
+    size_bytes: int
+
+
+class Feed(Generic[T]):
+    """The producer's side. At most ``items_max`` items and ``bytes_max`` bytes are held, whoever reads.
+
+    ``epoch``: letters, digits and dots, never used before for another feed that the same clients may read; a plugin
+    makes it of ``host.boot_epoch`` and some random digits. ``last``: the number before the first one that will be
+    pushed; only a producer that keeps its items (and its epoch) across restarts gives it. ``on_writable`` is called
+    when `may_push` has said no and would now say yes to the same question; it may push at once.
+    """
+
+    def __init__(
+        self,
+        epoch: str,
+        *,
+        items_max: int = ITEMS_MAX,
+        bytes_max: int = BYTES_MAX,
+        readers_max: int = READERS_MAX,
+        last: int = 0,
+        on_writable: Callable[[], None] | None = None,
+    ) -> None:
+        if _EPOCH.fullmatch(epoch) is None or items_max < 1 or last < 0:
+            raise Bug(f"no feed can be made of epoch {epoch!r}, items_max {items_max}, last {last}")
+        self.epoch = epoch
+        self.items_max, self.bytes_max, self.readers_max = items_max, bytes_max, readers_max
+        self.last = last
+        """The newest number given so far."""
+        self.first = last + 1
+        """The oldest number that is held; ``last + 1`` when nothing is."""
+        self.held_bytes = 0
+        self.ended: End | None = None
+        self._held: dict[int, _Held[T]] = {}
+        self._readers: dict[Reader[T], None] = {}
+        self._on_writable = on_writable
+        self._refused_bytes: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def position(self) -> Position:
+        """Where somebody is who has read everything."""
+        return Position(self.epoch, self.last)
+
+    @property
+    def readers(self) -> int:
+        """How many there are now."""
+        return len(self._readers)
+
+    def may_push(self, size_bytes: int = 0) -> bool:
+        """Whether nobody who blocks is in the way of an item of this size; after a no, ``on_writable`` follows."""
+        if self._is_writable(size_bytes):
+            return True
+        self._refused_bytes = size_bytes
+        return False
+
+    def push(self, value: T, size_bytes: int = 0) -> int:
+        """Add an item, let go of the oldest ones as the bounds demand, wake the readers; returns its number.
+
+        Raises `Unavailable` when a reader blocks (ask `may_push` first). Raises `Bug` for an item larger than the
+        whole feed, and after `end`.
+        """
+        if self.ended is not None or not 0 <= size_bytes <= self.bytes_max:
+            raise Bug(f"an item of {size_bytes} bytes for a feed that is over or holds {self.bytes_max} bytes at most")
+        if not self.may_push(size_bytes):
+            raise Unavailable("the feed is full, and one of its readers has to take an item first")
+        self._let_go(self._first_kept(size_bytes))
+        self.last += 1
+        self._held[self.last] = _Held(value, size_bytes)
+        self.held_bytes += size_bytes
+        for reader in list(self._readers):
+            reader._wake()
+        return self.last
+
+    def end(self, reason: str, *, is_final: bool = False) -> None:
+        """Nothing will be pushed any more: each reader takes what is left, then an `End`. Harmless when repeated.
+
+        ``is_final`` says that coming back is of no use: the work is finished. Otherwise (the plugin was restarted, the
+        node drains) another feed may follow under the same name.
+        """
+        if self.ended is None:
+            self.ended = End(self.last, reason, is_final)
+            for reader in list(self._readers):
+                reader._wake()
+
+    def reader(
+        self,
+        place: Place = "now",
+        policy: Policy = Policy.DROP_OLDEST,
+        on_ready: Callable[[], None] | None = None,
+    ) -> Reader[T]:
+        """Begin to read. ``on_ready`` is called, from `push` and `end`, when there may be something to take.
+
+        Raises `Unavailable` when there are ``readers_max`` already.
+        """
+        if len(self._readers) >= self.readers_max:
+            raise Unavailable(f"this stream has {self.readers_max} readers already; try again when one has left")
+        wanted, gap = self._begin(place)
+        reader = Reader(self, wanted, gap, policy, on_ready)
+        self._readers[reader] = None
+        return reader
+
+    # Inside
+
+    def _begin(self, place: Place) -> tuple[int, Gap | None]:
+        """The first number to read, and the mark that has to come before it."""
+        if place == "now":
+            return self.last + 1, None
+        if place == "start":
+            return self.first, None
+        if place.epoch != self.epoch or place.number > self.last:
+            return self.first, Gap(self.first - 1, "restarted", None, None, None)
+        lost = self.first - 1 - place.number
+        if lost > 0:
+            return self.first, Gap(self.first - 1, "expired", place.number + 1, self.first - 1, lost)
+        return place.number + 1, None
+
+    def _first_kept(self, size_bytes: int) -> int:
+        """The oldest number that may stay when an item of this size comes."""
+        first, held_bytes = self.first, self.held_bytes
+        while first <= self.last and (
+            self.last - first + 2 > self.items_max or held_bytes + size_bytes > self.bytes_max
+        ):
+            held_bytes -= self._held[first].size_bytes
+            first += 1
+        return first
+
+    def _is_writable(self, size_bytes: int) -> bool:
+        blocking = [reader._wanted for reader in self._readers if reader.policy is Policy.BLOCK]
+        return not blocking or min(blocking) >= self._first_kept(size_bytes)
+
+    def _let_go(self, first_kept: int) -> None:
+        for number in range(self.first, first_kept):
+            self.held_bytes -= self._held.pop(number).size_bytes
+        self.first = first_kept
+        for reader in list(self._readers):
+            if reader.policy is Policy.DISCONNECT and reader._wanted < first_kept:
+                reader._cut()
+
+    def _reader_moved(self) -> None:
+        if self._refused_bytes is None or self._on_writable is None or not self._is_writable(self._refused_bytes):
+            return
+        self._refused_bytes = None
+        self._on_writable()
+
+    def _forget(self, reader: Reader[Any]) -> None:
+        self._readers.pop(reader, None)
+
+
+class Reader(Generic[T]):
+    """One reader's side; `Feed.reader` makes it. Whoever stops reading calls `close`: a reader may block a producer."""
+
+    def __init__(
+        self, feed: Feed[T], wanted: int, gap: Gap | None, policy: Policy, on_ready: Callable[[], None] | None
+    ) -> None:
+        self.feed = feed
+        self.policy = policy
+        self.is_over = False
+        """An `End` was taken, or the reader was closed."""
+        self._wanted = wanted
+        self._gap = gap
+        self._on_ready = on_ready
+        self._end: End | None = None
+
+    @property
+    def position(self) -> Position | None:
+        """Where to resume after what was taken so far; ``None`` while a `Gap` waits to be taken."""
+        return None if self._gap is not None else Position(self.feed.epoch, self._wanted - 1)
+
+    @property
+    def was_cut(self) -> bool:
+        """It was too slow under `Policy.DISCONNECT`."""
+        return self._end is not None
+
+    def take(self) -> Entry[T] | None:
+        """The next item or mark; ``None`` when there is nothing yet, and for ever after an `End`."""
+        if self.is_over:
+            return None
+        entry = self._next()
+        if isinstance(entry, End):
+            self.close()
+        elif isinstance(entry, Item):
+            self.feed._reader_moved()
+        return entry
+
+    def close(self) -> None:
+        """Stop reading. Harmless when repeated."""
+        self.is_over = True
+        self.feed._forget(self)
+        self.feed._reader_moved()
+
+    def _next(self) -> Entry[T] | None:
+        if self._gap is not None:
+            gap, self._gap = self._gap, None
+            return gap
+        if self._end is not None:
+            return self._end
+        feed = self.feed
+        if self._wanted < feed.first:
+            dropped = Dropped(self._wanted, feed.first - 1)
+            self._wanted = feed.first
+            return dropped
+        if self._wanted <= feed.last:
+            item = Item(self._wanted, feed._held[self._wanted].value)
+            self._wanted += 1
+            return item
+        return feed.ended
+
+    def _cut(self) -> None:
+        """End it where it is: when it comes back, a `Gap` tells what it has missed."""
+        self._end = End(self._wanted - 1, TOO_SLOW, is_final=False)
+        self.feed._forget(self)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._on_ready is not None:
+            self._on_ready()

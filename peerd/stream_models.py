@@ -1,0 +1,93 @@
+"""The lines of a stream that can be resumed, as they are sent to clients; docs/http-api.md describes them.
+
+Every line has an ``id``: how far a client has read that has seen the line. It is opaque; whoever comes back sends it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+STREAM_ID_LENGTH_MAX: Final = 128
+StreamId = Annotated[str, Field(max_length=STREAM_ID_LENGTH_MAX)]
+
+
+class StreamModel(BaseModel):
+    """Base: frozen, and a newer daemon may add fields."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Item(StreamModel):
+    """One item; ``data`` is what the stream is about."""
+
+    type: Literal["item"] = "item"
+    id: StreamId
+    data: Any
+
+
+class Gap(StreamModel):
+    """What the client asked to resume from is not held any more; the stream goes on behind the gap.
+
+    ``reason`` is ``expired`` (the items ``first`` to ``last``, ``count`` of them, were let go meanwhile) or
+    ``restarted`` (the stream began anew; nobody knows how many items are missing, so the numbers are null).
+    """
+
+    type: Literal["gap"] = "gap"
+    id: StreamId
+    reason: Literal["expired", "restarted"]
+    first: int | None
+    last: int | None
+    count: int | None
+
+
+class Dropped(StreamModel):
+    """The client read too slowly: ``count`` items, ``first`` to ``last``, were let go before they could be sent."""
+
+    type: Literal["dropped"] = "dropped"
+    id: StreamId
+    first: int
+    last: int
+    count: int
+
+
+class Heartbeat(StreamModel):
+    """The stream is alive and nothing was pushed for a while."""
+
+    type: Literal["heartbeat"] = "heartbeat"
+    id: StreamId
+
+
+class End(StreamModel):
+    """Nothing follows. ``is_final``: coming back is of no use; otherwise the client may resume from ``id``."""
+
+    type: Literal["end"] = "end"
+    id: StreamId
+    reason: str
+    is_final: bool
+
+
+StreamLine = Item | Gap | Dropped | Heartbeat | End
+stream_lines: Final[TypeAdapter[StreamLine]] = TypeAdapter(Annotated[StreamLine, Field(discriminator="type")])
+"""Validates one line."""
+
+
+class IngestError(StreamModel):
+    """One line of a request body that was refused; the first line has the number 1."""
+
+    line: int
+    detail: str
+
+
+class IngestAnswer(StreamModel):
+    """What became of a request body of JSON lines. Lines after the one where the daemon gave up are not counted."""
+
+    accepted: int
+    refused: int
+    errors: list[IngestError]
+    """The first few refusals."""
+    is_complete: bool
+    """Whether the body was read to its end."""
+    detail: str = ""
+    """Why not, if not."""
