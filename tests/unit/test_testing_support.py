@@ -91,7 +91,8 @@ def test_the_fake_host_plays_the_world_and_notes_what_the_plugin_did() -> None:
 
 
 def test_what_the_fake_host_was_asked_is_answered_by_the_test() -> None:
-    host, found = FakeHost(1, Poker()), []
+    host = FakeHost(1, Poker())
+    found: list[LookupResult] = []
     host.lookup(NodeId(5), found.append)
     result = LookupResult(NodeId(5), peer(4), (), 0.1)
     host.asked[-1].arguments["on_result"](result)
