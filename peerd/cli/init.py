@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -71,7 +70,7 @@ def init(
         bool, typer.Option("--force", help="Rewrite peerd.toml. The CA and the node's identity are always kept.")
     ] = False,
     *,
-    protocol_settings: Mapping[str, object],
+    protocol_settings: dict[str, Any],
 ) -> None:
     """Make a node: its configuration, key and certificate, and a CA for a new cluster. Asks nothing."""
     directory = (dir or own_directory()).expanduser().absolute()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -44,7 +43,7 @@ def join(
     listen: ListenOption = None,
     force: Annotated[bool, typer.Option("--force", help="Give up the identity that is here for a new one.")] = False,
     *,
-    protocol_settings: Mapping[str, object],
+    protocol_settings: dict[str, Any],
 ) -> None:
     """Join a cluster: make a key here, get a certificate for it, write the node's files.
 

@@ -123,7 +123,7 @@ def run_job(
         raw.unpersist()
     progress("joining tables")
     message_table = _write(spark, tables.messages(table), out, "messages")
-    protocols = {}
+    protocols: dict[str, list[Row]] = {}
     for ours in plugin_tables:
         protocols |= _build(spark, table, ours, out)
     event_count = table.count()

@@ -11,6 +11,9 @@ from peerd.front import Command, Front, NodeOption, ScenarioAction, SparkTable
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from peerd.client import Client
+    from protocols.aggregation.front.client import AggregationClient
+
 
 class AggregationFront(Front):
     """Each piece is in a module of its own beside this one."""
@@ -24,6 +27,11 @@ class AggregationFront(Front):
 
     def commands(self) -> Mapping[str, Callable[[], Command]]:
         return {"aggregate": _aggregate, "demo": _demo}
+
+    def client(self, client: Client) -> AggregationClient:
+        from protocols.aggregation.front.client import AggregationClient
+
+        return AggregationClient(client)
 
     def init_options(self) -> Sequence[NodeOption]:
         return (NodeOption("--data", "DIR", "Folder whose files aggregates read. Default: none.", _data_root),)

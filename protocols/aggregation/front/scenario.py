@@ -54,7 +54,7 @@ def ask(place: Place, arguments: Mapping[str, Any], report: Reporter) -> None:
             {
                 "outcome": answer.outcome,
                 "value": answer.value if isinstance(answer.value, int | float) else None,
-                "contributors": len(answer.contributors),
+                "contributors": answer.contributors,
                 "expected": answer.expected,
                 "missing": answer.missing_count,
                 "duration_s": round(answer.duration_s, 6),
