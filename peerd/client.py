@@ -14,7 +14,7 @@ import asyncio
 import os
 import ssl
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 from peerd.admin_models import (
     API_PREFIX,
     PROBLEM_TYPE,
+    STREAM_TYPE,
     AdminModel,
     Certificate,
     CertificateRequest,
@@ -61,15 +62,18 @@ from peerd.admin_models import (
     Tokens,
     WalkProgress,
 )
+from peerd.client_streams import SILENCE_MAX_S, Backoff, StreamEntry, follow, json_lines
 from peerd.config import AdminConfig
 from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.limits import MIB
+from peerd.stream_models import IngestAnswer
 
 __all__ = [
     "Client",
     "DaemonBusy",
     "DaemonUnreachable",
     "Health",
+    "IngestRefused",
     "Peer",
     "Problem",
     "RequestRefused",
@@ -108,6 +112,14 @@ class RequestRefused(PeerdError):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.detail or problem.title)
         self.problem = problem
+
+
+class IngestRefused(RequestRefused):
+    """Some lines were not accepted; ``answer`` says how many were, and which were not."""
+
+    def __init__(self, problem: Problem, answer: IngestAnswer) -> None:
+        super().__init__(problem)
+        self.answer = answer
 
 
 class DaemonBusy(RequestRefused, Unavailable):
@@ -220,6 +232,57 @@ class Client:
         response = await self._request("/metrics")
         await self._raise_for_problem(response)
         return response.text
+
+    def events(
+        self, kind: str | Sequence[str] = (), *, after: str | None = None, backoff: Backoff | None = None
+    ) -> AsyncGenerator[StreamEntry, None]:
+        """The daemon's events as they happen; see `follow`. ``kind``: only these, such as "overlay.*"."""
+        kinds = [kind] if isinstance(kind, str) else list(kind)
+        return self.follow(f"{API_PREFIX}/events", {"kind": kinds}, after=after, backoff=backoff)
+
+    def follow(
+        self,
+        path: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        after: str | None = None,
+        backoff: Backoff | None = None,
+    ) -> AsyncGenerator[StreamEntry, None]:
+        """Any stream that can be resumed; comes back by itself when the connection or the daemon goes away.
+
+        ``after``: the id of the last entry that was seen, "start" for all that the daemon holds, "now" for what
+        follows; default: as the stream has it. Yields `Item`, `Gap`, `Dropped` and `End` of `peerd.client_streams`.
+        Raises `DaemonUnreachable` or `DaemonBusy` when there is no first connection, `RequestRefused`.
+        """
+
+        async def connect(place: str | None) -> AsyncGenerator[bytes, None]:
+            given = dict(parameters or {}) | ({} if place is None else {"after": place})
+            address = f"{path}?{urlencode(given, doseq=True)}"
+            async with aclosing(self.stream(address, None, "GET", SILENCE_MAX_S)) as lines:
+                async for line in lines:
+                    yield line
+
+        return self._checked(follow(connect, after, backoff))
+
+    async def send_lines(self, path: str, items: AsyncIterable[Any] | Iterable[Any]) -> IngestAnswer:
+        """Send JSON lines to a route that takes them one by one, as fast as it takes them; any number of them.
+
+        Raises `IngestRefused` when some were not accepted, `DaemonUnreachable`.
+        """
+        headers = {"content-type": STREAM_TYPE}
+        timeout = httpx.Timeout(PROGRESS_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        try:
+            response = await self._http.post(path, content=json_lines(items), headers=headers, timeout=timeout)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        try:
+            answer = IngestAnswer.model_validate_json(response.content)
+        except ValidationError as error:
+            await self._raise_for_problem(response)
+            raise self._not_ours(error) from error
+        if response.status_code >= 400:
+            raise IngestRefused(Problem.model_validate_json(response.content), answer)
+        return answer
 
     async def wait_ready(self, timeout_s: float) -> Status:
         """Poll until the daemon is ready. Raises `DaemonUnreachable` or `Unavailable` when it is not in time."""
@@ -345,6 +408,14 @@ class Client:
 
     # Inside
 
+    async def _checked(self, entries: AsyncGenerator[StreamEntry, None]) -> AsyncGenerator[StreamEntry, None]:
+        async with aclosing(entries):
+            try:
+                async for entry in entries:
+                    yield entry
+            except ValidationError as error:
+                raise self._not_ours(error) from error
+
     async def _health(self, path: str) -> Health:
         response = await self._request(path)
         try:
@@ -359,11 +430,13 @@ class Client:
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
 
-    async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
-        """POST, and the lines of the answer as they come, without their ends. Raises what `call` raises."""
-        timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=PROGRESS_TIMEOUT_S)
+    async def stream(
+        self, path: str, body: Mapping[str, Any] | None, method: str = "POST", silence_s: float = PROGRESS_TIMEOUT_S
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of the answer as they come, without their ends. Raises what `call` raises."""
+        timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=silence_s)
         try:
-            async with self._http.stream("POST", path, json=body, timeout=timeout) as response:
+            async with self._http.stream(method, path, json=body, timeout=timeout) as response:
                 if response.status_code >= 400:
                     await response.aread()
                     await self._raise_for_problem(response)

@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect
 from peerd.admin_models import PROBLEM_TYPE, STREAM_TYPE
 from peerd.daemon.admin_guard import BODY_LIMIT, problem
 from peerd.errors import Unavailable
-from peerd.limits import KIB
+from peerd.limits import KIB, MIB
 from peerd.stream_models import IngestAnswer, IngestError
 
 LINE_BYTES_MAX: Final = 64 * KIB
@@ -35,6 +35,9 @@ REFUSED_MAX: Final = 1000
 """After so many refused lines the rest of the body is not read."""
 IDLE_MAX_S: Final = 60.0
 """A client that sends nothing for so long has its answer, and what it sent before stays accepted."""
+LINGER_BYTES_MAX: Final = 16 * MIB
+LINGER_S: Final = 5.0
+"""How much of a body that nobody wants is read nevertheless: most clients look for the answer only at its end."""
 LINES_AT_ONCE: Final = 256
 """Lines taken before the loop gets its turn."""
 DETAIL_LENGTH_MAX: Final = 200
@@ -72,16 +75,19 @@ async def ingest(
         return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send JSON lines as {STREAM_TYPE}")
     request.scope[BODY_LIMIT].bytes_max = None
     taking = _Taking(line_type if isinstance(line_type, TypeAdapter) else TypeAdapter(line_type), accept)
-    try:
-        async with aclosing(_lines(request, line_bytes_max)) as lines:
-            async for number, line in lines:
-                await taking.take(number, line)
-    except _GivenUp as error:
-        return taking.answer(error.status, str(error))
-    except Unavailable as error:
-        return taking.answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
-    except ClientDisconnect:
-        return Response()  # nobody reads it
+    async with aclosing(request.stream()) as body:
+        try:
+            try:
+                async with aclosing(_lines(body, line_bytes_max)) as lines:
+                    async for number, line in lines:
+                        await taking.take(number, line)
+            except (_GivenUp, Unavailable) as error:
+                answer = taking.answer(getattr(error, "status", HTTPStatus.SERVICE_UNAVAILABLE), str(error))
+                if not await _read_out(body):
+                    answer.headers["connection"] = "close"
+                return answer
+        except ClientDisconnect:
+            return Response()  # nobody reads it
     return taking.answer()
 
 
@@ -138,10 +144,10 @@ def _what(error: ValidationError) -> str:
     return f"{where}: {first['msg']}" if where else first["msg"]
 
 
-async def _lines(request: Request, line_bytes_max: int) -> AsyncGenerator[tuple[int, bytes], None]:
+async def _lines(body: AsyncGenerator[bytes, None], line_bytes_max: int) -> AsyncGenerator[tuple[int, bytes], None]:
     """(number, line) of each line that is not blank."""
     rest, number = bytearray(), 0
-    async with aclosing(_chunks(request)) as chunks:
+    async with aclosing(_chunks(body)) as chunks:
         async for chunk in chunks:
             *whole, last = chunk.split(b"\n")
             for line in whole:
@@ -163,15 +169,27 @@ def _check_length(number: int, line: bytearray, line_bytes_max: int) -> None:
         raise _GivenUp(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
 
 
-async def _chunks(request: Request) -> AsyncGenerator[bytes, None]:
-    async with aclosing(request.stream()) as stream:
-        while True:
-            try:
-                async with asyncio.timeout(IDLE_MAX_S):
-                    chunk = await anext(stream)
-            except StopAsyncIteration:
-                return
-            except TimeoutError as error:
-                detail = f"nothing came for {IDLE_MAX_S:g} s; the rest was not read"
-                raise _GivenUp(HTTPStatus.REQUEST_TIMEOUT, detail) from error
-            yield chunk
+async def _chunks(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    while True:
+        try:
+            async with asyncio.timeout(IDLE_MAX_S):
+                chunk = await anext(body)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise _GivenUp(HTTPStatus.REQUEST_TIMEOUT, f"nothing came for {IDLE_MAX_S:g} s") from error
+        yield chunk
+
+
+async def _read_out(body: AsyncGenerator[bytes, None]) -> bool:
+    """Throw away what is left; whether that was all within the two bounds."""
+    left = LINGER_BYTES_MAX
+    try:
+        async with asyncio.timeout(LINGER_S):
+            async for chunk in body:
+                left -= len(chunk)
+                if left < 0:
+                    return False
+    except TimeoutError:
+        return False
+    return True

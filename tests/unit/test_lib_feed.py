@@ -10,9 +10,9 @@ from peerd.errors import Bug, Unavailable
 from peerd.lib.feed import TOO_SLOW, Dropped, End, Entry, Feed, Gap, Item, Place, Policy, Position, Reader
 
 
-def filled(count: int, **options: int) -> Feed[str]:
+def filled(count: int, items_max: int = 1000) -> Feed[str]:
     """A feed of items that are named by their numbers."""
-    feed: Feed[str] = Feed("e1", **options)
+    feed: Feed[str] = Feed("e1", items_max=items_max)
     for number in range(1, count + 1):
         feed.push(str(number), 1)
     return feed
