@@ -8,6 +8,7 @@ need no plugin do not ask, so a broken one cannot stop them.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint
 from typing import Final, TypeVar
@@ -103,7 +104,12 @@ def find_fronts() -> dict[str, Front]:
     return {name: load_front(name) for name in installed(FRONTS)}
 
 
-def usable_fronts(warn: Callable[[ConfigError], None]) -> dict[str, Front]:
+def warn_on_stderr(error: ConfigError) -> None:
+    """Tell the operator of a plugin that cannot be used, and go on without it."""
+    print(f"peerd: warning: {error}", file=sys.stderr)
+
+
+def usable_fronts(warn: Callable[[ConfigError], None] = warn_on_stderr) -> dict[str, Front]:
     """As `find_fronts`, but a front that cannot be used is told to ``warn`` and left out."""
     found: dict[str, Front] = {}
     for name in installed(FRONTS):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import typer
 from typer.main import get_command
 
-from peerd.errors import ConfigError, ExitCode
+from peerd.errors import ExitCode
 from peerd.front import Command
 
 PROGRAM: Final = "peerd"
@@ -123,13 +122,10 @@ def plugin_commands() -> dict[str, Callable[[], Command]]:
     A plugin that cannot be loaded, or whose command has a name that is taken, is told of on standard error, and costs
     only its own commands.
     """
-    from peerd.plugins import gather, usable_fronts
-
-    def warn(error: ConfigError) -> None:
-        print(f"peerd: warning: {error}", file=sys.stderr)
+    from peerd.plugins import gather, usable_fronts, warn_on_stderr
 
     taken = (*COMMANDS, *GROUPS, RUN)
-    return gather(usable_fronts(warn), "command", lambda front: front.commands().items(), taken, warn=warn)
+    return gather(usable_fronts(), "command", lambda front: front.commands().items(), taken, warn=warn_on_stderr)
 
 
 def _add_plugin_command(app: typer.Typer, name: str, command: Command) -> None:

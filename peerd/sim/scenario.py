@@ -21,6 +21,7 @@ from peerd.sim.checkers import BY_NAME, QUIESCENT, USUAL
 from peerd.sim.churn import ChurnSettings
 from peerd.sim.fault_actions import FAULTS, AnyFault
 from peerd.sim.network import NetworkConfig
+from peerd.sim.plugin_checkers import checkers_by_name
 from peerd.sim.tables import NODES_MAX, Action, Seconds, Selection, Table
 from peerd.sim.topology import FOLDER, Topology
 from peerd.sim.topology_graph import TransitStub
@@ -137,13 +138,17 @@ class WaitReady(Action):
 class Asking(Action):
     """Base of what asks checkers."""
 
-    checkers: tuple[str, ...] = Field(default=USUAL, description="Which: " + ", ".join(BY_NAME) + ".")
+    checkers: tuple[str, ...] = Field(
+        default=USUAL, description="Which: " + ", ".join(BY_NAME) + ", and those that protocols bring."
+    )
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        for name in self.checkers:
-            if name not in BY_NAME:
-                raise ValueError(f"no checker {name!r}{nearest(name, list(BY_NAME))}")
+        if not set(self.checkers) <= set(BY_NAME):
+            known = checkers_by_name()
+            for name in self.checkers:
+                if name not in known:
+                    raise ValueError(f"no checker {name!r}{nearest(name, list(known))}")
         return self
 
 

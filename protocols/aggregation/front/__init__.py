@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from peerd.client import Client
+    from peerd.sim.checkers import Checker
+    from peerd.sim.swarm_work import SwarmWork
     from protocols.aggregation.front.client import AggregationClient
 
 
@@ -44,6 +46,16 @@ class AggregationFront(Front):
         from protocols.aggregation.front.scenario import ask, give_numbers
 
         return {"numbers": give_numbers, "aggregate": ask}
+
+    def checkers(self) -> Mapping[str, type[Checker]]:
+        from protocols.aggregation.front.simulator import CountedOnce
+
+        return {"aggregation_once": CountedOnce}
+
+    def swarm_work(self) -> type[SwarmWork]:
+        from protocols.aggregation.front.simulator import Rounds
+
+        return Rounds
 
     def tables(self) -> Sequence[SparkTable]:
         from protocols.aggregation.front.tables import TABLES
