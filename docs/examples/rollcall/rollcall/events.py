@@ -18,5 +18,5 @@ class Finished(Event):
     KIND = "rollcall.finished"
     call: int
     answers: int
-    expected: float
+    expected: float | None
     duration_s: float

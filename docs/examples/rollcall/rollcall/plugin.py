@@ -46,15 +46,12 @@ class RollCall(Plugin):
         if len(self._calls) >= CALLS_MAX:
             raise Unavailable(f"{CALLS_MAX} roll calls are under way; try again when one has ended")
         number = self.host.rng.getrandbits(32)
-        self._calls[number] = (Roll(number, self.host.estimated_ring_size(), self.host.now()), finished)
+        leaf_set = self.host.leaf_set()
+        expected = len(leaf_set.members()) + 1 if leaf_set.covers_ring else None
+        self._calls[number] = (Roll(number, expected, self.host.now()), finished)
         self.host.set_timer("call_due", self.config.patience, number)
         self.host.broadcast(Call(number))
         return number
-
-    def cancel(self, number: int) -> None:
-        """Forget a call whose caller has gone. Harmless when it is over."""
-        if self._calls.pop(number, None) is not None:
-            self.host.cancel_timer("call_due", number)
 
     def rename(self, label: str) -> None:
         """What this node says of itself from now on."""

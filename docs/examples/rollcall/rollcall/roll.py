@@ -25,8 +25,8 @@ class Roll:
     """One call: its answers so far, by node."""
 
     number: int
-    expected: float
-    """How many nodes there were, as far as the caller knew when it called."""
+    expected: int | None
+    """How many nodes there were when the caller called; ``None``: it does not see the whole ring."""
     begun_s: float
     last_s: float = 0.0
     """When the latest answer came, on the caller's clock."""
@@ -41,9 +41,9 @@ class Roll:
         return True
 
     @property
-    def is_complete(self) -> bool:
-        """Whether as many have answered as were expected."""
-        return len(self.answers) >= round(self.expected)
+    def is_complete(self) -> bool | None:
+        """Whether everybody has answered; ``None``: nobody knows. An answer never says more than it knows."""
+        return None if self.expected is None else len(self.answers) >= self.expected
 
     @property
     def duration_s(self) -> float:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from peerd.client import Client
     from peerd.lab.experiment import Experiment
     from peerd.sim.checkers import Checker
+    from peerd.sim.swarm_work import SwarmWork
     from rollcall.front.client import RollCallClient
 
 
@@ -64,6 +65,11 @@ class RollCallFront(Front):
         from rollcall.front.simulation import NewestRollComplete
 
         return {"rollcall_complete": NewestRollComplete}
+
+    def swarm_work(self) -> type[SwarmWork]:
+        from rollcall.front.simulation import RollCallWork
+
+        return RollCallWork
 
     def experiments(self) -> Sequence[Experiment]:
         from rollcall.front.lab import EXPERIMENTS

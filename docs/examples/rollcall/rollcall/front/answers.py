@@ -26,11 +26,11 @@ class NodeAnswer(AdminModel):
 
 
 class RollAnswer(AdminModel):
-    """A whole roll, in the order of the ring, and how many nodes it should have named."""
+    """A whole roll, in the order of the ring, and how many nodes it should have named, where that is known."""
 
     answers: list[NodeAnswer]
-    expected: float
-    is_complete: bool
+    expected: int | None
+    is_complete: bool | None
     duration_s: float
 
     @classmethod

@@ -13,14 +13,14 @@ from rollcall.front.answers import RollAnswer
 
 
 def rollcall(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Ask every node who is there, and since when. Exits with 3 when fewer answered than there should be."""
+    """Ask every node who is there, and since when. Exits with 3 when somebody is missing."""
     answer: RollAnswer = ask(socket, lambda client: client.rollcall.call())
     if output is Output.JSON:
         print_json(answer)
     else:
         rows = [(each.node, each.label, seconds(each.uptime_s)) for each in answer.answers]
         print_table(stdout(), ("node", "label", "up for"), rows)
-    if not answer.is_complete:
+    if answer.is_complete is False:
         raise typer.Exit(ExitCode.PARTIAL)
 
 

@@ -1,16 +1,19 @@
-"""What the simulator learns: an action for scenarios, and an invariant."""
+"""What the simulator learns: an action for scenarios, an invariant, and work for the swarm."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, cast
 
-from peerd.errors import ConfigError
+from peerd.errors import ConfigError, Unavailable
 from peerd.front import Report
 from peerd.ids import short_id
 from peerd.sim.checkers import Checker
 from peerd.sim.simulation import Place, Simulation
+from peerd.sim.swarm_work import SwarmWork
 from rollcall.plugin import RollCall
+from rollcall.roll import Roll
 
 
 def plugin_of(place: Place) -> RollCall:
@@ -46,3 +49,28 @@ class NewestRollComplete(Checker):
             *(f"{short_id(node)} runs and is not on the newest roll" for node in missing),
             *(f"{short_id(node)} is on the newest roll and does not run" for node in strange),
         ]
+
+
+class RollCallWork(SwarmWork):
+    """Calls while faults strike; in the ring that has been repaired, everybody must answer."""
+
+    proof: Roll | None = None
+
+    def act(self, place: Place) -> None:
+        """Whoever is out of reach is missing, and that is no fault of the plugin."""
+        with suppress(Unavailable):
+            plugin_of(place).call(lambda roll: None)
+
+    def prove(self, place: Place) -> None:
+        """One more call."""
+
+        def finished(roll: Roll) -> None:
+            self.proof = roll
+
+        plugin_of(place).call(finished)
+
+    def verdict(self) -> list[str]:
+        """Judge it."""
+        if self.proof is None:
+            return ["the call in the calm ring did not end"]
+        return NewestRollComplete().check(self.simulation)
