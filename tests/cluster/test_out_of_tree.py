@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +26,7 @@ from tests.test_tidy import ROOT
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 PROJECT = ROOT / "docs" / "examples" / "rollcall"
+PAGE = ROOT / "docs" / "writing-a-plugin.md"
 NODES = 3
 
 
@@ -151,6 +155,38 @@ def test_its_table_is_made_and_without_it_its_events_are_kept(
     }
     assert without["events"] == with_it["events"]
     assert "rollcall.answered" in done.stderr
+
+
+# The page
+
+
+def blocks(language: str) -> list[str]:
+    """The page's blocks of code in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("language", ["python", "toml"])
+def test_the_page_shows_code_of_the_project(language: str) -> None:
+    sources = [path.read_text("utf-8") for path in sorted(PROJECT.rglob("*")) if path.suffix in {".py", ".toml"}]
+    shown = blocks(language)
+    assert shown
+    missing = [block for block in shown if not any(block in source for source in sources)]
+    assert not missing, f"{PAGE.name} shows what is nowhere in {PROJECT.name}:\n{missing[0]}"
+
+
+def test_the_commands_of_the_page_work(environment: FreshEnvironment) -> None:
+    [commands] = [block for block in blocks("sh") if "cluster up" in block]
+    with tempfile.TemporaryDirectory() as short:  # a unix socket's path may have a hundred characters, not many more
+        copy = Path(short) / "rollcall"
+        shutil.copytree(PROJECT, copy)
+        try:
+            done = environment.shell(commands, cwd=copy)
+        finally:
+            environment.run("peerd", "cluster", "down", "--dir", str(copy / "out" / "cluster"), cwd=copy)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "rack-1" in done.stdout
+    assert "front door" in done.stdout
+    assert "rollcall_complete" in done.stdout
 
 
 def _rows(results: Any) -> list[dict[str, Any]]:

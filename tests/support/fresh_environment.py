@@ -62,18 +62,23 @@ class FreshEnvironment:
         packages = self.directory / "lib" / version / "site-packages"
         (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
-    def run(
-        self, program: str, *arguments: str, cwd: Path | None = None, timeout_s: float = COMMAND_S
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, program: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         """One of its programs, to its end."""
+        return self._run([str(self._bin / program), *arguments], cwd)
+
+    def shell(self, commands: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        """Lines of a shell that has the environment's programs, up to the first one that fails."""
+        return self._run(["bash", "-euc", commands], cwd)
+
+    def _run(self, command: Sequence[str], cwd: Path | None) -> subprocess.CompletedProcess[str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PEERD_", "PYTHON"))}
         return subprocess.run(
-            [str(self._bin / program), *arguments],
+            command,
             cwd=cwd or self.directory,
             env={**inherited, "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "200"},
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=COMMAND_S,
             check=False,
         )
 
