@@ -172,10 +172,10 @@ def _load(group: str, name: str, base: type[T]) -> type[T]:
     entry = registered_here[0]
     if (reason := _bad_name(name)) is not None:
         raise ConfigError(f"{entry.value} cannot be called {name!r}: {reason}", key=_key(name))
-    found = _import(entry)
     for other in registered_here[1:]:
         if other.value != entry.value:
             raise ConfigError(f"two installed plugins have this name: {entry.value} and {other.value}", key=_key(name))
+    found = _import(entry)
     if not isinstance(found, type) or not issubclass(found, base):
         raise ConfigError(f"{entry.value} is not a subclass of {base.__module__}.{base.__name__}", key=_key(name))
     if (own := getattr(found, "name", None)) != name:
