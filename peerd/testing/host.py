@@ -76,7 +76,7 @@ class FakeHost:
     """Implements `peerd.api.Host`. With a ``plugin`` that plugin is started; its clock stands at ``time_s``.
 
     ``asked`` has everything that the plugin did, in order; ``sent``, ``routed``, ``requests``, ``timers``, ``events``
-    and ``counted`` have parts of it in a handier form.
+    and ``counted`` have parts of it in a handier form. The test may set ``time_s``, ``neighbours`` and ``rtts``.
     """
 
     def __init__(self, node_id: int, plugin: Plugin | None = None, seed: int = 0) -> None:
@@ -87,6 +87,7 @@ class FakeHost:
         self.time_s = 0.0
         self.neighbours: tuple[PeerRef, ...] = ()
         self.is_complete = True
+        self.rtts: dict[NodeId, float] = {}
         self.asked: list[Asked] = []
         self.sent: list[tuple[PeerRef, Message]] = []
         self.routed: list[tuple[NodeId, Message]] = []
@@ -202,6 +203,27 @@ class FakeHost:
     def estimated_ring_size(self) -> float:
         """The neighbours and this node."""
         return len(self.neighbours) + 1.0
+
+    def next_hop(self, key: NodeId) -> PeerRef | None:
+        """The closest of the neighbours, unless this node is closer."""
+        [closest] = self.replica_set(key, 1)
+        return None if closest.id == self.id else closest
+
+    def rtt(self, peer: PeerRef) -> float | None:
+        """What the test has put into ``rtts``."""
+        return self.rtts.get(peer.id)
+
+    def estimated_rtt(self, peer: PeerRef) -> float | None:
+        """The same."""
+        return self.rtts.get(peer.id)
+
+    def queued_bytes(self, peer: PeerRef) -> int:
+        """Nothing waits here."""
+        return 0
+
+    def peer_version(self, peer: PeerRef) -> int | None:
+        """Everybody speaks the plugin's newest version."""
+        return None if self.plugin is None else self.plugin.version
 
     # Bulk, work, time
 

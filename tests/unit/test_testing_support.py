@@ -13,7 +13,7 @@ from peerd.messages import U32, Message, PeerRef, message
 from peerd.sim.checkers import Checker
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.world import SimulationFailure
-from peerd.testing import FakeHost, assert_one_run, peer, ring, run_to_rest, trace_hashes
+from peerd.testing import FakeHost, always, assert_one_run, peer, ring, run_to_rest, trace_hashes
 
 
 @message(0x7F60, bytes_max=16)
@@ -102,7 +102,8 @@ def test_what_the_fake_host_was_asked_is_answered_by_the_test() -> None:
 
 
 def test_a_ring_comes_to_rest_or_says_what_is_missing() -> None:
-    simulation = ring(8, seed=3)
+    simulation = ring(8, seed=3, checkers=always(), check_every=1)
+    assert simulation.sweeps > 0
     simulation.kill(simulation.nodes[2])
     assert run_to_rest(simulation) > 0
     with pytest.raises(SimulationFailure, match="never content: node 0 displeases"):

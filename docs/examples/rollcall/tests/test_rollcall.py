@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest
 from rollcall.config import RollCallConfig
-from rollcall.front.simulation import NewestRollComplete, plugin_of
+from rollcall.front.simulation import NewestRollComplete, RollCallWork, plugin_of
 from rollcall.messages import Call, Present
 from rollcall.plugin import RollCall
 from rollcall.roll import Roll
@@ -16,6 +16,7 @@ from rollcall.roll import Roll
 from peerd.client_streams import Item
 from peerd.messages import PeerRef
 from peerd.sim.simulation import Simulation
+from peerd.sim.swarm import run_seed
 from peerd.sim.world import SimulationFailure
 from peerd.testing import FakeHost, assert_one_run, peer, ring, run_to_rest
 from peerd.testing.daemons import daemons, wait_for
@@ -77,6 +78,12 @@ class ForgetsItself(RollCall):
 def test_the_checker_catches_a_plugin_that_forgets_itself() -> None:
     with pytest.raises(SimulationFailure, match="runs and is not on the newest roll"):
         called(7, ForgetsItself).check([NewestRollComplete()])
+
+
+def test_the_swarm_is_green_and_with_the_bug_it_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_seed(0, protocols=["rollcall"]).passed
+    monkeypatch.setattr(RollCallWork, "plugin", lambda index: ForgetsItself())
+    assert "is not on the newest roll" in str(run_seed(0, protocols=["rollcall"]).failure)
 
 
 def test_one_seed_is_one_run() -> None:
