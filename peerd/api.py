@@ -330,7 +330,10 @@ class Host(Protocol):
     # Telling
 
     def emit(self, event: Event) -> int:
-        """Record a telemetry event; returns its id, unique on this node in this boot."""
+        """Record a telemetry event; returns its id, unique on this node in this boot.
+
+        Raises `Bug` for an event that the plugin does not declare in `Plugin.events`.
+        """
 
     def count(self, name: str, amount: float = 1.0, **labels: str) -> None:
         """Add to a declared counter."""

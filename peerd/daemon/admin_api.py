@@ -19,7 +19,7 @@ from peerd.daemon.admin_events import events_router
 from peerd.daemon.admin_front import App, Front
 from peerd.daemon.admin_guard import RequestGuard, add_problem_handlers
 from peerd.daemon.admin_identity import identity_router
-from peerd.daemon.admin_plugins import plugin_routers
+from peerd.daemon.admin_plugins import add_router, plugin_routers
 from peerd.daemon.admin_subject import Subject
 from peerd.daemon.admin_survey import survey_router
 from peerd.errors import Bug, Unavailable
@@ -52,7 +52,7 @@ def api(daemon: Subject) -> FastAPI:
     app.include_router(events_router(daemon), prefix=API_PREFIX)
     data, operators = plugin_routers(daemon)
     for name, router in (*data, *operators):
-        app.include_router(router, prefix=API_PREFIX, tags=[name])
+        add_router(app, name, router)
     return app
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import structlog
-from fastapi import APIRouter
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
 
+from peerd.admin_models import API_PREFIX
 from peerd.daemon.admin_subject import Subject
 from peerd.errors import Unavailable
-from peerd.plugins import usable_fronts
 
 Routers: TypeAlias = list[tuple[str, APIRouter]]
 """By the plugin's name."""
@@ -24,15 +27,39 @@ def plugin_routers(daemon: Subject) -> tuple[Routers, Routers]:
     """
     data: Routers = []
     operators: Routers = []
-    fronts = usable_fronts(lambda error: _log.warning("front.unusable", error=str(error)))
-    for name, front in fronts.items():
+    for name, front in daemon.fronts().items():
         if name not in daemon.node.plugins:
             continue
         service = LivePlugin(daemon, name)
-        for routers, router in ((data, front.router(service)), (operators, front.operator_router(service))):
+        try:
+            routers = front.router(service), front.operator_router(service)
+        except Exception as error:  # the boundary to anybody's code, as in `Node` between plugins
+            _log.warning("front.unusable", plugin=name, error=f"{type(error).__name__}: {error}")
+            continue
+        for found, router in zip((data, operators), routers, strict=True):
             if router is not None:
-                routers.append((name, router))
+                found.append((name, router))
     return data, operators
+
+
+def add_router(app: FastAPI, name: str, router: APIRouter) -> None:
+    """Mount a plugin's routes below ``/v1``. One that is there already would never be reached: then none of them is."""
+    taken = {endpoint for route in app.routes for endpoint in _endpoints(route)}
+    clashes = sorted(
+        f"{method} {API_PREFIX}{path}"
+        for route in router.routes
+        for method, path in _endpoints(route)
+        if (method, f"{API_PREFIX}{path}") in taken
+    )
+    if clashes:
+        _log.warning("front.unusable", plugin=name, error=f"these routes are there already: {', '.join(clashes)}")
+        return
+    app.include_router(router, prefix=API_PREFIX, tags=[name])
+
+
+def _endpoints(route: BaseRoute) -> Iterator[tuple[str, str]]:
+    if isinstance(route, APIRoute):
+        yield from ((method, route.path) for method in sorted(route.methods or ()))
 
 
 class LivePlugin:

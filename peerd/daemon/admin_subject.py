@@ -9,6 +9,7 @@ from typing import Protocol
 from peerd.config import LoadedConfig
 from peerd.daemon.event_feed import Record
 from peerd.daemon.identity_keeper import IdentityKeeper
+from peerd.front import Front
 from peerd.ids import NodeId
 from peerd.lib.feed import Feed
 from peerd.node import Node
@@ -56,6 +57,9 @@ class Subject(Protocol):
     @property
     def identity(self) -> IdentityKeeper | None:
         """``None`` without TLS."""
+
+    def fronts(self) -> Mapping[str, Front]:
+        """The fronts of plugins, by name; asked once, when the API is loaded."""
 
     def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
         """Hand over and leave the ring; the result is who had not finished."""

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
+from fastapi import APIRouter
 
 from peerd.api import LeafSet, LookupResult, Plugin, RoutedHop
 from peerd.client import Client
@@ -18,6 +19,7 @@ from peerd.daemon.admin_api import admin_app
 from peerd.daemon.event_feed import Record
 from peerd.daemon.identity_keeper import IdentityKeeper
 from peerd.daemon.tasks import spawn
+from peerd.front import Front
 from peerd.ids import NodeId
 from peerd.lib.feed import Feed
 from peerd.messages import PeerRef
@@ -28,6 +30,7 @@ from peerd.overlay.messages import Reached, ViewReply
 from peerd.overlay.ports import OverlayHost
 from peerd.overlay.state import OverlayState
 from peerd.overlay.survey_walk import Survey, View, WalkProgress
+from peerd.plugins import usable_fronts
 
 
 def peer(number: int) -> PeerRef:
@@ -36,6 +39,18 @@ def peer(number: int) -> PeerRef:
 
 
 OWN = peer(0x40)
+
+
+class RoutesOnly(Front):
+    """The front of a test's own plugin, which has its routes in a static method."""
+
+    def __init__(self, plugin: Any) -> None:
+        self._plugin = plugin
+
+    def router(self, service: Any) -> APIRouter:
+        """The plugin's."""
+        routes: APIRouter = self._plugin.router(service)
+        return routes
 
 
 class FakeSurvey:
@@ -173,6 +188,11 @@ class FakeDaemon:
     def node(self) -> Node:
         """The node's part that is read."""
         return cast(Node, self.fake_node)
+
+    def fronts(self) -> Mapping[str, Front]:
+        """Those that are installed, and one for each of the test's own plugins that has a ``router``."""
+        own = {name: RoutesOnly(plugin) for name, plugin in self.plugins.items() if hasattr(plugin, "router")}
+        return {**usable_fronts(), **own}
 
     def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
         """Ends a few turns of the loop later."""

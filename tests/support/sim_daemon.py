@@ -18,6 +18,7 @@ from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
 from peerd.daemon.admin_api import admin_app
 from peerd.daemon.tasks import cancel_and_wait, spawn
+from peerd.front import Front
 from peerd.ids import NodeId
 from peerd.node import Node
 from peerd.sim.simulation import Place, Simulation
@@ -69,6 +70,10 @@ class SimDaemon:
     def node(self) -> Node:
         """The node."""
         return self.place.node
+
+    def fronts(self) -> dict[str, Front]:
+        """None: it is the core's API that is looked at."""
+        return {}
 
     def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
         """As the daemon does, without links to close."""

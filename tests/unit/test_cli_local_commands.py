@@ -159,6 +159,10 @@ def test_config_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "schema"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert {"PeerdConfig", "AggregationConfig"} <= set(document["$defs"])
+    assert main(["config", "schema", "--events"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    kinds = {part["if"]["properties"]["event"]["const"] for part in document["allOf"]}
+    assert {"node.ready", "aggregation.round_finished"} <= kinds
 
 
 # run

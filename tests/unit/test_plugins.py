@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+import structlog
 
 from peerd import messages
 from peerd.cli.main import main
@@ -148,6 +150,29 @@ async def test_routes_and_the_client_of_a_plugin(stranger: Path) -> None:
         assert client.stranger == [client]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [('@routes.get("/stranger")', '@routes.get("/status")'), ("routes = APIRouter()", "routes = 1 / 0")],
+)
+async def test_routes_that_cannot_be_used_leave_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str
+) -> None:
+    install(
+        tmp_path,
+        monkeypatch,
+        {"stranger_plugin": PLUGIN, "stranger_front": FRONT.replace(before, after)},
+        plugins={"stranger": "stranger_plugin:Stranger"},
+        fronts={"stranger": "stranger_front:StrangerFront"},
+    )
+    daemon = FakeDaemon({"stranger": find_plugins()["stranger"]()})
+    with structlog.testing.capture_logs() as logs:
+        async with daemon.http() as http:
+            assert (await http.get("/v1/status")).json()["is_ready"]
+            assert (await http.get("/v1/stranger")).status_code == 404
+    (told,) = [entry for entry in logs if entry["event"] == "front.unusable"]
+    assert told["plugin"] == "stranger" and ("GET /v1/status" in told["error"] or "ZeroDivision" in told["error"])
+
+
 async def test_the_client_says_what_it_has_not(stranger: Path) -> None:
     async with Client("nowhere.sock") as client:
         assert client.stranger == [client]
@@ -166,8 +191,9 @@ def test_commands_and_groups_of_commands(stranger: Path, capsys: pytest.CaptureF
 
 
 def test_options_of_a_plugin_become_its_settings(
-    stranger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stranger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delitem(sys.modules, "peerd.cli.init", raising=False)  # a process asks for options once
     assert main(["init", "--help"]) == 0
     assert "--loudness N" in capsys.readouterr().out
     assert main(["init", "--dir", str(tmp_path / "node"), "--loudness", "loud"]) == 2
