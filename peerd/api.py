@@ -327,6 +327,17 @@ class Host(Protocol):
     def cancel_timer(self, name: str, payload: Hashable = None) -> None:
         """Disarm it; harmless when it is not armed."""
 
+    def when_over(self, callback: Callable[[str], None]) -> None:
+        """Call back once, with a reason for people, when clients of this instance of the plugin have to be let go.
+
+        That is when the instance failed and will be replaced, and when the node stops; `Plugin.stop` may follow, and
+        after a failure does not. ``host.when_over(feed.end)`` ends a feed that clients read. Errors of the callback
+        are those of a handler.
+        """
+
+    def new_epoch(self) -> str:
+        """A short text that this cluster never sees again, not even after a restart: for a feed that clients resume."""
+
     # Telling
 
     def emit(self, event: Event) -> int:

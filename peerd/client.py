@@ -234,11 +234,20 @@ class Client:
         return response.text
 
     def events(
-        self, kind: str | Sequence[str] = (), *, after: str | None = None, backoff: Backoff | None = None
+        self,
+        kind: str | Sequence[str] = (),
+        *,
+        after: str | None = None,
+        follow: bool = True,
+        backoff: Backoff | None = None,
     ) -> AsyncGenerator[StreamEntry, None]:
-        """The daemon's events as they happen; see `follow`. ``kind``: only these, such as "overlay.*"."""
+        """The daemon's events as they happen; see `follow`. ``kind``: only these, such as "overlay.*".
+
+        ``follow=False``: those that it holds, then an `End`.
+        """
         kinds = [kind] if isinstance(kind, str) else list(kind)
-        return self.follow(f"{API_PREFIX}/events", {"kind": kinds}, after=after, backoff=backoff)
+        wanted = {"kind": kinds, "follow": int(follow)}
+        return self.follow(f"{API_PREFIX}/events", wanted, after=after, backoff=backoff)
 
     def follow(
         self,
@@ -440,6 +449,9 @@ class Client:
                 if response.status_code >= 400:
                     await response.aread()
                     await self._raise_for_problem(response)
+                is_stream = response.headers.get("content-type", "").startswith(STREAM_TYPE)
+                if method == "GET" and not is_stream:  # else `follow` would come back to it for ever
+                    raise self._strange("it sent no stream")
                 rest = bytearray()
                 async for chunk in response.aiter_bytes():
                     first, *others = chunk.split(b"\n")
@@ -466,8 +478,10 @@ class Client:
         return DaemonUnreachable(f"no daemon answers at {self.address} ({_why(self.address, error)})")
 
     def _not_ours(self, error: ValidationError) -> RequestRefused:
-        first = error.errors(include_url=False)[0]
-        detail = f"what answers at {self.address} is no peerd of a version that this one understands: {first['msg']}"
+        return self._strange(error.errors(include_url=False)[0]["msg"])
+
+    def _strange(self, why: str) -> RequestRefused:
+        detail = f"what answers at {self.address} is no peerd of a version that this one understands: {why}"
         return RequestRefused(Problem(title="Unexpected answer", status=502, detail=detail))
 
 

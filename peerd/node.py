@@ -118,6 +118,7 @@ class Node:
         self._started_at = driver.now()
         self._ready_once = False
         self.is_stopped = False
+        self._epochs = 0
         self._drain_order: list[str] | None = None
         self._drain_timer: TimerHandle | None = None
         self._drain_done: list[Callable[[tuple[str, ...]], None]] = []
@@ -140,6 +141,7 @@ class Node:
         """Leave the ring and stop every plugin; the driver then closes links after a short flush."""
         if self.is_stopped:
             return
+        self.let_clients_go(f"node stopping: {reason}")
         for name, plugin in reversed(self.plugins.items()):
             self._guard(name, plugin.stop)
         self.overlay.leave()
@@ -153,6 +155,16 @@ class Node:
         self._pending.clear()
         self.snapshot_traffic()
         self.emit(NodeStopped(reason=reason, uptime_s=self.driver.now() - self._started_at))
+
+    def new_epoch(self) -> str:
+        """See `peerd.api.Host.new_epoch`. Counted, not drawn: a plugin's generator begins anew when it is replaced."""
+        self._epochs += 1
+        return f"{format_id(self.peer.id)[:8]}.{self.settings.boot_epoch}.{self._epochs}"
+
+    def let_clients_go(self, reason: str) -> None:
+        """Have every plugin end what its clients read; `stop` does it, too, for those that are still there."""
+        for host in self.hosts.values():
+            host.over(reason)
 
     def drain(self, timeout_s: float, done: Callable[[tuple[str, ...]], None], reason: str = "drained") -> None:
         """Have each plugin hand over what it holds, then `stop`: out of the ring, in order.
@@ -215,6 +227,7 @@ class Node:
     def disable_plugin(self, name: str) -> None:
         """Take a plugin out of service: no timer, reply or message reaches it any more."""
         self.groups.disable_plugin(name)
+        self.hosts[name].over("plugin restarted")
         self.hosts[name].cancel_timers()
         self.swaps.disable_plugin(name)
         self.records.forget(name)

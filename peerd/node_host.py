@@ -43,6 +43,7 @@ class PluginHost:
         self._name = plugin.name
         self._driver = node.driver
         self._timers: dict[tuple[str, Hashable], TimerHandle] = {}
+        self._when_over: list[Callable[[str], None]] = []
         self._rng: Rng | None = None
         self._store: Store | None = None
         self._records = BoundRecords(lambda: node.records, plugin.name)
@@ -173,6 +174,18 @@ class PluginHost:
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()
+
+    def when_over(self, callback: Callable[[str], None]) -> None:
+        self._when_over.append(callback)
+
+    def new_epoch(self) -> str:
+        return self._node.new_epoch()
+
+    def over(self, reason: str) -> None:
+        """Tell whoever asked `when_over`, once."""
+        callbacks, self._when_over = self._when_over, []
+        for callback in callbacks:
+            self._node.run_as(self._name, callback, reason)
 
     def emit(self, event: Event) -> int:
         if type(event) not in self._events:

@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "ring": "peerd.cli.ring:ring",
     "route": "peerd.cli.route:route",
     "rtt": "peerd.cli.rtt:rtt",
+    "events": "peerd.cli.events:events",
     "drain": "peerd.cli.drain:drain",
     "analyze": "peerd.cli.analyze:analyze",
     "healthcheck": "peerd.cli.healthcheck:healthcheck",

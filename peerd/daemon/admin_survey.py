@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar
 
 from fastapi import APIRouter, HTTPException, Path as PathParameter, Query
 from fastapi.responses import StreamingResponse
@@ -18,9 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from peerd.admin_models import STREAM_TYPE, AdminModel, DrainAnswer, DrainProgress, History, Rtt
 from peerd.daemon import admin_view, survey_view
+from peerd.daemon.streaming import Reports
 from peerd.daemon.survey_rtt import PINGS, around, call, find_node, measure_rtt
 from peerd.errors import Bug, Unavailable
 from peerd.ids import format_id, parse_id
+from peerd.lib.feed import Feed
 from peerd.messages import PeerRef
 from peerd.overlay.messages import PINGS_MAX, REACH_TARGETS_MAX, HistoryReply
 from peerd.overlay.survey_reach import Reachability, ReachProgress, ReachTest
@@ -35,6 +37,8 @@ RTT_LIMIT_S: Final = 25.0
 """Less than the client waits."""
 NODE_LENGTH_MAX: Final = 300
 """An id, or an address with a long host name."""
+REPORTS_HELD_MAX: Final = 2
+"""The latest progress and the result."""
 DRAIN_PROGRESS_S: Final = 0.5
 DRAIN_TIMEOUT_MAX_S: Final = 86_400.0
 
@@ -64,34 +68,21 @@ class DrainBody(_Body):
     stop: bool = False
 
 
-class Feed:
+class Told(Generic[Progress, Result]):
     """From callbacks to a stream: the latest progress (each is a full picture), then the result."""
 
     def __init__(self) -> None:
-        self._woken = asyncio.Event()
-        self._progress: Any = None
-        self._result: Any = None
+        self._feed: Feed[Progress | Result] = Feed("told", items_max=REPORTS_HELD_MAX)  # never resumed
+        self.reports = Reports(self._feed)
 
-    def progress(self, progress: object) -> None:
-        """Replaces what was not sent yet."""
-        self._progress = progress
-        self._woken.set()
+    def progress(self, progress: Progress) -> None:
+        """Takes the place of what was not sent yet."""
+        self._feed.push(progress)
 
-    def finished(self, result: object) -> None:
+    def finished(self, result: Result) -> None:
         """The last item."""
-        self._result = result
-        self._woken.set()
-
-    async def items(self, limit_s: float) -> AsyncGenerator[Any, None]:
-        """Progress as it comes, then the result. Raises ``TimeoutError``."""
-        until = time.monotonic() + limit_s
-        while self._result is None:
-            await asyncio.wait_for(self._woken.wait(), max(0.0, until - time.monotonic()))
-            self._woken.clear()
-            progress, self._progress = self._progress, None
-            if progress is not None:
-                yield progress
-        yield self._result
+        self._feed.push(result)
+        self._feed.end("finished", is_final=True)
 
 
 def require_ring(daemon: Subject) -> None:
@@ -103,13 +94,13 @@ def require_ring(daemon: Subject) -> None:
 def _start_walk(daemon: Subject) -> AsyncGenerator[WalkProgress | Survey, None]:
     """Set a walk going at once, so that a refusal is an answer of its own. Raises `Unavailable`."""
     require_ring(daemon)
-    surveyor, feed = daemon.node.overlay.survey, Feed()
-    walk = surveyor.walk(feed.finished, feed.progress)
+    surveyor, told = daemon.node.overlay.survey, Told[WalkProgress, Survey]()
+    walk = surveyor.walk(told.finished, told.progress)
 
     async def items() -> AsyncGenerator[WalkProgress | Survey, None]:
         is_over = False
         try:
-            async for item in feed.items(WALK_LIMIT_S):
+            async for item in told.reports.items(WALK_LIMIT_S):
                 is_over = isinstance(item, Survey)
                 yield item
         finally:
@@ -154,14 +145,14 @@ class ReachTests:
     ) -> AsyncGenerator[ReachProgress | Reachability, None]:
         if not isinstance(survey, Survey):
             raise Bug("a walk ended without its survey")
-        overlay, feed = self._daemon.node.overlay, Feed()
+        overlay, told = self._daemon.node.overlay, Told[ReachProgress, Reachability]()
         host = overlay.state.host
-        test = ReachTest(overlay.survey, host.now, host.rng, survey, targets, feed.finished, feed.progress)
+        test = ReachTest(overlay.survey, host.now, host.rng, survey, targets, told.finished, told.progress)
         if not test.begin():
             yield test.result
             return
         try:
-            async for item in feed.items(REACH_LIMIT_S):
+            async for item in told.reports.items(REACH_LIMIT_S):
                 yield item
         finally:
             test.cancel()

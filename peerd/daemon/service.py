@@ -210,6 +210,7 @@ class Daemon:
         await cancel_and_wait(self._tasks)
         if self._admin is not None:
             self.events.end("daemon stopping")
+            self.node.let_clients_go("daemon stopping")
             await self._admin.stop()
             self._admin = None
         if self._drain is not None:  # what it has not done in time, `_leave` does

@@ -357,20 +357,27 @@ def is_own_page(connection: HTTPConnection) -> bool:
     return urlsplit(origin).netloc == connection.headers.get("host", "")
 
 
-async def latest(reader: feeds.Reader[T], limit_s: float, woken: asyncio.Event) -> AsyncGenerator[T, None]:
-    """The items of a feed inside this process, without marks: for reports of which each is a full picture by itself.
+class Reports(Generic[T]):
+    """One reader of a feed inside this process, without marks: for reports of which each is a full picture."""
 
-    ``woken`` is what the reader's ``on_ready`` sets. Ends with the feed. Raises ``TimeoutError`` after ``limit_s``.
-    """
-    due_at = asyncio.get_running_loop().time() + limit_s
-    while not reader.is_over:
-        woken.clear()
-        while (entry := reader.take()) is not None:
-            if isinstance(entry, Item):
-                yield entry.value
-        if not reader.is_over:
-            async with asyncio.timeout_at(due_at):
-                await woken.wait()
+    def __init__(self, feed: Feed[T]) -> None:
+        self._woken = asyncio.Event()
+        self._reader = feed.reader("start", on_ready=self._woken.set)
+
+    async def items(self, limit_s: float) -> AsyncGenerator[T, None]:
+        """Each report that is still held, until the feed ends. Raises ``TimeoutError`` after ``limit_s``."""
+        due_at = asyncio.get_running_loop().time() + limit_s
+        try:
+            while not self._reader.is_over:
+                self._woken.clear()
+                while (entry := self._reader.take()) is not None:
+                    if isinstance(entry, Item):
+                        yield entry.value
+                if not self._reader.is_over:
+                    async with asyncio.timeout_at(due_at):
+                        await self._woken.wait()
+        finally:
+            self._reader.close()
 
 
 def json_bytes(value: object) -> bytes:

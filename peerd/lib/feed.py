@@ -124,17 +124,11 @@ class End:
 Entry = Item[T] | Gap | Dropped | End
 
 
-@dataclass(frozen=True, slots=True)
-class _Held(Generic[T]):
-    value: T
-    size_bytes: int
-
-
 class Feed(Generic[T]):
     """The producer's side. At most ``items_max`` items and ``bytes_max`` bytes are held, whoever reads.
 
     ``epoch``: letters, digits and dots, never used before for another feed that the same clients may read; a plugin
-    makes it of ``host.boot_epoch`` and some random digits. ``last``: the number before the first one that will be
+    has it of ``host.new_epoch()``. ``last``: the number before the first one that will be
     pushed; only a producer that keeps its items (and its epoch) across restarts gives it. ``on_writable`` is called
     when `may_push` has said no and would now say yes to the same question; it may push at once.
     """
@@ -159,7 +153,8 @@ class Feed(Generic[T]):
         """The oldest number that is held; ``last + 1`` when nothing is."""
         self.held_bytes = 0
         self.ended: End | None = None
-        self._held: dict[int, _Held[T]] = {}
+        self._held: dict[int, tuple[T, int]] = {}
+        """Items with their sizes, by number."""
         self._readers: dict[Reader[T], None] = {}
         self._on_writable = on_writable
         self._refused_bytes: int | None = None
@@ -179,7 +174,7 @@ class Feed(Generic[T]):
 
     def may_push(self, size_bytes: int = 0) -> bool:
         """Whether nobody who blocks is in the way of an item of this size; after a no, ``on_writable`` follows."""
-        if self._is_writable(size_bytes):
+        if self._may_let_go(self._first_kept(size_bytes)):
             return True
         self._refused_bytes = size_bytes
         return False
@@ -192,14 +187,14 @@ class Feed(Generic[T]):
         """
         if self.ended is not None or not 0 <= size_bytes <= self.bytes_max:
             raise Bug(f"an item of {size_bytes} bytes for a feed that is over or holds {self.bytes_max} bytes at most")
-        if not self.may_push(size_bytes):
+        first_kept = self._first_kept(size_bytes)
+        if not self._may_let_go(first_kept):
             raise Unavailable("the feed is full, and one of its readers has to take an item first")
-        self._let_go(self._first_kept(size_bytes))
+        self._let_go(first_kept)
         self.last += 1
-        self._held[self.last] = _Held(value, size_bytes)
+        self._held[self.last] = (value, size_bytes)
         self.held_bytes += size_bytes
-        for reader in list(self._readers):
-            reader._wake()
+        self._wake_readers()
         return self.last
 
     def end(self, reason: str, *, is_final: bool = False) -> None:
@@ -210,8 +205,7 @@ class Feed(Generic[T]):
         """
         if self.ended is None:
             self.ended = End(self.last, reason, is_final)
-            for reader in list(self._readers):
-                reader._wake()
+            self._wake_readers()
 
     def reader(
         self,
@@ -251,24 +245,30 @@ class Feed(Generic[T]):
         while first <= self.last and (
             self.last - first + 2 > self.items_max or held_bytes + size_bytes > self.bytes_max
         ):
-            held_bytes -= self._held[first].size_bytes
+            held_bytes -= self._held[first][1]
             first += 1
         return first
 
-    def _is_writable(self, size_bytes: int) -> bool:
-        blocking = [reader._wanted for reader in self._readers if reader.policy is Policy.BLOCK]
-        return not blocking or min(blocking) >= self._first_kept(size_bytes)
+    def _may_let_go(self, first_kept: int) -> bool:
+        """Whether nobody who blocks has yet to take what is older than ``first_kept``."""
+        return not any(reader.policy is Policy.BLOCK and reader._wanted < first_kept for reader in self._readers)
 
     def _let_go(self, first_kept: int) -> None:
         for number in range(self.first, first_kept):
-            self.held_bytes -= self._held.pop(number).size_bytes
+            self.held_bytes -= self._held.pop(number)[1]
         self.first = first_kept
         for reader in list(self._readers):
             if reader.policy is Policy.DISCONNECT and reader._wanted < first_kept:
                 reader._cut()
 
+    def _wake_readers(self) -> None:
+        for reader in list(self._readers):
+            reader._wake()
+
     def _reader_moved(self) -> None:
-        if self._refused_bytes is None or self._on_writable is None or not self._is_writable(self._refused_bytes):
+        if self._refused_bytes is None or self._on_writable is None:
+            return
+        if not self._may_let_go(self._first_kept(self._refused_bytes)):
             return
         self._refused_bytes = None
         self._on_writable()
@@ -331,7 +331,7 @@ class Reader(Generic[T]):
             self._wanted = feed.first
             return dropped
         if self._wanted <= feed.last:
-            item = Item(self._wanted, feed._held[self._wanted].value)
+            item = Item(self._wanted, feed._held[self._wanted][0])
             self._wanted += 1
             return item
         return feed.ended

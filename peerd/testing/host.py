@@ -96,6 +96,8 @@ class FakeHost:
         self.later: list[Callable[[], None]] = []
         self.counted: Counter[tuple[str, str]] = Counter()
         self.events: list[Event] = []
+        self.over: list[Callable[[str], None]] = []
+        self.epochs = 0
         self.store = SimStore()
         self.records = FakeRecords(self)
         self.groups = FakeGroups(self)
@@ -272,6 +274,15 @@ class FakeHost:
         """Forget it."""
         if self.timers.pop((name, payload), None) is not None:
             self.note("cancel_timer", name=name, payload=payload)
+
+    def when_over(self, callback: Callable[[str], None]) -> None:
+        """Kept in ``over``, for the test to call."""
+        self.over.append(callback)
+
+    def new_epoch(self) -> str:
+        """Counted."""
+        self.epochs += 1
+        return f"{self.boot_epoch}.{self.epochs}"
 
     def call_plugin(
         self, plugin: str, function: Callable[..., Any], *arguments: Any, then: Callable[[Any], None] | None = None

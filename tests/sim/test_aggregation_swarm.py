@@ -12,12 +12,12 @@ from peerd.ids import NodeId
 from peerd.sim.simulation import Simulation
 from peerd.sim.swarm import run_seed
 from peerd.telemetry.schema import Event
+from peerd.testing.simulation import ring
 from protocols.aggregation.front.scenario import plugin_of
 from protocols.aggregation.front.simulator import CountedOnce, Rounds
 from protocols.aggregation.requester import RoundListener
 from tests.support.aggregation import SUM, aggregation_ring
 from tests.support.fake_aggregation import ANSWER
-from tests.support.simulation import ring
 
 SEED_TIMEOUT_S = 300
 PROTOCOLS = ("aggregation",)

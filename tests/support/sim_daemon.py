@@ -17,9 +17,11 @@ import peerd.client
 from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
 from peerd.daemon.admin_api import admin_app
+from peerd.daemon.event_feed import Record
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.front import Front
 from peerd.ids import NodeId
+from peerd.lib.feed import Feed
 from peerd.node import Node
 from peerd.sim.simulation import Place, Simulation
 from tests.support.fake_daemon import FakeMetrics
@@ -59,6 +61,7 @@ class SimDaemon:
         self.loop_lag_s = 0.0
         self.uptime_s = 1.0
         self.disabled_plugins: dict[str, str] = {}
+        self.events: Feed[Record] = Feed("sim.1")
         self.loaded: LoadedConfig = load_config(environment={})
         self.stop_reasons: list[str] = []
 

@@ -206,13 +206,12 @@ async def test_hanging_up_ends_the_round(rig: Rig, when: str) -> None:
 
 
 async def test_a_slow_reader_loses_progress_and_never_the_answer() -> None:
-    feed = api.Feed()
-    listener = feed.listener()
+    reports, listener = api.open_feed()
     assert listener.progress is not None
     for number in range(1000):
         listener.progress(Progress("aa", "enrolled", number, 1000, 1, None, 0.0))
     listener.finished(ANSWER)
-    items = [item async for item in feed.items(1.0)]
+    items = [item async for item in reports.items(1.0)]
     assert len(items) == api.PROGRESS_PENDING_MAX + 1
     assert items[-1] is ANSWER and isinstance(items[-2], Progress) and items[-2].enrolled == 999
 

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
@@ -17,8 +15,10 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.types import Receive, Scope, Send
 
+from peerd.daemon.streaming import Reports
 from peerd.errors import Unavailable
 from peerd.front import needs_scope
+from peerd.lib.feed import Feed
 from peerd.quantities import parse_duration
 from protocols.aggregation import functions
 from protocols.aggregation.answer import LINE, Answer, Failed, Progress
@@ -108,41 +108,21 @@ class AggregateBody(_Body):
         return replace(query, function=parts.function, field=parts.field, by=parts.by, where=conditions)
 
 
-class Feed:
-    """Between the plugin's listener, which must not wait, and the stream, which may have to.
+def open_feed() -> tuple[Reports[Progress | Answer], RoundListener]:
+    """Between the plugin, which must not wait, and the stream, which may have to: the reader, and what to report to.
 
-    Holds at most `PROGRESS_PENDING_MAX` progress reports, and the answer.
+    The feed is the round's own and never resumed, so that its epoch says nothing.
     """
+    feed: Feed[Progress | Answer] = Feed("round", items_max=PROGRESS_PENDING_MAX + 1)
 
-    def __init__(self) -> None:
-        self._pending: deque[Progress] = deque(maxlen=PROGRESS_PENDING_MAX)
-        self._answer: Answer | None = None
-        self._woken = asyncio.Event()
+    def progress(progress: Progress) -> None:
+        feed.push(progress)
 
-    def listener(self) -> RoundListener:
-        """What the plugin reports to."""
-        return RoundListener(finished=self._finished, progress=self._progress)
+    def finished(answer: Answer) -> None:
+        feed.push(answer)
+        feed.end("finished", is_final=True)
 
-    async def items(self, timeout_s: float) -> AsyncIterator[Progress | Answer]:
-        """Progress as it comes, then the answer. Raises ``TimeoutError`` when none came in ``timeout_s``."""
-        loop = asyncio.get_running_loop()
-        due_at = loop.time() + timeout_s
-        while True:
-            await asyncio.wait_for(self._woken.wait(), due_at - loop.time())
-            self._woken.clear()
-            while self._pending:
-                yield self._pending.popleft()
-            if self._answer is not None:
-                yield self._answer
-                return
-
-    def _progress(self, progress: Progress) -> None:
-        self._pending.append(progress)
-        self._woken.set()
-
-    def _finished(self, answer: Answer) -> None:
-        self._answer = answer
-        self._woken.set()
+    return Reports(feed), RoundListener(finished=finished, progress=progress)
 
 
 def router(service: Aggregation) -> APIRouter:
@@ -160,15 +140,15 @@ def router(service: Aggregation) -> APIRouter:
         except QueryError as error:
             raise HTTPException(422, str(error)) from error
         deadline_s = service.config.deadline if body.deadline is None else body.deadline
-        feed = Feed()
-        round_id = service.aggregate(query, feed.listener(), deadline_s)
+        reports, listener = open_feed()
+        round_id = service.aggregate(query, listener, deadline_s)
         streams.add(round_id)
 
         def ended() -> None:
             streams.discard(round_id)
             service.cancel(round_id)
 
-        return RoundResponse(_lines(feed, deadline_s, body.top), ended)
+        return RoundResponse(_lines(reports, deadline_s, body.top), ended)
 
     return routes
 
@@ -187,9 +167,9 @@ class RoundResponse(StreamingResponse):
             self._ended()
 
 
-async def _lines(feed: Feed, deadline_s: float, top: int | None) -> AsyncIterator[bytes]:
+async def _lines(reports: Reports[Progress | Answer], deadline_s: float, top: int | None) -> AsyncIterator[bytes]:
     try:
-        async for item in feed.items(deadline_s + ANSWER_GRACE_S):
+        async for item in reports.items(deadline_s + ANSWER_GRACE_S):
             yield _line(item.shortened(top) if isinstance(item, Answer) else item)
     except TimeoutError:
         yield _line(Failed("the round ended without an answer; the daemon's log says why"))

@@ -33,13 +33,11 @@ class RollCall(Plugin):
     def start(self, host: Host) -> None:
         super().start(host)
         self.label = self.config.label
-        self.heard: Feed[Answer] = Feed(f"{host.boot_epoch}.{host.rng.getrandbits(32):x}")
+        self.heard: Feed[Answer] = Feed(host.new_epoch())
+        host.when_over(self.heard.end)
         self.last: Roll | None = None
         self._started_s = host.now()
         self._calls: dict[int, tuple[Roll, Callable[[Roll], None]]] = {}
-
-    def stop(self) -> None:
-        self.heard.end("the plugin has stopped")
 
     def call(self, finished: Callable[[Roll], None]) -> int:
         """Ask everybody; ``finished`` gets the roll. Returns the call's number. Raises `Unavailable`."""

@@ -1,0 +1,88 @@
+"""``peerd events``: what happens in a daemon, while it happens."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import aclosing
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from peerd.cli.options import SocketOption, ask
+from peerd.cli.output import printable
+from peerd.client_streams import Dropped, End, Gap, Item, StreamEntry
+from peerd.telemetry.schema import COMMON_FIELDS
+
+if TYPE_CHECKING:
+    from peerd.client import Client
+
+KIND_WIDTH: Final = 24
+
+
+class Lines(StrEnum):
+    """How to print."""
+
+    TEXT = "text"
+    JSONL = "jsonl"
+
+
+def events(
+    kind: Annotated[
+        list[str] | None, typer.Option("--kind", metavar="KIND", help="Only these, such as 'overlay.*'. Repeatable.")
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Go on after this id of -o jsonl; 'start': all that the daemon holds. Default: now."
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option(help="Stay for what comes; else print what is held and end.")] = True,
+    socket: SocketOption = None,
+    output: Annotated[
+        Lines, typer.Option("-o", "--output", help="For people, or JSON lines as the HTTP API has them.")
+    ] = Lines.TEXT,
+) -> None:
+    """Follow the events of this daemon: joins, repairs, restarts, rounds, everything in docs/telemetry.md.
+
+    It needs no event log. A daemon that is restarted is waited for; events that were missed are counted in the output.
+
+    Examples: peerd events; peerd events --kind 'overlay.*' -o jsonl; peerd events --after start --no-follow
+    """
+    place = after if follow else (after or "start")
+    shown = _jsonl if output is Lines.JSONL else _text
+
+    async def run(client: Client) -> None:
+        async with aclosing(client.events(kind or (), after=place, follow=follow)) as entries:
+            async for entry in entries:
+                if not (isinstance(entry, End) and entry.is_final and not follow):
+                    sys.stdout.write(f"{shown(entry)}\n")
+                    sys.stdout.flush()
+
+    ask(socket, run)
+
+
+def _jsonl(entry: StreamEntry) -> str:
+    return entry.model_dump_json()
+
+
+def _text(entry: StreamEntry) -> str:
+    match entry:
+        case Item(data=data):
+            return _event(data) if isinstance(data, dict) else str(printable(data))
+        case Gap(count=None):
+            return "-- the daemon or its stream began anew; some events may be missing here"
+        case Gap(count=count):
+            return f"-- {count} events are missing here: they were no longer held"
+        case Dropped(count=count):
+            return f"-- {count} events are missing here: they came faster than they were read"
+        case End(reason=reason):
+            return f"-- the stream ended: {printable(reason)}; waiting for the daemon"
+
+
+def _event(record: Mapping[str, Any]) -> str:
+    at = datetime.fromtimestamp(float(record["ts"])).strftime("%H:%M:%S.%f")[:-3]
+    fields = " ".join(f"{name}={value}" for name, value in record.items() if name not in COMMON_FIELDS)
+    return f"{at}  {printable(record['event'])!s:<{KIND_WIDTH}} {printable(fields)}".rstrip()
