@@ -75,7 +75,7 @@ async def daemons(
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="peerd-")))
         authority = ClusterAuthority.create(CLUSTER)
-        sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
+        sockets = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(count)]
         addresses = [f"{LOOPBACK}:{each.getsockname()[1]}" for each in sockets]
         running: list[RunningDaemon] = []
         for index, listening in enumerate(sockets):

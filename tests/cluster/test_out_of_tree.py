@@ -140,6 +140,7 @@ def test_its_table_is_made_and_without_it_its_events_are_kept(
         check_requirements()
     except Unavailable as error:
         pytest.skip(reason=str(error))
+    dataset = pytest.importorskip("pyarrow.dataset", reason="the extra `spark` is not installed")
     with_it = json.loads(environment.peerd("analyze", str(events), "--out", str(tmp_path / "a"), "-o", "json").stdout)
     assert [(row["answered"], row["answers"]) for row in with_it["roll_calls"]] == [(40, 40), (36, 36)]
     assert with_it["unknown"] == []
@@ -156,6 +157,9 @@ def test_its_table_is_made_and_without_it_its_events_are_kept(
     }
     assert without["events"] == with_it["events"]
     assert "rollcall.answered" in done.stderr
+    kept = dataset.dataset(tmp_path / "b" / "events").to_table(columns=["event", "raw"]).to_pylist()
+    finished = [json.loads(row["raw"]) for row in kept if row["event"] == "rollcall.finished"]
+    assert sorted(event["answers"] for event in finished) == [36, 40]
 
 
 # The page
