@@ -343,22 +343,6 @@ class Client:
         except ValidationError as error:
             raise self._not_ours(error) from error
 
-    # Inside
-
-    async def _health(self, path: str) -> Health:
-        response = await self._request(path)
-        try:
-            return Health.model_validate_json(response.content)
-        except ValidationError:
-            await self._raise_for_problem(response)
-            raise
-
-    async def _request(self, path: str, method: str = "GET", body: Mapping[str, Any] | None = None) -> httpx.Response:
-        try:
-            return await self._http.request(method, path, json=body)
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
-
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
         """POST, and the lines of the answer as they come, without their ends. Raises what `call` raises."""
         timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=PROGRESS_TIMEOUT_S)
@@ -376,6 +360,25 @@ class Client:
                         rest = bytearray(following)
                     if len(rest) > LINE_BYTES_MAX:
                         raise Unavailable(f"the daemon sent a line of more than {LINE_BYTES_MAX} bytes")
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    _answers = answers
+    _stream = stream
+
+    # Inside
+
+    async def _health(self, path: str) -> Health:
+        response = await self._request(path)
+        try:
+            return Health.model_validate_json(response.content)
+        except ValidationError:
+            await self._raise_for_problem(response)
+            raise
+
+    async def _request(self, path: str, method: str = "GET", body: Mapping[str, Any] | None = None) -> httpx.Response:
+        try:
+            return await self._http.request(method, path, json=body)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
 
