@@ -415,30 +415,6 @@ class Client:
         except ValidationError as error:
             raise self._not_ours(error) from error
 
-    # Inside
-
-    async def _checked(self, entries: AsyncGenerator[StreamEntry, None]) -> AsyncGenerator[StreamEntry, None]:
-        async with aclosing(entries):
-            try:
-                async for entry in entries:
-                    yield entry
-            except ValidationError as error:
-                raise self._not_ours(error) from error
-
-    async def _health(self, path: str) -> Health:
-        response = await self._request(path)
-        try:
-            return Health.model_validate_json(response.content)
-        except ValidationError:
-            await self._raise_for_problem(response)
-            raise
-
-    async def _request(self, path: str, method: str = "GET", body: Mapping[str, Any] | None = None) -> httpx.Response:
-        try:
-            return await self._http.request(method, path, json=body)
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
-
     async def stream(
         self, path: str, body: Mapping[str, Any] | None, method: str = "POST", silence_s: float = PROGRESS_TIMEOUT_S
     ) -> AsyncGenerator[bytes, None]:
@@ -461,6 +437,33 @@ class Client:
                         rest = bytearray(following)
                     if len(rest) > LINE_BYTES_MAX:
                         raise Unavailable(f"the daemon sent a line of more than {LINE_BYTES_MAX} bytes")
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    _answers = answers
+    _stream = stream
+
+    # Inside
+
+    async def _checked(self, entries: AsyncGenerator[StreamEntry, None]) -> AsyncGenerator[StreamEntry, None]:
+        async with aclosing(entries):
+            try:
+                async for entry in entries:
+                    yield entry
+            except ValidationError as error:
+                raise self._not_ours(error) from error
+
+    async def _health(self, path: str) -> Health:
+        response = await self._request(path)
+        try:
+            return Health.model_validate_json(response.content)
+        except ValidationError:
+            await self._raise_for_problem(response)
+            raise
+
+    async def _request(self, path: str, method: str = "GET", body: Mapping[str, Any] | None = None) -> httpx.Response:
+        try:
+            return await self._http.request(method, path, json=body)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
 

@@ -44,6 +44,9 @@ def load_plugin(name: str) -> type[Plugin]:
     """One plugin's class. Raises `ConfigError` when nobody installed that name, or it cannot be used."""
     plugin = _load(PLUGINS, name, Plugin)
     _check_ids(name, plugin)
+    for metric in plugin.metrics:
+        if not metric.name.startswith(f"peerd_{name}_"):
+            raise ConfigError(f"its metric {metric.name} must be called peerd_{name}_SOMETHING", key=_key(name))
     for event in plugin.events:
         if not event.KIND.startswith(f"{name}."):
             raise ConfigError(f"its event {event.KIND} must be called {name}.SOMETHING", key=_key(name))

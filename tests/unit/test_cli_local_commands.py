@@ -254,6 +254,13 @@ def test_a_command_imports_only_what_it_needs() -> None:
     assert not loaded & {"httpx", "fastapi", "uvicorn", "cryptography", "peerd.node", "peerd.config", "rich.console"}
 
 
+@pytest.mark.parametrize("command", ["status", "peers", "version"])
+def test_a_built_in_command_imports_nothing_of_a_protocol(command: str) -> None:
+    loaded = modules_after(f"from peerd.cli.main import main; main([{command!r}, '--help'])")
+    assert f"peerd.cli.{command}" in loaded
+    assert not {name for name in loaded if name.startswith("protocols")} | (loaded & {"peerd.plugins"})
+
+
 def test_the_daemon_imports_nothing_of_the_command_line() -> None:
     code = "from peerd.cli.run import _import_structlog; _import_structlog()\nimport peerd.daemon.service"
     loaded = modules_after(

@@ -229,6 +229,13 @@ WRONG = {
         PLUGIN.replace("stranger.shouted", "overlay.shouted"),
         r"protocols\.stranger: its event overlay\.shouted must be called stranger\.",
     ),
+    "a metric with another's name": (
+        {"stranger": "stranger_plugin:Stranger"},
+        PLUGIN.replace(
+            "    events =", "    metrics = (Metric('peerd_links', 'gauge', 'Links.'),)\n    events ="
+        ).replace("import Plugin, handles", "import Metric, Plugin, handles"),
+        r"protocols\.stranger: its metric peerd_links must be called peerd_stranger_",
+    ),
     "a field with two types": (
         {"stranger": "stranger_plugin:Stranger"},
         PLUGIN.replace("loudness: float", "peer: float"),
