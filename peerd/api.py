@@ -341,7 +341,10 @@ class Host(Protocol):
     # Telling
 
     def emit(self, event: Event) -> int:
-        """Record a telemetry event; returns its id, unique on this node in this boot."""
+        """Record a telemetry event; returns its id, unique on this node in this boot.
+
+        Raises `Bug` for an event that the plugin does not declare in `Plugin.events`.
+        """
 
     def count(self, name: str, amount: float = 1.0, **labels: str) -> None:
         """Add to a declared counter."""
@@ -397,6 +400,8 @@ class Plugin:
     version: ClassVar[int] = 1
     messages: ClassVar[tuple[type[Message], ...]] = ()
     metrics: ClassVar[tuple[Metric, ...]] = ()
+    events: ClassVar[tuple[type[Event], ...]] = ()
+    """What it records in the event log. Their kinds begin with the plugin's name and a dot."""
     Config: ClassVar[type[PluginConfig]] = PluginConfig
     is_exempt_from_rate_limit: ClassVar[bool] = False
 

@@ -2,11 +2,10 @@
 
     async with Client() as client:
         print((await client.status()).ring_size)
-        async for line in client.aggregate("count by status", files="logs/*.ndjson"):
-            print(line)
 
-The command line uses it and nothing else. A daemon that does not answer is `DaemonUnreachable`, whose text says what
-to do; a request that the daemon refuses is `RequestRefused`.
+It carries requests and streams, and has the operators' calls; what a protocol adds (`peerd.front.Front.client`) is an
+attribute under the protocol's name. The command line uses it and nothing else. A daemon that does not answer is
+`DaemonUnreachable`, whose text says what to do; a request that the daemon refuses is `RequestRefused`.
 """
 
 from __future__ import annotations
@@ -33,10 +32,6 @@ from peerd.admin_models import (
     AccessEntry,
     AccessRequest,
     AdminModel,
-    AggregateAnswer,
-    AggregateFailed,
-    AggregateLine,
-    AggregateProgress,
     Certificate,
     CertificateRequest,
     DenialRequest,
@@ -45,7 +40,6 @@ from peerd.admin_models import (
     DrainAnswer,
     DrainLine,
     DrainProgress,
-    GroupedValue,
     Health,
     History,
     NewAccess,
@@ -74,17 +68,14 @@ from peerd.admin_models import (
 )
 from peerd.client_streams import SILENCE_MAX_S, Backoff, StreamEntry, follow, json_lines
 from peerd.config import AdminConfig
-from peerd.errors import PeerdError, Unavailable
+from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.limits import MIB
 from peerd.stream_models import IngestAnswer
 
 __all__ = [
-    "AggregateAnswer",
-    "AggregateProgress",
     "Client",
     "DaemonBusy",
     "DaemonUnreachable",
-    "GroupedValue",
     "Health",
     "IngestRefused",
     "Peer",
@@ -115,7 +106,6 @@ Result = TypeVar("Result")
 _ring_lines: Final[TypeAdapter[WalkProgress | RingCheck]] = TypeAdapter(RingLine)
 _reach_lines: Final[TypeAdapter[ReachProgress | ReachAnswer]] = TypeAdapter(ReachLine)
 _drain_lines: Final[TypeAdapter[DrainProgress | DrainAnswer]] = TypeAdapter(DrainLine)
-_lines: Final[TypeAdapter[AggregateProgress | AggregateAnswer | AggregateFailed]] = TypeAdapter(AggregateLine)
 
 
 class DaemonUnreachable(Unavailable):
@@ -190,23 +180,23 @@ class Client:
 
     async def status(self) -> Status:
         """The daemon in one object. Raises `DaemonUnreachable`, like every call here."""
-        return await self._get(f"{API_PREFIX}/status", Status)
+        return await self.get(f"{API_PREFIX}/status", Status)
 
     async def peers(self) -> list[Peer]:
         """Every peer that the daemon knows, in id order."""
-        return (await self._get(f"{API_PREFIX}/peers", Peers)).peers
+        return (await self.get(f"{API_PREFIX}/peers", Peers)).peers
 
     async def ring(self) -> Ring:
         """The ring as the daemon sees it."""
-        return await self._get(f"{API_PREFIX}/ring", Ring)
+        return await self.get(f"{API_PREFIX}/ring", Ring)
 
     async def route(self, key: str) -> Route:
         """The root of a key (32 hexadecimal digits, or any text, which is hashed) and the hops to it."""
-        return await self._get(f"{API_PREFIX}/route/{quote(key, safe='')}", Route)
+        return await self.get(f"{API_PREFIX}/route/{quote(key, safe='')}", Route)
 
     async def settings(self) -> list[Setting]:
         """The daemon's effective configuration with origins."""
-        return (await self._get(f"{API_PREFIX}/config", Settings)).settings
+        return (await self.get(f"{API_PREFIX}/config", Settings)).settings
 
     async def ready(self) -> Health:
         """The daemon's readiness; a daemon that is not ready is an answer, not an error."""
@@ -218,7 +208,7 @@ class Client:
 
     async def known(self) -> Peers:
         """Every peer that the daemon knows, and those that it has removed."""
-        return await self._get(f"{API_PREFIX}/peers", Peers)
+        return await self.get(f"{API_PREFIX}/peers", Peers)
 
     async def history(self, node: str, *, around: bool = False) -> History:
         """What the daemon thought of a peer, oldest first; ``node``: an id, a unique prefix of one, or host:port.
@@ -226,30 +216,30 @@ class Client:
         ``around``: and what the neighbours of that peer thought.
         Raises `RequestRefused` when it knows no such peer, or several.
         """
-        return await self._get(f"{API_PREFIX}/peers/{quote(node, safe='')}/history?around={int(around)}", History)
+        return await self.get(f"{API_PREFIX}/peers/{quote(node, safe='')}/history?around={int(around)}", History)
 
     async def rtt(self, target: str, source: str | None = None) -> Rtt:
         """Predicted and measured round trip between two nodes; ``source``: the daemon itself, when not given."""
         wanted = {"target": target} | ({} if source is None else {"source": source})
-        return await self._get(f"{API_PREFIX}/rtt?{urlencode(wanted)}", Rtt)
+        return await self.get(f"{API_PREFIX}/rtt?{urlencode(wanted)}", Rtt)
 
     async def check_ring(self) -> AsyncGenerator[WalkProgress | RingCheck, None]:
         """Ask every node of the ring; yields progress, then exactly one `RingCheck`. Leaving early ends the walk."""
-        async with aclosing(self._answers(f"{API_PREFIX}/ring/check", {}, _ring_lines)) as lines:
+        async with aclosing(self.answers(f"{API_PREFIX}/ring/check", {}, _ring_lines)) as lines:
             async for line in lines:
                 yield line
 
     async def reach(self, targets: int | None = None) -> AsyncGenerator[ReachProgress | ReachAnswer, None]:
         """Have every node ping others; yields progress, then exactly one `ReachAnswer`."""
         body = {} if targets is None else {"targets": targets}
-        async with aclosing(self._answers(f"{API_PREFIX}/reach", body, _reach_lines)) as lines:
+        async with aclosing(self.answers(f"{API_PREFIX}/reach", body, _reach_lines)) as lines:
             async for line in lines:
                 yield line
 
     async def drain(self, timeout_s: float, *, stop: bool = False) -> AsyncGenerator[DrainProgress | DrainAnswer, None]:
         """Have the daemon hand over and leave the ring; yields progress, then one `DrainAnswer`."""
         body = {"timeout_s": timeout_s, "stop": stop}
-        async with aclosing(self._answers(f"{API_PREFIX}/drain", body, _drain_lines)) as lines:
+        async with aclosing(self.answers(f"{API_PREFIX}/drain", body, _drain_lines)) as lines:
             async for line in lines:
                 yield line
 
@@ -293,7 +283,7 @@ class Client:
         async def connect(place: str | None) -> AsyncGenerator[bytes, None]:
             given = dict(parameters or {}) | ({} if place is None else {"after": place})
             address = f"{path}?{urlencode(given, doseq=True)}"
-            async with aclosing(self._stream(address, None, "GET", SILENCE_MAX_S)) as lines:
+            async with aclosing(self.stream(address, None, "GET", SILENCE_MAX_S)) as lines:
                 async for line in lines:
                     yield line
 
@@ -338,112 +328,93 @@ class Client:
 
     async def certificate(self) -> Certificate:
         """The node's certificate, and what it knows of the cluster's CA."""
-        return await self._get(f"{API_PREFIX}/certificate", Certificate)
+        return await self.get(f"{API_PREFIX}/certificate", Certificate)
 
     async def renew_certificate(self) -> Certificate:
         """Renew it now. Raises `DaemonBusy` when no issuer does it."""
-        return await self._call("POST", f"{API_PREFIX}/certificate/renewal", Certificate)
+        return await self.call("POST", f"{API_PREFIX}/certificate/renewal", Certificate)
 
     async def install_certificate(self, pem: str) -> Certificate:
         """Use a certificate that an offline CA renewed."""
         body = CertificateRequest(pem=pem)
-        return await self._call("POST", f"{API_PREFIX}/certificate", Certificate, body)
+        return await self.call("POST", f"{API_PREFIX}/certificate", Certificate, body)
 
     async def tokens(self) -> list[Token]:
         """The join tokens of an issuer, oldest first. Raises `RequestRefused` where the daemon is none."""
-        return (await self._call("GET", f"{API_PREFIX}/tokens", Tokens)).tokens
+        return (await self.call("GET", f"{API_PREFIX}/tokens", Tokens)).tokens
 
     async def create_token(self, life_s: float, uses: int = 1, roles: Sequence[str] = ()) -> NewToken:
         """Make a join token; its text is told this once. No roles: those of an ordinary member."""
         body = TokenRequest(life_s=life_s, uses=uses, roles=list(roles))
-        return await self._call("POST", f"{API_PREFIX}/tokens", NewToken, body)
+        return await self.call("POST", f"{API_PREFIX}/tokens", NewToken, body)
 
     async def revoke_token(self, identifier: str) -> Token:
         """End a join token."""
-        return await self._call("DELETE", f"{API_PREFIX}/tokens/{quote(identifier, safe='')}", Token)
+        return await self.call("DELETE", f"{API_PREFIX}/tokens/{quote(identifier, safe='')}", Token)
 
     async def access_tokens(self) -> list[AccessEntry]:
         """The access tokens of the daemon's data clients, oldest first."""
-        return (await self._get(f"{API_PREFIX}/access", AccessEntries)).tokens
+        return (await self.get(f"{API_PREFIX}/access", AccessEntries)).tokens
 
     async def create_access(self, name: str, scopes: Sequence[str], life_s: float) -> NewAccess:
         """Make an access token; its text is told this once. Scopes: "<protocol>:read", "<protocol>:write", "*"."""
         body = AccessRequest(name=name, scopes=list(scopes), life_s=life_s)
-        return await self._call("POST", f"{API_PREFIX}/access", NewAccess, body)
+        return await self.call("POST", f"{API_PREFIX}/access", NewAccess, body)
 
     async def revoke_access(self, name: str) -> AccessEntry:
         """End an access token by its name or id, and every request that uses it."""
-        return await self._call("DELETE", f"{API_PREFIX}/access/{quote(name, safe='')}", AccessEntry)
+        return await self.call("DELETE", f"{API_PREFIX}/access/{quote(name, safe='')}", AccessEntry)
 
     async def denials(self) -> list[DeniedSubject]:
         """The deny list."""
-        return (await self._get(f"{API_PREFIX}/denials", Denials)).denials
+        return (await self.get(f"{API_PREFIX}/denials", Denials)).denials
 
     async def deny(self, subject: str, reason: str = "", *, is_withdrawn: bool = False) -> DeniedSubject:
         """Deny a node id or a certificate's serial number everywhere, or (withdrawn) let it in again."""
         body = DenialRequest(subject=subject, reason=reason, is_withdrawn=is_withdrawn)
-        return await self._call("POST", f"{API_PREFIX}/denials", DeniedSubject, body)
+        return await self.call("POST", f"{API_PREFIX}/denials", DeniedSubject, body)
 
     async def rotate_ca(self, overlap_s: float) -> Certificate:
         """Change the cluster's root; both roots are trusted for the overlap."""
         body = RotationRequest(overlap_s=overlap_s)
-        return await self._call("POST", f"{API_PREFIX}/ca/rotation", Certificate, body)
+        return await self.call("POST", f"{API_PREFIX}/ca/rotation", Certificate, body)
 
     async def publish_record(self, record: str) -> bool:
         """Spread a record that an offline CA signed; whether it was news to the daemon."""
         body = RecordRequest(record=record)
-        return (await self._call("POST", f"{API_PREFIX}/records", RecordAnswer, body)).is_new
+        return (await self.call("POST", f"{API_PREFIX}/records", RecordAnswer, body)).is_new
 
-    async def aggregate(
-        self,
-        query: str | Mapping[str, Any],
-        *,
-        files: str = "**/*",
-        format: str | None = None,
-        pattern: str | None = None,
-        groups_max: int | None = None,
-        deadline: str | float | None = None,
-        top: int | None = None,
-    ) -> AsyncGenerator[AggregateProgress | AggregateAnswer, None]:
-        """Run a round; yields progress, then exactly one `AggregateAnswer`. Leaving early ends the round.
+    # Protocols
 
-        ``query``: text ("count by status where method = GET") or its parts as a mapping; ``deadline``: "30s", or
-        seconds.
-        Raises `RequestRefused` for a query that cannot be run, `DaemonBusy`, `DaemonUnreachable`.
+    def __getattr__(self, name: str) -> Any:
+        """The methods that an installed protocol brings, by its name: ``client.NAME.method(...)``.
+
+        Type checkers see what it is when the protocol's class is used directly, on this client.
         """
-        wanted = {"files": files, "format": format, "pattern": pattern, "groups_max": groups_max}
-        body = {"query": query, **wanted, "deadline": deadline, "top": top}
-        given = {key: value for key, value in body.items() if value is not None}
-        is_answered = False
-        async with aclosing(self._stream(f"{API_PREFIX}/aggregate", given)) as lines:
-            async for line in lines:
-                try:
-                    parsed = _lines.validate_json(line)
-                except ValidationError as error:
-                    raise self._not_ours(error) from error
-                if isinstance(parsed, AggregateFailed):
-                    raise Unavailable(parsed.detail)
-                is_answered = isinstance(parsed, AggregateAnswer)
-                yield parsed
-        if not is_answered:
-            raise DaemonUnreachable("the daemon stopped before the answer came; see its log, then ask again")
+        if name.startswith("_"):
+            raise AttributeError(name)
+        from peerd.plugins import load_front
 
-    # Inside
+        try:
+            methods = load_front(name).client(self)
+        except ConfigError as error:
+            raise AttributeError(f"the client has no {name!r}: {error}") from error
+        if methods is None:
+            raise AttributeError(f"the protocol {name} adds nothing to the client")
+        setattr(self, name, methods)
+        return methods
 
-    async def _checked(self, entries: AsyncGenerator[StreamEntry, None]) -> AsyncGenerator[StreamEntry, None]:
-        async with aclosing(entries):
-            try:
-                async for entry in entries:
-                    yield entry
-            except ValidationError as error:
-                raise self._not_ours(error) from error
+    # For protocols
 
-    async def _answers(
+    async def answers(
         self, path: str, body: Mapping[str, Any], line_type: TypeAdapter[Result]
     ) -> AsyncGenerator[Result, None]:
-        """The lines of a stream that ends with an answer."""
+        """POST, and the lines of the stream that comes back; its last one has the type "answer".
+
+        Raises `DaemonUnreachable` when the stream ends before, and what `call` raises.
+        """
         is_answered = False
-        async with aclosing(self._stream(path, body)) as lines:
+        async with aclosing(self.stream(path, body)) as lines:
             async for line in lines:
                 try:
                     parsed = line_type.validate_json(line)
@@ -456,10 +427,15 @@ class Client:
                 "the daemon stopped, or gave up, before it could answer; see its log, then ask again"
             )
 
-    async def _get(self, path: str, model: type[Model]) -> Model:
-        return await self._call("GET", path, model)
+    async def get(self, path: str, model: type[Model]) -> Model:
+        """As `call`."""
+        return await self.call("GET", path, model)
 
-    async def _call(self, method: str, path: str, model: type[Model], body: AdminModel | None = None) -> Model:
+    async def call(self, method: str, path: str, model: type[Model], body: AdminModel | None = None) -> Model:
+        """One request and its answer, typed.
+
+        Raises `RequestRefused` for what the daemon refuses, `DaemonBusy`, `DaemonUnreachable`.
+        """
         content = None if body is None else body.model_dump(mode="json")
         response = await self._request(path, method, content)
         await self._raise_for_problem(response)
@@ -468,23 +444,10 @@ class Client:
         except ValidationError as error:
             raise self._not_ours(error) from error
 
-    async def _health(self, path: str) -> Health:
-        response = await self._request(path)
-        try:
-            return Health.model_validate_json(response.content)
-        except ValidationError:
-            await self._raise_for_problem(response)
-            raise
-
-    async def _request(self, path: str, method: str = "GET", body: Mapping[str, Any] | None = None) -> httpx.Response:
-        try:
-            return await self._http.request(method, path, json=body)
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
-
-    async def _stream(
+    async def stream(
         self, path: str, body: Mapping[str, Any] | None, method: str = "POST", silence_s: float = PROGRESS_TIMEOUT_S
     ) -> AsyncGenerator[bytes, None]:
+        """The lines of the answer as they come, without their ends. Raises what `call` raises."""
         timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=silence_s)
         try:
             async with self._http.stream(method, path, json=body, timeout=timeout) as response:
@@ -503,6 +466,30 @@ class Client:
                         rest = bytearray(following)
                     if len(rest) > LINE_BYTES_MAX:
                         raise Unavailable(f"the daemon sent a line of more than {LINE_BYTES_MAX} bytes")
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    # Inside
+
+    async def _checked(self, entries: AsyncGenerator[StreamEntry, None]) -> AsyncGenerator[StreamEntry, None]:
+        async with aclosing(entries):
+            try:
+                async for entry in entries:
+                    yield entry
+            except ValidationError as error:
+                raise self._not_ours(error) from error
+
+    async def _health(self, path: str) -> Health:
+        response = await self._request(path)
+        try:
+            return Health.model_validate_json(response.content)
+        except ValidationError:
+            await self._raise_for_problem(response)
+            raise
+
+    async def _request(self, path: str, method: str = "GET", body: Mapping[str, Any] | None = None) -> httpx.Response:
+        try:
+            return await self._http.request(method, path, json=body)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
 

@@ -6,6 +6,8 @@ and restarts the plugin), `Unavailable` is nobody's (try again), `ConfigError` i
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -64,3 +66,9 @@ class ConfigError(PeerdError):
         self.file = file
         self.key = key
         self.message = message
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """What to add to an error about an unknown name: ``, did you mean "..."?``, or all that are known."""
+    close = difflib.get_close_matches(name, known, 1)
+    return f', did you mean "{close[0]}"?' if close else f"; known: {', '.join(sorted(known)) or 'none'}"

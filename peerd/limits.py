@@ -68,6 +68,10 @@ SWAP_TAG_BYTES_MAX: Final = 64
 SWAP_SESSIONS_MAX: Final = 16
 SWAP_SPILL_BYTES: Final = 64 * MIB
 
+# Messages
+KERNEL_TYPE_IDS: Final = range(0x0001, 0x0100)
+"""Message type ids of the kernel; plugins have those above."""
+
 # Plugin store
 STORE_VALUE_BYTES_MAX: Final = 1 * MIB
 STORE_KEYS_MAX: Final = 10_000

@@ -28,6 +28,7 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.services.groups.facade import BoundGroups
 from peerd.services.records.facade import BoundRecords
+from peerd.telemetry.schema import CORE_EVENTS, Event
 
 if TYPE_CHECKING:
     from peerd.node import Node
@@ -49,7 +50,7 @@ class PluginHost:
         self.now = node.driver.now
         self.wall_time = node.driver.wall_time
         self.send = node.send
-        self.emit = node.emit
+        self._events = frozenset((*CORE_EVENTS, *plugin.events))
 
     @property
     def id(self) -> NodeId:
@@ -185,6 +186,11 @@ class PluginHost:
         callbacks, self._when_over = self._when_over, []
         for callback in callbacks:
             self._node.run_as(self._name, callback, reason)
+
+    def emit(self, event: Event) -> int:
+        if type(event) not in self._events:
+            raise Bug(f"{self._name} records {type(event).__name__}, which is not among its `events`")
+        return self._node.emit(event)
 
     def count(self, name: str, amount: float = 1.0, **labels: str) -> None:
         self._driver.count(name, amount, labels)

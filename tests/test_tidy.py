@@ -9,21 +9,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-import importlib
-import importlib.metadata
-import inspect
 import io
 import re
 import tokenize
 import tomllib
-import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel, Field
-
-from peerd import messages
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE_FOLDERS = ("peerd", "protocols", "tests", "bench")
@@ -48,6 +41,9 @@ LAYERS = {
     "peerd.api_services": "api",
     "peerd.driver": "driver",
     "peerd.lib": "lib",
+    "peerd.entry_points": "base",
+    "peerd.front": "front",
+    "peerd.plugins": "plugins",
     "peerd.overlay": "overlay",
     "peerd.swap": "swap",
     "peerd.services": "services",
@@ -57,7 +53,6 @@ LAYERS = {
     "peerd.config_sources": "config",
     "peerd.telemetry": "telemetry",
     "peerd.admin_models": "base",
-    "peerd.front_scopes": "base",
     "peerd.stream_models": "base",
     "peerd.client": "client",
     "peerd.client_streams": "client",
@@ -66,13 +61,14 @@ LAYERS = {
     "peerd.sim": "sim",
     "peerd.pipeline": "pipeline",
     "peerd.lab": "lab",
+    "peerd.testing": "testing",
     "peerd.cli": "cli",
     "peerd.__main__": "cli",
 }
 _KERNEL = {"base", "messages", "wire", "api"}
 _SEAM = _KERNEL | {"driver"}
 _NODE = _SEAM | {"lib", "overlay", "swap", "services", "node"}
-_HOST = _NODE | {"config", "telemetry"}
+_HOST = _NODE | {"config", "telemetry", "front", "plugins"}
 MAY_IMPORT: dict[str, set[str]] = {
     "base": {"base"},
     "messages": {"base", "messages"},
@@ -85,16 +81,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "services": _KERNEL | {"services", "lib"},
     "node": _NODE,
     "config": _NODE | {"config"},
+    "front": {"base"},  # and, for type checkers only, whatever a piece of a front is made of
+    "plugins": _KERNEL | {"config", "front"},
     "telemetry": _KERNEL | {"config", "telemetry"},
-    "client": {"base", "config", "client"},
+    "client": {"base", "config", "plugins", "client"},
     "daemon": _HOST | {"daemon"},
     "sim": _HOST | {"sim"},
-    "pipeline": {"pipeline"},  # and the two modules below, nothing else of ours
+    "pipeline": {"pipeline"},  # and the modules below, nothing else of ours
     "cluster": _HOST | {"client", "daemon", "cluster"},
     "lab": _HOST | {"client", "daemon", "sim", "pipeline", "lab"},
+    "testing": _HOST | {"client", "daemon", "sim", "testing"},
     "cli": _HOST | {"client", "cluster", "daemon", "sim", "pipeline", "lab", "cli"},
 }
-PIPELINE_MAY_IMPORT = ("peerd.telemetry.schema", "peerd.errors")
+PIPELINE_MAY_IMPORT = ("peerd.telemetry.schema", "peerd.errors", "peerd.front")
 PLUGIN_MAY_IMPORT = (
     "peerd.api",
     "peerd.ids",
@@ -105,8 +104,14 @@ PLUGIN_MAY_IMPORT = (
     "peerd.quantities",
     "peerd.telemetry.schema",
 )
-PLUGIN_HTTP_MAY_IMPORT = (*PLUGIN_MAY_IMPORT, "peerd.daemon.streaming", "peerd.daemon.ingest")
-PLUGIN_CLI_MAY_IMPORT = (*PLUGIN_MAY_IMPORT, "peerd.client", "peerd.cli", "peerd.cluster")
+PLUGIN_FRONT_MAY_IMPORT = (
+    *PLUGIN_MAY_IMPORT,
+    *("peerd.front", "peerd.admin_models", "peerd.client", "peerd.cli", "peerd.cluster"),
+    *("peerd.daemon.streaming", "peerd.daemon.ingest", "peerd.stream_models"),
+    *("peerd.sim", "peerd.lab", "peerd.pipeline"),
+)
+TYPES_ONLY = "peerd/front.py"
+"""It names what others make pieces of, in annotations: below ``if TYPE_CHECKING`` it may import from any layer."""
 LAYER_EXCEPTIONS: frozenset[tuple[str, str]] = frozenset()  # (file, imported name); each with its reason
 
 SANS_IO = (
@@ -115,8 +120,8 @@ SANS_IO = (
     *("peerd/api.py", "peerd/api_services.py", "peerd/driver.py", "peerd/node.py", "peerd/node_host.py"),
     *("peerd/wire/", "peerd/lib/", "peerd/overlay/", "peerd/swap/", "peerd/services/", "protocols/"),
 )
-PLUGIN_FRONTS = ("/api.py", "/cli.py")
-"""The parts of a plugin that talk to people: they run beside the protocol, never in it."""
+PLUGIN_FRONT = re.compile(r"protocols/\w+/front/")
+"""The part of a plugin that talks to people and tools: it runs beside the protocol, never in it."""
 IO_MODULES = {"asyncio", "time", "random", "os", "socket", "threading", "secrets", "uuid"}
 IO_MODULES |= {"subprocess", "multiprocessing", "select", "selectors", "signal", "ssl"}
 FRAMEWORKS = {"fastapi", "starlette", "uvicorn", "uvloop", "httpx", "typer", "rich", "structlog"}
@@ -146,8 +151,11 @@ class Source:
 
     @property
     def is_sans_io(self) -> bool:
-        is_front = self.path.startswith("protocols/") and self.path.endswith(PLUGIN_FRONTS)
-        return self.path.startswith(SANS_IO) and not is_front
+        return self.path.startswith(SANS_IO) and not self.is_front
+
+    @property
+    def is_front(self) -> bool:
+        return PLUGIN_FRONT.match(self.path) is not None
 
     @property
     def module(self) -> str:
@@ -173,6 +181,14 @@ def imports(source: Source) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.Call) and dotted(node.func) in {"importlib.import_module", "__import__"}:
             literals = [argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)]
             yield from ((node.lineno, str(value)) for value in literals)
+
+
+def type_checking_lines(source: Source) -> set[int]:
+    """The lines below ``if TYPE_CHECKING``."""
+    blocks = [
+        node for node in ast.walk(source.tree) if isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING"
+    ]
+    return {line for block in blocks for line in range(block.lineno, (block.end_lineno or block.lineno) + 1)}
 
 
 def dotted(node: ast.expr) -> str:
@@ -221,7 +237,10 @@ def check_layers(source: Source) -> Iterator[str]:
     if judge is None:
         return
     seen: set[tuple[int, str]] = set()
+    unjudged = type_checking_lines(source) if source.path == TYPES_ONLY else set()
     for line, name in imports(source):
+        if line in unjudged:
+            continue
         ours = name.partition(".")[0] in {"peerd", "protocols"}
         offence = judge(source, name) if ours and (source.path, name) not in LAYER_EXCEPTIONS else None
         if offence and (line, offence) not in seen:  # several names of one import statement
@@ -249,11 +268,11 @@ def _layer_offence(source: Source, name: str) -> str | None:
 def _plugin_offence(source: Source, name: str) -> str | None:
     own = ".".join(source.module.split(".")[:2])
     if within(name, (own,)) or name == "protocols":
-        return None
+        is_backwards = within(name, (f"{own}.front",)) and not source.is_front
+        return "the kernel part of a plugin does not know its front" if is_backwards else None
     if name.startswith("protocols."):
         return "plugins never import each other: talk through messages, or move the shared part into peerd.api"
-    fronts = {"api.py": PLUGIN_HTTP_MAY_IMPORT, "cli.py": PLUGIN_CLI_MAY_IMPORT}
-    allowed = fronts.get(source.path.rpartition("/")[2], PLUGIN_MAY_IMPORT)
+    allowed = PLUGIN_FRONT_MAY_IMPORT if source.is_front else PLUGIN_MAY_IMPORT
     return None if within(name, allowed) else f"a plugin may import {', '.join(allowed)} and its own package"
 
 
@@ -269,7 +288,7 @@ def check_sans_io_imports(source: Source) -> Iterator[str]:
                 "from peerd.api.Host (the type of host.rng is peerd.api.Rng)"
             )
         elif top in FRAMEWORKS:
-            yield f"{source.path}:{line}: imports {top} in a sans-IO layer; it belongs in api.py or cli.py"
+            yield f"{source.path}:{line}: imports {top} in a sans-IO layer; it belongs in the plugin's front"
 
 
 def check_sizes(source: Source) -> Iterator[str]:
@@ -369,49 +388,6 @@ CODE_CHECKS: tuple[Check, ...] = (
 )
 
 
-# --- checks on live classes -----------------------------------------------------------------------------------------
-
-
-def where(cls: type) -> str:
-    """``file:line`` of a class."""
-    try:
-        path = Path(inspect.getsourcefile(cls) or "?").resolve()
-        line = inspect.getsourcelines(cls)[1]
-    except (OSError, TypeError):
-        return cls.__module__
-    return f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name}:{line}"
-
-
-def message_offences(cls: type, documentation: str) -> Iterator[str]:
-    """A message has a docstring of its own (dataclasses make one up) and is named in the documentation."""
-    text = cls.__doc__ or ""
-    if not text.strip() or text.startswith(f"{cls.__name__}("):
-        yield f"{where(cls)}: message {cls.__name__} has no docstring; say who sends it, when, and what answers it"
-    if not re.search(rf"\b{cls.__name__}\b", documentation):
-        yield f"{where(cls)}: message {cls.__name__} is in no page under docs/; add it to its protocol's page"
-
-
-def config_offences(model: type[BaseModel], seen: set[type] | None = None) -> Iterator[str]:
-    """Every field of a model, and of the models inside it, has a description (that is the manual)."""
-    seen = set() if seen is None else seen
-    if model in seen:
-        return
-    seen.add(model)
-    for name, field in model.model_fields.items():
-        if not (field.description or "").strip():
-            yield f"{where(model)}: {model.__name__}.{name} has no description; say meaning, unit and default's reason"
-        for inner in models_in(field.annotation):
-            yield from config_offences(inner, seen)
-
-
-def models_in(annotation: object) -> Iterator[type[BaseModel]]:
-    """The pydantic models anywhere inside an annotation, in order."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in typing.get_args(annotation):
-        yield from models_in(argument)
-
-
 # --- the tree -------------------------------------------------------------------------------------------------------
 
 
@@ -436,15 +412,6 @@ def texts() -> tuple[Source, ...]:
     return tuple(Source(path.relative_to(ROOT).as_posix(), path.read_text("utf-8")) for path in paths)
 
 
-def import_protocols() -> None:
-    """Load every plugin, and every messages module, so that the registries are full."""
-    for entry_point in importlib.metadata.entry_points(group="peerd.protocols"):
-        entry_point.load()
-    for source in code():
-        if source.path.endswith("/messages.py") and not source.path.startswith("tests/"):
-            importlib.import_module(source.module)
-
-
 def report(offences: list[str]) -> str:
     """All offences, one a line."""
     return f"{len(offences)} offence(s):\n" + "\n".join(offences)
@@ -461,33 +428,12 @@ def test_no_left_overs() -> None:
     assert not offences, report(offences)
 
 
-def test_every_message_is_documented() -> None:
-    import_protocols()
-    pages = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
-    documentation = "\n".join(page.read_text("utf-8") for page in pages if page.exists())
-    ours = [cls for cls in messages.registered().values() if within(cls.__module__, ("peerd", "protocols"))]
-    assert ours, "the message registry is empty: nothing was checked"
-    offences = [offence for cls in ours for offence in message_offences(cls, documentation)]
-    assert not offences, report(offences)
-
-
-def test_every_config_field_is_described() -> None:
-    config: type[BaseModel] = importlib.import_module("peerd.config").PeerdConfig
-    offences = list(config_offences(config))
-    for source in code():
-        if source.path.startswith(("peerd/", "protocols/")) and source.path.endswith("/config.py"):
-            module = importlib.import_module(source.module)
-            for value in vars(module).values():
-                if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == source.module:
-                    offences += config_offences(value)
-    assert not offences, report(offences)
-
-
 def test_every_plugin_in_the_tree_is_an_entry_point() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    declared = project["entry-points"]["peerd.protocols"]
-    found = {path.parent.name for path in (ROOT / "protocols").glob("*/plugin.py")}
-    assert found == set(declared), "pyproject.toml: entry points of peerd.protocols and protocols/*/plugin.py differ"
+    for group, pattern in (("peerd.protocols", "*/plugin.py"), ("peerd.fronts", "*/front/__init__.py")):
+        found = {path.relative_to(ROOT).parts[1] for path in (ROOT / "protocols").glob(pattern)}
+        declared = set(project["entry-points"][group])
+        assert found == declared, f"pyproject.toml: entry points of {group} and protocols/{pattern} differ"
 
 
 # --- every check bites ----------------------------------------------------------------------------------------------
@@ -507,11 +453,14 @@ BITES: list[tuple[Check, str, str, str]] = [
     (check_layers, "protocols/pubsub/state.py", "from protocols.aggregation import state", "each other"),
     (check_layers, "protocols/pubsub/plugin.py", "from peerd.overlay import leafset", "a plugin may import"),
     (check_layers, "protocols/pubsub/api.py", "from peerd.client import Client", "a plugin may import"),
-    (check_layers, "protocols/pubsub/cli.py", "from peerd.daemon import link", "a plugin may import"),
+    (check_layers, "protocols/pubsub/front/cli.py", "from peerd.daemon import link", "a plugin may import"),
+    (check_layers, "protocols/pubsub/plugin.py", "from protocols.pubsub.front import http", "does not know its front"),
+    (check_layers, "peerd/front.py", "from peerd.client import Client", "layer front"),
+    (check_layers, "peerd/ids.py", "if TYPE_CHECKING:\n    from peerd.client import Client", "layer base"),
     (check_sans_io_imports, "peerd/node.py", "import time", "imports time"),
     (check_sans_io_imports, "peerd/overlay/a.py", "if TYPE_CHECKING:\n    from random import Random", "Rng"),
     (check_sans_io_imports, "protocols/pubsub/state.py", "import os.path", "imports os"),
-    (check_sans_io_imports, "protocols/pubsub/plugin.py", "import fastapi", "api.py or cli.py"),
+    (check_sans_io_imports, "protocols/pubsub/plugin.py", "import fastapi", "plugin's front"),
     (check_sizes, "tests/unit/test_a.py", "\n" * (FILE_LINES_MAX + 1), "split it"),
     (check_sizes, "peerd/ids.py", "def f():\n" + "    a = 1\n" * FUNCTION_LINES_MAX, "f has 71 lines"),
     (check_no_sleep_in_tests, "tests/sim/test_a.py", "import time\ntime.sleep(1)", "test_a.py:2"),
@@ -539,8 +488,9 @@ PASSES: list[tuple[Check, str, str]] = [
     (check_layers, "peerd/pipeline/job.py", "from peerd.telemetry import schema\nfrom peerd.errors import Bug"),
     (check_layers, "peerd/cli/main.py", "from peerd.daemon import run\nfrom peerd import __version__"),
     (check_layers, "protocols/pubsub/plugin.py", "from protocols.pubsub import state\nfrom . import messages"),
-    (check_layers, "protocols/pubsub/cli.py", "from peerd.client import Client\nimport peerd.cli.output"),
-    (check_sans_io_imports, "protocols/pubsub/api.py", "import asyncio, fastapi"),
+    (check_layers, "protocols/pubsub/front/cli.py", "from peerd.client import Client\nimport peerd.cli.output"),
+    (check_layers, "peerd/front.py", "if TYPE_CHECKING:\n    from peerd.client import Client"),
+    (check_sans_io_imports, "protocols/pubsub/front/http.py", "import asyncio, fastapi"),
     (check_sans_io_imports, "peerd/daemon/link.py", "import asyncio, time"),
     (check_sizes, "peerd/ids.py", "def f():\n" + "    a = 1\n" * (FUNCTION_LINES_MAX - 1)),
     (check_no_sleep_in_tests, "tests/cluster/test_a.py", "time.sleep(1)"),
@@ -569,27 +519,3 @@ def test_check_lets_good_source_pass(check: Check, path: str, text: str) -> None
 
 def test_every_check_has_a_source_that_it_bites() -> None:
     assert {check for check, *_ in BITES} == {check for check, *_ in PASSES} == {*CODE_CHECKS, check_left_overs}
-
-
-def test_message_check_bites() -> None:
-    @dataclasses.dataclass
-    class Undocumented:
-        text: str
-
-    assert len(list(message_offences(Undocumented, "UndocumentedToo is here"))) == 2
-    Undocumented.__doc__ = "Asks for nothing."
-    assert list(message_offences(Undocumented, "| `Undocumented` | nothing |")) == []
-
-
-class _Inner(BaseModel):
-    silent: int = 0
-    spoken: int = Field(default=0, description="Says what it is.")
-
-
-class _Outer(BaseModel):
-    inner: dict[str, _Inner | None] = Field(description="Inner models by name.")
-
-
-def test_config_check_bites() -> None:
-    offences = list(config_offences(_Outer))
-    assert len(offences) == 1 and "_Inner.silent has no description" in offences[0]

@@ -17,11 +17,13 @@ from typing import Any, Final
 from bench.counters import QUERY, count_for, counters, write_csv
 from bench.measure import Bench, BenchFailure, ratios
 from bench.processes import Children, cpu_s
-from peerd.admin_models import AggregateAnswer, GroupedValue
 from peerd.client import Client, run_sync
 from peerd.cluster.layout import socket_file
 from peerd.cluster.local import LocalCluster
 from peerd.limits import MIB
+from protocols.aggregation.answer import Answer
+from protocols.aggregation.front.client import AggregationClient
+from protocols.aggregation.functions import GroupedAnswer
 
 RING_SIZES: Final = (8, 16, 32)
 DEADLINE_S: Final = 120.0
@@ -92,19 +94,21 @@ def _cluster(nodes: int, count: int) -> Iterator[tuple[LocalCluster, dict[str, i
             yield cluster, total
 
 
-def _round(address: Path, nodes: int, total: dict[str, int]) -> AggregateAnswer:
+def _round(address: Path, nodes: int, total: dict[str, int]) -> Answer:
     """One round asked of node 0. Raises `BenchFailure` unless everything is counted once."""
 
-    async def ask(client: Client) -> AggregateAnswer:
-        lines = client.aggregate(str(QUERY), files=QUERY.files, format=QUERY.format, deadline=DEADLINE_S, top=10)
-        answers = [line async for line in lines if isinstance(line, AggregateAnswer)]
+    async def ask(client: Client) -> Answer:
+        lines = AggregationClient(client).aggregate(
+            str(QUERY), files=QUERY.files, format=QUERY.format, deadline=DEADLINE_S, top=10
+        )
+        answers = [line async for line in lines if isinstance(line, Answer)]
         return answers[0]
 
     answer = run_sync(ask, address)
     if answer.outcome != "complete" or answer.contributors != nodes:
         raise BenchFailure(f"{answer.outcome}: {answer.contributors} of {nodes}, missing {answer.missing}")
     value = answer.value
-    if not isinstance(value, GroupedValue) or value.groups_total != len(total):
+    if not isinstance(value, GroupedAnswer) or value.groups_total != len(total):
         raise BenchFailure(f"not the {len(total)} groups that the files hold: {value}")
     wrong = {key: found for key, found in value.groups.items() if total[key] != found}
     if wrong:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,20 +16,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from peerd.errors import ExitCode, PeerdError, Unavailable
+from peerd.cli.main import exit_code
+from peerd.errors import PeerdError
+from peerd.plugins import NAME, find_events, find_fronts, gather
 
 if TYPE_CHECKING:
+    from peerd.front import Shown, SparkTable
     from peerd.pipeline.job import Report
 
-ROUND_COLUMNS = {
-    "round": "round",
-    "outcome": "outcome",
-    "duration_s": "time",
-    "completeness": "complete",
-    "contributors": "nodes",
-    "swap_bytes": "swap bytes",
-    "query": "query",
-}
 TRAFFIC_COLUMNS = {
     "kind": "kind",
     "plugin": "plugin",
@@ -54,11 +48,12 @@ LOSS_COLUMNS = {
     "missing_before": "missing before",
     "told": "dropped by sink",
 }
+UNKNOWN_COLUMNS = {"event": "event", "nodes": "nodes", "events": "events"}
 QUICK_BYTES_MAX = 64 * 1024 * 1024
 """Up to so much input Spark runs without its optimising compilers, which would not pay."""
 ROWS_MAX = 50
 """Rows of a printed table; the JSON and the Parquet files have all of them."""
-ID_COLUMNS = ("round", "node")
+ID_COLUMNS = ("node",)
 ID_LENGTH = 8
 
 
@@ -90,7 +85,7 @@ def analyze(
         bool, typer.Option("--parts/--no-parts", help="Also read *.ndjson.part: files still open, or of killed nodes.")
     ] = True,
 ) -> None:
-    """Turn event logs into Parquet tables (events, rounds, levels, messages) and print a report.
+    """Turn event logs into Parquet tables (events, messages, and those of each protocol) and print a report.
 
     Needs the extra `spark` and Java 17 or newer. Corrupt lines are counted and left out; they do not fail the run.
     """
@@ -99,11 +94,12 @@ def analyze(
         report = _run(directory, out, master, driver_memory, parts, errors)
     except PeerdError as error:
         errors.print(f"peerd analyze: {error}", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(ExitCode.UNAVAILABLE if isinstance(error, Unavailable) else ExitCode.FAILURE) from error
+        raise typer.Exit(exit_code(error)) from error
     if output is Output.JSON:
         typer.echo(json.dumps(report_as_json(report), indent=2))
     else:
-        print_report(report, Console())
+        shown = {table.name: table.shown for ours in plugin_tables() for table in ours if table.shown is not None}
+        print_report(report, shown, Console())
     for warning in warnings_of(report):
         errors.print(f"warning: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
@@ -118,12 +114,35 @@ def _run(directory: Path, out: Path, master: str, driver_memory: str, parts: boo
     is_quick = size_bytes(find_event_files(directory, include_parts=parts)) <= QUICK_BYTES_MAX
     session = spark_session(master, driver_memory, is_quick=is_quick)
     with errors.status("starting Spark") as status, session as spark:
-        return run_job(spark, directory, out, include_parts=parts, progress=status.update)
+        return run_job(
+            spark,
+            directory,
+            out,
+            events=find_events(),
+            plugin_tables=plugin_tables(),
+            include_parts=parts,
+            progress=status.update,
+        )
+
+
+def plugin_tables() -> list[Sequence[SparkTable]]:
+    """Of each plugin. Raises `ConfigError` when two tables have one name."""
+    from peerd.pipeline.job import RESERVED
+
+    fronts = find_fronts()
+    gather(fronts, "table", lambda front: ((table.name, table) for table in front.tables()), RESERVED, _bad_name)
+    return [front.tables() for front in fronts.values()]
+
+
+def _bad_name(plugin: str, name: str) -> str | None:
+    return None if NAME.fullmatch(name) else f"a name must match {NAME.pattern}"
 
 
 def report_as_json(report: Report) -> dict[str, Any]:
-    """The report's fields and its two totals, JSON-ready."""
-    return {**dataclasses.asdict(report), "missing": report.missing, "told_dropped": report.told_dropped}
+    """The report's fields and its two totals, JSON-ready; each plugin's table is a field of its own."""
+    told = dataclasses.asdict(report)
+    protocols = told.pop("protocols")
+    return {**told, "missing": report.missing, "told_dropped": report.told_dropped, **protocols}
 
 
 def warnings_of(report: Report) -> list[str]:
@@ -139,11 +158,19 @@ def warnings_of(report: Report) -> list[str]:
             f"{report.duplicates} events came twice (copies, or two runs in one directory); one of each is kept"
         )
     if report.newer_schema:
-        found.append(f"{report.newer_schema} events are of a newer schema; fields unknown here are left out")
+        found.append(f"{report.newer_schema} events are of a newer schema; fields unknown here are in the column raw")
+    if report.unknown:
+        kinds = ", ".join(row["event"] for row in report.unknown[:3])
+        more = f" and {len(report.unknown) - 3} kinds more" if len(report.unknown) > 3 else ""
+        count = sum(row["events"] for row in report.unknown)
+        found.append(
+            f"{count} events are of kinds that no plugin installed here declares ({kinds}{more}): their text is in the "
+            "column raw of the table events"
+        )
     return found
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_report(report: Report, shown: Mapping[str, Shown], console: Console) -> None:
     """The tables for people."""
     console.print(
         f"{report.events} events of {len(report.losses)} node boots from {report.files} files "
@@ -151,20 +178,29 @@ def print_report(report: Report, console: Console) -> None:
         f"{report.told_dropped} dropped by sinks",
         soft_wrap=True,
     )
-    rounds = [{**row, "contributors": _share(row["contributors"], row["expected"])} for row in report.rounds]
-    _print_table(console, "Rounds", ROUND_COLUMNS, rounds)
+    for name, rows in report.protocols.items():
+        how = shown[name]
+        _print_table(console, how.title, how.columns, [how.cells(row) for row in rows], how.wide)
     _print_table(console, "Bytes by kind", TRAFFIC_COLUMNS, report.traffic)
     _print_table(console, "Messages by type", MESSAGE_COLUMNS, report.messages)
+    if report.unknown:
+        _print_table(console, "Events of unknown kinds", UNKNOWN_COLUMNS, report.unknown)
     incomplete = [row for row in report.losses if row["missing"] or row["missing_before"] or row["told"]]
     if incomplete:
         _print_table(console, "Logs with gaps", LOSS_COLUMNS, incomplete)
 
 
-def _print_table(console: Console, title: str, columns: dict[str, str], rows: Sequence[dict[str, Any]]) -> None:
+def _print_table(
+    console: Console,
+    title: str,
+    columns: Mapping[str, str],
+    rows: Sequence[dict[str, Any]],
+    wide: Sequence[str] = (),
+) -> None:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for name, heading in columns.items():
         is_text = any(isinstance(row[name], str) for row in rows)
-        table.add_column(heading, justify="left" if is_text else "right", overflow="fold", no_wrap=name != "query")
+        table.add_column(heading, justify="left" if is_text else "right", overflow="fold", no_wrap=name not in wide)
     for row in rows[:ROWS_MAX]:
         table.add_row(*(Text(_cell(name, row[name])) for name in columns))
     if len(rows) > ROWS_MAX:
@@ -172,18 +208,11 @@ def _print_table(console: Console, title: str, columns: dict[str, str], rows: Se
     console.print(table)
 
 
-def _share(contributors: int | None, expected: float | None) -> str | None:
-    """ "7 of 8"; the requester's estimate of the expected number may be broken."""
-    return None if contributors is None or expected is None else f"{contributors} of {_cell('expected', expected)}"
-
-
 def _cell(name: str, value: object) -> str:
     if value is None:
         return "-"
     if name in ID_COLUMNS:
         return str(value)[:ID_LENGTH]
-    if name == "completeness" and isinstance(value, float):
-        return f"{value:.1%}"
     if isinstance(value, float):
         return f"{value:.3f} s" if name.endswith("_s") else f"{value:.1f}".removesuffix(".0")
     if isinstance(value, int):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import typer
 from typer.main import get_command
 
-from peerd.errors import ConfigError, ExitCode
+from peerd.errors import ExitCode
+from peerd.front import Command
 
 PROGRAM: Final = "peerd"
 RUN: Final = "run"
@@ -62,7 +63,7 @@ def run_command(arguments: Sequence[str]) -> int:
 def build_app(wanted: str = "") -> typer.Typer:
     """The application with the one command ``wanted``, or with all of them when it is not a known one.
 
-    Raises `ConfigError` when an installed plugin cannot be loaded (built-in commands do not look at plugins).
+    Built-in commands do not look at plugins.
     """
     app = typer.Typer(
         name=PROGRAM,
@@ -79,10 +80,12 @@ def build_app(wanted: str = "") -> typer.Typer:
         app.add_typer(_load(GROUPS[wanted]), name=wanted)
     elif wanted == RUN:
         _add_run(app)
-    elif wanted and (function := plugin_commands().get(wanted)) is not None:
-        app.command(wanted)(function)
     else:
-        _add_everything(app)
+        others = plugin_commands()
+        if wanted in others:
+            _add_plugin_command(app, wanted, others[wanted]())
+        else:
+            _add_everything(app, others)
     return app
 
 
@@ -90,15 +93,15 @@ def _no_options() -> None:
     """Peer-to-peer data dissemination and aggregation: one daemon on each machine."""
 
 
-def _add_everything(app: typer.Typer) -> None:
+def _add_everything(app: typer.Typer, others: Mapping[str, Callable[[], Command]]) -> None:
     for name, target in COMMANDS.items():
         app.command(name)(_load(target))
         if name == "init":
             _add_run(app)
     for name, target in GROUPS.items():
         app.add_typer(_load(target), name=name)
-    for name, function in plugin_commands().items():
-        app.command(name)(function)
+    for name, load in others.items():
+        _add_plugin_command(app, name, load())
 
 
 def _add_run(app: typer.Typer) -> None:
@@ -116,21 +119,23 @@ def _run(context: typer.Context) -> None:
     raise typer.Exit(run(context.args))
 
 
-def plugin_commands() -> dict[str, Callable[..., Any]]:
-    """The commands that installed plugins bring: ``commands() -> {name: function}`` of their class.
+def plugin_commands() -> dict[str, Callable[[], Command]]:
+    """The commands of installed plugins by name, each with what imports it.
 
-    Raises `ConfigError` when two have the same name, or a built-in command's.
+    A plugin that cannot be loaded, or whose command has a name that is taken, is told of on standard error, and costs
+    only its own commands.
     """
-    from peerd.daemon.plugins import find_plugins
+    from peerd.plugins import gather, usable_fronts, warn_on_stderr
 
-    found: dict[str, Callable[..., Any]] = {}
-    for plugin_name, plugin in find_plugins().items():
-        commands: Callable[[], dict[str, Callable[..., Any]]] | None = getattr(plugin, "commands", None)
-        for name, function in (commands() if commands is not None else {}).items():
-            if name in found or name in COMMANDS or name in GROUPS or name == RUN:
-                raise ConfigError(f"the plugin {plugin_name} brings a command {name!r} that exists already")
-            found[name] = function
-    return found
+    taken = (*COMMANDS, *GROUPS, RUN)
+    return gather(usable_fronts(), "command", lambda front: front.commands().items(), taken, warn=warn_on_stderr)
+
+
+def _add_plugin_command(app: typer.Typer, name: str, command: Command) -> None:
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name)(command)
 
 
 def _load(target: str) -> Any:

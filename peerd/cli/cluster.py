@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
+from peerd.cli.node_options import with_node_options
 from peerd.cli.options import Output, OutputOption
 from peerd.cli.output import print_json, print_table, size, stderr, stdout
 from peerd.cluster.layout import NodeRecord, Settings, Tables, socket_file
@@ -29,6 +30,7 @@ Directory = Annotated[
 
 
 @app.command()
+@with_node_options(lambda front: front.cluster_options())
 def up(
     nodes: Annotated[int, typer.Option("-n", "--nodes", min=1, max=NODES_MAX, help="How many daemons.")] = 5,
     name: Name = DEFAULT_NAME,
@@ -40,18 +42,19 @@ def up(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="A setting of every daemon; {k} and {n} stand for its number and how many there are, as in "
-            "protocols.aggregation.share={k}/{n}.",
+            help="A setting of every daemon; {k} and {n} in it stand for its number and how many there are.",
         ),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds until the ring must be complete.")] = READY_TIMEOUT_S,
     output: OutputOption = Output.TABLE,
+    *,
+    protocol_settings: Mapping[str, object],
 ) -> None:
     """Start daemons on loopback, with mutual TLS under a CA of their own, and wait until their ring is complete."""
     console = stderr()
     with interruptible():
         cluster = LocalCluster(directory, name=name, keep=keep)
-        settings = _settings(set_ or [], nodes)
+        settings = _settings(set_ or [], protocol_settings, nodes)
         try:
             with console.status("starting daemons") as status:
                 progress = _Ticker(status.update)
@@ -123,19 +126,23 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _settings(texts: Sequence[str], count: int) -> Settings | None:
-    """``--set`` options as configuration of each node. Raises `ConfigError`."""
-    if not texts:
+def _settings(texts: Sequence[str], flags: Mapping[str, object], count: int) -> Settings | None:
+    """``--set`` options, and those of plugins, as configuration of each node. Raises `ConfigError`."""
+    if not texts and not flags:
         return None
     from peerd import config_sources
     from peerd.config import PeerdConfig
-    from peerd.daemon.plugins import find_plugins, plugin_models
+    from peerd.plugins import find_plugins, plugin_models
 
     schema = config_sources.Schema(PeerdConfig, plugin_models(find_plugins()))
 
     def of_node(index: int) -> Tables:
-        filled = [text.replace("{k}", str(index)).replace("{n}", str(count)) for text in texts]
-        return config_sources.read_sets(filled, schema).tree
+        def fill(value: object) -> object:
+            return value.replace("{k}", str(index)).replace("{n}", str(count)) if isinstance(value, str) else value
+
+        of_flags = config_sources.read_flags({key: fill(value) for key, value in flags.items()})
+        of_sets = config_sources.read_sets([str(fill(text)) for text in texts], schema)
+        return config_sources.merge([of_flags, of_sets]).tree
 
     return of_node
 

@@ -13,8 +13,9 @@ from peerd.cli.locations import standard_files
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_json, print_table, stdout
 from peerd.config import LoadedConfig, check_config, config_json_schema
-from peerd.daemon.plugins import find_plugins, plugin_models
 from peerd.errors import ConfigError, ExitCode
+from peerd.plugins import find_events, find_plugins, plugin_models
+from peerd.telemetry.schema import json_schema
 
 app = typer.Typer(help="Check and show the configuration.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -68,9 +69,12 @@ def show(
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of a configuration file, for editors."""
-    print_json(config_json_schema(plugin_models(find_plugins())))
+def schema(
+    events: Annotated[bool, typer.Option("--events", help="Of a line of an event log instead.")] = False,
+) -> None:
+    """Print the JSON Schema of a configuration file, for editors; with what the installed plugins add."""
+    plugins = find_plugins()
+    print_json(json_schema(find_events(plugins)) if events else config_json_schema(plugin_models(plugins)))
 
 
 def _read(files: list[Path] | None, sets: list[str] | None) -> tuple[LoadedConfig | None, list[ConfigError]]:

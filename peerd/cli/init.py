@@ -12,7 +12,8 @@ import typer
 
 from peerd.cli.files import write_text
 from peerd.cli.locations import CONFIG_NAME, own_directory, standard_files
-from peerd.cli.options import DataOption, ListenOption
+from peerd.cli.node_options import with_node_options
+from peerd.cli.options import ListenOption
 from peerd.config import (
     UNIX_SOCKET_PATH_BYTES_MAX,
     AdminConfig,
@@ -39,6 +40,7 @@ class Created:
     node_id: NodeId
 
 
+@with_node_options(lambda front: front.init_options())
 def init(
     dir: Annotated[
         Path | None,
@@ -61,17 +63,18 @@ def init(
         typer.Option(metavar="HOST:PORT", help="A node to join through; may be repeated. None: a new ring."),
     ] = None,
     listen: ListenOption = None,
-    data: DataOption = None,
     issuer: Annotated[
         bool, typer.Option("--issuer", help="This node issues certificates: machines join through it with a token.")
     ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Rewrite peerd.toml. The CA and the node's identity are always kept.")
     ] = False,
+    *,
+    protocol_settings: dict[str, Any],
 ) -> None:
     """Make a node: its configuration, key and certificate, and a CA for a new cluster. Asks nothing."""
     directory = (dir or own_directory()).expanduser().absolute()
-    settings = node_settings(directory, bootstrap or [], listen, data)
+    settings = node_settings(directory, bootstrap or [], listen) | protocol_settings
     authority = ca.expanduser().absolute() if ca else None
     if issuer:
         settings |= {"issuer.enabled": True} | ({"issuer.ca_dir": str(authority)} if authority else {})
@@ -79,7 +82,7 @@ def init(
     typer.echo(next_steps(created, settings))
 
 
-def node_settings(directory: Path, bootstrap: list[str], listen: str | None, data: Path | None) -> dict[str, Any]:
+def node_settings(directory: Path, bootstrap: list[str], listen: str | None) -> dict[str, Any]:
     """What the new file sets, by dotted key; everything else stays at its default."""
     settings: dict[str, Any] = {"node.state_dir": str(directory)}
     if listen is not None:
@@ -97,8 +100,6 @@ def node_settings(directory: Path, bootstrap: list[str], listen: str | None, dat
                 f"too long for the admin socket below it: choose a --dir of at most {limit} bytes",
                 file=str(directory),
             )
-    if data is not None:
-        settings["protocols.aggregation.data_root"] = str(data.expanduser().absolute())
     return settings
 
 
@@ -169,7 +170,7 @@ def _identity(directory: Path, authority: Any) -> NodeId:
 
 def config_text(settings: dict[str, Any]) -> str:
     """A configuration file with these settings, everything else commented out. Raises `ConfigError` for a bad one."""
-    from peerd.daemon.plugins import find_plugins, plugin_models
+    from peerd.plugins import find_plugins, plugin_models
 
     models = plugin_models(find_plugins())
     _, problems = check_config(environment={}, flags=settings, plugin_models=models)

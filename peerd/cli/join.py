@@ -12,7 +12,8 @@ import typer
 from peerd.cli.files import read_text, write_text
 from peerd.cli.init import config_text, node_settings
 from peerd.cli.locations import CONFIG_NAME, own_directory, standard_files
-from peerd.cli.options import DataOption, ListenOption
+from peerd.cli.node_options import with_node_options
+from peerd.cli.options import ListenOption
 from peerd.config import split_address
 from peerd.errors import ConfigError
 from peerd.ids import format_id
@@ -24,6 +25,7 @@ CLOCK_OFF_S: Final = 120.0
 """Well within what peers allow for, and more than a slow join takes."""
 
 
+@with_node_options(lambda front: front.init_options())
 def join(
     seed: Annotated[str | None, typer.Argument(metavar="SEED", help="host:port of a node of the cluster.")] = None,
     token_file: Annotated[
@@ -39,8 +41,9 @@ def join(
         Path | None, typer.Option(metavar="D", help="Where the node lives. Default: as for `peerd init`.")
     ] = None,
     listen: ListenOption = None,
-    data: DataOption = None,
     force: Annotated[bool, typer.Option("--force", help="Give up the identity that is here for a new one.")] = False,
+    *,
+    protocol_settings: dict[str, Any],
 ) -> None:
     """Join a cluster: make a key here, get a certificate for it, write the node's files.
 
@@ -53,7 +56,7 @@ def join(
         _request(directory, csr_out)
         return
     address = None if seed is None else _address(seed)
-    settings = node_settings(directory, [seed] if seed else [], listen, data)
+    settings = node_settings(directory, [seed] if seed else [], listen) | protocol_settings
     config_text(settings)  # a mistake in the settings must not cost a use of the token
     if certificate is not None:
         membership = _with_certificate(directory, certificate)

@@ -34,9 +34,9 @@ def list_(
     output: FormatOption = Output.TABLE,
 ) -> None:
     """What experiments there are, what they reproduce, and what their columns mean."""
-    from peerd.lab.registry import GROUPS
+    from peerd.lab.registry import experiments as all_of_them
 
-    experiments = _find(names or GROUPS)
+    experiments = _find(names) if names else list(all_of_them().values())
     if output is Output.JSON:
         print_json([_described(experiment) for experiment in experiments])
     elif names:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -36,9 +35,6 @@ SocketOption = Annotated[
 ]
 ListenOption = Annotated[
     str | None, typer.Option("--listen", metavar="HOST:PORT", help="Address for peers. Default: 0.0.0.0:7420.")
-]
-DataOption = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="Folder whose files aggregates read. Default: none.")
 ]
 
 

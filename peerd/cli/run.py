@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def load(arguments: Sequence[str]) -> LoadedConfig:
     """The configuration that a command line means. Raises `ConfigError`; ``SystemExit`` for a bad command line."""
-    from peerd.daemon.plugins import find_plugins, plugin_models
+    from peerd.plugins import find_plugins, plugin_models
 
     options = _parser().parse_args(arguments)
     return load_config(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -35,6 +35,10 @@ def swarm(
     nodes: Annotated[
         int | None, typer.Option(min=1, max=NODES_MAX, help="Rings of this size; default: drawn from the seed.")
     ] = None,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option("--protocol", metavar="NAME", help="Every node runs this protocol, too; may be repeated."),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print what happened in each seed, and when.")] = False,
     check_determinism: Annotated[
         bool,
@@ -51,14 +55,15 @@ def swarm(
     errors = stderr()
     try:
         chosen = _range(seeds)
-        run = partial(run_swarm, chosen, jobs=jobs, nodes=nodes, without=_features(without))
+        protocols = _protocols(protocol or ())
+        run = partial(run_swarm, chosen, jobs=jobs, nodes=nodes, without=_features(without), protocols=protocols)
         results = _compared(*(run(hash_seed=each) for each in HASH_SEEDS)) if check_determinism else run()
         summary = _watch(results, len(chosen), verbose, output, errors)
     except ConfigError as error:
         errors.print(f"peerd sim swarm: {error}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(ExitCode.CONFIG) from error
     for result in summary.red:
-        command = repeat_command(result.seed, without, nodes, check_determinism)
+        command = repeat_command(result.seed, without, nodes, check_determinism, protocols)
         errors.print(f"repeat with: {command}", markup=False, highlight=False, soft_wrap=True)
     if summary.red:
         raise typer.Exit(ExitCode.FAILURE)
@@ -81,11 +86,20 @@ def _features(text: str) -> frozenset[str]:
     return features
 
 
-def repeat_command(seed: int, without: str, nodes: int | None, is_checked: bool) -> str:
+def _protocols(names: Sequence[str]) -> tuple[str, ...]:
+    from peerd.sim.swarm_work import work_of
+
+    chosen = tuple(dict.fromkeys(names))
+    work_of(chosen)  # complains about unknown ones before anything runs
+    return chosen
+
+
+def repeat_command(seed: int, without: str, nodes: int | None, is_checked: bool, protocols: Sequence[str] = ()) -> str:
     """What to type to see one seed again."""
     words = ["peerd", "sim", "swarm", "--seeds", f"{seed}:{seed + 1}", "--verbose"]
     words += ["--without", without] if without else []
     words += ["--nodes", str(nodes)] if nodes is not None else []
+    words += [word for name in protocols for word in ("--protocol", name)]
     return shlex.join([*words, "--check-determinism"] if is_checked else words)
 
 

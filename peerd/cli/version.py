@@ -9,6 +9,7 @@ from importlib import metadata
 import typer
 
 from peerd.cli.options import Output, OutputOption
+from peerd.entry_points import installed
 
 
 def version(output: OutputOption = Output.TABLE) -> None:
@@ -18,7 +19,7 @@ def version(output: OutputOption = Output.TABLE) -> None:
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}".lower(),
     }
-    plugins = sorted(entry.name for entry in metadata.entry_points(group="peerd.protocols"))
+    plugins = installed()
     if output is Output.JSON:
         typer.echo(json.dumps({**facts, "plugins": plugins}, indent=2))
         return

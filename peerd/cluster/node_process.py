@@ -8,8 +8,8 @@ from peerd.config import load_config
 from peerd.daemon.admin import start_admin
 from peerd.daemon.admin_api import admin_app
 from peerd.daemon.loops import loop_factory
-from peerd.daemon.plugins import find_plugins, plugin_models
 from peerd.daemon.service import serve
+from peerd.plugins import find_plugins, plugin_models
 from peerd.telemetry.logs import configure_logging
 
 _IMPORTED_EARLY = (start_admin, admin_app)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, HTTPException, Path as PathParameter
 from peerd.admin_models import AccessEntries, AccessEntry, AccessRequest, NewAccess
 from peerd.daemon.access_book import EVERYTHING, NAME_PATTERN, AccessToken
 from peerd.daemon.admin_subject import Subject
-from peerd.front_scopes import WRITES
+from peerd.front import WRITES
 
 TokenName = Annotated[str, PathParameter(pattern=f"^{NAME_PATTERN}$")]
 

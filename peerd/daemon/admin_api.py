@@ -2,18 +2,17 @@
 
 Imported when the first request comes that is none of the probes (see `peerd.daemon.admin`): nothing else in a daemon
 may import it. Everything runs on the loop, between two events of the node, so a route sees a consistent state and needs
-no lock. A plugin adds routes below ``/v1`` through static methods: ``router(service) -> APIRouter`` for data clients,
-who find them on their own listeners, and ``operator_router(service)`` for operators. Operators get all of it.
+no lock. A plugin adds routes below ``/v1`` through its front (`peerd.front`): those for data clients, who find them on
+their own listeners, and those for operators. Operators get all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, FastAPI, Path as PathParameter, Response
+from fastapi import Depends, FastAPI, Path as PathParameter, Response
 from fastapi.middleware.cors import CORSMiddleware
 
 from peerd.admin_models import API_PREFIX, ROUTE_KEY_LENGTH_MAX, Health, Peers, Ring, Route, Settings, Status
@@ -24,6 +23,7 @@ from peerd.daemon.admin_events import events_router
 from peerd.daemon.admin_front import App, Front
 from peerd.daemon.admin_guard import RequestGuard, add_problem_handlers
 from peerd.daemon.admin_identity import identity_router
+from peerd.daemon.admin_plugins import add_router, plugin_routers
 from peerd.daemon.admin_subject import Subject
 from peerd.daemon.admin_survey import survey_router
 from peerd.daemon.admission import operators_only, scope_needed, show_scopes
@@ -43,33 +43,6 @@ def not_counted(reason: str) -> None:
     """Where there is no listener."""
 
 
-@dataclass(frozen=True, slots=True)
-class PluginRoutes:
-    """Routes of one plugin; its name is also the first half of their scopes."""
-
-    plugin: str
-    router: APIRouter
-
-
-def data_routes(daemon: Subject) -> list[PluginRoutes]:
-    """What plugins offer to data clients."""
-    return _plugin_routes(daemon, "router")
-
-
-def operator_routes(daemon: Subject) -> list[PluginRoutes]:
-    """What plugins offer to operators only."""
-    return _plugin_routes(daemon, "operator_router")
-
-
-def _plugin_routes(daemon: Subject, offered_as: str) -> list[PluginRoutes]:
-    found = []
-    for name, plugin in sorted(daemon.node.plugins.items()):
-        router = getattr(plugin, offered_as, None)
-        if router is not None:
-            found.append(PluginRoutes(name, router(LivePlugin(daemon, name))))
-    return found
-
-
 def admin_app(daemon: Subject) -> App:
     """Front and routes of the operators' listeners without a server: tests call it directly."""
     return Front(admin_api(daemon), daemon)
@@ -77,16 +50,17 @@ def admin_app(daemon: Subject) -> App:
 
 def admin_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
     """Every route: the daemon's own, and all of the plugins'."""
-    data = data_routes(daemon)
+    data, operators = plugin_routers(daemon)
     app = _new_app(daemon, "peerd admin API", Depends(operators_only(daemon, refused)))
     _add_state_routes(app, daemon)
     _document_probes(app, ("/livez", "/readyz", "/healthz"))
     _document_metrics(app)
     app.include_router(identity_router(daemon), prefix=API_PREFIX, tags=["identity"])
-    app.include_router(access_router(daemon, [routes.plugin for routes in data]), prefix=API_PREFIX, tags=["access"])
+    app.include_router(access_router(daemon, [name for name, _ in data]), prefix=API_PREFIX, tags=["access"])
     app.include_router(survey_router(daemon), prefix=API_PREFIX)
     app.include_router(events_router(daemon), prefix=API_PREFIX)
-    _include(app, [*data, *operator_routes(daemon)])
+    for name, router in (*data, *operators):
+        add_router(app, name, router)
     return app
 
 
@@ -102,8 +76,8 @@ def data_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
             expose_headers=list(CORS_ANSWER_HEADERS),
         )
     _document_probes(app, ("/livez", "/readyz"))
-    for routes in data_routes(daemon):
-        _include(app, [routes], Depends(scope_needed(routes.plugin, refused)))
+    for name, router in plugin_routers(daemon)[0]:
+        add_router(app, name, router, Depends(scope_needed(name, refused)))
     return app
 
 
@@ -120,24 +94,6 @@ def _new_app(daemon: Subject, title: str, *dependencies: Any) -> FastAPI:
     add_problem_handlers(app)
     show_scopes(app)
     return app
-
-
-def _include(app: FastAPI, plugins: Sequence[PluginRoutes], *dependencies: Any) -> None:
-    for routes in plugins:
-        app.include_router(routes.router, prefix=API_PREFIX, tags=[routes.plugin], dependencies=dependencies)
-
-
-class LivePlugin:
-    """Stands for a plugin by name: after a failure the node replaces the instance, and routes must use the new one."""
-
-    def __init__(self, daemon: Subject, name: str) -> None:
-        self._daemon = daemon
-        self._name = name
-
-    def __getattr__(self, attribute: str) -> Any:
-        if self._name in self._daemon.disabled_plugins:
-            raise Unavailable(f"the plugin {self._name} is off after repeated failures; see the daemon's log")
-        return getattr(self._daemon.node.plugins[self._name], attribute)
 
 
 def _add_state_routes(app: FastAPI, daemon: Subject) -> None:

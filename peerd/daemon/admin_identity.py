@@ -37,7 +37,7 @@ from peerd.daemon.roots import fingerprint, is_issued_by
 from peerd.daemon.tokens import TokenRecord
 from peerd.daemon.trust import parse_record_text, parse_subject
 from peerd.errors import ConfigError, PeerMisbehaved, Unavailable
-from peerd.front_scopes import WRITES
+from peerd.front import WRITES
 from peerd.ids import format_id
 
 RENEWAL_TIMEOUT_S: Final = ANSWER_TIMEOUT_S + 5.0

@@ -11,6 +11,7 @@ from peerd.config import LoadedConfig
 from peerd.daemon.access import Access
 from peerd.daemon.event_feed import Record
 from peerd.daemon.identity_keeper import IdentityKeeper
+from peerd.front import Front
 from peerd.ids import NodeId
 from peerd.lib.feed import Feed
 from peerd.node import Node
@@ -69,6 +70,9 @@ class Subject(Protocol):
     @property
     def data_addresses(self) -> Sequence[str]:
         """Where data clients connect: a path, and host and port; whatever there is of it."""
+
+    def fronts(self) -> Mapping[str, Front]:
+        """The fronts of plugins, by name; asked once, when the API is loaded."""
 
     def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
         """Hand over and leave the ring; the result is who had not finished."""

@@ -21,7 +21,7 @@ from peerd.daemon import admin_view, survey_view
 from peerd.daemon.streaming import Reports
 from peerd.daemon.survey_rtt import PINGS, around, call, find_node, measure_rtt
 from peerd.errors import Bug, Unavailable
-from peerd.front_scopes import READS
+from peerd.front import READS
 from peerd.ids import format_id, parse_id
 from peerd.lib.feed import Feed
 from peerd.messages import PeerRef

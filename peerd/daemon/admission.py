@@ -19,7 +19,7 @@ from peerd.daemon.access_book import AccessToken
 from peerd.daemon.admin_front import CHALLENGE, TOKEN_KEY
 from peerd.daemon.admin_subject import Subject
 from peerd.daemon.caller import caller_of
-from peerd.front_scopes import SCOPE_KEY, RouteScope, scope_of
+from peerd.front import SCOPE_KEY, ScopeName, scope_of
 
 ROOT_USER_ID: Final = 0
 NOT_OPERATIONS: Final = frozenset({"parameters", "summary", "description", "servers"})
@@ -75,7 +75,7 @@ def scope_needed(plugin: str, refused: Callable[[str], None]) -> Dependency:
     return check
 
 
-def needed_scope(connection: HTTPConnection) -> RouteScope:
+def needed_scope(connection: HTTPConnection) -> ScopeName:
     """What the route of a request needs. A WebSocket begins as a GET, so it reads."""
     return "read" if connection.scope["type"] == "websocket" else scope_of(connection.scope.get("route"))
 

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
@@ -30,7 +30,6 @@ from peerd.daemon.loop_lag import LoopLag
 from peerd.daemon.loops import LoopName, run
 from peerd.daemon.node_settings import advertised, load_identity, node_settings, package_version
 from peerd.daemon.offload import OffloadPool
-from peerd.daemon.plugins import find_plugins, make_plugins
 from peerd.daemon.rate_limit import TokenBucket
 from peerd.daemon.resources import resource_snapshot, room_for
 from peerd.daemon.sockets import BACKLOG, listening_socket
@@ -38,10 +37,12 @@ from peerd.daemon.state_directory import StateDirectory
 from peerd.daemon.systemd import ServiceManager
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.errors import ConfigError, ExitCode, Unavailable
+from peerd.front import Front
 from peerd.ids import format_id
 from peerd.lib.feed import Feed
 from peerd.messages import PeerRef
 from peerd.node import Node
+from peerd.plugins import find_plugins, make_plugins, usable_fronts
 from peerd.telemetry.metrics import RING_METRICS, PrometheusMetrics
 from peerd.telemetry.sinks import EventSink, FileSink, NullSink, StdoutSink, TcpSink
 from peerd.wire.handshake import LocalNode
@@ -80,7 +81,7 @@ StartAdmin = Callable[["Daemon"], Awaitable[AdminServer]]
 class Daemon:
     """One node on this machine. `run` is the process's life; ``async with`` or `start` and `stop` embed it.
 
-    ``plugins``: instances to use instead of the installed ones. ``start_admin``: what opens the admin API, if any.
+    ``plugins``, ``fronts``: to use instead of the installed ones. ``start_admin``: what opens the admin API, if any.
     ``listening``: a bound socket to use instead of ``node.listen``, from whoever started this process.
     """
 
@@ -98,6 +99,7 @@ class Daemon:
         loaded: LoadedConfig,
         *,
         plugins: Sequence[Plugin] | None = None,
+        fronts: Mapping[str, Front] | None = None,
         start_admin: StartAdmin | None = None,
         sink: EventSink | None = None,
         listening: socket.socket | None = None,
@@ -108,6 +110,7 @@ class Daemon:
         self.metrics = PrometheusMetrics(version=package_version())
         self.exit_code = ExitCode.OK
         self._plugins = plugins
+        self._fronts = fronts
         self._start_admin = start_admin
         self._admin: AdminServer | None = None
         self._sink = sink
@@ -155,6 +158,12 @@ class Daemon:
     def data_addresses(self) -> Sequence[str]:
         """Where data clients connect: a path, and host and port; whatever there is of it."""
         return () if self._admin is None else self._admin.data_addresses
+
+    def fronts(self) -> Mapping[str, Front]:
+        """The fronts of plugins. One that cannot be used is told of in the log; the others work."""
+        if self._fronts is not None:
+            return self._fronts
+        return usable_fronts(lambda error: _log.warning("front.unusable", error=str(error)))
 
     def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
         """Hand over, leave the ring and close every link; the process stays, drained, until it is stopped.

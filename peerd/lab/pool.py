@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from peerd.lab.experiment import Point, Row
-from peerd.lab.registry import EXPERIMENTS
+from peerd.lab.registry import experiment
 
 Watch = Callable[[Point, str, float], None]
 """Told of the point, the phase that begins, and the virtual time."""
@@ -29,7 +29,7 @@ class Result:
 
 def run_point(point: Point, notify: Callable[[str, float], None] = lambda phase, now: None) -> Row:
     """Simulate it here and now. The same row each time, but for what it cost."""
-    return {**point.parameters, **EXPERIMENTS[point.experiment].measure(point, notify)}
+    return {**point.parameters, **experiment(point.experiment).measure(point, notify)}
 
 
 def run_points(

@@ -1,28 +1,57 @@
-"""All experiments by name."""
+"""All experiments by name: those of the core, and those that protocols bring."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
 
-from peerd.errors import ConfigError
+from peerd.errors import ConfigError, nearest
 from peerd.lab.experiment import Experiment
 from peerd.lab.overlay import churn, clogs, failure, hops
-from peerd.sim.scenario import nearest
+from peerd.plugins import gather, usable_fronts
 
-EXPERIMENTS: Final[dict[str, Experiment]] = {
+CORE: Final[dict[str, Experiment]] = {
     experiment.name: experiment for module in (hops, churn, failure, clogs) for experiment in module.EXPERIMENTS
 }
-GROUPS: Final = tuple(dict.fromkeys(name.partition("/")[0] for name in EXPERIMENTS))
-"""``overlay`` stands for all of the overlay's."""
+
+
+def experiments() -> dict[str, Experiment]:
+    """The core's, then those of each protocol. Raises `ConfigError` when a name is taken, or not the protocol's."""
+    brought = gather(
+        usable_fronts(),
+        "experiment",
+        lambda front: ((each.name, each) for each in front.experiments()),
+        CORE,
+        _bad_name,
+    )
+    return {**CORE, **brought}
+
+
+def experiment(name: str) -> Experiment:
+    """One of them. Raises `ConfigError`."""
+    return find([name])[0] if name not in CORE else CORE[name]
 
 
 def find(names: Iterable[str]) -> list[Experiment]:
-    """Those that are named, or are in a group that is, each once. Raises `ConfigError` for an unknown name."""
+    """Those that are named, or are in a group that is, each once. Raises `ConfigError` for an unknown name.
+
+    A group is what stands before the slash: ``overlay`` stands for all of the overlay's.
+    """
+    known = experiments()
     found: dict[str, Experiment] = {}
     for name in names:
-        matching = [each for each in EXPERIMENTS if each == name or each.partition("/")[0] == name]
+        matching = [each for each in known if each == name or group_of(each) == name]
         if not matching:
-            raise ConfigError(f"no experiment {name!r}{nearest(name, [*EXPERIMENTS, *GROUPS])}")
-        found |= {each: EXPERIMENTS[each] for each in matching}
+            groups = dict.fromkeys(group_of(each) for each in known)
+            raise ConfigError(f"no experiment {name!r}{nearest(name, [*known, *groups])}")
+        found |= {each: known[each] for each in matching}
     return list(found.values())
+
+
+def group_of(name: str) -> str:
+    """``overlay`` of ``overlay/hops``."""
+    return name.partition("/")[0]
+
+
+def _bad_name(plugin: str, name: str) -> str | None:
+    return None if name.startswith(f"{plugin}/") else f"expected {plugin}/SOMETHING"

@@ -10,8 +10,8 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from peerd.errors import ConfigError
-from peerd.sim.scenario import nearest, parse_scenario
+from peerd.errors import ConfigError, nearest
+from peerd.sim.scenario import parse_scenario
 from peerd.sim.topology import Topology
 
 MODELS: Final = tuple(name for name in get_args(Topology.model_fields["model"].annotation))

@@ -2,14 +2,15 @@
 
 Reading is forgiving and counted: a line that is no JSON, that does not fit the schema or that lacks the common fields
 is *corrupt*, one with the number of an event that was read already is a *duplicate*; neither reaches a table. Running
-it again overwrites the tables with the same content.
+it again overwrites the tables with the same content. An event of a kind that is not known here, because its plugin is
+not installed, has its common fields in the table of events, and its whole text in the column ``raw``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +18,15 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.storagelevel import StorageLevel
 
 from peerd.errors import Unavailable
+from peerd.front import SparkTable
 from peerd.pipeline import tables
-from peerd.pipeline.schema import CORRUPT_COLUMN, spark_schema
-from peerd.telemetry.schema import SCHEMA_VERSION
+from peerd.pipeline.schema import CORRUPT_COLUMN, RAW_COLUMN, spark_schema
+from peerd.telemetry.schema import SCHEMA_VERSION, Event
 
 FINISHED_SUFFIX: Final = ".ndjson"
 PART_SUFFIX: Final = ".ndjson.part"
-TABLES: Final = ("events", "rounds", "messages", "levels")
+TABLES: Final = ("events", "messages")
+"""The core's; plugins add theirs (`peerd.front.Front.tables`)."""
 CORRUPT_FILES_MAX: Final = 20
 """Files with corrupt lines that the report names."""
 OUTPUT_FILE_BYTES: Final = 256 * 1024 * 1024
@@ -46,15 +49,17 @@ class Report:
     """file, corrupt: the worst first, at most `CORRUPT_FILES_MAX`."""
     duplicates: int
     newer_schema: int
-    """Events written by a newer version: fields that this version does not know are left out."""
+    """Events written by a newer version: fields that this version does not know are only in the column ``raw``."""
+    unknown: list[Row]
+    """event, nodes, events: kinds that no installed plugin declares; they are in the table of events, with ``raw``."""
     losses: list[Row]
     """`tables.losses`."""
-    rounds: list[Row]
-    """`tables.rounds`."""
     traffic: list[Row]
     """`tables.traffic_by_kind`."""
     messages: list[Row]
     """message, nodes, sent, received, sent_bytes, received_bytes, sent_per_node."""
+    protocols: dict[str, list[Row]]
+    """The rows of plugins' tables that are shown, by the name of the table."""
 
     @property
     def missing(self) -> int:
@@ -65,6 +70,10 @@ class Report:
     def told_dropped(self) -> int:
         """Events that a sink said it dropped."""
         return sum(row["told"] for row in self.losses)
+
+
+RESERVED: Final = frozenset((*TABLES, *(each.name for each in fields(Report)), "missing", "told_dropped"))
+"""Names that a plugin's table cannot have: tables are folders side by side, and fields of one report."""
 
 
 def find_event_files(directory: Path, *, include_parts: bool = True) -> list[Path]:
@@ -92,25 +101,32 @@ def run_job(
     directory: Path,
     out: Path,
     *,
+    events: Mapping[str, type[Event]],
+    plugin_tables: Iterable[Sequence[SparkTable]],
     include_parts: bool = True,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Report:
-    """Read the event files below ``directory`` and write `TABLES` into ``out``. Raises `Unavailable` without a file."""
+    """Read the event files below ``directory`` and write the core's and the plugins' tables into ``out``.
+
+    ``events``: every kind that is known; ``plugin_tables``: those of each plugin, in the order in which they are built.
+    Raises `Unavailable` without a file.
+    """
     files = find_event_files(directory, include_parts=include_parts)
     progress(f"reading {len(files)} files")
-    raw = read_events(spark, files).persist(StorageLevel.MEMORY_AND_DISK)
+    raw = read_events(spark, files, events).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         counts = _count_lines(raw)
         good = raw.where(~_is_bad()).drop(CORRUPT_COLUMN, "_file").dropDuplicates(list(EVENT_KEY))
         progress(f"writing {sum(row['good'] for row in counts)} events")
-        events = _write(spark, good.coalesce(1 + size_bytes(files) // OUTPUT_FILE_BYTES), out, "events")
+        table = _write(spark, good.coalesce(1 + size_bytes(files) // OUTPUT_FILE_BYTES), out, "events")
     finally:
         raw.unpersist()
-    progress("joining rounds, levels and messages")
-    message_table = _write(spark, tables.messages(events), out, "messages")
-    level_table = _write(spark, tables.levels(events), out, "levels")
-    round_table = _write(spark, tables.rounds(events, level_table), out, "rounds")
-    event_count = events.count()
+    progress("joining tables")
+    message_table = _write(spark, tables.messages(table), out, "messages")
+    protocols: dict[str, list[Row]] = {}
+    for ours in plugin_tables:
+        protocols |= _build(spark, table, ours, out)
+    event_count = table.count()
     corrupt_files = [{"file": row["file"], "corrupt": row["lines"] - row["good"]} for row in counts]
     worst = sorted(corrupt_files, key=lambda row: (-row["corrupt"], row["file"]))[:CORRUPT_FILES_MAX]
     return Report(
@@ -122,21 +138,49 @@ def run_job(
         corrupt_files=[row for row in worst if row["corrupt"]],
         duplicates=sum(row["good"] for row in counts) - event_count,
         newer_schema=sum(row["newer"] for row in counts),
-        losses=_rows(tables.losses(events).orderBy("node", "boot")),
-        rounds=_rows(round_table.orderBy(F.col("started_ts").asc_nulls_last(), "round")),
-        traffic=_rows(tables.traffic_by_kind(events, message_table).orderBy("kind", "plugin", "outcome")),
+        unknown=_rows(tables.unknown(table, events)),
+        losses=_rows(tables.losses(table).orderBy("node", "boot")),
+        traffic=_rows(tables.traffic_by_kind(table, message_table).orderBy("kind", "plugin", "outcome")),
         messages=_rows(_messages_a_node(message_table)),
+        protocols=protocols,
     )
 
 
-def read_events(spark: SparkSession, files: list[Path]) -> DataFrame:
-    """Every line of the files with the columns of `spark_schema`, and ``_file``, the file that it is from."""
-    return (
-        spark.read.schema(spark_schema())
-        .option("mode", "PERMISSIVE")
-        .option("columnNameOfCorruptRecord", CORRUPT_COLUMN)
-        .json([_as_glob(path) for path in files])
-        .withColumn("_file", F.col("_metadata.file_name"))
+def _build(spark: SparkSession, events: DataFrame, ours: Sequence[SparkTable], out: Path) -> dict[str, list[Row]]:
+    """Write the tables of one plugin; the rows of those that are shown."""
+    built: dict[str, DataFrame] = {}
+    rows: dict[str, list[Row]] = {}
+    for each in ours:
+        built[each.name] = _write(spark, each.build(events, built), out, each.name)
+        if each.shown is not None:
+            rows[each.name] = _rows(built[each.name].orderBy(*(F.asc_nulls_last(name) for name in each.shown.order_by)))
+    return rows
+
+
+def read_events(spark: SparkSession, files: list[Path], events: Mapping[str, type[Event]]) -> DataFrame:
+    """Every line of the files: the columns of `spark_schema`, `RAW_COLUMN`, and ``_file``, the file that it is from."""
+    lines = spark.read.text([_as_glob(path) for path in files]).where(F.length(F.trim("value")) > 0)
+    wide, common = spark_schema(events), spark_schema({})
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT_COLUMN}
+    parsed = lines.select(
+        "value",
+        F.col("_metadata.file_name").alias("_file"),
+        F.from_json("value", wide, options).alias("_wide"),
+        # A field of an unknown event may have the name and not the type of a known one.
+        F.from_json("value", common, options).alias("_common"),
+    )
+    is_foreign = F.col(f"_common.{CORRUPT_COLUMN}").isNull() & ~F.col("_common.event").isin(list(events))
+    columns = [
+        F.when(is_foreign, F.col(f"_common.{name}") if name in common.names else F.lit(None)).otherwise(
+            F.col(f"_wide.{name}")
+        )
+        for name in wide.names
+    ]
+    is_newer = F.col("_common.schema_version") > SCHEMA_VERSION
+    return parsed.select(
+        *(column.alias(name) for column, name in zip(columns, wide.names, strict=True)),
+        F.when(is_foreign | is_newer, F.col("value")).alias(RAW_COLUMN),
+        "_file",
     )
 
 

@@ -1,16 +1,19 @@
-"""The Spark schema of event records, generated from `peerd.telemetry.schema`."""
+"""The Spark schemas of event records, generated from the event classes that are handed in."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructField, StructType
 
-from peerd.errors import Bug
-from peerd.telemetry.schema import COMMON_FIELDS, event_types, field_types
+from peerd.telemetry.schema import Event, columns_of
 
 CORRUPT_COLUMN: Final = "_corrupt_record"
 """Where Spark puts the text of a line that does not fit the schema."""
+RAW_COLUMN: Final = "raw"
+"""The text of a line that has more than these columns can hold: an event of a kind that is not known here (its plugin
+is not installed), or of a newer version."""
 
 _SPARK_TYPES: Final[dict[type, DataType]] = {
     bool: BooleanType(),
@@ -20,22 +23,10 @@ _SPARK_TYPES: Final[dict[type, DataType]] = {
 }
 
 
-def event_columns() -> dict[str, type]:
-    """Column to Python type: the common fields, then the union of all events' fields in order of first appearance.
+def spark_schema(events: Mapping[str, type[Event]]) -> StructType:
+    """A column for every field of these events, all nullable, and `CORRUPT_COLUMN`.
 
-    Raises `Bug` when two classes disagree about a field, or an event reuses a common name.
+    ``events``: as `peerd.telemetry.schema.union` makes it; without any, the common fields are left.
     """
-    columns: dict[str, type] = {name: kind for name, (kind, _) in COMMON_FIELDS.items()}
-    for kind, event_type in event_types().items():
-        for name, (python_type, _) in field_types(event_type).items():
-            if name in COMMON_FIELDS or columns.setdefault(name, python_type) is not python_type:
-                raise Bug(f"{kind}: field {name} is {python_type.__name__}, elsewhere something else")
-            if python_type not in _SPARK_TYPES:
-                raise Bug(f"{kind}: field {name} has type {python_type.__name__}, which a flat table cannot hold")
-    return columns
-
-
-def spark_schema() -> StructType:
-    """Every column, all nullable, and `CORRUPT_COLUMN`."""
-    fields = [StructField(name, _SPARK_TYPES[kind]) for name, kind in event_columns().items()]
+    fields = [StructField(name, _SPARK_TYPES[kind]) for name, kind in columns_of(events).items()]
     return StructType([*fields, StructField(CORRUPT_COLUMN, StringType())])

@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from peerd.api import LookupResult, Plugin
-from peerd.errors import ConfigError, Unavailable
+from peerd.errors import ConfigError, Unavailable, nearest
 from peerd.ids import NodeId
+from peerd.plugins import load_front, plugin_factory
 from peerd.sim import scenario as actions
-from peerd.sim.checkers import BY_NAME, CONTINUOUS, Checker, CorrectDelivery
+from peerd.sim.checkers import CONTINUOUS, Checker, CorrectDelivery
 from peerd.sim.churn import Churn, TraceChurn, read_trace
 from peerd.sim.fault_actions import Fault, inject
 from peerd.sim.network import State
-from peerd.sim.plugins import load_plugin, plugin_factory
+from peerd.sim.plugin_checkers import checkers_by_name, continuous_checkers
 from peerd.sim.records import RecordSink
 from peerd.sim.report import CheckResult, LookupSummary, PhaseSummary, RepairSummary, ScenarioReport
 from peerd.sim.rng import random_id
@@ -57,7 +58,8 @@ class Runner:
         self.scenario = scenario
         self.report = ScenarioReport(scenario.name, seed)
         is_checked = scenario.sweep_every or scenario.check_every
-        checkers: list[Checker] = [kind() for kind in CONTINUOUS] if is_checked else []
+        ours = (*CONTINUOUS, *continuous_checkers(scenario.protocols))
+        checkers: list[Checker] = [kind() for kind in ours] if is_checked else []
         if scenario.check_deliveries:
             checkers.append(CorrectDelivery())
         self.simulation = Simulation(
@@ -296,7 +298,8 @@ class Runner:
         begun = simulation.now
         repair = RepairSummary(self._phase, begun, action.limit_s)
         self.report.repairs.append(repair)
-        checkers = [BY_NAME[checker]() for checker in action.checkers]
+        known = checkers_by_name()
+        checkers = [known[checker]() for checker in action.checkers]
         while offences := next((found for checker in checkers if (found := checker.check(simulation))), None):
             if simulation.now >= begun + action.limit_s:
                 repair.detail = offences[0]
@@ -307,16 +310,18 @@ class Runner:
     def _check(self, action: actions.Check) -> None:
         name = ", ".join(action.checkers)
         try:
-            self.simulation.check(BY_NAME[checker]() for checker in action.checkers)
+            known = checkers_by_name()
+            self.simulation.check([known[checker]() for checker in action.checkers])
         except SimulationFailure as failure:
             self.report.checks.append(CheckResult(name, self.simulation.now, False, failure.reason))
             raise
         self.report.checks.append(CheckResult(name, self.simulation.now, True))
 
     def _call(self, action: actions.Call) -> None:
-        hook = getattr(load_plugin(action.protocol), "scenario_action", None)
-        if hook is None:
-            raise ConfigError("this plugin has no scenario actions", key=f"protocols.{action.protocol}")
+        known = load_front(action.protocol).scenario_actions()
+        if action.action not in known:
+            hint = nearest(action.action, list(known))
+            raise ConfigError(f"no scenario action {action.action!r}{hint}", key=f"protocols.{action.protocol}")
         live = self.simulation.live_nodes()
         chosen = self._place(action.node) if action.node is not None else self._rng.choice(live)
         for place in live if action.every else [chosen]:
@@ -325,7 +330,7 @@ class Runner:
                 entry = {"at_s": self.simulation.now, "protocol": action.protocol, "action": action.action}
                 self.report.calls.append({**entry, "node": index, **values})
 
-            hook(action.action, place.node, dict(action.arguments), report)
+            known[action.action](place, dict(action.arguments), report)
 
 
 def _bind(function: Callable[..., None], *arguments: Any) -> Callable[[], None]:

@@ -7,14 +7,13 @@ scenario (who is killed, which keys are looked up) comes from the seed.
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from peerd.errors import ConfigError
+from peerd.errors import ConfigError, nearest
 from peerd.overlay.config import OverlayConfig
 from peerd.services.groups.config import GroupsConfig
 from peerd.services.records.config import RecordsConfig
@@ -22,6 +21,7 @@ from peerd.sim.checkers import BY_NAME, QUIESCENT, USUAL
 from peerd.sim.churn import ChurnSettings
 from peerd.sim.fault_actions import FAULTS, AnyFault
 from peerd.sim.network import NetworkConfig
+from peerd.sim.plugin_checkers import checkers_by_name
 from peerd.sim.tables import NODES_MAX, Action, Seconds, Selection, Table
 from peerd.sim.topology import FOLDER, Topology
 from peerd.sim.topology_graph import TransitStub
@@ -138,13 +138,17 @@ class WaitReady(Action):
 class Asking(Action):
     """Base of what asks checkers."""
 
-    checkers: tuple[str, ...] = Field(default=USUAL, description="Which: " + ", ".join(BY_NAME) + ".")
+    checkers: tuple[str, ...] = Field(
+        default=USUAL, description="Which: " + ", ".join(BY_NAME) + ", and those that protocols bring."
+    )
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        for name in self.checkers:
-            if name not in BY_NAME:
-                raise ValueError(f"no checker {name!r}{nearest(name, list(BY_NAME))}")
+        if not set(self.checkers) <= set(BY_NAME):
+            known = checkers_by_name()
+            for name in self.checkers:
+                if name not in known:
+                    raise ValueError(f"no checker {name!r}{nearest(name, list(known))}")
         return self
 
 
@@ -229,12 +233,6 @@ class Scenario(Table):
         default={}, description="Plugins to load, by name, each with its configuration table."
     )
     phases: tuple[Phase, ...] = Field(default=(), description="What happens, one after another.")
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """``, did you mean "..."?`` or nothing."""
-    close = difflib.get_close_matches(name, known, 1)
-    return f', did you mean "{close[0]}"?' if close else f"; known: {', '.join(sorted(known))}"
 
 
 def load_scenario(path: Path) -> Scenario:

@@ -15,17 +15,20 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from random import Random
 from typing import Final
 
 from peerd.errors import Unavailable
 from peerd.sim.checkers import CONTINUOUS, QUIESCENT, Checker, CorrectDelivery, Dedupe, FailureDetection, SingleRoot
 from peerd.sim.latency import EuclideanLatency
 from peerd.sim.network import NetworkConfig
+from peerd.sim.plugin_checkers import continuous_checkers
 from peerd.sim.rng import fork, random_id
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.swarm_faults import Faults
 from peerd.sim.swarm_plan import Plan, draw
 from peerd.sim.swarm_states import SOMETIMES, States, count_rings
+from peerd.sim.swarm_work import plugins_of, work_of
 from peerd.sim.workload import LOST_AFTER_S, SimulationProbe, Workload
 from peerd.sim.world import SimulationFailure
 
@@ -41,6 +44,7 @@ LOOKUPS_GAP_S: Final = 2.0
 BROADCASTS_GAP_S: Final = 5.0
 CHECK_EVERY: Final = 8
 """Events between two looks at the node that one touched."""
+OFFENCES_TOLD_MAX: Final = 8
 AHEAD: Final = 4
 """Seeds given to each process before the oldest has ended."""
 
@@ -71,9 +75,15 @@ class SeedResult:
         return self.failure is None
 
 
-def run_seed(seed: int, without: frozenset[str] = frozenset(), nodes: int | None = None) -> SeedResult:
-    """One seed, to its end or to its first failure, which is in the result and not raised."""
-    run = SeedRun(draw(seed, nodes).without(without))
+def run_seed(
+    seed: int, without: frozenset[str] = frozenset(), nodes: int | None = None, protocols: Sequence[str] = ()
+) -> SeedResult:
+    """One seed, to its end or to its first failure, which is in the result and not raised.
+
+    ``protocols`` run on every node, do their work and are judged. They are named, not found, so that a seed is the same
+    run wherever it runs. Raises `ConfigError` for one that cannot be used.
+    """
+    run = SeedRun(draw(seed, nodes).without(without), protocols)
     begun = time.process_time()
     try:
         run.run()
@@ -87,17 +97,20 @@ def run_seed(seed: int, without: frozenset[str] = frozenset(), nodes: int | None
 class SeedRun:
     """One seed."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, protocols: Sequence[str] = ()) -> None:
         self.plan = plan
-        self.result = SeedResult(plan.seed, plan.nodes, str(plan))
+        self.result = SeedResult(plan.seed, plan.nodes, ", ".join((*protocols, str(plan))))
+        kinds = work_of(protocols)
         self._states = States()
         self._failures = FailureDetection()
         self._roots = SingleRoot()
         self._deliveries = CorrectDelivery()
         fresh = {FailureDetection: self._failures, SingleRoot: self._roots}
         checkers: list[Checker] = [fresh[kind] if kind in fresh else kind() for kind in CONTINUOUS]
+        checkers += [kind() for kind in continuous_checkers(protocols)]
         self.simulation = Simulation(
             plan.seed,
+            plugins=lambda index: plugins_of(kinds, index),
             network=NetworkConfig(
                 is_fifo=not plan.has("reorder"), loss_mode="retransmit" if plan.is_retransmitted else "drop"
             ),
@@ -108,6 +121,9 @@ class SeedRun:
         self.simulation.watch(self._states)
         self.faults = Faults(self.simulation, plan)
         self._rng = fork(plan.seed, "swarm", "run")
+        self._protocols = [
+            kind(self.simulation, fork(plan.seed, "swarm", "protocol", name)) for name, kind in kinds.items()
+        ]
         self._workload = Workload(self.simulation, plan.probes_per_s, name="swarm/probes")
         self._proof: Workload | None = None
         self._is_working = False
@@ -146,19 +162,21 @@ class SeedRun:
         self._is_working = True
         self._workload.start()
         if self.plan.has("lookups"):
-            self._every(LOOKUPS_GAP_S, self._look_up)
+            self._every(LOOKUPS_GAP_S, self._look_up, self._rng)
         if self.plan.has("broadcasts"):
-            self._every(BROADCASTS_GAP_S, self._broadcast)
+            self._every(BROADCASTS_GAP_S, self._broadcast, self._rng)
+        for work in self._protocols:
+            self._every(work.gap_s, work.act, work.rng)
 
-    def _every(self, gap_s: float, act: Callable[[Place], None]) -> None:
+    def _every(self, gap_s: float, act: Callable[[Place], None], rng: Random) -> None:
         def due() -> None:
             ready = self.simulation.truth.ready.ids
             if self._is_working and ready:
-                act(self.simulation.places[self._rng.choice(ready)])
-            self._every(gap_s, act)
+                act(self.simulation.places[rng.choice(ready)])
+            self._every(gap_s, act, rng)
 
         if self._is_working:
-            self.simulation.after(self._rng.expovariate(1.0 / gap_s), due)
+            self.simulation.after(rng.expovariate(1.0 / gap_s), due)
 
     def _look_up(self, place: Place) -> None:
         try:
@@ -228,6 +246,8 @@ class SeedRun:
         simulation = self.simulation
         self._proof = proof = Workload(simulation, PROOF_PROBES_PER_S, name="swarm/proof")
         proof.start()
+        for work in self._protocols:
+            work.prove(simulation.places[work.rng.choice(simulation.truth.ready.ids)])
         simulation.run_for(PROOF_S / 2)
         number = SimulationProbe(self._rng.getrandbits(63) | 1 << 63)
         heard = self._states.expect(number)
@@ -244,6 +264,9 @@ class SeedRun:
         missed = [place.index for place in simulation.live_nodes() if place.id not in heard]
         if missed:
             raise simulation.failure(f"a broadcast of node {sender.index} did not reach the nodes {missed}")
+        for work in self._protocols:
+            if offences := work.verdict():
+                raise simulation.failure("; ".join(offences[:OFFENCES_TOLD_MAX]))
         simulation.sweep()
         simulation.check([kind() for kind in QUIESCENT])
 
@@ -284,6 +307,7 @@ def run_swarm(
     jobs: int = 1,
     without: frozenset[str] = frozenset(),
     nodes: int | None = None,
+    protocols: Sequence[str] = (),
     hash_seed: str | None = None,
 ) -> Iterator[SeedResult]:
     """The results in the order of the seeds, as they come in; with several jobs, each in a process of its own.
@@ -292,14 +316,14 @@ def run_swarm(
     """
     if jobs == 1 and hash_seed is None:
         for seed in seeds:
-            yield run_seed(seed, without, nodes)
+            yield run_seed(seed, without, nodes, protocols)
         return
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         waiting: deque[Future[SeedResult]] = deque()
         try:
             for seed in seeds:
                 with _hash_seed(hash_seed):  # a worker starts when there is something for it to do
-                    waiting.append(pool.submit(run_seed, seed, without, nodes))
+                    waiting.append(pool.submit(run_seed, seed, without, nodes, protocols))
                 if len(waiting) >= AHEAD * jobs:
                     yield waiting.popleft().result()
             while waiting:

@@ -1,9 +1,10 @@
 """Every event that peerd records, typed and versioned.
 
-One event is one flat JSON object on a line: the common fields of `COMMON_FIELDS`, then the fields of its class. A field
-name means the same, with the same type, in every class that has it (a test holds this), so the union of all classes is
-one wide table, and the Spark job's ``StructType`` is generated from here. **Only append**: a new field is optional; an
-incompatible change raises `SCHEMA_VERSION`.
+One event is one flat JSON object on a line: the common fields of `COMMON_FIELDS`, then the fields of its class. The
+core's events are here, in `CORE_EVENTS`; a plugin declares its own (`peerd.api.Plugin.events`). A field name means the
+same, with the same type, in every class that has it (`union` refuses anything else), so the union of all classes is one
+wide table, from which JSON Schema, the Spark job's ``StructType`` and the page of documentation are generated.
+**Only append**: a new field is optional; an incompatible change raises `SCHEMA_VERSION`.
 
 Units are last in the names: ``_s`` seconds, ``_bytes``; ids are 32 hexadecimal digits.
 """
@@ -12,11 +13,12 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from peerd.errors import Bug
+from peerd.errors import Bug, ConfigError
 from peerd.limits import EVENT_TEXT_LENGTH_MAX
 
 SCHEMA_VERSION: Final = 1
@@ -34,11 +36,12 @@ COMMON_FIELDS: Final[dict[str, tuple[type, str]]] = {
     "event": (str, "kind, dotted and stable"),
 }
 
-_registry: dict[str, type[Event]] = {}
+FLAT_TYPES: Final = (bool, int, float, str)
+"""What a field may be, beside null: the columns of one flat table."""
 
 
 class Event(BaseModel):
-    """Base of all events; a subclass names its ``KIND``."""
+    """Base of all events; a subclass names its ``KIND``: a plugin or a part of the core, a dot, and what happened."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     KIND: ClassVar[str] = ""
@@ -46,14 +49,74 @@ class Event(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
         super().__pydantic_init_subclass__(**arguments)
-        if not cls.KIND or cls.KIND in _registry:
-            raise TypeError(f"{cls.__name__}: KIND {cls.KIND!r} is empty or taken")
-        _registry[cls.KIND] = cls
+        if not cls.KIND:
+            raise TypeError(f"{cls.__name__} needs a KIND")
 
 
-def event_types() -> dict[str, type[Event]]:
-    """Every event class by kind, sorted."""
-    return dict(sorted(_registry.items()))
+def union(declared: Mapping[str, Iterable[type[Event]]]) -> dict[str, type[Event]]:
+    """Every event class by kind, sorted: the core's, and what each plugin (by name) declares.
+
+    Raises `ConfigError`, naming both, when two have one kind, or one field has two types.
+    """
+    kinds: dict[str, type[Event]] = {}
+    columns: dict[str, tuple[type, str]] = {name: (kind, "every event") for name, (kind, _) in COMMON_FIELDS.items()}
+    for owner, events in {"": CORE_EVENTS, **declared}.items():
+        for event in events:
+            key = f"protocols.{owner}" if owner else None
+            if event.KIND in kinds:
+                raise ConfigError(f"the event {event.KIND} is {kinds[event.KIND].__name__} already", key=key)
+            kinds[event.KIND] = event
+            for name, (python_type, _) in field_types(event).items():
+                other_type, other = columns.setdefault(name, (python_type, event.KIND))
+                if name in COMMON_FIELDS or other_type is not python_type:
+                    raise ConfigError(
+                        f"the field {name} is {python_type.__name__} in the event {event.KIND} and "
+                        f"{other_type.__name__} in {other}: give one of them another name",
+                        key=key,
+                    )
+    return dict(sorted(kinds.items()))
+
+
+def columns_of(events: Mapping[str, type[Event]]) -> dict[str, type]:
+    """Column to Python type of the wide table: the common fields, then all others in order of first appearance."""
+    columns: dict[str, type] = {name: kind for name, (kind, _) in COMMON_FIELDS.items()}
+    for event in events.values():
+        columns |= {name: kind for name, (kind, _) in field_types(event).items() if name not in columns}
+    return columns
+
+
+def json_schema(events: Mapping[str, type[Event]]) -> dict[str, Any]:
+    """JSON Schema of one line of an event log. Kinds that are not among ``events`` need the common fields only."""
+    kinds = sorted(events)
+    required = list(COMMON_FIELDS)
+    optional = {"cause"}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "peerd event",
+        "type": "object",
+        "required": required,
+        "properties": {
+            name: {"type": [_JSON_TYPES[kind], "null"] if name in optional else _JSON_TYPES[kind], "description": text}
+            for name, (kind, text) in COMMON_FIELDS.items()
+        },
+        "allOf": [
+            {
+                "if": {"properties": {"event": {"const": kind}}},
+                "then": {
+                    "description": " ".join((events[kind].__doc__ or "").split()),
+                    "required": list(field_types(events[kind])),
+                    "properties": {
+                        name: {"type": [_JSON_TYPES[python], "null"] if may_be_null else _JSON_TYPES[python]}
+                        for name, (python, may_be_null) in field_types(events[kind]).items()
+                    },
+                },
+            }
+            for kind in kinds
+        ],
+    }
+
+
+_JSON_TYPES: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
 def field_types(event_type: type[Event]) -> dict[str, tuple[type, bool]]:
@@ -70,7 +133,7 @@ def _plain(annotation: object) -> tuple[type, bool]:
         return inner[0], True
     if typing.get_origin(annotation) is typing.Annotated:
         return _plain(typing.get_args(annotation)[0])
-    if not isinstance(annotation, type):
+    if annotation not in FLAT_TYPES or not isinstance(annotation, type):
         raise Bug(f"an event field has a plain type: {annotation}")
     return annotation, False
 
@@ -299,69 +362,6 @@ class SwapFinished(Event):
     duration_s: float
 
 
-# Aggregation
-
-
-class RoundStarted(Event):
-    """This node learned of an aggregation round."""
-
-    KIND = "aggregation.round_started"
-    round: str
-    requester: str
-    query: Text
-
-
-class RoundExtracted(Event):
-    """This node's own data is ready."""
-
-    KIND = "aggregation.extracted"
-    round: str
-    files: int
-    records: int
-    rejected: int
-    value_bytes: int
-    duration_s: float
-
-
-class LevelFinished(Event):
-    """This node ended one prefix level; ``outcome`` is swapped, empty, timed_out or pruned."""
-
-    KIND = "aggregation.level_finished"
-    round: str
-    level: int
-    outcome: Text
-    peer: str | None
-    contributors: int
-    value_bytes: int
-    duration_s: float
-
-
-class RoundLeft(Event):
-    """This node's part in a round ended; ``outcome`` is result, pruned, stopped, refused or expired."""
-
-    KIND = "aggregation.round_left"
-    round: str
-    outcome: Text
-    contributors: int
-    duration_s: float
-
-
-class RoundFinished(Event):
-    """At the requester: the answer of a round."""
-
-    KIND = "aggregation.round_finished"
-    round: str
-    requester: str
-    query: Text
-    contributors: int
-    expected: float
-    missing: int
-    completeness: float
-    duration_s: float
-    value_bytes: int
-    outcome: Text
-
-
 # Identity
 
 
@@ -402,10 +402,32 @@ class TrustRecorded(Event):
     peer: str | None
 
 
-class ProtocolNote(Event):
-    """An event of a plugin that is not part of peerd: ``data`` is a JSON text."""
-
-    KIND = "plugin.note"
-    plugin: Text
-    note: Text
-    data: Text
+CORE_EVENTS: Final[tuple[type[Event], ...]] = (
+    NodeStarted,
+    NodeReady,
+    NodeStopped,
+    TrafficSnapshot,
+    ResourceSnapshot,
+    RecordsDropped,
+    PluginRestarted,
+    LinkUp,
+    LinkDown,
+    LinkRefused,
+    PeerMisbehaviour,
+    PeerSuspected,
+    PeerFailed,
+    LeafSetChanged,
+    LeaseChanged,
+    PartitionSuspected,
+    LookupFinished,
+    GroupParentChanged,
+    GroupRootChanged,
+    RecordsRepaired,
+    RecordsHandedOver,
+    SwapFinished,
+    CertificateIssued,
+    JoinRefused,
+    CertificateInstalled,
+    TrustRecorded,
+)
+"""What the core records; each class above."""

@@ -1,16 +1,22 @@
-"""The answer of a round: the value, and the whole truth about it."""
+"""The answer of a round: the value, and the whole truth about it.
+
+The one model of it: the plugin makes it, the HTTP API sends it, client and command line read it. As JSON (`LINE`) an id
+is 32 hexadecimal digits; fields are only ever added, and a reader ignores those that it does not know.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, Literal
 
-from peerd.ids import NodeId, format_id
-from protocols.aggregation.collector import Basis, Missing
+from pydantic import Field, TypeAdapter, computed_field
+
+from protocols.aggregation.collector import Basis, HexId, Missing
 from protocols.aggregation.functions import GroupedAnswer, Number
 from protocols.aggregation.partial import Partial, Report
 
 CONTRIBUTORS_LISTED_MAX = 4096
+"""Ids of contributors in an answer that leaves the daemon; it counts them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +30,18 @@ class Progress:
     contributors: int
     level: int | None
     elapsed_s: float
+    type: Literal["progress"] = "progress"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What the requester learned. ``value`` is ``None`` for a round without any data (or min, max, mean of nothing)."""
 
-    round_id: str
+    round: str
     query: str
     value: Number | GroupedAnswer | None
-    contributors: tuple[NodeId, ...]
+    contributors: int
+    contributor_ids: tuple[HexId, ...]
     expected: int
     expected_basis: Basis
     missing: tuple[Missing, ...]
@@ -42,52 +50,48 @@ class Answer:
     duration_s: float
     value_bytes: int
     moved_bytes: int
-    computed_by: NodeId | None
+    computed_by: HexId | None
+    type: Literal["answer"] = "answer"
 
+    @computed_field  # type: ignore[prop-decorator]  # what pydantic asks for, and mypy does not know
     @property
     def completeness(self) -> float:
         """Contributors of expected, in [0, 1]."""
-        return min(1.0, len(self.contributors) / self.expected) if self.expected else 0.0
+        return min(1.0, self.contributors / self.expected) if self.expected else 0.0
 
+    @computed_field  # type: ignore[prop-decorator]  # what pydantic asks for, and mypy does not know
     @property
-    def outcome(self) -> str:
+    def outcome(self) -> Literal["complete", "partial", "failed"]:
         """ "complete", "partial" or "failed"; a partial answer is never dressed as a full one."""
         if not self.contributors:
             return "failed"
         return "complete" if self.missing_count == 0 and self.completeness >= 1.0 else "partial"
 
-    def to_json(self, top: int | None = None) -> dict[str, Any]:
-        """Plain data with stable names; groups in order of rank, the ``top`` first ones only."""
-        value: Any = self.value
-        if isinstance(value, GroupedAnswer):
-            shown = list(value.groups.items())
-            value = {
-                "groups": dict(shown if top is None else shown[:top]),
-                "groups_total": value.groups_total,
-                "remainder_groups_max": value.remainder_groups_max,
-                "remainder": value.remainder,
-                "exact": value.exact,
-            }
-        return {
-            "round": self.round_id,
-            "query": self.query,
-            "outcome": self.outcome,
-            "value": value,
-            "contributors": len(self.contributors),
-            "contributor_ids": [format_id(node) for node in self.contributors[:CONTRIBUTORS_LISTED_MAX]],
-            "expected": self.expected,
-            "expected_basis": self.expected_basis.value,
-            "completeness": self.completeness,
-            "missing": [
-                {"node": format_id(each.node), "address": each.address, "reason": each.reason} for each in self.missing
-            ],
-            "missing_count": self.missing_count,
-            "report": asdict(self.report),
-            "duration_s": self.duration_s,
-            "value_bytes": self.value_bytes,
-            "moved_bytes": self.moved_bytes,
-            "computed_by": None if self.computed_by is None else format_id(self.computed_by),
-        }
+    def shortened(self, top: int | None = None) -> Answer:
+        """For a client: the first ``top`` groups only, and not more than `CONTRIBUTORS_LISTED_MAX` ids."""
+        value = self.value
+        if top is not None and isinstance(value, GroupedAnswer):
+            value = replace(value, groups=dict(list(value.groups.items())[:top]))
+        return replace(self, value=value, contributor_ids=self.contributor_ids[:CONTRIBUTORS_LISTED_MAX])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data with stable names."""
+        plain: dict[str, Any] = LINE.dump_python(self, mode="json")
+        return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The daemon could not finish the round; the last line of such a stream."""
+
+    detail: str
+    type: Literal["error"] = "error"
+
+
+LINE: Final[TypeAdapter[Progress | Answer | Failed]] = TypeAdapter(
+    Annotated[Progress | Answer | Failed, Field(discriminator="type")]
+)
+"""One line of the stream that answers ``POST /v1/aggregate``."""
 
 
 def value_of(partial: Partial | None) -> Number | GroupedAnswer | None:

@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import BeforeValidator, PlainSerializer
 
 from peerd.api import LeafSet
-from peerd.ids import NodeId
+from peerd.ids import NodeId, format_id, parse_id
 from peerd.messages import PeerRef
 from protocols.aggregation.messages import NodeState
 
 NAMED_MISSING_MAX: Final = 256
 """Missing nodes that an answer names; it counts them all."""
 CANDIDATES_MAX: Final = 256
+
+HexId = Annotated[
+    NodeId,
+    BeforeValidator(lambda value: parse_id(value) if isinstance(value, str) else value),
+    PlainSerializer(format_id, return_type=str),
+]
+"""A node id that is 32 hexadecimal digits in JSON."""
 
 _STATE_REASONS: Final = {
     NodeState.UNKNOWN_ROUND: "never heard of the round",
@@ -30,7 +39,7 @@ _STATE_REASONS: Final = {
 class Missing:
     """A node whose data the answer lacks."""
 
-    node: NodeId
+    node: HexId
     address: str | None
     reason: str
 

@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, cast, get_args
 
+from pydantic import computed_field
+
 from peerd.errors import ProtocolError
 
 Number: TypeAlias = int | float
@@ -489,6 +491,7 @@ class GroupedAnswer:
     remainder: Number | None
     """What the function gives for all that was folded away; ``None`` when nothing was."""
 
+    @computed_field  # type: ignore[prop-decorator]  # what pydantic asks for, and mypy does not know
     @property
     def exact(self) -> bool:
         """Whether every group is listed with its exact value."""

@@ -9,8 +9,8 @@ from peerd.api import AcceptSwap, Host, RefuseSwap, SwapCallbacks, SwapHandle, S
 from peerd.errors import Bug, ProtocolError
 from peerd.ids import format_id, shared_prefix_bits, with_shared_prefix
 from peerd.messages import Message, PeerRef
-from peerd.telemetry.schema import LevelFinished, RoundExtracted, RoundLeft, RoundStarted
 from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.events import LevelFinished, RoundExtracted, RoundLeft, RoundStarted
 from protocols.aggregation.exchange import (
     MERGE_COST_S_PER_BYTE,
     Aggregate,

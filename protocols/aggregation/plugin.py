@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from peerd.api import (
     AcceptSwap,
@@ -20,10 +19,10 @@ from peerd.api import (
     on_timer,
     value_size_bytes,
 )
-from peerd.errors import ConfigError, ProtocolError, Unavailable
-from peerd.ids import format_id
+from peerd.errors import ProtocolError, Unavailable
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.events import EVENTS
 from protocols.aggregation.exchange import RESULT, SWAP, Extractor, file_extractor
 from protocols.aggregation.extraction import FileSelection, Share
 from protocols.aggregation.messages import (
@@ -61,6 +60,7 @@ class Aggregation(Plugin):
     name = "aggregation"
     version = 1
     messages = MESSAGES
+    events = EVENTS
     metrics = (
         Metric("peerd_aggregation_rounds_total", "counter", "Rounds that this node asked for, ended.", ("outcome",)),
         Metric("peerd_aggregation_round_duration_seconds", "histogram", "From request to answer."),
@@ -85,34 +85,6 @@ class Aggregation(Plugin):
         self.requesters: dict[bytes, Requester] = {}
         self._ended: OrderedDict[bytes, None] = OrderedDict()
         self._asking: set[bytes] = set()
-
-    @staticmethod
-    def router(service: Any) -> Any:
-        """HTTP routes below ``/v1`` (an ``APIRouter``); ``service`` is the running `Aggregation`."""
-        from protocols.aggregation.api import router
-
-        return router(service)
-
-    @staticmethod
-    def commands() -> Mapping[str, Callable[..., None]]:
-        """Commands of ``peerd``: name to the function that typer makes it of."""
-        from protocols.aggregation.cli import aggregate
-        from protocols.aggregation.demo.cli import demo
-
-        return {"aggregate": aggregate, "demo": demo}
-
-    @classmethod
-    def scenario_action(cls, name: str, node: Any, arguments: dict[str, Any], report: Any) -> None:
-        """Simulation only: ``numbers`` (contribute one record) and ``aggregate`` (ask)."""
-        from protocols.aggregation import scenario
-
-        plugin = node.plugins[cls.name]
-        if name == "numbers":
-            scenario.give_numbers(plugin, arguments, format_id(node.peer.id))
-        elif name == "aggregate":
-            scenario.ask(plugin, arguments, report)
-        else:
-            raise ConfigError('expected "numbers" or "aggregate"', key="action")
 
     def start(self, host: Host) -> None:
         super().start(host)

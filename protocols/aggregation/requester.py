@@ -9,10 +9,10 @@ from peerd.api import Host, SwapCallbacks, Value, value_size_bytes
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from peerd.telemetry.schema import RoundFinished
 from protocols.aggregation.answer import Answer, Progress, value_of
 from protocols.aggregation.collector import NAMED_MISSING_MAX, Candidate, Collector, Missing
 from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.events import RoundFinished
 from protocols.aggregation.exchange import Aggregate, decode_value, result_tag
 from protocols.aggregation.messages import NodeState, ResultReady, RoundStatus, WhyMissing
 from protocols.aggregation.partial import Partial, Report
@@ -213,10 +213,11 @@ class Requester:
         contributors = () if taken is None else taken.partial.contributors
         expected = max(self.collector.expected_count(), len(contributors))
         answer = Answer(
-            round_id=self.round_id.hex(),
+            round=self.round_id.hex(),
             query=str(self.query),
             value=value_of(None if taken is None else taken.partial),
-            contributors=contributors,
+            contributors=len(contributors),
+            contributor_ids=contributors,
             expected=expected,
             expected_basis=self.collector.basis,
             missing=tuple(
@@ -237,10 +238,10 @@ class Requester:
     def _emit(self, answer: Answer) -> None:
         self.host.emit(
             RoundFinished(
-                round=answer.round_id,
+                round=answer.round,
                 requester=f"{self.host.id:032x}",
                 query=answer.query,
-                contributors=len(answer.contributors),
+                contributors=answer.contributors,
                 expected=float(answer.expected),
                 missing=answer.missing_count,
                 completeness=answer.completeness,

@@ -20,10 +20,13 @@ from rich.status import Status
 from typer.testing import CliRunner
 
 from peerd.cli.cluster import app
-from peerd.client import AggregateAnswer, AggregateProgress, GroupedValue
 from peerd.cluster.local import LocalCluster
 from peerd.errors import Unavailable
+from peerd.ids import format_id
+from protocols.aggregation.answer import Answer, Progress
 from protocols.aggregation.extraction import FileSelection, Share
+from protocols.aggregation.front.client import AggregationClient
+from protocols.aggregation.functions import GroupedAnswer
 from protocols.aggregation.query import parse_query
 from protocols.aggregation.reference import plain
 from tests.support.interrupts import take_interrupts
@@ -62,11 +65,14 @@ def cluster(tmp_path: Path, data: Path) -> Iterator[LocalCluster]:
         yield found
 
 
-def ask(cluster: LocalCluster, watch: Callable[[AggregateProgress], None] = lambda progress: None) -> AggregateAnswer:
-    async def run() -> AggregateAnswer:
-        async with cluster.client(0) as client, aclosing(client.aggregate(QUERY, files="*.ndjson")) as lines:
+def ask(cluster: LocalCluster, watch: Callable[[Progress], None] = lambda progress: None) -> Answer:
+    async def run() -> Answer:
+        async with (
+            cluster.client(0) as client,
+            aclosing(AggregationClient(client).aggregate(QUERY, files="*.ndjson")) as lines,
+        ):
             async for line in lines:
-                if isinstance(line, AggregateAnswer):
+                if isinstance(line, Answer):
                     return line
                 watch(line)
         raise AssertionError("no answer")
@@ -74,9 +80,9 @@ def ask(cluster: LocalCluster, watch: Callable[[AggregateProgress], None] = lamb
     return asyncio.run(run())
 
 
-def assert_equals_reference(answer: AggregateAnswer, data: Path, nodes: list[int]) -> None:
+def assert_equals_reference(answer: Answer, data: Path, nodes: list[int]) -> None:
     selections = [FileSelection(share=Share(index, NODES)) for index in nodes]
-    assert isinstance(answer.value, GroupedValue)
+    assert isinstance(answer.value, GroupedAnswer)
     assert answer.value.groups == plain(parse_query(QUERY, files="*.ndjson"), data, selections)
 
 
@@ -93,7 +99,7 @@ def test_sigkill_in_the_middle_of_an_aggregate(cluster: LocalCluster, data: Path
     victim = cluster.node(3)
     killed: list[bool] = []
 
-    def watch(progress: AggregateProgress) -> None:
+    def watch(progress: Progress) -> None:
         if progress.enrolled == NODES and not killed:
             cluster.kill(3)
             killed.append(True)
@@ -104,7 +110,7 @@ def test_sigkill_in_the_middle_of_an_aggregate(cluster: LocalCluster, data: Path
         assert_equals_reference(answer, data, list(range(NODES)))
         return
     assert answer.outcome == "partial"
-    assert [missing.node for missing in answer.missing] == [victim.id]
+    assert [format_id(missing.node) for missing in answer.missing] == [victim.id]
     assert_equals_reference(answer, data, [0, 1, 2, 4])
     again = ask(cluster)
     assert again.contributors == NODES - 1, "the ring works on without the dead node"

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from peerd.client import AggregateAnswer, GroupedValue
-from protocols.aggregation.demo.cli import is_same, messages_sent
+from protocols.aggregation.answer import Answer
+from protocols.aggregation.collector import Basis
+from protocols.aggregation.front.demo.cli import is_same, messages_sent
+from protocols.aggregation.functions import GroupedAnswer
+from protocols.aggregation.partial import Report
 from tests.support.interrupts import take_interrupts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -106,34 +109,27 @@ def test_ctrl_c_in_the_demo_leaves_nothing(moment: str, tmp_path: Path, logs: Pa
     assert list(temporary.iterdir()) == []
 
 
-def answer(value: int | float | GroupedValue | None) -> AggregateAnswer:
-    return AggregateAnswer.model_validate(
-        {
-            "round": "00",
-            "query": "count",
-            "outcome": "complete",
-            "value": value,
-            "contributors": 1,
-            "contributor_ids": [],
-            "expected": 1,
-            "expected_is_exact": True,
-            "expected_basis": "leaf_set",
-            "completeness": 1.0,
-            "missing": [],
-            "missing_count": 0,
-            "report": {},
-            "duration_s": 0.1,
-            "value_bytes": 1,
-            "moved_bytes": 1,
-            "computed_by": None,
-        }
+def answer(value: int | float | GroupedAnswer | None) -> Answer:
+    return Answer(
+        round="00",
+        query="count",
+        value=value,
+        contributors=1,
+        contributor_ids=(),
+        expected=1,
+        expected_basis=Basis.LEAF_SET,
+        missing=(),
+        missing_count=0,
+        report=Report(),
+        duration_s=0.1,
+        value_bytes=1,
+        moved_bytes=1,
+        computed_by=None,
     )
 
 
-def groups(counts: dict[str, int | float], *, folded: int = 0) -> GroupedValue:
-    return GroupedValue(
-        groups=counts, groups_total=len(counts), remainder_groups_max=folded, remainder=None, exact=not folded
-    )
+def groups(counts: dict[str, int | float], *, folded: int = 0) -> GroupedAnswer:
+    return GroupedAnswer(groups=counts, groups_total=len(counts), remainder_groups_max=folded, remainder=None)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +148,7 @@ def groups(counts: dict[str, int | float], *, folded: int = 0) -> GroupedValue:
     ],
 )
 def test_equal_means_to_the_last_count(
-    value: GroupedValue | int | None, expected: dict[str, int] | int | None, same: bool
+    value: GroupedAnswer | int | None, expected: dict[str, int] | int | None, same: bool
 ) -> None:
     assert is_same(answer(value), expected) is same
 

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from peerd.cli.analyze import plugin_tables
 from peerd.errors import Unavailable
+from peerd.plugins import find_events
 from peerd.telemetry.schema import (
     SCHEMA_VERSION,
     Event,
-    LevelFinished,
     NodeReady,
     NodeStarted,
     RecordsDropped,
-    RoundFinished,
-    RoundStarted,
     SwapFinished,
     TrafficSnapshot,
 )
 from peerd.telemetry.sinks import EventFiles, encode_record
+from protocols.aggregation.events import LevelFinished, RoundFinished, RoundStarted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -173,14 +173,19 @@ def write_ring(directory: Path) -> int:
     return sum(len(log.records) for log in logs) + len(killed_log().records) - 1
 
 
-@pytest.fixture(scope="module")
-def analysed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Report, Path, int]]:
+def analyse(spark: SparkSession, directory: Path, out: Path) -> Report:
+    """As ``peerd analyze`` does, with what is installed."""
     from peerd.pipeline.job import run_job
 
+    return run_job(spark, directory, out, events=find_events(), plugin_tables=plugin_tables())
+
+
+@pytest.fixture(scope="module")
+def analysed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Report, Path, int]]:
     directory, out = tmp_path_factory.mktemp("logs"), tmp_path_factory.mktemp("out")
     whole_lines = write_ring(directory)
-    run_job(spark, directory, out)
-    yield run_job(spark, directory, out), out, whole_lines  # the second run: it overwrites
+    analyse(spark, directory, out)
+    yield analyse(spark, directory, out), out, whole_lines  # the second run: it overwrites
 
 
 def read(spark: SparkSession, out: Path, name: str) -> DataFrame:
@@ -232,7 +237,7 @@ def test_the_round_is_what_its_requester_told(spark: SparkSession, analysed: tup
         "swaps": 4,
         "swap_bytes": 100 + 200 + 110 + 90,
     }
-    assert report.rounds[0] == found
+    assert report.protocols["rounds"][0] == found
 
 
 def test_a_round_without_an_answer_is_unfinished(spark: SparkSession, analysed: tuple[Report, Path, int]) -> None:
@@ -290,8 +295,6 @@ def test_bytes_by_kind(analysed: tuple[Report, Path, int]) -> None:
 
 
 def test_gaps_are_lost_records(spark: SparkSession, tmp_path: Path) -> None:
-    from peerd.pipeline.job import run_job
-
     log = Log(A, boot=3)
     for _ in range(12):
         log.add(1.0, NodeReady(duration_s=1.0, ring_size=3.0))
@@ -299,7 +302,7 @@ def test_gaps_are_lost_records(spark: SparkSession, tmp_path: Path) -> None:
     kept.append(log.stamp(1.0, RecordsDropped(records=3), 5))  # stands in the place of 5, 6, 7
     log.records = kept
     log.write(tmp_path / "logs")
-    report = run_job(spark, tmp_path / "logs", tmp_path / "out")
+    report = analyse(spark, tmp_path / "logs", tmp_path / "out")
     assert report.losses == [
         {
             "node": A,
@@ -312,12 +315,10 @@ def test_gaps_are_lost_records(spark: SparkSession, tmp_path: Path) -> None:
             "told": 3,
         }
     ]
-    assert (report.missing, report.told_dropped, report.rounds, report.corrupt) == (4, 3, [], 0)
+    assert (report.missing, report.told_dropped, report.protocols["rounds"], report.corrupt) == (4, 3, [], 0)
 
 
 def test_bad_lines_duplicates_and_newer_events(spark: SparkSession, tmp_path: Path) -> None:
-    from peerd.pipeline.job import run_job
-
     log = Log(A)
     for _ in range(3):
         log.add(1.0, NodeReady(duration_s=1.0, ring_size=3.0))
@@ -325,12 +326,12 @@ def test_bad_lines_duplicates_and_newer_events(spark: SparkSession, tmp_path: Pa
     lines = [json.dumps(record) for record in [*log.records, log.records[1], newer]]
     lines += ["", "{}", "null", "[1]", '{"node":', json.dumps({**newer, "id": "five"}), "\x00\xff"]
     (tmp_path / "events-aaaaaaaa-1-1.ndjson").write_text("\n".join(lines), "utf-8")
-    report = run_job(spark, tmp_path, tmp_path / "out")
+    report = analyse(spark, tmp_path, tmp_path / "out")
     assert (report.events, report.duplicates, report.newer_schema, report.corrupt) == (4, 1, 1, 6)
 
 
 def test_a_swap_belongs_to_its_round_and_level(spark: SparkSession, tmp_path: Path) -> None:
-    from peerd.pipeline.tables import levels
+    from protocols.aggregation.front.tables import levels
 
     log = Log(A)
     log.add(1.0, swap(B, 2, 1, 1))
@@ -351,7 +352,7 @@ def test_a_swap_belongs_to_its_round_and_level(spark: SparkSession, tmp_path: Pa
 def read_all(spark: SparkSession, path: Path) -> DataFrame:
     from peerd.pipeline.job import read_events
 
-    return read_events(spark, [path])
+    return read_events(spark, [path], find_events())
 
 
 def test_a_copy_made_around_the_rename_counts_once(tmp_path: Path) -> None:
@@ -368,3 +369,26 @@ def test_no_files_is_unavailable(tmp_path: Path) -> None:
 
     with pytest.raises(Unavailable, match=r"no \*\.ndjson files"):
         find_event_files(tmp_path)
+
+
+def test_an_event_of_a_plugin_that_is_not_installed_is_kept(spark: SparkSession, tmp_path: Path) -> None:
+    log = Log(A)
+    log.add(1.0, NodeReady(duration_s=1.0, ring_size=3.0))
+    stamps = log.stamp(1.0, NodeReady(duration_s=1.0, ring_size=3.0), 2)
+    for name in ("duration_s", "ring_size"):
+        del stamps[name]
+    known_name = {**stamps, "event": "stranger.shouted", "peer": 5, "colour": "blü"}  # peer is a text elsewhere
+    own_names = {**stamps, "event": "stranger.left", "id": 3, "loudness": 0.1}
+    texts = [json.dumps(record, ensure_ascii=False) for record in (known_name, own_names)]
+    lines = [json.dumps(log.records[0]), *texts, texts[0], '{"event": "stranger.shouted"}']
+    (tmp_path / "events-aaaaaaaa-1-1.ndjson").write_text("\n".join(lines), "utf-8")
+    report = analyse(spark, tmp_path, tmp_path / "out")
+    assert (report.events, report.duplicates, report.corrupt, report.missing) == (3, 1, 1, 0)
+    assert report.unknown == [
+        {"event": "stranger.left", "nodes": 1, "events": 1},
+        {"event": "stranger.shouted", "nodes": 1, "events": 1},
+    ]
+    table = read(spark, tmp_path / "out", "events")
+    assert [entry["raw"] for entry in table.orderBy("id").collect()] == [None, *texts]
+    assert row(table, id=2)["peer"] is None
+    assert (row(table, id=3)["node"], row(table, id=3)["event"]) == (A, "stranger.left")

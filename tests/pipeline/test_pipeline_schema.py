@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from peerd.errors import Bug
-from peerd.telemetry.schema import COMMON_FIELDS, SCHEMA_VERSION, Event, event_types, field_types
+from peerd.plugins import find_events
+from peerd.telemetry.schema import COMMON_FIELDS, SCHEMA_VERSION, Event, field_types
 from peerd.telemetry.sinks import encode_record
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ SAMPLES: dict[type, Any] = {str: 'a "quoted"\nline \u2028 ü \\', int: 2**53 + 1
 def samples() -> list[Event]:
     """Each class with every field set, and again with null wherever it may be."""
     made = []
-    for event_type in event_types().values():
+    for event_type in find_events().values():
         fields = field_types(event_type)
         full = {name: SAMPLES[kind] for name, (kind, _) in fields.items()}
         sparse = {name: None if may_be_null else SAMPLES[kind] for name, (kind, may_be_null) in fields.items()}
@@ -33,8 +33,8 @@ def samples() -> list[Event]:
 def test_schema_is_the_union_of_all_classes() -> None:
     from peerd.pipeline.schema import CORRUPT_COLUMN, spark_schema
 
-    schema = spark_schema()
-    wanted = [*COMMON_FIELDS, *(name for event_type in event_types().values() for name in field_types(event_type))]
+    schema = spark_schema(find_events())
+    wanted = [*COMMON_FIELDS, *(name for event_type in find_events().values() for name in field_types(event_type))]
     assert schema.fieldNames() == [*dict.fromkeys(wanted), CORRUPT_COLUMN]
     assert all(field.nullable for field in schema.fields)
     assert {schema[name].dataType.simpleString() for name in ("id", "ts", "event", "initiated")} == {
@@ -43,23 +43,6 @@ def test_schema_is_the_union_of_all_classes() -> None:
         "string",
         "boolean",
     }
-
-
-def test_classes_that_disagree_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from peerd.pipeline import schema
-    from peerd.telemetry import schema as telemetry_schema
-
-    monkeypatch.setattr(telemetry_schema, "_registry", dict(telemetry_schema._registry))
-
-    class Contradiction(Event):
-        """A peer that is a number."""
-
-        KIND = "test.contradiction"
-        peer: int
-
-    assert Contradiction.KIND in event_types()
-    with pytest.raises(Bug, match=r"test\.contradiction: field peer is int"):
-        schema.event_columns()
 
 
 @pytest.mark.spark
@@ -75,7 +58,7 @@ def test_every_event_class_round_trips(spark: SparkSession, tmp_path: Path) -> N
     ]
     path = tmp_path / "events-a-1-1.ndjson"
     path.write_bytes(b"".join(encode_record(record) for record in records))
-    rows = {row["id"]: row.asDict() for row in read_events(spark, [path]).collect()}
+    rows = {row["id"]: row.asDict() for row in read_events(spark, [path], find_events()).collect()}
     assert len(rows) == len(records)
     for record, event in zip(records, events, strict=True):
         row = rows[record["id"]]

@@ -12,7 +12,7 @@ from peerd.lab.overlay import churn, clogs, failure
 from peerd.lab.overlay.hops import expected_hops
 from peerd.lab.overlay.rows import percentile
 from peerd.lab.pool import run_point
-from peerd.lab.registry import EXPERIMENTS
+from peerd.lab.registry import CORE
 from peerd.overlay.routing import Decision, Step, next_step as honest
 from peerd.sim.runner import run_scenario
 from peerd.sim.scenario import parse_scenario
@@ -135,7 +135,7 @@ def test_clogs_are_compared_with_the_ring_without() -> None:
 
 
 def test_every_experiment_has_points_of_its_own() -> None:
-    for experiment in EXPERIMENTS.values():
+    for experiment in CORE.values():
         for settings in (experiment.full, experiment.quick):
             points = experiment.points(settings)
             assert points and len({point.digest for point in points}) == len(points)

@@ -47,7 +47,7 @@ from peerd.sim.simulation import Simulation
 from peerd.sim.truth import HEAL_S, REPAIR_S
 from peerd.sim.workload import SimulationProbe, Workload
 from peerd.sim.world import SimulationFailure
-from tests.support.simulation import ring
+from peerd.testing.simulation import ring
 
 Patch = pytest.MonkeyPatch
 PROBE = frozenset((SimulationProbe.TYPE_ID,))

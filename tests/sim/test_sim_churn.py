@@ -26,7 +26,7 @@ from peerd.sim.scenario import load_scenario, parse_scenario
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.truth import RingOracle
 from peerd.sim.workload import LOST_AFTER_S, Workload
-from tests.support.simulation import ring
+from peerd.testing.simulation import ring
 
 # Poisson churn
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from peerd.sim.determinism import Trace, check_determinism, compare, trace_of
 from peerd.sim.engine import CHECKPOINT_EVENTS, mark_of
 from peerd.sim.runner import Runner, run_scenario
 from peerd.sim.scenario import load_scenario, parse_scenario
+from tests.support.installed import install
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,10 +65,34 @@ class Hashy(Plugin):
     @on_timer("tick")
     def on_tick(self, payload):
         self.ticks += 1
+"""
 
-    @classmethod
-    def scenario_action(cls, name, node, arguments, report):
-        report({"did": name, "ticks": node.plugins["hashy"].ticks, **arguments})
+FRONT = """
+from peerd.front import Front
+from peerd.sim.checkers import Checker
+
+
+class Ticked(Checker):
+    def check_node(self, simulation, place):
+        return [] if place.node.plugins["hashy"].ticks else ["no tick"]
+
+
+class Hashed(Ticked):
+    holds_always = True
+
+
+class HashyFront(Front):
+    name = "hashy"
+
+    def scenario_actions(self):
+        return {"look": look}
+
+    def checkers(self):
+        return {"ticked": Ticked, "hashed": Hashed}
+
+
+def look(place, arguments, report):
+    report({"did": "look", "ticks": place.node.plugins["hashy"].ticks, **arguments})
 """
 
 app = typer.Typer()
@@ -85,16 +108,13 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
 @pytest.fixture
 def hashy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A third party's plugin, installed for this process and those it starts."""
-    site = tmp_path / "site"
-    information = site / "hashy-1.0.dist-info"
-    information.mkdir(parents=True)
-    (site / "hashy_plugin.py").write_text(PLUGIN, "utf-8")
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: hashy\nVersion: 1.0\n", "utf-8")
-    (information / "entry_points.txt").write_text("[peerd.protocols]\nhashy = hashy_plugin:Hashy\n", "utf-8")
-    monkeypatch.delitem(sys.modules, "hashy_plugin", raising=False)
-    monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT)]))
-    return site
+    return install(
+        tmp_path,
+        monkeypatch,
+        {"hashy_plugin": PLUGIN, "hashy_front": FRONT},
+        plugins={"hashy": "hashy_plugin:Hashy"},
+        fronts={"hashy": "hashy_front:HashyFront"},
+    )
 
 
 @pytest.fixture
@@ -150,7 +170,7 @@ def test_missing_file_is_a_config_error(tmp_path: Path) -> None:
 
 
 def test_unknown_protocol_and_its_unknown_key(hashy: Path) -> None:
-    with pytest.raises(ConfigError, match=r'protocols\.hashi: no such plugin, did you mean "hashy"'):
+    with pytest.raises(ConfigError, match=r'protocols\.hashi: no plugin of this name .*did you mean "hashy"'):
         run_scenario(parse_scenario({"protocols": {"hashi": {}}}))
     with pytest.raises(ConfigError, match=r'protocols\.hashy\.period: .*did you mean "period_s"'):
         run_scenario(parse_scenario({"protocols": {"hashy": {"period": 1}}}))
@@ -210,11 +230,28 @@ def test_every_action_runs(hashy: Path) -> None:
     }
 
 
-def test_call_of_a_plugin_without_actions_is_a_config_error(hashy: Path) -> None:
-    (hashy / "hashy_plugin.py").write_text(PLUGIN.replace("def scenario_action", "def other"), "utf-8")
-    tree = {"nodes": 1, "phases": [{"actions": [{"do": "call", "at_s": 1, "protocol": "hashy", "action": "x"}]}]}
-    with pytest.raises(ConfigError, match="has no scenario actions"):
-        run_scenario(parse_scenario(tree))
+def test_call_of_an_unknown_action_is_a_config_error(hashy: Path) -> None:
+    action = {"do": "call", "at_s": 1, "protocol": "hashy", "action": "lok"}
+    with pytest.raises(ConfigError, match=r'protocols\.hashy: no scenario action .lok., did you mean "look"'):
+        run_scenario(parse_scenario({"nodes": 1, "phases": [{"actions": [action]}]}))
+
+
+def test_a_scenario_may_name_the_checker_of_a_plugin(hashy: Path) -> None:
+    def tree(at_s: float) -> dict[str, object]:
+        actions = [{"do": "check", "at_s": at_s, "checkers": ["ring", "ticked"]}]
+        return {"nodes": 1, "protocols": {"hashy": {}}, "phases": [{"duration_s": 5, "actions": actions}]}
+
+    assert run_scenario(parse_scenario(tree(3.0))).failure is None
+    assert "watcher: no tick" in (run_scenario(parse_scenario(tree(0.5))).failure or "")
+    with pytest.raises(ConfigError, match=r'no checker .tickd., did you mean "ticked"'):
+        parse_scenario({"phases": [{"actions": [{"do": "check", "checkers": ["tickd"]}]}]})
+
+
+def test_checks_ask_what_a_plugin_says_holds_always(hashy: Path) -> None:
+    tree = {"nodes": 1, "check_every": 1, "phases": [{"duration_s": 5}]}
+    assert run_scenario(parse_scenario(tree)).failure is None
+    failure = run_scenario(parse_scenario({**tree, "protocols": {"hashy": {}}})).failure
+    assert "no tick" in (failure or "")
 
 
 def test_node_that_is_not_there_is_a_config_error() -> None:

@@ -43,7 +43,7 @@ from peerd.sim.records import ListSink, NdjsonSink
 from peerd.sim.rng import fork, random_id
 from peerd.sim.simulation import Simulation
 from peerd.sim.world import SimulationFailure
-from tests.support.simulation import ring
+from peerd.testing.simulation import ring
 
 
 @message(0x7F20, bytes_max=64)

@@ -172,6 +172,15 @@ def test_size_of_the_rings_can_be_given() -> None:
     assert repeat_command(3, "", 5, False) == "peerd sim swarm --seeds 3:4 --verbose --nodes 5"
 
 
+def test_protocols_can_be_given() -> None:
+    code, output, errors = invoke("--seeds", f"{QUICK}:{QUICK + 1}", "--protocol", "aggregation")
+    assert code == ExitCode.OK, errors
+    assert "aggregation, duplication" in output
+    assert repeat_command(3, "", None, False, ["a", "b"]).endswith("--verbose --protocol a --protocol b")
+    code, _, errors = invoke("--protocol", "agregation")
+    assert code == ExitCode.CONFIG and 'did you mean "aggregation"' in errors
+
+
 def test_a_bar_is_drawn_on_a_terminal() -> None:
     written = io.StringIO()
     with _progress(Console(file=written, force_terminal=True, width=80), 3) as advance:

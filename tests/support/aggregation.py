@@ -10,6 +10,7 @@ from peerd.ids import NodeId
 from peerd.sim.network import NetworkConfig
 from peerd.sim.records import RecordSink
 from peerd.sim.simulation import Simulation
+from peerd.testing.simulation import ring
 from protocols.aggregation.answer import Answer, Progress
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import Extractor
@@ -19,7 +20,6 @@ from protocols.aggregation.partial import Report
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import RoundListener
-from tests.support.simulation import ring
 
 SUM = Query("sum", field="value", files="**/*")
 
@@ -109,9 +109,9 @@ def total(simulation: Simulation, contributors: Iterable[NodeId]) -> int:
 
 def check_answer(simulation: Simulation, answer: Answer) -> None:
     """An answer is honest: each contributor once, the value theirs exactly, and the missing are the others."""
-    assert len(set(answer.contributors)) == len(answer.contributors)
-    assert (answer.value or 0) == total(simulation, answer.contributors)
+    assert len(set(answer.contributor_ids)) == len(answer.contributor_ids) == answer.contributors
+    assert (answer.value or 0) == total(simulation, answer.contributor_ids)
     named = {missing.node for missing in answer.missing}
-    assert named.isdisjoint(answer.contributors)
-    assert len(answer.contributors) + answer.missing_count == answer.expected
+    assert named.isdisjoint(answer.contributor_ids)
+    assert answer.contributors + answer.missing_count == answer.expected
     assert all(missing.reason for missing in answer.missing)

@@ -18,10 +18,11 @@ from tests.support.fake_daemon import peer
 
 PROGRESS = Progress("aa", "enrolled", 2, 3, 1, None, 0.25)
 ANSWER = Answer(
-    round_id="aa",
+    round="aa",
     query="count by word",
     value=GroupedAnswer({"a": 3, "b": 2, "c": 1}, groups_total=3, remainder_groups_max=0, remainder=None),
-    contributors=(peer(1).id, peer(2).id),
+    contributors=2,
+    contributor_ids=(peer(1).id, peer(2).id),
     expected=3,
     expected_basis=Basis.LEAF_SET,
     missing=(Missing(peer(3).id, "127.0.0.1:7003", "no answer"),),

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
+from fastapi import APIRouter
 
 from peerd.api import LeafSet, LookupResult, Metric, Plugin, RoutedHop
 from peerd.client import Client
@@ -25,6 +26,7 @@ from peerd.daemon.event_feed import Record
 from peerd.daemon.identity_keeper import IdentityKeeper
 from peerd.daemon.tasks import spawn
 from peerd.errors import Unavailable
+from peerd.front import Front
 from peerd.ids import NodeId
 from peerd.lib.feed import Feed
 from peerd.messages import PeerRef
@@ -35,6 +37,7 @@ from peerd.overlay.messages import Reached, ViewReply
 from peerd.overlay.ports import OverlayHost
 from peerd.overlay.state import OverlayState
 from peerd.overlay.survey_walk import Survey, View, WalkProgress
+from peerd.plugins import usable_fronts
 
 
 def peer(number: int) -> PeerRef:
@@ -53,6 +56,18 @@ def called_by(caller: Caller | None, app: App) -> App:
         await app({**scope, "state": {STATE_KEY: caller}}, receive, send)
 
     return called
+
+
+class RoutesOnly(Front):
+    """The front of a test's own plugin, which has its routes in a static method."""
+
+    def __init__(self, plugin: Any) -> None:
+        self._plugin = plugin
+
+    def router(self, service: Any) -> APIRouter:
+        """The plugin's."""
+        routes: APIRouter = self._plugin.router(service)
+        return routes
 
 
 class FakeSurvey:
@@ -227,6 +242,11 @@ class FakeDaemon:
     def node(self) -> Node:
         """The node's part that is read."""
         return cast(Node, self.fake_node)
+
+    def fronts(self) -> Mapping[str, Front]:
+        """Those that are installed, and one for each of the test's own plugins that has a ``router``."""
+        own = {name: RoutesOnly(plugin) for name, plugin in self.plugins.items() if hasattr(plugin, "router")}
+        return {**usable_fronts(), **own}
 
     def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
         """Ends a few turns of the loop later."""

@@ -10,12 +10,12 @@ import dataclasses
 import json
 import types
 import typing
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from peerd.ids import NodeId
 from peerd.messages import Message, registered
+from peerd.plugins import find_plugins
 from peerd.wire.codec import encode
 
 GOLDEN = Path(__file__).parent.parent / "unit" / "golden_messages.json"
@@ -27,8 +27,7 @@ def all_messages() -> list[type[Message]]:
     import peerd.wire.enrolment  # registers its messages, and those of trust
     import peerd.wire.handshake  # noqa: F401  # registers its messages
 
-    for plugin in entry_points(group="peerd.protocols"):
-        plugin.load()
+    find_plugins()
     return [kind for type_id, kind in registered().items() if type_id < 0x7E00]
 
 

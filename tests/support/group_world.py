@@ -19,7 +19,7 @@ from peerd.services.groups.facade import BoundGroups
 from peerd.services.groups.members import group_key
 from peerd.services.groups.service import GroupService
 from peerd.services.groups.state import Group
-from tests.support.fake_host import FakeHost, Request, peer
+from peerd.testing.host import FakeHost, Request, peer
 from tests.support.groups import Saying
 
 GROUP = "g"

@@ -12,7 +12,7 @@ from peerd.services.groups.members import group_key
 from peerd.services.groups.service import GroupService
 from peerd.services.groups.state import Group
 from peerd.sim.simulation import Place, Simulation
-from tests.support.simulation import ring
+from peerd.testing.simulation import ring
 
 
 @message(0x7F50)

@@ -12,7 +12,7 @@ from peerd.ids import NodeId, closeness, key_of
 from peerd.services.records.config import RecordsConfig
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Place, Simulation
-from tests.support.simulation import ring
+from peerd.testing.simulation import ring
 
 TTL_S = 1800.0
 ANSWER_LIMIT_S = 60.0

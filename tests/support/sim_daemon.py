@@ -21,6 +21,7 @@ from peerd.daemon.access import Access
 from peerd.daemon.admin_api import admin_app
 from peerd.daemon.event_feed import Record
 from peerd.daemon.tasks import cancel_and_wait, spawn
+from peerd.front import Front
 from peerd.ids import NodeId
 from peerd.lib.feed import Feed
 from peerd.node import Node
@@ -76,6 +77,10 @@ class SimDaemon:
     def node(self) -> Node:
         """The node."""
         return self.place.node
+
+    def fronts(self) -> dict[str, Front]:
+        """None: it is the core's API that is looked at."""
+        return {}
 
     def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
         """As the daemon does, without links to close."""

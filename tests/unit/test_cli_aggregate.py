@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-import protocols.aggregation.cli
+import protocols.aggregation.front.commands
 from peerd.cli.main import main
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.functions import GroupedAnswer
@@ -16,7 +16,9 @@ from protocols.aggregation.query import QUERY_HELP
 from tests.support.fake_aggregation import ANSWER, PROGRESS, Call, FakeAggregation
 from tests.support.fake_daemon import FakeDaemon, peer
 
-COMPLETE = replace(ANSWER, missing=(), missing_count=0, contributors=(peer(1).id, peer(2).id, peer(3).id))
+COMPLETE = replace(
+    ANSWER, missing=(), missing_count=0, contributors=3, contributor_ids=(peer(1).id, peer(2).id, peer(3).id)
+)
 
 
 class Asked:
@@ -38,7 +40,7 @@ class Asked:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     found = Asked()
-    monkeypatch.setattr(protocols.aggregation.cli, "Client", lambda address: found.daemon.client())
+    monkeypatch.setattr(protocols.aggregation.front.commands, "Client", lambda address: found.daemon.client())
     return found
 
 
@@ -74,7 +76,7 @@ def test_a_partial_answer_names_the_missing_and_exits_with_3(asked: Asked, capsy
         (ANSWER, "1", 3),
         (COMPLETE, "1", 0),
         (COMPLETE, "0.99", 0),
-        (replace(ANSWER, contributors=(), value=None), "0.5", 3),
+        (replace(ANSWER, contributors=0, contributor_ids=(), value=None), "0.5", 3),
     ],
 )
 def test_require(asked: Asked, answer: Answer, require: str, code: int) -> None:

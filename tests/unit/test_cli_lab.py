@@ -16,7 +16,7 @@ from peerd.errors import Unavailable
 from peerd.lab import drawing, pool
 from peerd.lab.experiment import Point
 from peerd.lab.pool import Result, run_point
-from peerd.lab.registry import EXPERIMENTS
+from peerd.lab.registry import CORE
 
 TINY = ("--nodes", "4,6", "--duration", "5s", "--lookups", "20", "--quick")
 
@@ -38,17 +38,17 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Point]:
 def test_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
-    assert [line.split()[0] for line in lines] == list(EXPERIMENTS)
+    assert [line.split()[0] for line in lines] == list(CORE)
     assert main(["lab", "list", "-o", "json"]) == 0
     described = json.loads(capsys.readouterr().out)
-    assert [each["name"] for each in described] == list(EXPERIMENTS)
+    assert [each["name"] for each in described] == list(CORE)
     assert described[0]["columns"]["lost"] and described[0]["settings"]["nodes"] == [100, 300, 1000, 5000]
 
 
 def test_list_explains_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "list", "overlay/clogs"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    for column in EXPERIMENTS["overlay/clogs"].columns:
+    for column in CORE["overlay/clogs"].columns:
         assert any(column.heading in line and column.key in line and column.meaning in line for line in lines)
     assert main(["lab", "list", "overlay/clog"]) == 2
 

@@ -159,6 +159,10 @@ def test_config_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "schema"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert {"PeerdConfig", "AggregationConfig"} <= set(document["$defs"])
+    assert main(["config", "schema", "--events"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    kinds = {part["if"]["properties"]["event"]["const"] for part in document["allOf"]}
+    assert {"node.ready", "aggregation.round_finished"} <= kinds
 
 
 # run
@@ -250,16 +254,25 @@ def test_a_command_imports_only_what_it_needs() -> None:
     assert not loaded & {"httpx", "fastapi", "uvicorn", "cryptography", "peerd.node", "peerd.config", "rich.console"}
 
 
+@pytest.mark.parametrize("command", ["status", "peers", "version"])
+def test_a_built_in_command_imports_nothing_of_a_protocol(command: str) -> None:
+    loaded = modules_after(f"from peerd.cli.main import main; main([{command!r}, '--help'])")
+    assert f"peerd.cli.{command}" in loaded
+    assert not {name for name in loaded if name.startswith("protocols")} | (loaded & {"peerd.plugins"})
+
+
 def test_the_daemon_imports_nothing_of_the_command_line() -> None:
     code = "from peerd.cli.run import _import_structlog; _import_structlog()\nimport peerd.daemon.service"
-    loaded = modules_after(f"import peerd.cli.main\n{code}\nimport peerd.daemon.admin_api, protocols.aggregation.api")
+    loaded = modules_after(
+        f"import peerd.cli.main\n{code}\nimport peerd.daemon.admin_api, protocols.aggregation.front.http"
+    )
     assert "fastapi" in loaded and "structlog" in loaded
     assert not loaded & {"typer", "rich", "httpx", "peerd.client", "pyspark"}
 
 
 def test_a_daemon_that_is_only_probed_does_not_load_the_admin_api() -> None:
     code = "from peerd.cli.run import _import_structlog; _import_structlog()\nimport peerd.daemon.service"
-    find = "import peerd.daemon.plugins; peerd.daemon.plugins.find_plugins()"
+    find = "import peerd.plugins; peerd.plugins.find_plugins()"
     loaded = modules_after(
         f"import peerd.cli.main\n{code}\n{find}\nimport peerd.daemon.admin, peerd.daemon.admin_front"
     )

@@ -20,8 +20,8 @@ from peerd.errors import Unavailable
 from peerd.ids import format_id
 from peerd.overlay.survey_reach import Reachability
 from peerd.sim.simulation import Place, Simulation
+from peerd.testing.simulation import ring as grown
 from tests.support.sim_daemon import SimDaemon
-from tests.support.simulation import ring as grown
 
 
 class Slow(Plugin):

@@ -13,7 +13,6 @@ import pytest
 
 from peerd.client import (
     SOCKET_VARIABLE,
-    AggregateAnswer,
     Client,
     DaemonBusy,
     DaemonUnreachable,
@@ -22,6 +21,8 @@ from peerd.client import (
     run_sync,
 )
 from peerd.errors import Unavailable
+from protocols.aggregation.answer import Answer
+from protocols.aggregation.front.client import AggregationClient
 from tests.support.fake_daemon import FakeDaemon
 
 
@@ -112,8 +113,8 @@ async def test_wait_ready_says_when_nobody_is_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b'{"type": "progress", "round_id": "aa", "stage": "s", "enrolled": 1,'])
 async def test_a_stream_that_breaks_off_is_no_answer(content: bytes) -> None:
     async with client_of(lambda request: httpx.Response(200, content=content)) as client:
-        with pytest.raises(DaemonUnreachable, match="stopped before the answer"):
-            assert [line async for line in client.aggregate("count")] == []
+        with pytest.raises(DaemonUnreachable, match="before it could answer"):
+            assert [line async for line in AggregationClient(client).aggregate("count")] == []
 
 
 async def test_lines_are_put_together_however_they_are_cut() -> None:
@@ -126,9 +127,9 @@ async def test_lines_are_put_together_however_they_are_cut() -> None:
     for cut in (1, 7, len(progress), len(progress) + 1, len(stream)):
         response = httpx.Response(200, content=pieces_of(stream, cut))
         async with client_of(partial(give, response)) as client:
-            lines = [line async for line in client.aggregate("count")]
+            lines = [line async for line in AggregationClient(client).aggregate("count")]
         assert [line.type for line in lines] == ["progress", "progress", "answer"]
-        assert isinstance(lines[-1], AggregateAnswer) and lines[-1].value == 7
+        assert isinstance(lines[-1], Answer) and lines[-1].value == 7
 
 
 async def pieces_of(stream: bytes, cut: int) -> AsyncIterator[bytes]:

@@ -13,13 +13,13 @@ import pytest
 from pydantic import Field
 
 from peerd.api import Plugin, PluginConfig
-from peerd.daemon import plugins as plugin_loading
 from peerd.daemon.loop_lag import LoopLag
 from peerd.daemon.loops import loop_factory, run
-from peerd.daemon.plugins import find_plugins, make_plugins, plugin_models
 from peerd.daemon.resources import http_requests_room, resource_snapshot, room_for, rss_bytes
 from peerd.daemon.systemd import ServiceManager
+from peerd.entry_points import PLUGINS
 from peerd.errors import ConfigError
+from peerd.plugins import find_plugins, make_plugins, plugin_models
 from tests.support.both_loops import both_loops
 
 
@@ -118,7 +118,7 @@ def test_a_plugin_gets_its_own_table() -> None:
 @pytest.mark.parametrize(
     ("configs", "message"),
     [
-        ({"ehco": {}}, r"protocols.ehco: no plugin of this name is installed \(there are: echo\)"),
+        ({"ehco": {}}, r"protocols.ehco: no plugin of this name is installed, did you mean \"echo\""),
         ({"echo": {"limit": "many"}}, r"protocols.echo.limit: .*integer"),
         ({"echo": {"limits": 3}}, r"protocols.echo.limits: Extra inputs"),
     ],
@@ -138,8 +138,8 @@ def test_a_wrong_table_is_named(configs: dict[str, dict[str, object]], message: 
     ],
 )
 def test_what_is_no_plugin_is_named(monkeypatch: pytest.MonkeyPatch, value: str, message: str) -> None:
-    entry = EntryPoint("other", value, plugin_loading.GROUP)
-    monkeypatch.setattr(plugin_loading, "entry_points", lambda group: [entry])
+    entry = EntryPoint("other", value, PLUGINS)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry])
     monkeypatch.setitem(__import__("sys").modules, __name__, __import__("types").SimpleNamespace(Echo=Echo))
     with pytest.raises(ConfigError, match=f"protocols.other: .*{message}"):
         find_plugins()

@@ -17,7 +17,7 @@ from peerd.services.groups.messages import (
     Attached,
     Refresh,
 )
-from tests.support.fake_host import Request, peer
+from peerd.testing.host import Request, peer
 from tests.support.group_world import KEY
 from tests.support.groups import Saying
 from tests.unit.test_groups_tree import OWN, PARENT, ROOT, A, B, C, Rig, join, member

@@ -14,7 +14,7 @@ from peerd.services.groups.members import LEFT_MAX, Entrusted, Membership
 from peerd.services.groups.messages import Attached, GroupMulticast, Join, Position, Publication, Publish
 from peerd.services.groups.service import GroupService
 from peerd.services.groups.stream import Seen
-from tests.support.fake_host import FakeHost, peer
+from peerd.testing.host import FakeHost, peer
 from tests.support.group_world import KEY, Speaker
 from tests.support.groups import Saying
 

@@ -10,7 +10,7 @@ from peerd.ids import NodeId
 from peerd.services.groups.config import GroupsConfig
 from peerd.services.groups.messages import GroupMulticast, Position, Publication
 from peerd.services.groups.stream import ReplayLog, Seen, later, missed
-from tests.support.fake_host import peer
+from peerd.testing.host import peer
 
 ROOT, OTHER = NodeId(1), NodeId(2)
 GROUP = NodeId(9)

@@ -32,7 +32,7 @@ from peerd.services.groups.messages import (
 )
 from peerd.services.groups.service import GroupService
 from peerd.services.groups.state import Group
-from tests.support.fake_host import FakeHost, peer
+from peerd.testing.host import FakeHost, peer
 from tests.support.group_world import KEY, Speaker
 from tests.support.groups import Saying
 

@@ -19,11 +19,11 @@ from peerd.lab.experiment import Column, Point, Row, Settings, chosen
 from peerd.lab.overlay.churn import traffic_charts
 from peerd.lab.overlay.hops import hops_charts
 from peerd.lab.pool import run_points
-from peerd.lab.registry import EXPERIMENTS, find
+from peerd.lab.registry import CORE, find
 from peerd.lab.store import Store, as_csv
 from peerd.lab.topologies import check, label_of, table_of
 
-HOPS = EXPERIMENTS["overlay/hops"]
+HOPS = CORE["overlay/hops"]
 POINT = Point("overlay/hops", 5, "constant", duration_s=5.0, lookups=10, settle_s=1.0, seed=1)
 
 # Points
@@ -36,7 +36,7 @@ def test_points_are_all_combinations_in_the_order_of_the_table() -> None:
     assert [(point.nodes, point.topology, point.seed) for point in points] == [
         (nodes, topology, seed) for nodes in (10, 20) for topology in ("sphere", "constant") for seed in (7, 8)
     ]
-    failures = EXPERIMENTS["overlay/failure"]
+    failures = CORE["overlay/failure"]
     assert [point.variant for point in failures.points(failures.quick)] == list(failures.variants)
 
 
@@ -60,7 +60,7 @@ def test_a_digest_is_of_everything_that_a_point_says() -> None:
 def test_experiments_are_found_by_name_and_group() -> None:
     assert [each.name for each in find(["overlay/clogs", "overlay/hops"])] == ["overlay/clogs", "overlay/hops"]
     assert find(["overlay/clogs", "overlay"])[0].name == "overlay/clogs"
-    assert {each.name for each in find(["overlay"])} == {name for name in EXPERIMENTS if name.startswith("overlay/")}
+    assert {each.name for each in find(["overlay"])} == {name for name in CORE if name.startswith("overlay/")}
     with pytest.raises(ConfigError, match='did you mean "overlay/hops"'):
         find(["overlay/hop"])
 

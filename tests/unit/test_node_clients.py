@@ -9,7 +9,7 @@ import pytest
 from peerd.api import Host, Plugin
 from peerd.lib.feed import End, Feed, Gap, Item, Position
 from peerd.sim.simulation import Place, Simulation
-from tests.support.simulation import ring
+from peerd.testing.simulation import ring
 
 
 class Counting(Plugin):

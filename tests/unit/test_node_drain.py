@@ -8,7 +8,7 @@ from typing import ClassVar
 from peerd.api import Plugin
 from peerd.sim.checkers import RING_CHECKERS
 from peerd.sim.simulation import Place, Simulation
-from tests.support.simulation import ring
+from peerd.testing.simulation import ring
 
 log: list[str] = []
 

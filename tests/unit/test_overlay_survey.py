@@ -18,7 +18,7 @@ from peerd.overlay.survey_reach import Reachability, ReachTest, plan
 from peerd.overlay.survey_walk import NODES_MAX, Survey, View, WalkProgress
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place, Simulation
-from tests.support.simulation import ring
+from peerd.testing.simulation import ring
 
 WALK_LIMIT_S = 120.0
 BIG = 300

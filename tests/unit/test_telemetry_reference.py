@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,9 +16,10 @@ from pydantic import create_model
 
 import peerd
 from peerd.api import Metric, Plugin
-from peerd.errors import Bug
+from peerd.errors import Bug, ConfigError
+from peerd.plugins import find_plugins
 from peerd.telemetry.metrics import check_metric
-from peerd.telemetry.schema import COMMON_FIELDS, Event, event_types, field_types
+from peerd.telemetry.schema import COMMON_FIELDS, Event, NodeReady, field_types, json_schema, union
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "telemetry.md"
 NOT_IMPORTED = ("peerd.pipeline", "peerd.cli", "peerd.__main__")
@@ -30,7 +30,7 @@ def event_reference() -> str:
     lines = ["| Common field | Type | Meaning |", "|---|---|---|"]
     lines += [f"| `{name}` | {kind.__name__} | {meaning} |" for name, (kind, meaning) in COMMON_FIELDS.items()]
     lines += ["", "| Event | Recorded when | Fields |", "|---|---|---|"]
-    for kind, event_type in event_types().items():
+    for kind, event_type in in_the_tree().items():
         fields = ", ".join(
             f"`{name}` {python_type.__name__}{' or null' if may_be_null else ''}"
             for name, (python_type, may_be_null) in field_types(event_type).items()
@@ -38,6 +38,12 @@ def event_reference() -> str:
         meaning = " ".join((event_type.__doc__ or "").replace("``", "`").split())
         lines.append(f"| `{kind}` | {meaning} | {fields} |")
     return "\n".join(lines)
+
+
+def in_the_tree() -> dict[str, type[Event]]:
+    """The events of the core and of the plugins in this repository."""
+    ours = {name: plugin for name, plugin in find_plugins().items() if plugin.__module__.startswith("protocols.")}
+    return union({name: plugin.events for name, plugin in ours.items()})
 
 
 def metric_reference() -> str:
@@ -50,8 +56,7 @@ def metric_reference() -> str:
 
 def declared_metrics() -> list[Metric]:
     """Every metric that a module or a plugin of ours declares, by name."""
-    for entry_point in entry_points(group="peerd.protocols"):
-        entry_point.load()
+    find_plugins()
     found: dict[str, Metric] = {}
     for module in pkgutil.walk_packages(peerd.__path__, "peerd.", onerror=_refuse):
         if not module.name.startswith(NOT_IMPORTED):
@@ -98,7 +103,7 @@ def test_the_page_says_what_the_code_says() -> None:
 
 
 def test_every_event_says_when_it_is_recorded() -> None:
-    for event_type in event_types().values():
+    for event_type in in_the_tree().values():
         assert (event_type.__doc__ or "").strip() not in ("", (Event.__doc__ or "").strip()), event_type.KIND
 
 
@@ -114,6 +119,59 @@ def test_an_event_field_has_one_plain_type(annotation: Any, offence: str) -> Non
     unregistered = create_model("Unregistered", field=(annotation, ...))
     with pytest.raises(Bug, match=offence):
         field_types(cast(type[Event], unregistered))
+
+
+class Shouted(Event):
+    """A peer that is a number."""
+
+    KIND = "stranger.shouted"
+    peer: int
+
+
+class Numbered(Event):
+    """Reuses a name of every event."""
+
+    KIND = "stranger.numbered"
+    boot: int
+
+
+@pytest.mark.parametrize(
+    ("events", "offence"),
+    [
+        ((Shouted,), r"protocols\.stranger: the field peer is int in .*stranger\.shouted and str in link\.up"),
+        ((Numbered,), r"the field boot is int in the event stranger\.numbered and int in every event"),
+        ((NodeReady,), r"the event node\.ready is NodeReady already"),
+    ],
+)
+def test_events_that_clash_are_refused_by_name(events: tuple[type[Event], ...], offence: str) -> None:
+    with pytest.raises(ConfigError, match=offence):
+        union({"stranger": events})
+
+
+def test_every_event_is_declared_by_the_core_or_by_its_plugin() -> None:
+    declared = set(in_the_tree().values())
+    written = {event for event in _subclasses_of(Event) if event.__module__.startswith(("peerd.", "protocols."))}
+    assert written == declared
+
+
+def _subclasses_of(event: type[Event]) -> Iterator[type[Event]]:
+    for subclass in event.__subclasses__():
+        yield subclass
+        yield from _subclasses_of(subclass)
+
+
+def test_the_json_schema_describes_each_kind() -> None:
+    events = in_the_tree()
+    schema = json_schema(events)
+    assert list(schema["properties"]) == schema["required"] == list(COMMON_FIELDS)
+    by_kind = {part["if"]["properties"]["event"]["const"]: part["then"] for part in schema["allOf"]}
+    assert list(by_kind) == list(events)
+    assert by_kind["overlay.lookup_finished"]["properties"] == {
+        "key": {"type": "string"},
+        "root": {"type": ["string", "null"]},
+        "hops": {"type": "integer"},
+        "duration_s": {"type": "number"},
+    }
 
 
 if __name__ == "__main__":

@@ -27,11 +27,14 @@ from rich.console import Console
 
 from peerd.cli.cluster import interruptible
 from peerd.cli.output import number, print_table, printable, seconds, size, stdout
-from peerd.client import AggregateAnswer, AggregateProgress, GroupedValue
 from peerd.cluster.local import Forming, LocalCluster
 from peerd.errors import Bug, ExitCode, Unavailable
-from protocols.aggregation.cli import progress_line
+from peerd.ids import format_id, short_id
+from protocols.aggregation.answer import Answer, Progress
 from protocols.aggregation.extraction import FileSelection, Share
+from protocols.aggregation.front.client import AggregationClient
+from protocols.aggregation.front.commands import progress_line
+from protocols.aggregation.functions import GroupedAnswer
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.reference import plain
 
@@ -50,7 +53,7 @@ class Step:
     """One aggregate, beside what it is compared with."""
 
     name: str
-    answer: AggregateAnswer
+    answer: Answer
     is_equal: bool
     compared_with: str
 
@@ -75,14 +78,16 @@ class Demo:
         """The plain computation over the same files, in a process of its own."""
         return self.pool.submit(plain, self.query, self.root, self.selections(without=without))
 
-    async def ask(self, watch: Callable[[AggregateProgress], None]) -> AggregateAnswer:
+    async def ask(self, watch: Callable[[Progress], None]) -> Answer:
         """One round, asked of node 0."""
         query = self.query
         async with self.cluster.client(0) as client:
-            lines = client.aggregate(str(query), files=query.files, format=query.format, pattern=query.pattern)
+            lines = AggregationClient(client).aggregate(
+                str(query), files=query.files, format=query.format, pattern=query.pattern
+            )
             async with aclosing(lines):
                 async for line in lines:
-                    if isinstance(line, AggregateAnswer):
+                    if isinstance(line, Answer):
                         return line
                     watch(line)
         raise Bug("the round ended without an answer and without an error")
@@ -177,7 +182,7 @@ def _compare_all(state: Demo) -> None:
     expected = state.reference()
     answer = _watch(state, lambda progress: None)
     _finish(state, "all alive", answer, expected.result(), f"plain computation over all {state.nodes} nodes' files")
-    if isinstance(answer.value, GroupedValue):
+    if isinstance(answer.value, GroupedAnswer):
         print_table(console, ("group", "count"), list(answer.value.groups.items())[:SHOWN_GROUPS])
 
 
@@ -187,7 +192,7 @@ def _compare_with_a_kill(state: Demo) -> None:
     node = state.cluster.node(victim)
     killed: list[float] = []
 
-    def watch(progress: AggregateProgress) -> None:
+    def watch(progress: Progress) -> None:
         if progress.enrolled >= state.nodes and not killed and progress.stage == "enrolled":
             state.cluster.kill(victim)
             killed.append(progress.elapsed_s)
@@ -207,27 +212,27 @@ def _compare_with_a_kill(state: Demo) -> None:
     expected = state.reference(without=victim).result()
     _finish(state, "one killed", answer, expected, told)
     for missing in answer.missing:
-        state.console.print(printable(f"  missing: {missing.node[:8]} at {missing.address}: {missing.reason}"))
-    if [missing.node for missing in answer.missing] != [node.id]:
+        state.console.print(printable(f"  missing: {short_id(missing.node)} at {missing.address}: {missing.reason}"))
+    if [format_id(missing.node) for missing in answer.missing] != [node.id]:
         state.console.print(f"  but the killed node is {node.id[:8]}")
         state.steps[-1].is_equal = False
 
 
-def _watch(state: Demo, react: Callable[[AggregateProgress], None]) -> AggregateAnswer:
+def _watch(state: Demo, react: Callable[[Progress], None]) -> Answer:
     with state.console.status("asking") as status:
 
-        def watch(progress: AggregateProgress) -> None:
+        def watch(progress: Progress) -> None:
             status.update(printable(progress_line(progress)))
             react(progress)
 
         return asyncio.run(state.ask(watch))
 
 
-def _finish(state: Demo, name: str, answer: AggregateAnswer, expected: Reference, compared_with: str) -> None:
+def _finish(state: Demo, name: str, answer: Answer, expected: Reference, compared_with: str) -> None:
     is_equal = is_same(answer, expected)
     state.steps.append(Step(name, answer, is_equal, compared_with))
     verdict = "equals" if is_equal else "DIFFERS FROM"
-    total = answer.value.groups_total if isinstance(answer.value, GroupedValue) else 1
+    total = answer.value.groups_total if isinstance(answer.value, GroupedAnswer) else 1
     report = answer.report
     state.console.print(
         f"answer: {answer.contributors} of {answer.expected} nodes, {total:,} groups over "
@@ -236,10 +241,10 @@ def _finish(state: Demo, name: str, answer: AggregateAnswer, expected: Reference
     state.console.print(f"  {verdict} the {compared_with}", style="green" if is_equal else "bold red")
 
 
-def is_same(answer: AggregateAnswer, expected: Reference) -> bool:
+def is_same(answer: Answer, expected: Reference) -> bool:
     """Equal to the last count: every group, no other group, nothing folded away."""
     value = answer.value
-    if isinstance(value, GroupedValue):
+    if isinstance(value, GroupedAnswer):
         return isinstance(expected, Mapping) and value.exact and value.groups == dict(expected)
     return value == expected
 

@@ -14,10 +14,15 @@ from rich.text import Text
 from peerd.cli.locations import admin_address
 from peerd.cli.options import Output, OutputOption, SocketOption
 from peerd.cli.output import number, print_json, print_table, printable, seconds, size, stderr, stdout
-from peerd.client import AggregateAnswer, AggregateProgress, Client, GroupedValue
+from peerd.client import Client
 from peerd.errors import Bug, ExitCode
+from peerd.ids import short_id
 from peerd.quantities import parse_duration
 from protocols.aggregation import functions
+from protocols.aggregation.answer import Answer, Progress
+from protocols.aggregation.collector import Basis
+from protocols.aggregation.front.client import AggregationClient
+from protocols.aggregation.functions import GroupedAnswer
 from protocols.aggregation.query import FORMATS, QUERY_HELP, Format, Query, parse_query
 
 TOP_DEFAULT = 20
@@ -61,7 +66,7 @@ def aggregate(
     watcher = _Watcher(stderr() if progress else None)
     answer = asyncio.run(_ask(socket, asked, deadline, top, watcher))
     if output is Output.JSON:
-        print_json(answer)
+        print_json(answer.to_json())
     else:
         print_answer(answer, stdout())
     print_gaps(answer, stderr())
@@ -73,14 +78,14 @@ def aggregate(
 aggregate.__doc__ = f"{aggregate.__doc__}\n\n\b\n" + QUERY_HELP.replace("\n\n", "\n\n\b\n")
 
 
-def is_enough(answer: AggregateAnswer, require: float) -> bool:
+def is_enough(answer: Answer, require: float) -> bool:
     """Whether an answer satisfies ``--require``: complete, or complete enough for somebody who said how much is."""
     return answer.outcome == "complete" or (require < 1.0 and answer.completeness >= require)
 
 
-async def _ask(socket: str | None, query: Query, deadline: str | None, top: int, watcher: _Watcher) -> AggregateAnswer:
+async def _ask(socket: str | None, query: Query, deadline: str | None, top: int, watcher: _Watcher) -> Answer:
     async with Client(admin_address(socket)) as client:
-        lines = client.aggregate(
+        lines = AggregationClient(client).aggregate(
             str(query),
             files=query.files,
             format=query.format,
@@ -92,7 +97,7 @@ async def _ask(socket: str | None, query: Query, deadline: str | None, top: int,
         with watcher:
             async with aclosing(lines):
                 async for line in lines:
-                    if isinstance(line, AggregateAnswer):
+                    if isinstance(line, Answer):
                         return line
                     watcher.show(line)
     raise Bug("the client ended a round without an answer and without an error")
@@ -128,7 +133,7 @@ class _Watcher:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, progress: AggregateProgress) -> None:
+    def show(self, progress: Progress) -> None:
         """Show where the round is."""
         text = progress_line(progress)
         if self._live is not None:
@@ -138,20 +143,20 @@ class _Watcher:
         self._stage = progress.stage
 
 
-def progress_line(progress: AggregateProgress) -> str:
+def progress_line(progress: Progress) -> str:
     """One line: time, nodes, what happens."""
     level = "" if progress.level is None else f", level {progress.level}"
     have = f"{progress.enrolled} of {progress.expected} nodes enrolled, {progress.contributors} in the result"
     return f"{progress.elapsed_s:6.2f} s  {have}{level}  {STAGES.get(progress.stage, progress.stage)}"
 
 
-def print_answer(answer: AggregateAnswer, console: Console) -> None:
+def print_answer(answer: Answer, console: Console) -> None:
     """Value first, then how it came about."""
-    if isinstance(answer.value, GroupedValue):
+    if isinstance(answer.value, GroupedAnswer):
         _print_groups(answer.value, console)
     else:
         console.print("no data" if answer.value is None else number(answer.value), style="bold")
-    about = "about " if answer.expected_basis == "estimate" else ""
+    about = "about " if answer.expected_basis is Basis.ESTIMATE else ""
     report = answer.report
     console.print(
         f"\n{answer.outcome}: {answer.contributors} of {about}{answer.expected} nodes "
@@ -163,7 +168,7 @@ def print_answer(answer: AggregateAnswer, console: Console) -> None:
     )
 
 
-def _print_groups(value: GroupedValue, console: Console) -> None:
+def _print_groups(value: GroupedAnswer, console: Console) -> None:
     rows: list[tuple[Any, ...]] = [(group, Text(number(each), justify="right")) for group, each in value.groups.items()]
     print_table(console, ("group", "value"), rows)
     hidden = value.groups_total - len(value.groups)
@@ -176,12 +181,12 @@ def _print_groups(value: GroupedValue, console: Console) -> None:
         )
 
 
-def print_gaps(answer: AggregateAnswer, console: Console) -> None:
+def print_gaps(answer: Answer, console: Console) -> None:
     """What the answer lacks, on standard error: nodes with reasons, files that could not be read."""
     if answer.missing_count:
         console.print(f"{answer.missing_count} node{'s are' if answer.missing_count > 1 else ' is'} missing:")
         for missing in answer.missing[:SHOWN_MISSING_MAX]:
-            console.print(printable(f"  {missing.node[:8]}  {missing.address or '-'}  {missing.reason}"))
+            console.print(printable(f"  {short_id(missing.node)}  {missing.address or '-'}  {missing.reason}"))
         if answer.missing_count > SHOWN_MISSING_MAX:
             console.print(f"  and {answer.missing_count - SHOWN_MISSING_MAX} more (-o json names up to 256)")
     report = answer.report

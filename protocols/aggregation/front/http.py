@@ -6,10 +6,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import StreamingResponse
@@ -18,10 +17,11 @@ from starlette.types import Receive, Scope, Send
 
 from peerd.daemon.streaming import Reports
 from peerd.errors import Unavailable
+from peerd.front import needs_scope
 from peerd.lib.feed import Feed
 from peerd.quantities import parse_duration
 from protocols.aggregation import functions
-from protocols.aggregation.answer import Answer, Progress
+from protocols.aggregation.answer import LINE, Answer, Failed, Progress
 from protocols.aggregation.functions import GROUPS_HARD_MAX, FunctionName
 from protocols.aggregation.patterns import PATTERN_CHARACTERS_MAX, QueryError
 from protocols.aggregation.query import (
@@ -130,7 +130,7 @@ def router(service: Aggregation) -> APIRouter:
     routes = APIRouter()
     streams: set[bytes] = set()
 
-    @routes.post("/aggregate", response_class=StreamingResponse, openapi_extra={"x-peerd-scope": "read"})
+    @routes.post("/aggregate", response_class=StreamingResponse, openapi_extra=needs_scope("read"))
     async def aggregate(body: AggregateBody) -> StreamingResponse:
         """Aggregate over all nodes' files. Answers with JSON lines: progress, then one answer."""
         if len(streams) >= STREAMS_MAX:
@@ -170,16 +170,10 @@ class RoundResponse(StreamingResponse):
 async def _lines(reports: Reports[Progress | Answer], deadline_s: float, top: int | None) -> AsyncIterator[bytes]:
     try:
         async for item in reports.items(deadline_s + ANSWER_GRACE_S):
-            yield _encode(item, top)
+            yield _line(item.shortened(top) if isinstance(item, Answer) else item)
     except TimeoutError:
-        yield _line({"type": "error", "detail": "the round ended without an answer; the daemon's log says why"})
+        yield _line(Failed("the round ended without an answer; the daemon's log says why"))
 
 
-def _encode(item: Progress | Answer, top: int | None) -> bytes:
-    if isinstance(item, Progress):
-        return _line({"type": "progress", **asdict(item)})
-    return _line({"type": "answer", **item.to_json(top)})
-
-
-def _line(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+def _line(item: Progress | Answer | Failed) -> bytes:
+    return LINE.dump_json(item) + b"\n"

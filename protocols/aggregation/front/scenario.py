@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 from peerd.errors import ConfigError
+from peerd.front import Report as Reporter
+from peerd.ids import format_id
 from peerd.quantities import parse_duration, parse_size
+from peerd.sim.simulation import Place
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.exchange import Extractor
 from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.functions import Grouped, function_named
 from protocols.aggregation.partial import Report
+from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.requester import RoundListener
-
-Reporter = Callable[[dict[str, Any]], None]
 
 
 def one_record(group: str) -> Extractor:
@@ -29,14 +31,20 @@ def one_record(group: str) -> Extractor:
     return run
 
 
-def give_numbers(plugin: Any, arguments: Mapping[str, Any], group: str) -> None:
+def plugin_of(place: Place) -> Aggregation:
+    """The plugin of a simulated node. Raises ``KeyError`` when the node runs without it."""
+    return cast(Aggregation, place.node.plugins[Aggregation.name])
+
+
+def give_numbers(place: Place, arguments: Mapping[str, Any], report: Reporter) -> None:
     """Action ``numbers``: this node contributes one record; each value weighs ``value_bytes`` (such as "1MiB")."""
     _check_arguments(arguments, {"value_bytes"})
-    plugin.extractor = one_record(group)
+    plugin = plugin_of(place)
+    plugin.extractor = one_record(format_id(place.id))
     plugin.value_padding_bytes = parse_size(arguments.get("value_bytes", "0B"))
 
 
-def ask(plugin: Any, arguments: Mapping[str, Any], report: Reporter) -> None:
+def ask(place: Place, arguments: Mapping[str, Any], report: Reporter) -> None:
     """Action ``aggregate``: one round; its answer becomes a row of the report."""
     _check_arguments(arguments, {"query", "deadline"})
     deadline_s = parse_duration(arguments["deadline"]) if "deadline" in arguments else None
@@ -46,7 +54,7 @@ def ask(plugin: Any, arguments: Mapping[str, Any], report: Reporter) -> None:
             {
                 "outcome": answer.outcome,
                 "value": answer.value if isinstance(answer.value, int | float) else None,
-                "contributors": len(answer.contributors),
+                "contributors": answer.contributors,
                 "expected": answer.expected,
                 "missing": answer.missing_count,
                 "duration_s": round(answer.duration_s, 6),
@@ -54,7 +62,7 @@ def ask(plugin: Any, arguments: Mapping[str, Any], report: Reporter) -> None:
             }
         )
 
-    plugin.aggregate(parse_query(arguments.get("query", "count")), RoundListener(finished), deadline_s)
+    plugin_of(place).aggregate(parse_query(arguments.get("query", "count")), RoundListener(finished), deadline_s)
 
 
 def _check_arguments(arguments: Mapping[str, Any], known: set[str]) -> None:

@@ -1,0 +1,194 @@
+"""The front of a protocol: everything of it that is not the protocol itself, in one typed place.
+
+A protocol is a folder with two parts. The kernel part is a `peerd.api.Plugin` (entry-point group ``peerd.protocols``)
+and runs in daemon and simulator. The front is a subclass of `Front` (group ``peerd.fronts``, the same name) and says
+what the protocol adds to peerd's surroundings: HTTP routes, methods of the Python client, commands, options of the
+commands that make nodes, actions, checkers and work for the simulator, experiments of ``peerd lab``, tables of
+``peerd analyze``. Nothing else in peerd knows a protocol by name.
+
+Every method has an empty default, so a front has only what it overrides. **Import what a piece needs inside its
+method**: a daemon that nobody asks over HTTP loads no FastAPI, ``peerd status`` loads no plugin's commands. This module
+imports hardly anything but types. `peerd.plugins` finds fronts, and refuses pieces whose names are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
+
+from peerd.errors import Bug
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+    from pyspark.sql import DataFrame
+    from typer import Typer
+
+    from peerd.client import Client
+    from peerd.lab.experiment import Experiment
+    from peerd.sim.checkers import Checker
+    from peerd.sim.simulation import Place
+    from peerd.sim.swarm_work import SwarmWork
+
+Command: TypeAlias = "Callable[..., None] | Typer"
+"""A function, which becomes ``peerd NAME``, or an application of its own, for ``peerd NAME SUBCOMMAND``."""
+
+Report: TypeAlias = Callable[[dict[str, Any]], None]
+"""Takes a row of the scenario's report; plain data."""
+
+ScenarioAction: TypeAlias = "Callable[[Place, Mapping[str, Any], Report], None]"
+"""Does something on a simulated node. It gets the node, the arguments from the scenario file, and where rows of the
+report go, now or later. Raises `ConfigError` for arguments that it does not know."""
+
+Row: TypeAlias = dict[str, Any]
+
+# HTTP scopes
+
+ScopeName = Literal["read", "write"]
+SCOPE_KEY: Final = "x-peerd-scope"
+"""Where a route says which scope a data client needs, in its ``openapi_extra``: visible in the OpenAPI document."""
+READ_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def needs_scope(scope: ScopeName) -> dict[str, Any]:
+    """What a route gives as ``openapi_extra`` when its method does not say what it does, such as a POST that reads::
+
+    @routes.post("/aggregate", openapi_extra=needs_scope("read"))
+    """
+    return {SCOPE_KEY: scope}
+
+
+READS: Final = needs_scope("read")
+"""A route that changes nothing although its method is not GET."""
+WRITES: Final = needs_scope("write")
+"""A GET that is not for everybody who may read."""
+
+
+def scope_of(route: object) -> ScopeName:
+    """The scope of a route: what it says, else "read" when all that it takes are GET and HEAD, else "write".
+
+    A data client then needs ``<plugin>:read`` or ``<plugin>:write``. A route of Starlette's that does not tell its
+    methods writes. Raises `Bug` for a scope that there is not.
+    """
+    stated: object = (getattr(route, "openapi_extra", None) or {}).get(SCOPE_KEY)
+    if stated == "read" or stated == "write":
+        return stated
+    if stated is not None:
+        raise Bug(f'{SCOPE_KEY} is "read" or "write", not {stated!r}')
+    methods = getattr(route, "methods", None)
+    return "read" if methods and READ_METHODS.issuperset(methods) else "write"
+
+
+# Pieces
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOption:
+    """An option of the commands that make nodes; what is given for it becomes settings of the protocol."""
+
+    flag: str
+    """Such as ``--data``."""
+    metavar: str
+    help: str
+    settings: Callable[[str], Mapping[str, object]]
+    """From the text that was given to keys of ``[protocols.<name>]``. Raises ``ValueError`` for a text that is wrong.
+
+    For ``cluster up`` the texts ``{k}`` and ``{n}`` in a value become a node's number and how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How ``peerd analyze`` prints a table and reports its rows."""
+
+    title: str
+    columns: Mapping[str, str]
+    """Column to heading, in order."""
+    order_by: Sequence[str]
+    cells: Callable[[Row], Row] = dict
+    """A row as people read it; a text stays as it is, numbers are formatted by the unit that ends their name."""
+    wide: Sequence[str] = ()
+    """Columns whose texts may be broken into lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkTable:
+    """A table that ``peerd analyze`` makes of the event log."""
+
+    name: str
+    """Of the Parquet folder, and of the rows in the report as JSON."""
+    build: Callable[[DataFrame, Mapping[str, DataFrame]], DataFrame]
+    """From all events, and the tables that this front has listed before it, by name."""
+    shown: Shown | None = None
+    """``None``: it is only written, not reported."""
+
+
+class Front:
+    """Base class of fronts. It is made without arguments, once a process; it keeps no state of a node."""
+
+    name: ClassVar[str]
+    """The plugin's name."""
+
+    # Daemon
+
+    def router(self, service: Any) -> APIRouter | None:
+        """HTTP routes for data clients, below ``/v1``; ``service`` is the running plugin.
+
+        They are on the data listener and on the operators' socket. `needs_scope` says what a route needs when its
+        method does not.
+        """
+        return None
+
+    def operator_router(self, service: Any) -> APIRouter | None:
+        """HTTP routes for operators only, below ``/v1`` of the admin API."""
+        return None
+
+    # Client and command line
+
+    def client(self, client: Client) -> object | None:
+        """Methods of the Python client, reached as ``client.<name>``; ``client`` carries the requests."""
+        return None
+
+    def commands(self) -> Mapping[str, Callable[[], Command]]:
+        """Commands by name, each with a function that imports and returns it. ``-`` is fine in a name, ``_`` is not."""
+        return {}
+
+    def init_options(self) -> Sequence[NodeOption]:
+        """Options of ``peerd init`` and ``peerd join``, which make one node."""
+        return ()
+
+    def cluster_options(self) -> Sequence[NodeOption]:
+        """Options of ``peerd cluster up``, which makes many."""
+        return ()
+
+    # Simulator and lab
+
+    def scenario_actions(self) -> Mapping[str, ScenarioAction]:
+        """What ``{ do = "call", protocol = "<name>", action = "..." }`` in a scenario may ask for."""
+        return {}
+
+    def checkers(self) -> Mapping[str, type[Checker]]:
+        """Invariants by name, made without arguments.
+
+        A run with checks asks those that hold always; a scenario's ``check`` and ``wait_whole`` may name each.
+        """
+        return {}
+
+    def swarm_work(self) -> type[SwarmWork] | None:
+        """What a seed of ``peerd sim swarm --protocol <name>`` does with this protocol, and how that is judged."""
+        return None
+
+    def experiments(self) -> Sequence[Experiment]:
+        """Experiments of ``peerd lab``, named ``<name>/...``."""
+        return ()
+
+    # Pipeline
+
+    def tables(self) -> Sequence[SparkTable]:
+        """Tables of ``peerd analyze``, in the order in which they are built."""
+        return ()
+
+    def panels(self) -> Sequence[Mapping[str, Any]]:
+        """Panels of a Grafana dashboard as Grafana's JSON has them, about this plugin's metrics: data only, without
+        identifiers and positions. Nothing shows them yet.
+        """
+        return ()

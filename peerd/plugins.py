@@ -1,0 +1,233 @@
+"""The one way in for protocols: plugins and their fronts are found through entry points, checked, and handed out.
+
+Daemon, simulator, command line, lab and pipeline all ask here, so what is refused is refused everywhere, with a
+`ConfigError` that names the plugin. Those in the repository have no other way in than anybody else's. Commands that
+need no plugin do not ask, so a broken one cannot stop them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import EntryPoint
+from typing import Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from peerd.api import Plugin, PluginConfig
+from peerd.entry_points import FRONTS, PLUGINS, entries, installed
+from peerd.errors import ConfigError, nearest
+from peerd.front import Front
+from peerd.limits import KERNEL_TYPE_IDS
+from peerd.messages import Message, registered
+from peerd.telemetry.schema import Event, union
+
+NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+T = TypeVar("T")
+Configs = Mapping[str, BaseModel | Mapping[str, object]]
+
+
+# Plugins
+
+
+def find_plugins() -> dict[str, type[Plugin]]:
+    """Every installed plugin class by name, sorted. Raises `ConfigError` naming what cannot be used."""
+    found = {name: load_plugin(name) for name in installed()}
+    _check_messages(found)
+    union({name: plugin.events for name, plugin in found.items()})
+    return found
+
+
+def load_plugin(name: str) -> type[Plugin]:
+    """One plugin's class. Raises `ConfigError` when nobody installed that name, or it cannot be used."""
+    plugin = _load(PLUGINS, name, Plugin)
+    _check_ids(name, plugin)
+    for metric in plugin.metrics:
+        if not metric.name.startswith(f"peerd_{name}_"):
+            raise ConfigError(f"its metric {metric.name} must be called peerd_{name}_SOMETHING", key=_key(name))
+    for event in plugin.events:
+        if not event.KIND.startswith(f"{name}."):
+            raise ConfigError(f"its event {event.KIND} must be called {name}.SOMETHING", key=_key(name))
+    return plugin
+
+
+def plugin_models(plugins: Mapping[str, type[Plugin]]) -> dict[str, type[BaseModel]]:
+    """Each plugin's configuration model by name: what `peerd.config.load_config` validates ``[protocols.*]`` with."""
+    return {name: plugin.Config for name, plugin in plugins.items()}
+
+
+def make_plugins(plugins: Mapping[str, type[Plugin]], configs: Configs) -> list[Plugin]:
+    """One instance of each plugin, in name order, with its table of the configuration (or its defaults).
+
+    Raises `ConfigError` for a table that none of them owns, or that its model refuses.
+    """
+    for name in configs:
+        if name not in plugins:
+            raise _no_such_plugin(name, plugins)
+    return [plugin(config_of(name, plugin, configs.get(name))) for name, plugin in sorted(plugins.items())]
+
+
+def plugin_factory(configs: Configs) -> Callable[[int], Sequence[Plugin]]:
+    """What a simulation takes as ``plugins``: of each node, those that have a table. Raises `ConfigError`."""
+    plugins = {name: load_plugin(name) for name in sorted(configs)}
+    _check_messages(plugins)
+    made = [(plugin, config_of(name, plugin, configs[name])) for name, plugin in plugins.items()]
+    return lambda index: [plugin(config) for plugin, config in made]
+
+
+def config_of(name: str, plugin: type[Plugin], value: BaseModel | Mapping[str, object] | None = None) -> PluginConfig:
+    """A plugin's table, validated. Raises `ConfigError` with the key."""
+    if isinstance(value, plugin.Config):
+        return value
+    table = value.model_dump() if isinstance(value, BaseModel) else dict(value or {})
+    try:
+        return plugin.Config.model_validate(table)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        hint = ""
+        if first["type"] == "extra_forbidden":
+            hint = nearest(str(first["loc"][-1]), list(plugin.Config.model_fields))
+        key = ".".join([_key(name), *(str(step) for step in first["loc"])])
+        raise ConfigError(f"{first['msg']}{hint}", key=key) from error
+
+
+def find_events(plugins: Mapping[str, type[Plugin]] | None = None) -> dict[str, type[Event]]:
+    """Every event class by kind: the core's and those of ``plugins`` (default: the installed ones)."""
+    found = find_plugins() if plugins is None else plugins
+    return union({name: plugin.events for name, plugin in found.items()})
+
+
+# Fronts
+
+
+def find_fronts() -> dict[str, Front]:
+    """The front of every plugin that has one, by name, sorted. Raises `ConfigError` naming what cannot be used."""
+    return {name: load_front(name) for name in installed(FRONTS)}
+
+
+def warn_on_stderr(error: ConfigError) -> None:
+    """Tell the operator of a plugin that cannot be used, and go on without it."""
+    print(f"peerd: warning: {error}", file=sys.stderr)
+
+
+def usable_fronts(warn: Callable[[ConfigError], None] = warn_on_stderr) -> dict[str, Front]:
+    """As `find_fronts`, but a front that cannot be used is told to ``warn`` and left out."""
+    found: dict[str, Front] = {}
+    for name in installed(FRONTS):
+        try:
+            found[name] = load_front(name)
+        except ConfigError as error:
+            warn(error)
+    return found
+
+
+def load_front(name: str) -> Front:
+    """One plugin's front; a plain `Front` for an installed plugin that brings none. Raises `ConfigError`."""
+    if name not in installed():
+        if name in installed(FRONTS):
+            raise ConfigError(f"there is a front in {FRONTS}, and no plugin in {PLUGINS}", key=_key(name))
+        raise _no_such_plugin(name, installed())
+    if name not in installed(FRONTS):
+        return Front()
+    return _load(FRONTS, name, Front)()
+
+
+def gather(
+    fronts: Mapping[str, Front],
+    what: str,
+    pieces: Callable[[Front], Iterable[tuple[str, T]]],
+    taken: Iterable[str] = (),
+    usable: Callable[[str, str], str | None] = lambda plugin, name: None,
+    warn: Callable[[ConfigError], None] | None = None,
+) -> dict[str, T]:
+    """One kind of piece of all fronts by its name, in the order of the fronts.
+
+    ``pieces`` gives names and pieces; ``taken`` are the core's names; ``usable`` says what is wrong with a plugin's
+    name for a piece. Raises `ConfigError`, naming both owners, when two pieces have one name; with ``warn``, that is
+    told the error and the later piece is left out.
+    """
+    owners = dict.fromkeys(taken, "peerd itself")
+    found: dict[str, T] = {}
+    for plugin, front in fronts.items():
+        for name, piece in pieces(front):
+            problem = f"{owners[name]} has it" if name in owners else usable(plugin, name)
+            if problem is None:
+                owners[name] = f"the plugin {plugin}"
+                found[name] = piece
+                continue
+            error = ConfigError(f"its {what} {name!r} cannot be used: {problem}", key=_key(plugin))
+            if warn is None:
+                raise error
+            warn(error)
+    return found
+
+
+# Inside
+
+
+def _load(group: str, name: str, base: type[T]) -> type[T]:
+    """Import what is registered under a name, and check what holds for plugins and fronts alike."""
+    registered_here = entries(group, name)
+    if not registered_here:
+        raise _no_such_plugin(name, installed())
+    entry = registered_here[0]
+    if (reason := _bad_name(name)) is not None:
+        raise ConfigError(f"{entry.value} cannot be called {name!r}: {reason}", key=_key(name))
+    for other in registered_here[1:]:
+        if other.value != entry.value:
+            raise ConfigError(f"two installed plugins have this name: {entry.value} and {other.value}", key=_key(name))
+    found = _import(entry)
+    if not isinstance(found, type) or not issubclass(found, base):
+        raise ConfigError(f"{entry.value} is not a subclass of {base.__module__}.{base.__name__}", key=_key(name))
+    if (own := getattr(found, "name", None)) != name:
+        raise ConfigError(f"{entry.value} calls itself {own!r}", key=_key(name))
+    return found
+
+
+def _bad_name(name: str) -> str | None:
+    """The core's parts have a table of the configuration each, and no plugin may be called like one."""
+    from peerd.config import PeerdConfig
+
+    if name in PeerdConfig.model_fields:
+        return "a part of peerd has that name"
+    return None if NAME.fullmatch(name) else f"a name must match {NAME.pattern}"
+
+
+def _import(entry: EntryPoint) -> object:
+    try:
+        return entry.load()
+    except Exception as error:  # anybody's code: whatever it raises is told, with its name
+        raise ConfigError(
+            f"the plugin {entry.value} cannot be imported: {type(error).__name__}: {error}", key=_key(entry.name)
+        ) from error
+
+
+def _check_ids(name: str, plugin: type[Plugin]) -> None:
+    known = registered()
+    for kind in plugin.messages:
+        if kind.TYPE_ID in KERNEL_TYPE_IDS:
+            raise ConfigError(
+                f"its message {kind.__name__} has the type id {kind.TYPE_ID:#06x}; those below "
+                f"{KERNEL_TYPE_IDS.stop:#06x} are peerd's own",
+                key=_key(name),
+            )
+        if known.get(kind.TYPE_ID) is not kind:
+            raise ConfigError(f"its message {kind.__name__} has a type id that is taken", key=_key(name))
+
+
+def _check_messages(plugins: Mapping[str, type[Plugin]]) -> None:
+    owners: dict[type[Message], str] = {}
+    for name, plugin in plugins.items():
+        for kind in plugin.messages:
+            if (owner := owners.setdefault(kind, name)) != name:
+                raise ConfigError(f"it takes the message {kind.__name__} of the plugin {owner}", key=_key(name))
+
+
+def _no_such_plugin(name: str, known: Iterable[str]) -> ConfigError:
+    return ConfigError(f"no plugin of this name is installed{nearest(name, list(known))}", key=_key(name))
+
+
+def _key(name: str) -> str:
+    return f"protocols.{name}"

@@ -1,0 +1,53 @@
+"""What a protocol does in a seed of the swarm, and how that is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import ClassVar
+
+from peerd.api import Plugin
+from peerd.plugins import load_front, load_plugin
+from peerd.sim.simulation import Place, Simulation
+
+
+class SwarmWork:
+    """Base of a protocol's work; one instance a seed. Each method may be called with any node that is in the ring.
+
+    ``rng`` is the only source of chance: a seed is one run, and the work of one protocol does not disturb another's.
+    """
+
+    gap_s: ClassVar[float] = 5.0
+    """Mean time between two `act`, virtual seconds."""
+
+    def __init__(self, simulation: Simulation, rng: Random) -> None:
+        self.simulation = simulation
+        self.rng = rng
+
+    @classmethod
+    def plugin(cls, index: int) -> Plugin | None:
+        """The plugin of the node at this index, anew for each of its incarnations; ``None``: one with its defaults."""
+        return None
+
+    def act(self, place: Place) -> None:
+        """Do something while faults strike. Nothing needs to succeed, but what does must be right."""
+
+    def prove(self, place: Place) -> None:
+        """The ring is calm, and stays so: do what has to succeed within half a minute."""
+
+    def verdict(self) -> list[str]:
+        """Half a minute after `prove`: what was wrong since the beginning, one sentence each. Any ends the seed red."""
+        return []
+
+
+def work_of(names: Sequence[str]) -> dict[str, type[SwarmWork]]:
+    """The work of these protocols; of one that brings none, the base: its plugin runs, and its checkers watch.
+
+    Raises `ConfigError` for a protocol that is not installed or cannot be used.
+    """
+    return {name: load_front(name).swarm_work() or SwarmWork for name in names}
+
+
+def plugins_of(work: dict[str, type[SwarmWork]], index: int) -> list[Plugin]:
+    """The plugins of one node."""
+    return [kind.plugin(index) or load_plugin(name)() for name, kind in work.items()]

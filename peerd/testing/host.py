@@ -1,0 +1,396 @@
+"""A host for one plugin without a node: it notes what the plugin does, and the test plays the rest of the world::
+
+    host = FakeHost(1, RollCall())
+    host.deliver(Call(7), peer(2))
+    assert host.take_sent() == [(peer(2), Present(7, 0.0, ""))]
+
+Every message has been through the wire format, so one that does not fit its declaration fails here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, TypeVar
+
+from peerd.api import (
+    GroupOutcome,
+    LeafSet,
+    LocalRecord,
+    LookupResult,
+    Plugin,
+    Priority,
+    RecordResult,
+    SwapCallbacks,
+    Value,
+)
+from peerd.errors import Bug
+from peerd.ids import NodeId, closeness
+from peerd.messages import Message, PeerRef, decode_body, encode_body
+from peerd.sim.driver import SimStore
+from peerd.telemetry.schema import Event
+
+T = TypeVar("T")
+
+
+def peer(node_id: int) -> PeerRef:
+    """A node by its id, with an address of its own."""
+    return PeerRef(NodeId(node_id), "10.1.0.1", 1 + node_id % 65535)
+
+
+def through_the_wire(message: Message) -> Message:
+    """What the receiver of a message gets. Raises as the codec does for a message that breaks its declaration."""
+    return decode_body(type(message), encode_body(message))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question that waits for its answer."""
+
+    peer: PeerRef
+    message: Message
+    timeout_s: float
+    on_reply: Callable[[Message, PeerRef], None]
+    on_timeout: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Something that the plugin asked its host for, under the name that `peerd.api.Host` has for it.
+
+    A test answers by calling one of the callbacks: ``host.asked[-1].arguments["on_result"](result)``.
+    """
+
+    what: str
+    arguments: dict[str, Any]
+
+    def __str__(self) -> str:
+        """The call, without callbacks: a line of a transcript."""
+        shown = [f"{name}={value}" for name, value in self.arguments.items() if not _is_callback(value)]
+        return f"{self.what}({', '.join(shown)})"
+
+
+class FakeHost:
+    """Implements `peerd.api.Host`. With a ``plugin`` that plugin is started; its clock stands at ``time_s``.
+
+    ``asked`` has everything that the plugin did, in order; ``sent``, ``routed``, ``requests``, ``timers``, ``events``
+    and ``counted`` have parts of it in a handier form. The test may set ``time_s``, ``neighbours`` and ``rtts``.
+    """
+
+    def __init__(self, node_id: int, plugin: Plugin | None = None, seed: int = 0) -> None:
+        self.peer = peer(node_id)
+        self.id = self.peer.id
+        self.boot_epoch = 1
+        self.rng = Random(f"{seed} {node_id}")
+        self.time_s = 0.0
+        self.neighbours: tuple[PeerRef, ...] = ()
+        self.is_complete = True
+        self.rtts: dict[NodeId, float] = {}
+        self.asked: list[Asked] = []
+        self.sent: list[tuple[PeerRef, Message]] = []
+        self.routed: list[tuple[NodeId, Message]] = []
+        self.requests: list[Request] = []
+        self.timers: dict[tuple[str, Hashable], float] = {}
+        self.later: list[Callable[[], None]] = []
+        self.counted: Counter[tuple[str, str]] = Counter()
+        self.events: list[Event] = []
+        self.over: list[Callable[[str], None]] = []
+        self.epochs = 0
+        self.store = SimStore()
+        self.records = FakeRecords(self)
+        self.groups = FakeGroups(self)
+        self.plugin = plugin
+        if plugin is not None:
+            plugin.start(self)
+
+    # What the test does
+
+    def deliver(self, message: Message, source: PeerRef) -> Message | None:
+        """Have the plugin handle a message from ``source``; what its handler answered."""
+        assert self.plugin is not None
+        handler = getattr(self.plugin, self.plugin.message_handlers[type(message)])
+        answer: Message | None = handler(through_the_wire(message), source)
+        self.run_later()
+        return None if answer is None else through_the_wire(answer)
+
+    def fire(self, name: str, payload: Hashable = None) -> None:
+        """Have a timer go off, when it is due."""
+        assert self.plugin is not None
+        self.time_s = max(self.time_s, self.timers.pop((name, payload)))
+        getattr(self.plugin, self.plugin.timer_handlers[name])(payload)
+        self.run_later()
+
+    def run_later(self) -> None:
+        """What was put off until after the handler."""
+        while self.later:
+            self.later.pop(0)()
+
+    def take_sent(self) -> list[tuple[PeerRef, Message]]:
+        """What was sent since the last time."""
+        sent, self.sent = self.sent, []
+        return sent
+
+    def transcript(self) -> list[str]:
+        """Everything that the plugin did, a line each."""
+        return [str(each) for each in self.asked]
+
+    def note(self, what: str, **arguments: Any) -> None:
+        """Add to what was asked."""
+        self.asked.append(Asked(what, arguments))
+
+    # Messages
+
+    def now(self) -> float:
+        """The test's clock."""
+        return self.time_s
+
+    def wall_time(self) -> float:
+        """The test's clock, as if it had begun with 1970."""
+        return self.time_s
+
+    def send(self, peer: PeerRef, message: Message, priority: Priority = Priority.NORMAL) -> None:
+        """Note it."""
+        self.sent.append((peer, through_the_wire(message)))
+        self.note("send", peer=peer, message=message)
+
+    def route(self, key: NodeId, message: Message) -> None:
+        """Note it."""
+        self.routed.append((key, through_the_wire(message)))
+        self.note("route", key=key, message=message)
+
+    def request(
+        self,
+        peer: PeerRef,
+        message: Message,
+        timeout_s: float,
+        on_reply: Callable[[Message, PeerRef], None],
+        on_timeout: Callable[[], None],
+        priority: Priority = Priority.NORMAL,
+    ) -> None:
+        """Note it."""
+        if peer.id == self.id:
+            raise Bug("a request to its own node")
+        self.requests.append(Request(peer, through_the_wire(message), timeout_s, on_reply, on_timeout))
+        self.note("request", peer=peer, message=message, timeout_s=timeout_s)
+
+    def multicast(self, keys: Iterable[NodeId], message: Message) -> None:
+        """Note it."""
+        self.note("multicast", keys=tuple(keys), message=through_the_wire(message))
+
+    def broadcast(self, message: Message) -> None:
+        """Note it."""
+        self.note("broadcast", message=through_the_wire(message))
+
+    def lookup(self, key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:
+        """Note it."""
+        self.note("lookup", key=key, timeout_s=timeout_s, on_result=on_result)
+
+    # Neighbourhood
+
+    def leaf_set(self) -> LeafSet:
+        """The neighbours that the test has given it."""
+        return LeafSet(self.neighbours, (), self.is_complete, covers_ring=True)
+
+    def prefix_row(self, bits: int) -> tuple[PeerRef, ...]:
+        """The neighbours that share exactly so many bits."""
+        return tuple(other for other in self.neighbours if 128 - (other.id ^ self.id).bit_length() == bits)
+
+    def replica_set(self, key: NodeId, count: int) -> tuple[PeerRef, ...]:
+        """The closest of the neighbours and this node."""
+        known = sorted((*self.neighbours, self.peer), key=lambda other: closeness(key, other.id))
+        return tuple(known[:count])
+
+    def estimated_ring_size(self) -> float:
+        """The neighbours and this node."""
+        return len(self.neighbours) + 1.0
+
+    def next_hop(self, key: NodeId) -> PeerRef | None:
+        """The closest of the neighbours, unless this node is closer."""
+        [closest] = self.replica_set(key, 1)
+        return None if closest.id == self.id else closest
+
+    def rtt(self, peer: PeerRef) -> float | None:
+        """What the test has put into ``rtts``."""
+        return self.rtts.get(peer.id)
+
+    def estimated_rtt(self, peer: PeerRef) -> float | None:
+        """The same."""
+        return self.rtts.get(peer.id)
+
+    def queued_bytes(self, peer: PeerRef) -> int:
+        """Nothing waits here."""
+        return 0
+
+    def peer_version(self, peer: PeerRef) -> int | None:
+        """Everybody speaks the plugin's newest version."""
+        return None if self.plugin is None else self.plugin.version
+
+    # Bulk, work, time
+
+    def swap(
+        self, peer: PeerRef, tag: bytes, value: Value, callbacks: SwapCallbacks, deadline_s: float | None = None
+    ) -> FakeSwap:
+        """Note it."""
+        self.note("swap", peer=peer, tag=tag, value=value, callbacks=callbacks, deadline_s=deadline_s)
+        return FakeSwap(callbacks)
+
+    def fetch(self, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None) -> FakeSwap:
+        """Note it."""
+        self.note("fetch", peer=peer, tag=tag, callbacks=callbacks, deadline_s=deadline_s)
+        return FakeSwap(callbacks)
+
+    def offload(
+        self,
+        function: Callable[..., T],
+        *arguments: Any,
+        done: Callable[[T], None],
+        failed: Callable[[BaseException], None],
+        cost_s: float = 0.0,
+    ) -> None:
+        """Run it after the current handler; an exception goes to ``failed``, as a worker's does."""
+
+        def run() -> None:
+            try:
+                result = function(*arguments)
+            except Exception as error:  # whatever the function raises is its caller's to judge
+                failed(error)
+            else:
+                done(result)
+
+        self.later.append(run)
+
+    def set_timer(self, name: str, delay_s: float, payload: Hashable = None) -> None:
+        """Note when it is due."""
+        if (name, payload) in self.timers:
+            raise Bug(f"the timer {name} ({payload}) is armed twice")
+        if self.plugin is not None and name not in self.plugin.timer_handlers:
+            raise Bug(f"nothing handles the timer {name}")
+        self.timers[name, payload] = self.time_s + delay_s
+        self.note("set_timer", name=name, delay_s=delay_s, payload=payload)
+
+    def cancel_timer(self, name: str, payload: Hashable = None) -> None:
+        """Forget it."""
+        if self.timers.pop((name, payload), None) is not None:
+            self.note("cancel_timer", name=name, payload=payload)
+
+    def when_over(self, callback: Callable[[str], None]) -> None:
+        """Kept in ``over``, for the test to call."""
+        self.over.append(callback)
+
+    def new_epoch(self) -> str:
+        """Counted."""
+        self.epochs += 1
+        return f"{self.boot_epoch}.{self.epochs}"
+
+    def call_plugin(
+        self, plugin: str, function: Callable[..., Any], *arguments: Any, then: Callable[[Any], None] | None = None
+    ) -> None:
+        """Run it after the current handler. Services have this; plugins have not."""
+
+        def run() -> None:
+            answer = function(*arguments)
+            if then is not None:
+                then(answer)
+
+        self.later.append(run)
+
+    # Telling
+
+    def emit(self, event: Event) -> int:
+        """Note it."""
+        self.events.append(event)
+        self.note("emit", event=event)
+        return len(self.events)
+
+    def count(self, name: str, amount: float = 1.0, **labels: str) -> None:
+        """Add it up by name and the values of the labels."""
+        self.counted[name, ",".join(labels.values())] += int(amount)
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        """Nobody looks."""
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        """Nobody looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class FakeSwap:
+    """A swap that the test answers through its callbacks."""
+
+    callbacks: SwapCallbacks
+
+    def cancel(self) -> None:
+        """As the swap layer does."""
+        self.callbacks.failed("cancelled")
+
+
+@dataclass
+class FakeGroups:
+    """Implements `peerd.api.Groups`: notes what is asked as ``groups.<method>``."""
+
+    host: FakeHost
+    joined: dict[str, Callable[[Message, PeerRef], None]] = field(default_factory=dict)
+    """What takes the messages of each group that the plugin is a member of."""
+
+    def create(self, group: str) -> None:
+        """Note it."""
+        self.host.note("groups.create", group=group)
+
+    def join(
+        self,
+        group: str,
+        on_message: Callable[[Message, PeerRef], None],
+        on_anycast: Callable[[Message, PeerRef], bool] | None = None,
+    ) -> None:
+        """Note it."""
+        self.joined[group] = on_message
+        self.host.note("groups.join", group=group, on_message=on_message, on_anycast=on_anycast)
+
+    def leave(self, group: str) -> None:
+        """Note it."""
+        self.joined.pop(group, None)
+        self.host.note("groups.leave", group=group)
+
+    def multicast(self, group: str, message: Message, on_outcome: Callable[[GroupOutcome], None] | None = None) -> None:
+        """Note it."""
+        self.host.note("groups.multicast", group=group, message=through_the_wire(message), on_outcome=on_outcome)
+
+    def anycast(self, group: str, message: Message, on_outcome: Callable[[GroupOutcome, PeerRef | None], None]) -> None:
+        """Note it."""
+        self.host.note("groups.anycast", group=group, message=through_the_wire(message), on_outcome=on_outcome)
+
+
+@dataclass
+class FakeRecords:
+    """Implements `peerd.api.Records`: notes what is asked as ``records.<method>``. The test says what is held here."""
+
+    host: FakeHost
+    here: dict[NodeId, LocalRecord] = field(default_factory=dict)
+
+    def put(
+        self, key: NodeId, value: bytes, ttl_s: float, on_result: Callable[[RecordResult], None], **options: Any
+    ) -> None:
+        """Note it."""
+        self.host.note("records.put", key=key, value=value, ttl_s=ttl_s, on_result=on_result, **options)
+
+    def get(self, key: NodeId, on_result: Callable[[RecordResult], None], **options: Any) -> None:
+        """Note it."""
+        self.host.note("records.get", key=key, on_result=on_result, **options)
+
+    def delete(self, key: NodeId, on_result: Callable[[RecordResult], None], **options: Any) -> None:
+        """Note it."""
+        self.host.note("records.delete", key=key, on_result=on_result, **options)
+
+    def local(self, key: NodeId) -> LocalRecord | None:
+        """What the test has put here."""
+        return self.here.get(key)
+
+    def held(self) -> Iterator[LocalRecord]:
+        """What the test has put here, in key order."""
+        return iter([self.here[key] for key in sorted(self.here)])
+
+
+def _is_callback(value: object) -> bool:
+    return value is None or callable(value) or isinstance(value, SwapCallbacks)

@@ -1,0 +1,83 @@
+"""The front of aggregation: what it adds to HTTP API, client, command line, simulator and pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from peerd.front import Command, Front, NodeOption, ScenarioAction, SparkTable
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from peerd.client import Client
+    from peerd.sim.checkers import Checker
+    from peerd.sim.swarm_work import SwarmWork
+    from protocols.aggregation.front.client import AggregationClient
+
+
+class AggregationFront(Front):
+    """Each piece is in a module of its own beside this one."""
+
+    name = "aggregation"
+
+    def router(self, service: Any) -> APIRouter:
+        from protocols.aggregation.front.http import router
+
+        return router(service)
+
+    def commands(self) -> Mapping[str, Callable[[], Command]]:
+        return {"aggregate": _aggregate, "demo": _demo}
+
+    def client(self, client: Client) -> AggregationClient:
+        from protocols.aggregation.front.client import AggregationClient
+
+        return AggregationClient(client)
+
+    def init_options(self) -> Sequence[NodeOption]:
+        return (NodeOption("--data", "DIR", "Folder whose files aggregates read. Default: none.", _data_root),)
+
+    def cluster_options(self) -> Sequence[NodeOption]:
+        help = "Folder whose files aggregates read; each daemon reads a part of them. Default: none."
+        return (NodeOption("--data", "DIR", help, _shared_data_root),)
+
+    def scenario_actions(self) -> Mapping[str, ScenarioAction]:
+        from protocols.aggregation.front.scenario import ask, give_numbers
+
+        return {"numbers": give_numbers, "aggregate": ask}
+
+    def checkers(self) -> Mapping[str, type[Checker]]:
+        from protocols.aggregation.front.simulator import CountedOnce
+
+        return {"aggregation_once": CountedOnce}
+
+    def swarm_work(self) -> type[SwarmWork]:
+        from protocols.aggregation.front.simulator import Rounds
+
+        return Rounds
+
+    def tables(self) -> Sequence[SparkTable]:
+        from protocols.aggregation.front.tables import TABLES
+
+        return TABLES
+
+
+def _data_root(text: str) -> dict[str, object]:
+    return {"data_root": str(Path(text).expanduser().absolute())}
+
+
+def _shared_data_root(text: str) -> dict[str, object]:
+    return {**_data_root(text), "share": "{k}/{n}"}
+
+
+def _aggregate() -> Command:
+    from protocols.aggregation.front.commands import aggregate
+
+    return aggregate
+
+
+def _demo() -> Command:
+    from protocols.aggregation.front.demo.cli import demo
+
+    return demo

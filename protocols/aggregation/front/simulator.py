@@ -1,0 +1,99 @@
+"""Aggregation in the simulator: an invariant, and what a seed of the swarm does."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import ClassVar
+
+from peerd.api import Plugin
+from peerd.errors import Unavailable
+from peerd.ids import format_id, short_id
+from peerd.sim.checkers import Checker
+from peerd.sim.simulation import Place, Simulation
+from peerd.sim.swarm_work import SwarmWork
+from protocols.aggregation.answer import Answer
+from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.front.scenario import one_record, plugin_of
+from protocols.aggregation.plugin import Aggregation
+from protocols.aggregation.query import Query
+from protocols.aggregation.requester import RoundListener
+
+COUNT = Query("count", files="**/*")
+
+
+class CountedOnce(Checker):
+    """Whatever has been merged anywhere names each contributor once, and only nodes that there have been."""
+
+    name = "aggregation once"
+    holds_always = True
+
+    def check_node(self, simulation: Simulation, place: Place) -> list[str]:
+        plugin = place.node.plugins.get(Aggregation.name)
+        if not isinstance(plugin, Aggregation):
+            return []
+        found: list[str] = []
+        for round_id, participant in plugin.participants.items():
+            if participant.aggregate is None:
+                continue
+            contributors = participant.aggregate.partial.contributors
+            if len(set(contributors)) != len(contributors):
+                found.append(f"round {round_id.hex()[:8]} counts a contributor twice at {short_id(place.id)}")
+            found += [
+                f"round {round_id.hex()[:8]} has data of {format_id(node)}, which has never been there"
+                for node in contributors
+                if node not in simulation.places
+            ]
+        return found
+
+
+class Rounds(SwarmWork):
+    """Each node has one record. Rounds run during the faults; what they count must be who contributed, each once.
+
+    In the calm ring one round must have the data of all nodes.
+    """
+
+    gap_s: ClassVar[float] = 8.0
+
+    def __init__(self, simulation: Simulation, rng: Random) -> None:
+        super().__init__(simulation, rng)
+        self._offences: list[str] = []
+        self._proof: Answer | None = None
+
+    @classmethod
+    def plugin(cls, index: int) -> Plugin:
+        plugin = Aggregation(AggregationConfig.model_validate({"deadline": "20s"}))
+        plugin.extractor = one_record(str(index))
+        return plugin
+
+    def act(self, place: Place) -> None:
+        try:
+            plugin_of(place).aggregate(COUNT, RoundListener(self._judge))
+        except Unavailable:
+            return  # as many rounds as it takes are open there: that is an answer, too
+
+    def prove(self, place: Place) -> None:
+        def finished(answer: Answer) -> None:
+            self._judge(answer)
+            self._proof = answer
+
+        plugin_of(place).aggregate(COUNT, RoundListener(finished))
+
+    def verdict(self) -> list[str]:
+        live = len(self.simulation.live_nodes())
+        if self._proof is None:
+            return [*self._offences, "a round in a calm ring has no answer"]
+        if self._proof.contributors != live:
+            told = f"{self._proof.outcome}, {self._proof.contributors} of {self._proof.expected}"
+            return [*self._offences, f"a round in a calm ring of {live} nodes: {told}"]
+        return self._offences
+
+    def _judge(self, answer: Answer) -> None:
+        """Right at any time: the number of records is the number of contributors, each of which is a node."""
+        counted = answer.value or 0
+        distinct = len(set(answer.contributor_ids))
+        if not counted == distinct == answer.contributors:
+            self._offences.append(
+                f"a round counts {counted} records of {distinct} nodes, and says {answer.contributors}"
+            )
+        if answer.contributors + answer.missing_count < answer.expected:
+            self._offences.append(f"a round has {answer.contributors} of {answer.expected} nodes and hides some")
