@@ -329,6 +329,41 @@ def test_a_command_that_is_taken_costs_only_itself(
     assert captured.out == "created alarms\n"
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ('return {"shout"', 'return {"shout": 1 / 0, "shouted"', "its command fails: ZeroDivisionError"),
+        ('lambda: shout, "stream"', 'lambda: 1 / 0, "stream"', "its command 'shout' fails: ZeroDivisionError"),
+        (
+            '    name = "stranger"',
+            '    name = "stranger"\n\n    def __init__(self):\n        1 / 0',
+            "its front fails: Zero",
+        ),
+    ],
+)
+def test_help_works_beside_a_front_that_fails(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    before: str,
+    after: str,
+    told: str,
+) -> None:
+    assert before in FRONT
+    install(
+        tmp_path,
+        monkeypatch,
+        {"stranger_plugin": PLUGIN, "stranger_front": FRONT.replace(before, after)},
+        plugins={"stranger": "stranger_plugin:Stranger"},
+        fronts={"stranger": "stranger_front:StrangerFront"},
+    )
+    assert main(["--help"]) == 0
+    captured = capsys.readouterr()
+    assert f"peerd: warning: protocols.stranger: {told}" in captured.err
+    assert "\n  aggregate " in captured.out and "\n  status " in captured.out
+    assert "\n  shout " not in captured.out
+
+
 # Simulator and lab
 
 PARTS = """
