@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from peerd import messages
+from peerd.cli.cluster import _settings as cluster_settings
 from peerd.cli.main import main
 from peerd.client import Client
 from peerd.config import PeerdConfig
@@ -200,6 +201,15 @@ def test_options_of_a_plugin_become_its_settings(
     assert "--loudness" in capsys.readouterr().err
     assert main(["init", "--dir", str(tmp_path / "node"), "--loudness", "11"]) == 78
     assert "protocols.stranger.loudness" in capsys.readouterr().err
+
+
+def test_options_for_many_nodes_have_each_nodes_number() -> None:
+    (data,) = load_front("aggregation").cluster_options()
+    flags = {f"protocols.aggregation.{key}": value for key, value in data.settings("/data").items()}
+    of_node = cluster_settings(["protocols.aggregation.deadline={n}s"], flags, 4)
+    assert of_node is not None
+    assert of_node(2)["protocols"]["aggregation"] == {"data_root": "/data", "share": "2/4", "deadline": "4s"}
+    assert cluster_settings([], {}, 4) is None
 
 
 # What is refused
