@@ -16,6 +16,7 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -393,10 +394,10 @@ class Client:
         """
         if name.startswith("_"):
             raise AttributeError(name)
-        from peerd.plugins import load_front
+        from peerd.plugins import guarded, load_front
 
         try:
-            methods = load_front(name).client(self)
+            methods = guarded(name, "client", partial(load_front(name).client, self))
         except ConfigError as error:
             raise AttributeError(f"the client has no {name!r}: {error}") from error
         if methods is None:

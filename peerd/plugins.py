@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import EntryPoint
 from typing import Final, TypeVar
 
@@ -131,7 +132,15 @@ def load_front(name: str) -> Front:
         raise _no_such_plugin(name, installed())
     if name not in installed(FRONTS):
         return Front()
-    return _load(FRONTS, name, Front)()
+    return guarded(name, "front", _load(FRONTS, name, Front))
+
+
+def guarded(plugin: str, what: str, function: Callable[[], T]) -> T:
+    """What a function of a front returns. Raises `ConfigError`, naming the plugin, for whatever it raises."""
+    try:
+        return function()
+    except Exception as error:  # anybody's code, as when it is imported
+        raise ConfigError(f"its {what} fails: {type(error).__name__}: {error}", key=_key(plugin)) from error
 
 
 def gather(
@@ -145,26 +154,38 @@ def gather(
     """One kind of piece of all fronts by its name, in the order of the fronts.
 
     ``pieces`` gives names and pieces; ``taken`` are the core's names; ``usable`` says what is wrong with a plugin's
-    name for a piece. Raises `ConfigError`, naming both owners, when two pieces have one name; with ``warn``, that is
-    told the error and the later piece is left out.
+    name for a piece. Raises `ConfigError`, naming both owners, when two pieces have one name, or a front cannot say
+    what it has; with ``warn``, that is told the error and the piece is left out.
     """
     owners = dict.fromkeys(taken, "peerd itself")
     found: dict[str, T] = {}
+
+    def refuse(error: ConfigError) -> None:
+        if warn is None:
+            raise error
+        warn(error)
+
     for plugin, front in fronts.items():
-        for name, piece in pieces(front):
+        try:
+            brought = guarded(plugin, what, partial(_listed, pieces, front))
+        except ConfigError as error:
+            refuse(error)
+            continue
+        for name, piece in brought:
             problem = f"{owners[name]} has it" if name in owners else usable(plugin, name)
-            if problem is None:
-                owners[name] = f"the plugin {plugin}"
-                found[name] = piece
+            if problem is not None:
+                refuse(ConfigError(f"its {what} {name!r} cannot be used: {problem}", key=_key(plugin)))
                 continue
-            error = ConfigError(f"its {what} {name!r} cannot be used: {problem}", key=_key(plugin))
-            if warn is None:
-                raise error
-            warn(error)
+            owners[name] = f"the plugin {plugin}"
+            found[name] = piece
     return found
 
 
 # Inside
+
+
+def _listed(pieces: Callable[[Front], Iterable[tuple[str, T]]], front: Front) -> list[tuple[str, T]]:
+    return list(pieces(front))
 
 
 def _load(group: str, name: str, base: type[T]) -> type[T]:

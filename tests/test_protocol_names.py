@@ -18,19 +18,19 @@ def named(source: Source, protocols: Sequence[str]) -> Iterator[str]:
 
     Prose (docstrings, comments, help texts) may use the word: "dissemination" is one.
     """
-    words = re.compile("|".join(protocols), re.IGNORECASE)
     any_of = "|".join(protocols)
-    key = re.compile(rf"(?:{any_of})[./]\w|\w[./](?:{any_of})\b|(?:{any_of})\.?$", re.IGNORECASE)
+    identifier = re.compile(any_of, re.IGNORECASE)
+    key = re.compile(rf"(?:^|[./])(?:{any_of})(?:$|[./])", re.IGNORECASE)
     for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
-        if token.type == tokenize.NAME and words.search(token.string):
+        if token.type == tokenize.NAME and identifier.search(token.string):
             yield f"{source.path}:{token.start[0]}: {token.string} names a protocol"
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             parts = node.value.split()
-            keys = parts if len(parts) == 1 else [part for part in parts if re.search(r"\w[./]\w", part)]
-            for text in keys:
-                if key.match(text) or key.search(text.partition(".")[2]):
-                    yield f"{source.path}:{node.lineno}: {text!r} names a protocol"
+            for part in parts:
+                is_prose = len(parts) > 1 and not re.search(r"\w[./]\w", part)
+                if key.search(part) and not is_prose:
+                    yield f"{source.path}:{node.lineno}: {part!r} names a protocol"
 
 
 def test_nothing_in_peerd_names_a_protocol() -> None:

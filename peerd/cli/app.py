@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import typer
 from typer.main import get_command
 
-from peerd.errors import ExitCode
-from peerd.front import Command
+from peerd.errors import ConfigError, ExitCode
+from peerd.front import Command, Front
 
 PROGRAM: Final = "peerd"
 RUN: Final = "run"
@@ -101,7 +103,10 @@ def _add_everything(app: typer.Typer, others: Mapping[str, Callable[[], Command]
     for name, target in GROUPS.items():
         app.add_typer(_load(target), name=name)
     for name, load in others.items():
-        _add_plugin_command(app, name, load())
+        try:
+            _add_plugin_command(app, name, load())
+        except ConfigError as error:
+            print(f"peerd: warning: {error}", file=sys.stderr)
 
 
 def _add_run(app: typer.Typer) -> None:
@@ -125,10 +130,13 @@ def plugin_commands() -> dict[str, Callable[[], Command]]:
     A plugin that cannot be loaded, or whose command has a name that is taken, is told of on standard error, and costs
     only its own commands.
     """
-    from peerd.plugins import gather, usable_fronts, warn_on_stderr
+    from peerd.plugins import gather, guarded, usable_fronts, warn_on_stderr
 
-    taken = (*COMMANDS, *GROUPS, RUN)
-    return gather(usable_fronts(), "command", lambda front: front.commands().items(), taken, warn=warn_on_stderr)
+    def commands(front: Front) -> Iterator[tuple[str, Callable[[], Command]]]:
+        for name, load in front.commands().items():
+            yield name, partial(guarded, front.name, f"command {name!r}", load)
+
+    return gather(usable_fronts(), "command", commands, (*COMMANDS, *GROUPS, RUN), warn=warn_on_stderr)
 
 
 def _add_plugin_command(app: typer.Typer, name: str, command: Command) -> None:

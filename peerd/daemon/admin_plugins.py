@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import structlog
@@ -12,7 +13,8 @@ from starlette.routing import BaseRoute
 
 from peerd.admin_models import API_PREFIX
 from peerd.daemon.admin_subject import Subject
-from peerd.errors import Unavailable
+from peerd.errors import ConfigError, Unavailable
+from peerd.plugins import guarded
 
 Routers: TypeAlias = list[tuple[str, APIRouter]]
 """By the plugin's name."""
@@ -32,9 +34,12 @@ def plugin_routers(daemon: Subject) -> tuple[Routers, Routers]:
             continue
         service = LivePlugin(daemon, name)
         try:
-            routers = front.router(service), front.operator_router(service)
-        except Exception as error:  # the boundary to anybody's code, as in `Node` between plugins
-            _log.warning("front.unusable", plugin=name, error=f"{type(error).__name__}: {error}")
+            routers = (
+                guarded(name, "router", partial(front.router, service)),
+                guarded(name, "router for operators", partial(front.operator_router, service)),
+            )
+        except ConfigError as error:
+            _log.warning("front.unusable", plugin=name, error=str(error))
             continue
         for found, router in zip((data, operators), routers, strict=True):
             if router is not None:

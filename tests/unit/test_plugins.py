@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from peerd import messages
+from peerd.cli.cluster import _settings as cluster_settings
 from peerd.cli.main import main
 from peerd.client import Client
 from peerd.config import PeerdConfig
@@ -202,6 +203,15 @@ def test_options_of_a_plugin_become_its_settings(
     assert "protocols.stranger.loudness" in capsys.readouterr().err
 
 
+def test_options_for_many_nodes_have_each_nodes_number() -> None:
+    (data,) = load_front("aggregation").cluster_options()
+    flags = {f"protocols.aggregation.{key}": value for key, value in data.settings("/data").items()}
+    of_node = cluster_settings(["protocols.aggregation.deadline={n}s"], flags, 4)
+    assert of_node is not None
+    assert of_node(2)["protocols"]["aggregation"] == {"data_root": "/data", "share": "2/4", "deadline": "4s"}
+    assert cluster_settings([], {}, 4) is None
+
+
 # What is refused
 
 WRONG = {
@@ -327,6 +337,41 @@ def test_a_command_that_is_taken_costs_only_itself(
     captured = capsys.readouterr()
     assert "its command 'status' cannot be used: peerd itself has it" in captured.err
     assert captured.out == "created alarms\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ('return {"shout"', 'return {"shout": 1 / 0, "shouted"', "its command fails: ZeroDivisionError"),
+        ('lambda: shout, "stream"', 'lambda: 1 / 0, "stream"', "its command 'shout' fails: ZeroDivisionError"),
+        (
+            '    name = "stranger"',
+            '    name = "stranger"\n\n    def __init__(self):\n        1 / 0',
+            "its front fails: Zero",
+        ),
+    ],
+)
+def test_help_works_beside_a_front_that_fails(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    before: str,
+    after: str,
+    told: str,
+) -> None:
+    assert before in FRONT
+    install(
+        tmp_path,
+        monkeypatch,
+        {"stranger_plugin": PLUGIN, "stranger_front": FRONT.replace(before, after)},
+        plugins={"stranger": "stranger_plugin:Stranger"},
+        fronts={"stranger": "stranger_front:StrangerFront"},
+    )
+    assert main(["--help"]) == 0
+    captured = capsys.readouterr()
+    assert f"peerd: warning: protocols.stranger: {told}" in captured.err
+    assert "\n  aggregate " in captured.out and "\n  status " in captured.out
+    assert "\n  shout " not in captured.out
 
 
 # Simulator and lab
