@@ -69,6 +69,12 @@ class RoutesOnly(Front):
         routes: APIRouter = self._plugin.router(service)
         return routes
 
+    def operator_router(self, service: Any) -> APIRouter | None:
+        """The plugin's, if it has one."""
+        made = getattr(self._plugin, "operator_router", None)
+        routes: APIRouter | None = None if made is None else made(service)
+        return routes
+
 
 class FakeSurvey:
     """A ring in which nobody else answers, and a peer 2 ms away."""

@@ -118,7 +118,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 async def test_the_client_follows_the_events_that_it_wants(rig: Rig) -> None:
     events = rig.daemon.events
-    async with rig.client() as client, aclosing(client.events("overlay.*", after="start")) as entries:
+    async with Client(rig.operators_url) as client, aclosing(client.events("overlay.*", after="start")) as entries:
         for kind in ("overlay.a", "node.b", "overlay.c"):
             events.push({"event": kind})
         events.end("over", is_final=True)

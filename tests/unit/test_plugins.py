@@ -20,7 +20,7 @@ from peerd.plugins import find_events, find_fronts, find_plugins, gather, load_f
 from peerd.sim.checkers import BY_NAME
 from peerd.sim.plugin_checkers import checkers_by_name
 from peerd.sim.simulation import Simulation
-from tests.support.fake_daemon import FakeDaemon
+from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
 from tests.support.installed import install
 
 PLUGIN = """
@@ -144,7 +144,7 @@ def test_every_built_in_plugin_has_a_reserved_name() -> None:
 
 async def test_routes_and_the_client_of_a_plugin(stranger: Path) -> None:
     daemon = FakeDaemon({"stranger": find_plugins()["stranger"]()})
-    async with daemon.http() as http:
+    async with daemon.http(caller=LOCAL_OPERATOR) as http:
         assert (await http.get("/v1/stranger")).json() == {"name": "stranger"}
         assert (await http.post("/v1/stranger/reset")).json() == {"done": True}
     async with daemon.client() as client:
