@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from peerd.api import Host, Plugin
 from peerd.daemon.ingest import LINES_BODY, LineRefused, ingest
 from peerd.daemon.streaming import Source, add_feed, json_bytes
+from peerd.front import Front
 from peerd.lib.feed import Feed, Policy
 
 
@@ -25,9 +26,14 @@ class Board(Plugin):
         """Put up a note; returns its number."""
         return self.feed.push(text, len(text.encode()))
 
-    @staticmethod
-    def router(service: Board) -> APIRouter:
-        """The front: GET and WebSocket /v1/board, POST /v1/board."""
+
+class BoardFront(Front):
+    """What data clients meet: GET and WebSocket /v1/board, POST /v1/board."""
+
+    name = "board"
+
+    def router(self, service: Board) -> APIRouter:
+        """The routes of one daemon's board."""
         routes = APIRouter()
 
         def board() -> Source[str]:

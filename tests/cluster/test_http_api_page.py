@@ -82,7 +82,9 @@ async def daemon(board: ModuleType, tmp_path: Path) -> AsyncIterator[Daemon]:
         "data.socket": "",
     }
     loaded = load_config(environment={}, flags=settings)
-    async with Daemon(loaded, plugins=[board.Board()], start_admin=start_admin) as running:
+    async with Daemon(
+        loaded, plugins=[board.Board()], fronts={"board": board.BoardFront()}, start_admin=start_admin
+    ) as running:
         async with asyncio.timeout(30):
             while not running.node.is_ready:
                 await asyncio.sleep(0.01)
