@@ -442,6 +442,9 @@ class MissingNode(AdminModel):
     node: str
     address: str | None
     reason: str
+    lost_s: float | None = Field(
+        default=None, description="Seconds since the ring lost it; null: it was there when the round began."
+    )
 
 
 class GroupedValue(AdminModel):

@@ -1,6 +1,6 @@
 """Who belongs to the ring although it is silent: the members that went without goodbye. Pure state.
 
-A node that is silent is missing, not gone. It stays expected until it is back, has said goodbye, was denied, an operator
+A node that is silent is missing, not gone. It stays expected until it is back, said goodbye, was denied, an operator
 forgot it, or a stated time has passed. A node knows this first-hand of its former members; of others it takes the word
 of members, and only when at least `INFORMANTS_MIN` of them (all, where there are fewer) say the same: nobody alone can
 make up an expected node.

@@ -79,7 +79,13 @@ class Answer:
             "expected_basis": self.expected_basis.value,
             "completeness": self.completeness,
             "missing": [
-                {"node": format_id(each.node), "address": each.address, "reason": each.reason} for each in self.missing
+                {
+                    "node": format_id(each.node),
+                    "address": each.address,
+                    "reason": each.reason,
+                    "lost_s": each.lost_s,
+                }
+                for each in self.missing
             ],
             "missing_count": self.missing_count,
             "report": asdict(self.report),
