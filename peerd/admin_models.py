@@ -473,6 +473,32 @@ class ExtractionReport(AdminModel):
     notes: list[str] = []
 
 
+class NodeShare(AdminModel):
+    """What one contributor read."""
+
+    node: str
+    files: int
+    records: int
+
+
+class Spread(AdminModel):
+    """How a count differs from node to node."""
+
+    least: int = 0
+    median: float = 0
+    most: int = 0
+
+
+class Shares(AdminModel):
+    """What the contributors read, each."""
+
+    listed: list[NodeShare] = Field(default=[], description="At most 256, in id order.")
+    files: Spread = Spread()
+    records: Spread = Spread()
+    without_files: int = Field(default=0, description="Nodes on which no file matched, or could be read.")
+    without_records: int = 0
+
+
 class AggregateAnswer(AdminModel):
     """The answer of a round, and the whole truth about it."""
 
@@ -489,6 +515,9 @@ class AggregateAnswer(AdminModel):
     missing: list[MissingNode]
     missing_count: int
     report: ExtractionReport
+    files: str = Field(default="", description="The glob that was asked for.")
+    shares: Shares = Shares()
+    warnings: list[str] = Field(default=[], description="Probable mistakes of the question, such as a wrong glob.")
     duration_s: float
     value_bytes: int
     moved_bytes: int

@@ -10,7 +10,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.telemetry.schema import RoundFinished
-from protocols.aggregation.answer import Answer, Progress, value_of
+from protocols.aggregation.answer import Answer, Progress, Shares, value_of
 from protocols.aggregation.collector import NAMED_MISSING_MAX, Candidate, Collector, Missing, ago
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import Aggregate, decode_value, result_tag
@@ -236,6 +236,8 @@ class Requester:
             value_bytes=0 if taken is None else taken.value_bytes,
             moved_bytes=0 if taken is None else taken.moved_bytes,
             computed_by=None if taken is None else taken.computed_by,
+            files=self.query.files,
+            shares=Shares.of(None if taken is None else taken.partial),
         )
         self._emit(answer)
         self.is_answered = True
