@@ -290,7 +290,8 @@ def test_events_say_the_same() -> None:
 def test_a_node_that_never_joined_refuses_to_answer() -> None:
     simulation = Simulation(17, plugins=aggregation_plugins)
     simulation.start(2)
-    simulation.run_for(1e-3)
+    simulation.run_until(lambda: len(simulation.live_nodes()) == 2, limit_s=10)
     simulation.silence(simulation.nodes[0])
+    simulation.run_for(60)
     with pytest.raises(Unavailable, match="has not joined"):
         aggregation_of(simulation, 1).aggregate(parse_query("count"), RoundListener(lambda answer: None))
