@@ -218,6 +218,11 @@ class Overlay(Plugin):
         near = len(self.state.leaves) + 1
         return self.estimated_ring_size() * (near + len(self.absences.missing())) / near
 
+    @property
+    def is_minority(self) -> bool:
+        """Whether more members are missing than there are: the smaller side of a partition, or of a disaster."""
+        return len(self.absences.missing()) > len(self.state.leaves) + 1
+
     def outside_reason(self) -> str | None:
         """Why this node is in no ring, for people; ``None`` in the ring."""
         if self.state.own in self.state.expectations.denied:
