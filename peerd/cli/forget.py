@@ -13,9 +13,7 @@ from peerd.cli.output import print_json, printable, seconds, stdout
 def forget(
     node: Annotated[
         str | None,
-        typer.Argument(
-            metavar="NODE", help="Id, or at least 8 digits of it, or host:port; see `peerd peers`."
-        ),
+        typer.Argument(metavar="NODE", help="Id, or at least 8 digits of it, or host:port; see `peerd peers`."),
     ] = None,
     all_missing: Annotated[
         bool, typer.Option("--all-missing", help="Every node that this daemon shows as missing.")

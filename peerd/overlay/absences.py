@@ -99,10 +99,9 @@ class AbsenceKeeper:
         self._settle()
         self._save_soon()
 
-    def lost(self, peer: PeerRef, silence_s: float) -> None:
+    def lost(self, peer: PeerRef, last_heard: float) -> None:
         """A member was removed after silence."""
-        now = self._host.now()
-        if self._known.lost(peer, now - silence_s, now):
+        if self._known.lost(peer, last_heard, self._host.now()):
             self._tell_missing(self._known.get(peer.id), "silent")
         self._save_soon()
 
@@ -110,7 +109,7 @@ class AbsenceKeeper:
         """A node said goodbye, and is in no table any more."""
         if peer.id not in self._known and not self._is_near(peer.id):
             return
-        self._dismiss(peer.id, self._host.now(), "left", peer.id)
+        self._dismiss(peer.id, self.state.lease.earliest_writing(self._host.now()), "left", peer.id)
         self._save_soon()
 
     def deny(self, denied: frozenset[NodeId]) -> None:
@@ -149,9 +148,10 @@ class AbsenceKeeper:
     def told(self, message: Absences, source: PeerRef) -> None:
         """A member says who is missing; answer with what it has missed."""
         now, leaves = self._host.now(), self.state.leaves
+        written_at = self.state.lease.earliest_writing(now)
         stale = []
         for absence in message.missing[:CLAIMS_PER_INFORMANT_MAX]:
-            peer, lost_at = absence.peer, now - absence.age_s
+            peer, lost_at = absence.peer, written_at - absence.age_s
             if peer.id in leaves or peer.id == self.state.own:
                 continue
             is_news = self._known.claimed(peer, lost_at, source.id, now, is_dated=absence.is_dated)
@@ -165,10 +165,10 @@ class AbsenceKeeper:
 
     def dismissed(self, message: Forget, source: PeerRef) -> None:
         """Somebody says that nodes have left or were forgotten."""
-        now = self._host.now()
+        written_at = self.state.lease.earliest_writing(self._host.now())
         for dismissal in message.dismissed:
             if dismissal.age_s < self.state.config.expect_for:
-                self._dismiss(dismissal.node, now - dismissal.age_s, "forgotten", source.id)
+                self._dismiss(dismissal.node, written_at - dismissal.age_s, "forgotten", source.id)
         self._save_soon()
 
     def _settle(self) -> None:

@@ -435,7 +435,7 @@ class Membership:
             if evidence not in (*SENT_AWAY, NO_LINK):
                 state.failures.note_failure(self._host.now())
         was_neighbour = peer in (state.leaves.left_neighbour(), state.leaves.right_neighbour())
-        silence_s = state.silence_s(peer.id)
+        last_heard = state.lease.last_heard(peer.id, self._host.now())
         member = state.leaves.remove(peer.id)
         entry = state.table.remove(peer.id)
         state.heard.pop(peer.id, None)
@@ -446,7 +446,7 @@ class Membership:
         state.vouches.forget(peer.id)
         state.note_departed(peer, was_member=member is not None, has_left=evidence in SENT_AWAY)
         if member is not None and evidence not in SENT_AWAY:
-            state.member_lost(peer, silence_s)
+            state.member_lost(peer, last_heard)
         if member is None and entry is None:
             return
         self._host.emit(PeerFailed(peer=format_id(peer.id), evidence=evidence))

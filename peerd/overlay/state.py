@@ -66,7 +66,7 @@ class OverlayState:
         """Peers being probed that are not members yet."""
         self.leaves_changed: Callable[[], None] = lambda: None
         self.member_admitted: Callable[[PeerRef], None] = lambda peer: None
-        self.member_lost: Callable[[PeerRef, float], None] = lambda peer, silence_s: None
+        self.member_lost: Callable[[PeerRef, float], None] = lambda peer, last_heard: None
         self.member_left: Callable[[PeerRef], None] = lambda peer: None
         self._sequence = 0
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from peerd import limits
 from peerd.api import LeafSet
 from peerd.ids import NodeId, short_id
 from peerd.node import Node
@@ -13,10 +14,12 @@ from peerd.telemetry.schema import Event, NodeStopped
 
 if TYPE_CHECKING:
     from peerd.sim.simulation import Place, Simulation
+NEAR: Final = limits.LEAF_SET_SIZE // 4
+"""Members on each side that are looked at: those farther out may have to make room for newcomers just as they die."""
 
 
 class ExpectedMembers(Checker):
-    """A node that dies in silence stays expected by those that had it in their leaf set, as long as it would be there.
+    """A node that dies in silence stays expected by its near neighbours, as long as they would be its neighbours.
 
     Until it is back, or has left, or `overlay.expect_for` has passed; nodes in ``forgotten`` are nobody's concern.
     """
@@ -52,7 +55,7 @@ class ExpectedMembers(Checker):
         if leaf_set is not before:
             self._seen[incarnation] = leaf_set
             if before is not None:
-                owing |= {peer.id for peer in before.members()}
+                owing |= {peer.id for peer in (*before.smaller[:NEAR], *before.larger[:NEAR])}
                 owing -= {peer.id for peer in leaf_set.members()}
         offences = []
         for node_id in sorted(owing):
