@@ -79,4 +79,4 @@ def _state(found: Status) -> str:
 def _partition(found: Status) -> str:
     if not found.partition_suspected:
         return ""
-    return "; PARTITION SUSPECTED: many nodes were lost at once"
+    return f"; PARTITION SUSPECTED: {found.missing} nodes are missing, many of them lost at once"
