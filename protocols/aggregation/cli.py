@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from peerd.admin_models import Shares, Spread
 from peerd.cli.locations import admin_address
 from peerd.cli.options import Output, OutputOption, SocketOption
 from peerd.cli.output import number, print_json, print_table, printable, seconds, size, stderr, stdout
@@ -69,7 +68,7 @@ def aggregate(
     else:
         print_answer(answer, stdout())
         if shares:
-            print_shares(answer.shares, stdout())
+            print_shares(answer, stdout())
     print_gaps(answer, stderr())
     if not is_enough(answer, require):
         raise typer.Exit(ExitCode.PARTIAL)
@@ -172,7 +171,7 @@ def print_answer(answer: AggregateAnswer, console: Console) -> None:
         f"({size(report.bytes_read)}); result {size(answer.value_bytes)}, {size(answer.moved_bytes)} moved"
     )
     if answer.contributors:
-        console.print(_spread(answer.shares))
+        console.print(_spread(answer))
 
 
 def _missing(answer: AggregateAnswer) -> str:
@@ -185,21 +184,21 @@ def _missing(answer: AggregateAnswer) -> str:
     return f"; missing {', '.join(names)}"
 
 
-def _spread(shares: Shares) -> str:
+def _spread(answer: AggregateAnswer) -> str:
     """What the nodes read, each, in one line."""
-
-    def of(spread: Spread, what: str) -> str:
+    shares, parts = answer.shares, []
+    for what, spread in (("files", shares.files), ("records", shares.records)):
         if spread.least == spread.most:
-            return f"{spread.most:,} {what}"
-        return f"{spread.least:,} to {spread.most:,} {what} (median {number(spread.median)})"
-
+            parts.append(f"{spread.most:,} {what}")
+        else:
+            parts.append(f"{spread.least:,} to {spread.most:,} {what} (median {number(spread.median)})")
     without = f"; {shares.without_files:,} without any file" if shares.without_files else ""
-    return f"each node: {of(shares.files, 'files')}, {of(shares.records, 'records')}{without}"
+    return f"each node: {', '.join(parts)}{without}"
 
 
-def print_shares(shares: Shares, console: Console) -> None:
+def print_shares(answer: AggregateAnswer, console: Console) -> None:
     """What each node read."""
-    rows = [(share.node, f"{share.files:,}", f"{share.records:,}") for share in shares.listed]
+    rows = [(share.node, f"{share.files:,}", f"{share.records:,}") for share in answer.shares.listed]
     print_table(console, ("node", "files", "records"), rows)
 
 
