@@ -25,6 +25,9 @@ SAVE_DELAY_S: Final = 1.0
 """Several losses at once cost one write."""
 SAVE_RETRY_S: Final = 60.0
 """Pause before a disk that refused is tried again."""
+TOLD_LATELY_S: Final = 60.0
+"""Who was told so shortly ago, as it was admitted, is not told again when it announces itself."""
+TOLD_LATELY_MAX: Final = 64
 RETELL_EVERY: Final = 12
 """Exchanges with the left neighbour for one reminder to a random member: a message may have been lost."""
 TOLD_MAX: Final = 32
@@ -49,6 +52,7 @@ class AbsenceKeeper:
         self._saved = 0
         self._is_saving = False
         self._ticks = 0
+        self._told_at: dict[NodeId, float] = {}
 
     # Reading
 
@@ -99,6 +103,12 @@ class AbsenceKeeper:
         self._settle()
         self._save_soon()
 
+    def announced(self, peer: PeerRef) -> None:
+        """A node is ready. One that restarted so soon that nobody missed it was not admitted anew, and is told now."""
+        told_at = self._told_at.pop(peer.id, float("-inf"))
+        if peer.id in self.state.leaves and self._host.now() - told_at > TOLD_LATELY_S:
+            self._send(peer)
+
     def lost(self, peer: PeerRef, last_heard: float) -> None:
         """A member was removed after silence."""
         if self._known.lost(peer, last_heard, self._host.now()):
@@ -143,6 +153,10 @@ class AbsenceKeeper:
             if absent.peer.id != peer.id
         )
         if missing:
+            self._told_at.pop(peer.id, None)
+            self._told_at[peer.id] = now
+            while len(self._told_at) > TOLD_LATELY_MAX:
+                del self._told_at[next(iter(self._told_at))]
             self._host.send(peer, Absences(missing))
 
     def told(self, message: Absences, source: PeerRef) -> None:

@@ -344,6 +344,7 @@ class Overlay(Plugin):
         else:
             self.state.admit_entry(source)
         self.joiner.note_newcomer(source)
+        self.absences.announced(source)
         self.membership.consider((source, *message.smaller, *message.larger))
 
     @handles(Heartbeat)

@@ -295,3 +295,99 @@ def test_a_node_that_never_joined_refuses_to_answer() -> None:
     simulation.run_for(60)
     with pytest.raises(Unavailable, match="has not joined"):
         aggregation_of(simulation, 1).aggregate(parse_query("count"), RoundListener(lambda answer: None))
+
+
+class Remembering(Simulation):
+    """Node 0 founds the ring unless it finds the peers that it remembers; the others contact it."""
+
+    remembered: tuple[PeerRef, ...] = ()
+
+    def started(self, place: Place) -> None:
+        seed = self.nodes[0]
+        if place is seed:
+            place.node.start([(seed.peer.host, seed.peer.port)], self.remembered)
+        else:
+            place.node.start([(seed.peer.host, seed.peer.port)])
+
+
+def remembering(count: int, seed: int) -> Simulation:
+    simulation = Remembering(seed, plugins=aggregation_plugins)
+    simulation.start(count, spacing_s=1.0)
+    simulation.run_for(count + 1.0)
+    simulation.run_until(simulation.is_ready, limit_s=60)
+    simulation.run_for(10)
+    simulation.remembered = simulation.nodes[0].node.overlay.known_peers()
+    return simulation
+
+
+def test_a_seed_that_is_first_after_a_power_cut_is_not_the_whole_ring() -> None:
+    simulation = remembering(4, seed=18)
+    seed, *others = simulation.nodes
+    for place in simulation.nodes:
+        simulation.silence(place)
+    seed.stores.clear()
+    simulation.restart(seed)
+    simulation.run_for(1)
+    simulation.run_until(lambda: seed.node.is_ready, limit_s=120)
+    assert missing(seed) == {place.id for place in others}
+    answer = Round(simulation, deadline_s=10).answer()
+    assert (answer.outcome, len(answer.contributors), answer.expected) == ("partial", 1, 4)
+    for place in others[1:]:
+        simulation.restart(place)
+    simulation.run_until(lambda: missing(seed) == {others[0].id}, limit_s=120)
+    simulation.restart(others[0])
+    until_missed(simulation)
+
+
+def test_who_left_while_a_node_was_down_is_not_missed_by_it() -> None:
+    simulation = remembering(6, seed=19)
+    seed, leaver = simulation.nodes[0], simulation.nodes[3]
+    simulation.remembered = seed.node.overlay.known_peers()
+    simulation.kill(seed)
+    simulation.run_for(30)
+    simulation.stop(leaver)
+    simulation.run_for(10)
+    simulation.restart(seed)
+    simulation.run_for(1)
+    simulation.run_until(lambda: seed.node.is_ready, limit_s=120)
+    simulation.run_for(5)
+    assert leaver.id not in missing(seed)
+    assert everybody_misses(simulation)
+    assert Round(simulation).answer().expected == 5
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", bytes(8), b"\x00" * 8 + b"\xc1", bytes(range(64))])
+def test_damaged_memory_costs_the_memory_and_not_the_node(damage: bytes) -> None:
+    simulation = aggregating(5, seed=20)
+    victim, damaged = simulation.nodes[3:]
+    simulation.kill(victim)
+    until_missed(simulation, victim)
+    simulation.run_for(3)
+    store = damaged.stores["overlay"]
+    assert store.keys() == ["absent", "dismissed"]
+    for key in store.keys():  # noqa: SIM118  # a store is no mapping
+        store.put(key, damage)
+    simulation.kill(damaged)
+    simulation.restart(damaged)
+    simulation.run_for(30)
+    assert everybody_misses(simulation, victim), "the neighbours know"
+
+
+def test_a_full_disk_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = aggregating(3, seed=21)
+    victim, place = simulation.nodes[1:]
+    store = place.stores["overlay"]
+    puts: list[str] = []
+
+    def refuse(key: str, value: bytes) -> None:
+        puts.append(key)
+        raise Unavailable("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put", refuse)
+        simulation.kill(victim)
+        until_missed(simulation, victim)
+        simulation.run_for(30)
+        assert len(puts) == 1
+    simulation.run_for(60)
+    assert store.get("absent") is not None
