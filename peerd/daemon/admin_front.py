@@ -97,7 +97,7 @@ def health(daemon: Subject) -> list[Check]:
     checks = [
         Check("event_loop", lag_s <= LOOP_LAG_MAX_S, f"{lag_s:.3f} s late, at most {LOOP_LAG_MAX_S} s"),
         Check("running", not node.is_stopped and node.draining is None, _running(node)),
-        Check("ring", node.overlay.is_ready, outside or f"{size}; {_members(node)}"),
+        Check("ring", node.overlay.is_ready and outside is None, outside or f"{size}; {_members(node)}"),
         Check("plugins", not disabled, plugins),
     ]
     if daemon.identity is not None:

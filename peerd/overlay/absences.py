@@ -67,8 +67,9 @@ class AbsenceKeeper:
         )
 
     def told_missing(self) -> tuple[Absence, ...]:
-        """`missing`, as it travels; at most `TOLD_MAX` of them."""
-        return tuple(Absence(member.peer, member.age_s) for member in self.missing()[:TOLD_MAX])
+        """`missing`, as it travels: the nearest `TOLD_MAX`."""
+        nearest = sorted(self.missing(), key=lambda member: ring_distance(member.peer.id, self.state.own))
+        return tuple(Absence(member.peer, member.age_s) for member in nearest[:TOLD_MAX])
 
     def _is_near(self, node_id: NodeId) -> bool:
         """Whether the node would be a member here if it lived."""
@@ -92,6 +93,7 @@ class AbsenceKeeper:
         self._settle()
         for member in leaves:
             self._send(member)
+        self._save_soon()
 
     def admitted(self, peer: PeerRef) -> None:
         """A node has become a member: it is not missing, and it is told who is."""
