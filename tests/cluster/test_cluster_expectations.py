@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from peerd.client import AggregateAnswer, DrainAnswer, Status
+from peerd.admin_models import DrainAnswer
+from peerd.client import AggregateAnswer, Status
 from peerd.cluster.layout import socket_file
 from peerd.cluster.local import LocalCluster
 

@@ -310,7 +310,7 @@ class Remembering(Simulation):
             place.node.start([(seed.peer.host, seed.peer.port)])
 
 
-def remembering(count: int, seed: int) -> Simulation:
+def remembering(count: int, seed: int) -> Remembering:
     simulation = Remembering(seed, plugins=aggregation_plugins)
     simulation.start(count, spacing_s=1.0)
     simulation.run_for(count + 1.0)
