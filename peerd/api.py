@@ -112,6 +112,14 @@ class LeafSet:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingMember:
+    """A node of the ring that went without goodbye, and how long ago it was last heard, seconds."""
+
+    peer: PeerRef
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RoutedHop:
     """One hop of a traced lookup; ``rtt_s`` is the measured round trip from the hop before it."""
 
@@ -292,6 +300,25 @@ class Host(Protocol):
 
     def estimated_ring_size(self) -> float:
         """How many nodes there are, estimated from the density of the leaf set; exact when it covers the ring."""
+
+    def expected_members(self) -> tuple[PeerRef, ...]:
+        """This node, its leaf set and the `missing_members`, in id order: whom an honest answer has to hear from.
+
+        All of the ring where ``leaf_set().covers_ring``, else this node's neighbourhood on it. Silence never makes it
+        smaller: a node leaves it by a goodbye, a denial, ``peerd forget``, or after ``overlay.expect_for``.
+        """
+
+    def missing_members(self) -> tuple[MissingMember, ...]:
+        """Expected members that are gone without goodbye, in id order, with their ages in seconds.
+
+        A member that has just died is in the leaf set until its silence has been noticed, and here afterwards.
+        """
+
+    def outside_reason(self) -> str | None:
+        """Why this node is in no ring of its cluster (never joined, denied, left), for people; ``None`` in the ring.
+
+        A node that has lost everybody is in the ring: everybody else is missing.
+        """
 
     # Services
 

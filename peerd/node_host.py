@@ -10,6 +10,7 @@ from peerd.api import (
     Groups,
     LeafSet,
     LookupResult,
+    MissingMember,
     NeighbourChange,
     Plugin,
     Priority,
@@ -117,6 +118,15 @@ class PluginHost:
 
     def estimated_ring_size(self) -> float:
         return self._node.overlay.estimated_ring_size()
+
+    def expected_members(self) -> tuple[PeerRef, ...]:
+        return self._node.overlay.expected_members()
+
+    def missing_members(self) -> tuple[MissingMember, ...]:
+        return self._node.overlay.missing_members()
+
+    def outside_reason(self) -> str | None:
+        return self._node.overlay.outside_reason()
 
     @property
     def groups(self) -> Groups:

@@ -23,6 +23,7 @@ from peerd.daemon.admin_events import events_router
 from peerd.daemon.admin_front import App, Front
 from peerd.daemon.admin_guard import RequestGuard, add_problem_handlers
 from peerd.daemon.admin_identity import identity_router
+from peerd.daemon.admin_members import members_router
 from peerd.daemon.admin_plugins import add_router, plugin_routers
 from peerd.daemon.admin_subject import Subject
 from peerd.daemon.admin_survey import survey_router
@@ -59,6 +60,7 @@ def admin_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
     app.include_router(access_router(daemon, [name for name, _ in data]), prefix=API_PREFIX, tags=["access"])
     app.include_router(survey_router(daemon), prefix=API_PREFIX)
     app.include_router(events_router(daemon), prefix=API_PREFIX)
+    app.include_router(members_router(daemon), prefix=API_PREFIX, tags=["members"])
     for name, router in (*data, *operators):
         add_router(app, name, router)
     return app
@@ -105,7 +107,9 @@ def _add_state_routes(app: FastAPI, daemon: Subject) -> None:
     @app.get(f"{API_PREFIX}/peers", tags=["state"])
     async def peers() -> Peers:
         """Every peer that this node knows, in id order, and those that it has removed."""
-        return Peers(peers=admin_view.peers(daemon), departed=admin_view.departed(daemon))
+        return Peers(
+            peers=admin_view.peers(daemon), departed=admin_view.departed(daemon), missing=admin_view.missing(daemon)
+        )
 
     @app.get(f"{API_PREFIX}/ring", tags=["state"])
     async def ring() -> Ring:

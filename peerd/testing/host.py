@@ -20,6 +20,7 @@ from peerd.api import (
     LeafSet,
     LocalRecord,
     LookupResult,
+    MissingMember,
     Plugin,
     Priority,
     RecordResult,
@@ -86,6 +87,7 @@ class FakeHost:
         self.rng = Random(f"{seed} {node_id}")
         self.time_s = 0.0
         self.neighbours: tuple[PeerRef, ...] = ()
+        self.missing: tuple[MissingMember, ...] = ()
         self.is_complete = True
         self.rtts: dict[NodeId, float] = {}
         self.asked: list[Asked] = []
@@ -226,6 +228,21 @@ class FakeHost:
     def peer_version(self, peer: PeerRef) -> int | None:
         """Everybody speaks the plugin's newest version."""
         return None if self.plugin is None else self.plugin.version
+
+    # Who belongs to the ring
+
+    def expected_members(self) -> tuple[PeerRef, ...]:
+        """This node, its neighbours, and those that the test has put into ``missing``."""
+        peers = {peer.id: peer for peer in (self.peer, *self.neighbours, *(member.peer for member in self.missing))}
+        return tuple(peers[node_id] for node_id in sorted(peers))
+
+    def missing_members(self) -> tuple[MissingMember, ...]:
+        """What the test has put into ``missing``."""
+        return self.missing
+
+    def outside_reason(self) -> str | None:
+        """It is in the ring."""
+        return None
 
     # Bulk, work, time
 

@@ -6,7 +6,9 @@ is 32 hexadecimal digits; fields are only ever added, and a reader ignores those
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter, computed_field
@@ -17,6 +19,8 @@ from protocols.aggregation.partial import Partial, Report
 
 CONTRIBUTORS_LISTED_MAX = 4096
 """Ids of contributors in an answer that leaves the daemon; it counts them all."""
+SHARES_LISTED_MAX: Final = 256
+"""Nodes of which an answer says what they read; of more, only the spread over all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,51 @@ class Progress:
     level: int | None
     elapsed_s: float
     type: Literal["progress"] = "progress"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a count differs from node to node."""
+
+    least: int = 0
+    median: float = 0
+    most: int = 0
+
+    @staticmethod
+    def of(counts: Iterable[int]) -> Spread:
+        """Of none it is all zero."""
+        found = list(counts)
+        return Spread(min(found), median(found), max(found)) if found else Spread()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShare:
+    """What one contributor read."""
+
+    node: HexId
+    files: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What each contributor read; ``listed`` has the first `SHARES_LISTED_MAX` of them, in id order."""
+
+    listed: tuple[NodeShare, ...] = ()
+    files: Spread = Spread()
+    records: Spread = Spread()
+    without_files: int = 0
+    without_records: int = 0
+
+    @staticmethod
+    def of(partial: Partial | None) -> Shares:
+        """Of a round without any data it is empty."""
+        if partial is None:
+            return Shares()
+        files, records = [each[0] for each in partial.shares], [each[1] for each in partial.shares]
+        rows = zip(partial.contributors[:SHARES_LISTED_MAX], files, records, strict=False)
+        listed = tuple(NodeShare(*row) for row in rows)
+        return Shares(listed, Spread.of(files), Spread.of(records), files.count(0), records.count(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +100,21 @@ class Answer:
     value_bytes: int
     moved_bytes: int
     computed_by: HexId | None
+    files: str = ""
+    """The glob that was asked for."""
+    shares: Shares = Shares()
     type: Literal["answer"] = "answer"
+
+    @computed_field  # type: ignore[prop-decorator]  # what pydantic asks for, and mypy does not know
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is probably a mistake of the question rather than a property of the data."""
+        report = self.report
+        tried = report.files_read + report.files_unreadable + report.files_binary + report.files_skipped
+        if not self.files or not self.contributors or tried or report.records:
+            return ()
+        which = "the only node" if self.contributors == 1 else f"any of the {self.contributors} nodes"
+        return (f"no file on {which} in this answer matches {self.files!r}",)
 
     @computed_field  # type: ignore[prop-decorator]  # what pydantic asks for, and mypy does not know
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from peerd.errors import ConfigError
+from peerd.errors import ConfigError, Unavailable
 from peerd.front import Report as Reporter
 from peerd.ids import format_id
 from peerd.quantities import parse_duration, parse_size
@@ -62,7 +62,10 @@ def ask(place: Place, arguments: Mapping[str, Any], report: Reporter) -> None:
             }
         )
 
-    plugin_of(place).aggregate(parse_query(arguments.get("query", "count")), RoundListener(finished), deadline_s)
+    try:
+        plugin_of(place).aggregate(parse_query(arguments.get("query", "count")), RoundListener(finished), deadline_s)
+    except Unavailable as error:
+        report({"outcome": "unavailable", "reason": str(error)})
 
 
 def _check_arguments(arguments: Mapping[str, Any], known: set[str]) -> None:
