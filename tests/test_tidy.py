@@ -47,6 +47,7 @@ LAYERS = {
     "peerd.api": "api",
     "peerd.api_services": "api",
     "peerd.driver": "driver",
+    "peerd.linking": "linking",
     "peerd.overlay": "overlay",
     "peerd.swap": "swap",
     "peerd.services": "services",
@@ -68,13 +69,14 @@ LAYERS = {
 _KERNEL = {"base", "messages", "wire", "api"}
 _SEAM = _KERNEL | {"driver"}
 _NODE = _SEAM | {"overlay", "swap", "services", "node"}
-_HOST = _NODE | {"config", "telemetry"}
+_HOST = _NODE | {"config", "telemetry", "linking"}
 MAY_IMPORT: dict[str, set[str]] = {
     "base": {"base"},
     "messages": {"base", "messages"},
     "wire": {"base", "messages", "wire"},
     "api": _KERNEL,
     "driver": _SEAM,
+    "linking": _SEAM | {"linking"},
     "overlay": _SEAM | {"overlay"},
     "swap": _SEAM | {"swap"},
     "services": _KERNEL | {"services"},
@@ -106,7 +108,7 @@ SANS_IO = (
     *("peerd/ids.py", "peerd/errors.py", "peerd/limits.py", "peerd/quantities.py"),
     *("peerd/messages.py", "peerd/wire_types.py"),
     *("peerd/api.py", "peerd/api_services.py", "peerd/driver.py", "peerd/node.py", "peerd/node_host.py"),
-    *("peerd/wire/", "peerd/overlay/", "peerd/swap/", "peerd/services/", "protocols/"),
+    *("peerd/wire/", "peerd/linking/", "peerd/overlay/", "peerd/swap/", "peerd/services/", "protocols/"),
 )
 PLUGIN_FRONTS = ("/api.py", "/cli.py")
 """The parts of a plugin that talk to people: they run beside the protocol, never in it."""

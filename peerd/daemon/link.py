@@ -9,10 +9,10 @@ from typing import Final, Protocol, cast
 
 from peerd.daemon.identity import PeerIdentity
 from peerd.daemon.link_settings import LinkContext
-from peerd.daemon.rate_limit import TokenBucket
-from peerd.daemon.send_queue import SendQueue
 from peerd.errors import PeerMisbehaved, ProtocolError
 from peerd.limits import CONTROL_FRAME_BYTES_MAX
+from peerd.linking.rate_limit import TokenBucket
+from peerd.linking.send_queue import SendQueue
 from peerd.messages import PeerRef
 from peerd.wire.codec import decode, encode
 from peerd.wire.frames import Frame, FrameDecoder

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from peerd.linking.settings import SOCKETS_UNBOUNDED
 from peerd.telemetry.schema import ResourceSnapshot
 
 DESCRIPTORS_RESERVED: Final = 64
 """For logs, event files, the admin socket, spilled values, dials: what peers open must not use them up."""
-SOCKETS_UNBOUNDED: Final = 1 << 20
 _PAGE_BYTES: Final = resource.getpagesize()
 
 

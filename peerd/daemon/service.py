@@ -20,7 +20,7 @@ from peerd.daemon.durable_files import write_atomically
 from peerd.daemon.enrolment import Enrolment
 from peerd.daemon.identity_keeper import IdentityKeeper, make_issuer
 from peerd.daemon.identity_telemetry import IDENTITY_METRICS, IdentityTelemetry
-from peerd.daemon.link_settings import LinkContext, LinkSettings, monotonic_s
+from peerd.daemon.link_settings import LinkContext, link_settings, monotonic_s
 from peerd.daemon.link_telemetry import LinkTelemetry
 from peerd.daemon.links import Links
 from peerd.daemon.listener import Listener
@@ -29,7 +29,6 @@ from peerd.daemon.loops import LoopName, run
 from peerd.daemon.node_settings import advertised, load_identity, node_settings, package_version
 from peerd.daemon.offload import OffloadPool
 from peerd.daemon.plugins import find_plugins, make_plugins
-from peerd.daemon.rate_limit import TokenBucket
 from peerd.daemon.resources import resource_snapshot, room_for
 from peerd.daemon.sockets import BACKLOG, listening_socket
 from peerd.daemon.state_directory import StateDirectory
@@ -37,6 +36,7 @@ from peerd.daemon.systemd import ServiceManager
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.errors import ConfigError, ExitCode, Unavailable
 from peerd.ids import format_id
+from peerd.linking.rate_limit import TokenBucket
 from peerd.messages import PeerRef
 from peerd.node import Node
 from peerd.telemetry.metrics import RING_METRICS, PrometheusMetrics
@@ -224,12 +224,12 @@ class Daemon:
         sock = self._listen()
         self._ending.append(sock.close)
         self.peer = advertised(config, identity.node_id, sock.getsockname()[:2])
-        link_settings = LinkSettings.from_config(config.limits, room_for(config.limits.links_max))
+        settings = link_settings(config.limits, room_for(config.limits.links_max))
         plugins = self._make_plugins()
         exempt = [kind.TYPE_ID for plugin in plugins if plugin.is_exempt_from_rate_limit for kind in plugin.messages]
         context = LinkContext(
             LocalNode(self.peer, config.node.cluster, epoch),
-            link_settings,
+            settings,
             identity.tls,
             exempt_types=frozenset(exempt),
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 from peerd.api import Priority
 from peerd.daemon.authority import ClusterAuthority, create_node_files
-from peerd.daemon.link_settings import LinkContext, LinkSettings, TlsContexts, monotonic_s
+from peerd.daemon.link_settings import LinkContext, TlsContexts, monotonic_s
 from peerd.daemon.link_telemetry import LinkTelemetry
 from peerd.daemon.links import Links
 from peerd.daemon.listener import Listener
@@ -23,6 +23,7 @@ from peerd.daemon.tls import client_context, server_context
 from peerd.driver import Stream, StreamHandler
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
+from peerd.linking.settings import LinkSettings
 from peerd.messages import Message, PeerRef, Text, message
 from peerd.telemetry.schema import Event
 from peerd.wire.codec import decode, encode
@@ -172,7 +173,7 @@ class Peer:
         self.listener.close()
         await self.listener.wait_closed()
         self.links.context.settings = replace(self.links.context.settings, close_linger_s=0.0)
-        self.links._is_stopping = True
+        self.links.policy.is_stopping = True
         for link in list(self.links._links):
             link.abort("crash")
         await self.links.stop(1.0)

@@ -10,7 +10,7 @@ from peerd.wire.frames import HEADER, MAGIC, Frame
 
 
 class SendQueue:
-    """Outlives connections: frames stay here until a transport has taken them, so a lost race of dials loses none.
+    """Outlives connections: frames stay here until a connection has taken them, so a lost race of dials loses none.
 
     Within a priority the order is kept. When full, background frames give way first, then normal ones to urgent ones.
     """
@@ -19,7 +19,7 @@ class SendQueue:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._queues: tuple[deque[Frame], ...] = tuple(deque() for _ in Priority)
+        self._queues: tuple[deque[Frame], ...] = ()  # made for the first frame: a simulator has very many of these
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -33,36 +33,42 @@ class SendQueue:
             dropped = self._make_room(size, priority)
             if self.size_bytes + size > self._bytes_max:
                 return dropped + 1
+        if not self._queues:
+            self._queues = tuple(deque() for _ in Priority)
         self._queues[priority].append(frame)
         self.size_bytes += size
         return dropped
 
-    def take(self, bytes_max: int) -> list[bytes]:
-        """Up to about ``bytes_max`` bytes (at least one frame) in sending order, headers and bodies in turn."""
-        parts: list[bytes] = []
+    def take_frames(self, bytes_max: int) -> list[Frame]:
+        """Up to about ``bytes_max`` bytes (at least one frame) in sending order."""
+        frames: list[Frame] = []
         taken = 0
         for queue in self._queues:
             while queue and taken < bytes_max:
-                type_id, flags, body = queue.popleft()
-                parts.append(HEADER.pack(MAGIC, type_id, flags, len(body)))
-                parts.append(body)
-                taken += FRAME_HEADER_BYTES + len(body)
+                frame = queue.popleft()
+                frames.append(frame)
+                taken += FRAME_HEADER_BYTES + len(frame.body)
         self.size_bytes -= taken
+        return frames
+
+    def take(self, bytes_max: int) -> list[bytes]:
+        """The same as bytes for a socket, headers and bodies in turn."""
+        parts: list[bytes] = []
+        for type_id, flags, body in self.take_frames(bytes_max):
+            parts.append(HEADER.pack(MAGIC, type_id, flags, len(body)))
+            parts.append(body)
         return parts
 
     def clear(self) -> int:
         """Drop everything; returns how many frames that were."""
         dropped = len(self)
-        for queue in self._queues:
-            queue.clear()
+        self._queues = ()
         self.size_bytes = 0
         return dropped
 
     def _make_room(self, size: int, priority: Priority) -> int:
         dropped = 0
-        for victim in reversed(Priority):
-            if victim <= priority:
-                break
+        for victim in range(len(self._queues) - 1, priority, -1):
             queue = self._queues[victim]
             while queue and self.size_bytes + size > self._bytes_max:
                 self.size_bytes -= queue.popleft().size_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, strategies as st
 
 from peerd.api import Priority
-from peerd.daemon.send_queue import SendQueue
+from peerd.linking.send_queue import SendQueue
 from peerd.wire.frames import Frame, FrameDecoder
 
 FRAMES = st.lists(st.tuples(st.sampled_from(list(Priority)), st.integers(0, 60)), max_size=60)
