@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from peerd.errors import Bug, PeerMisbehaved
 from peerd.ids import NodeId, short_id
+from peerd.linking.settings import LinkSettings
 from peerd.messages import PeerRef
 from peerd.sim.driver import Receiver, SimDriver, SimStore
 from peerd.sim.engine import NO_NODE, Engine, mark_of
@@ -106,10 +107,11 @@ class World(Generic[N]):
         network: NetworkConfig | None = None,
         latency: LatencyModel | None = None,
         sink: RecordSink | None = None,
+        links: LinkSettings | None = None,
     ) -> None:
         self.seed = seed
         self.engine = Engine()
-        self.network = Network(self.engine, seed, network or NetworkConfig(), latency)
+        self.network = Network(self.engine, seed, network or NetworkConfig(), latency, links)
         self.nodes: list[SimNode[N]] = []
         self.sink: RecordSink = sink if sink is not None else NullSink()
         self.rng = fork(seed, "workload")
@@ -284,6 +286,11 @@ class World(Generic[N]):
         self.misbehaviours.append((self.engine.now, driver.peer, peer, str(error)))
         if self.misbehaviour_is_failure:
             raise self.failure(f"{driver.peer} says that {peer} misbehaved: {error}", self.nodes[driver.port.index])
+
+    def duplicate_identity(self, driver: SimDriver, detail: str) -> None:
+        """A newer process has the node's identity: this one ends, as the daemon does."""
+        place = self.nodes[driver.port.index]
+        self.after(0.0, lambda: self.kill(place) if place.driver is driver and driver.is_alive else None)
 
     def failure(self, reason: str, place: SimNode[N] | None = None) -> SimulationFailure:
         """An error to raise, with where and when."""
