@@ -88,6 +88,7 @@ class Simulation(World[ObservedNode]):
         self._contacts = fork(seed, "contacts")
         self._watchers: dict[str, list[Watcher]] = {hook: [] for hook in _HOOKS}
         self._former_traffic = Traffic()
+        self._leaving: dict[SimDriver, None] = {}
         self._check_every = check_every
         self._sweep_every = sweep_every
         self._until_check = check_every
@@ -141,11 +142,13 @@ class Simulation(World[ObservedNode]):
 
     def kill(self, place: Place) -> None:
         """SIGKILL."""
+        self._leaving.pop(place.driver, None)
         super().kill(place)
         self.truth.rests(place, is_paused=False)
 
     def silence(self, place: Place) -> None:
         """Power loss."""
+        self._leaving.pop(place.driver, None)
         super().silence(place)
         self.truth.rests(place, is_paused=False)
 
@@ -175,25 +178,36 @@ class Simulation(World[ObservedNode]):
         super().heal()
         self.truth.observe()
 
-    def stop(self, place: Place, reason: str = "stopped", *, limit_s: float = SHUTDOWN_TIMEOUT_S) -> None:
-        """End in order, as the daemon does: hand over in at most half of ``limit_s``, leave the ring, flush, end."""
-        if not place.is_live or place.node.draining is not None:
+    def stop(
+        self,
+        place: Place,
+        reason: str = "stopped",
+        *,
+        limit_s: float = SHUTDOWN_TIMEOUT_S,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        """End in order, as the daemon does: hand over in at most half of ``limit_s``, leave the ring, flush, end.
+
+        ``then`` is called once the process has ended so; not when it is killed meanwhile.
+        """
+        driver = place.driver
+        if not place.is_live or driver in self._leaving:
             return
-        driver, ends_at = place.driver, self.now + limit_s
+        self._leaving[driver] = None
+        ends_at = self.now + limit_s
+
+        def ended() -> None:
+            self.kill(place)
+            then()
 
         def leave(unfinished: tuple[str, ...]) -> None:
-            driver.leave(ends_at - self.now, lambda: self._stopped(place, driver))
+            place.node.stop(reason)
+            driver.leave(ends_at - self.now, ended)
 
         if place.node.is_ready:
             place.node.drain(limit_s / 2, leave, reason)
         else:
-            place.node.stop(reason)
             leave(())
-
-    def _stopped(self, place: Place, driver: SimDriver) -> None:
-        driver.end(State.STOPPED)
-        if place.driver is driver:
-            self.truth.rests(place, is_paused=False)
 
     def bury(self, place: Place) -> None:
         """Free the memory of a node that has ended for good; a restart still works."""
