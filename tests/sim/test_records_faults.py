@@ -12,8 +12,8 @@ import pytest
 from peerd.api import RecordOutcome
 from peerd.ids import NodeId, clockwise_distance
 from peerd.overlay.config import OverlayConfig
-from peerd.services.records.config import RecordsConfig
 from peerd.overlay.messages import Heartbeat
+from peerd.services.records.config import RecordsConfig
 from peerd.sim.checkers import RING_CHECKERS
 from peerd.sim.record_checkers import Replication
 from peerd.sim.rng import fork
