@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import zlib
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from peerd.api import Priority
 from peerd.errors import PeerMisbehaved, ProtocolError
@@ -44,6 +44,16 @@ class LinkState(IntEnum):
 
     OPEN = 0
     CLOSED = 1
+
+
+class _Deaf:
+    """In place of a target whose end of the connection is gone: its kernel takes nothing for it, and sends resets."""
+
+    state: Final = State.STOPPED
+    is_alive: Final = False
+
+
+_DEAF: Final = cast("SimDriver", _Deaf())
 
 
 class Link:
@@ -429,11 +439,23 @@ class Link:
 
     def retire(self, reason: str) -> None:
         """Say goodbye; what the peer has under way still arrives."""
-        self._end(reason, (f"goodbye:{reason}", reason))
+        if self.state is LinkState.OPEN:
+            self._close()
+            self._tell((f"goodbye:{reason}", reason))
+            self.source.policy.link_lost(self, reason)
 
     def abort(self, reason: str) -> None:
         """The peer sees a reset."""
-        self._end(reason, ("reset", None))
+        if self.state is LinkState.OPEN:
+            self._close()
+            self._be_deaf()
+            self._tell(("reset", None))
+            self.source.policy.link_lost(self, reason)
+
+    def crashed(self, is_heard: bool) -> None:
+        """This end's process or machine is gone."""
+        self._close()
+        self._tell(("reset", None) if is_heard else None)
 
     def dialler_gone(self, goodbye: str | None) -> None:
         """The dialler gave up after this end was made, with a Goodbye or without."""
@@ -441,21 +463,15 @@ class Link:
         ending = ("reset", None) if goodbye is None else (f"goodbye:{goodbye}", goodbye)
         self._engine.schedule(due, mark_of(self._port.index, DOWN_MARK), self._lost, ending)
 
-    def crashed(self, is_heard: bool) -> None:
-        """This end's process or machine is gone."""
-        self._close()
-        self._tell(("reset", None) if is_heard else None)
-
-    def _end(self, reason: str, there: tuple[str, str | None]) -> None:
-        if self.state is LinkState.OPEN:
-            self._close()
-            self._tell(there)
-            self.source.policy.link_lost(self, reason)
-
     def _close(self) -> None:
         self.state = LinkState.CLOSED
         self._version = -1
         self._network.stalled.pop(self, None)
+
+    def _be_deaf(self) -> None:
+        """From now on this end's kernel takes nothing more for it."""
+        if self._twin is not None:
+            self._twin.target = _DEAF
 
     def _tell(self, ending: tuple[str, str | None] | None) -> None:
         """The other end hears of it behind what is in flight; where it cannot, its heartbeats find out."""
@@ -476,6 +492,7 @@ class Link:
             source.keep(self._lost, ending)
             return
         self._close()
+        self._be_deaf()
         reason, self.goodbye = ending
         source.policy.link_lost(self, reason)
 
