@@ -95,6 +95,8 @@ class Channel:
     dial: Dial | None = None
     failures: int = 0
     retry_at: float = 0.0
+    duplicates: int = 0
+    """How often the peer has refused a dial because of its own since it was last linked."""
     is_down_due: bool = False
     """``peer_down`` is about to be told; once is enough for all frames refused meanwhile."""
 

@@ -28,6 +28,8 @@ CHANNELS_MAX: Final = 4096
 """Peers remembered for their back-off; above it those without a link are forgotten, oldest first."""
 DUPLICATE_PATIENCE: Final = 6
 """How often a peer may refuse our dial because of its own before that counts as unreachable."""
+OUT_OF_REACH_FAILURES: Final = 3
+"""A peer that is reached after so many failures in a row says that the network may be whole again."""
 WITNESS_MEMORY_S: Final = 300.0
 """Peers that say within so long of each other that this node's identity has a newer process agree on it."""
 ON_PURPOSE: Final = frozenset({"idle", "links_max"})
@@ -154,6 +156,9 @@ class LinkPolicy(Generic[L]):
         """A link is past its handshake; ``dial`` is the dial of ours that made it, if one did."""
         peer_id = link.peer.id
         channel = self.channel(link.peer)
+        if channel.failures >= OUT_OF_REACH_FAILURES:
+            self._end_pauses()
+        channel.duplicates = 0
         old = self.links.get(peer_id)
         if old is not None and self._keeps_old(old, link.boot_epoch, new_dialled=link.dialled):
             link.retire("duplicate_link")
@@ -195,12 +200,14 @@ class LinkPolicy(Generic[L]):
         channel.dial = None
         if channel.peer.id in self.links:
             return False
-        channel.failures += 1
-        channel.retry_at = now + backoff_s(self._settings, channel.failures, self._draw)
-        if reason == "duplicate_link" and channel.failures < DUPLICATE_PATIENCE:
+        if reason == "duplicate_link" and channel.duplicates < DUPLICATE_PATIENCE:
+            channel.duplicates += 1
+            channel.retry_at = now + backoff_s(self._settings, channel.duplicates, self._draw)
             if channel.outbox:
                 self._dial(channel)  # in case that the peer's own dial does not arrive
             return False
+        channel.failures += 1
+        channel.retry_at = now + backoff_s(self._settings, channel.failures, self._draw)
         self.give_up(channel, reason)
         return True
 
@@ -258,6 +265,12 @@ class LinkPolicy(Generic[L]):
             self.give_up(channel, reason)
         else:
             self._dial(channel)
+
+    def _end_pauses(self) -> None:
+        """One that was out of reach answers: what kept the others away may be over too, so each may be tried once."""
+        now = self._host.now()
+        for channel in self.channels.values():
+            channel.retry_at = min(channel.retry_at, now)
 
     def _tell_down_soon(self, channel: Channel, reason: str) -> None:
         """Not at once: this may run within a call of the node's own."""
