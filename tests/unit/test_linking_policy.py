@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given, strategies as st
 
 from peerd.api import Priority
@@ -129,7 +130,7 @@ def test_frames_wait_for_one_dial_and_go_with_it_when_it_fails() -> None:
 
 def test_the_pause_between_dials_doubles_until_sending_fails_at_once() -> None:
     policy, host = made()
-    pauses = []
+    pauses: list[float] = []
     while len(pauses) < 20 and "backoff" not in host.dropped:
         policy.send(peer(10), FRAME, Priority.NORMAL)
         if "backoff" in host.dropped:
@@ -138,7 +139,7 @@ def test_the_pause_between_dials_doubles_until_sending_fails_at_once() -> None:
         host.time += host.dials[-1].delay_s
         fail(policy, host)
         host.settle()
-    assert pauses == [0.0, 0.1, 0.2, 0.4, 0.8], "the next one is longer than a frame waits"
+    assert pauses == pytest.approx([0.0, 0.1, 0.2, 0.4, 0.8]), "the next one is longer than a frame waits"
     policy.send(peer(10), FRAME, Priority.NORMAL)
     host.settle()
     assert host.downs[-1] == (SMALLER, "backoff") and len(host.downs) == 6, "told once for both frames"
