@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from peerd.errors import Bug, PeerMisbehaved
@@ -146,9 +146,13 @@ class World(Generic[N]):
             self._start_later(place, delay_s)
         return place
 
-    def start(self, count: int, *, spacing_s: float = 0.1) -> list[SimNode[N]]:
-        """Add ``count`` nodes that start one after another, ``spacing_s`` apart; does not run."""
-        return [self.add_node(delay_s=spacing_s * number) for number in range(count)]
+    def start(self, count: int, *, spacing_s: float = 0.1, ids: Sequence[NodeId] = ()) -> list[SimNode[N]]:
+        """Add ``count`` nodes that start one after another, ``spacing_s`` apart; does not run.
+
+        The first ones have the ``ids`` that are given.
+        """
+        named = [*ids[:count], *([None] * (count - len(ids)))]
+        return [self.add_node(node_id, delay_s=spacing_s * number) for number, node_id in enumerate(named)]
 
     def _start_later(self, place: SimNode[N], delay_s: float) -> None:
         self.starting += 1
