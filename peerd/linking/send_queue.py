@@ -25,6 +25,9 @@ class SendQueue:
     def __len__(self) -> int:
         return sum(len(queue) for queue in self._queues)
 
+    def __bool__(self) -> bool:
+        return self.size_bytes > 0  # no frame is without its header
+
     def push(self, frame: Frame, priority: Priority) -> int:
         """Queue a frame; returns how many frames were dropped for it (it may be the one)."""
         dropped = 0

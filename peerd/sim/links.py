@@ -202,6 +202,7 @@ class Link:
                 self._version = -1  # so that what comes meanwhile waits as well
                 engine.schedule(departure, mark_of(port.index, DRAIN_MARK), self._drain)
                 return
+        outbox.clear()  # gives its memory back: there are very many links
 
     def _drain(self, _: None) -> None:
         if self.state is LinkState.OPEN and self.source.is_alive:

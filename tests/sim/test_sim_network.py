@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peerd.api import Priority
+from peerd.ids import NodeId
 from peerd.limits import LINK_UNUSED_S
 from peerd.linking.settings import LinkSettings
 from peerd.messages import Message, PeerRef, message
@@ -558,3 +559,17 @@ def test_conditions_may_change_during_a_run() -> None:
     begun = world.now
     world.run_for(1.0)
     assert world.nodes[1].node.messages[-1][0] > begun + LATENCY_S * 1.01
+
+
+def test_of_two_processes_with_one_identity_the_newer_one_lives() -> None:
+    world = trivial_world(1)
+    twins = [world.add_node(NodeId(7)) for _ in range(2)]
+    world.run_for(0.0)
+    world.restart(twins[1])
+    world.run_for(0.0)
+    for twin in twins:
+        twin.node.send(world.nodes[0].peer, Words("it is me"))
+        world.run_for(1.0)
+    assert twins[0].state is State.STOPPED and twins[1].is_live
+    (link,) = world.nodes[0].driver.links.values()
+    assert link.target_port is twins[1].port

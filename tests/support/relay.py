@@ -141,4 +141,6 @@ class LongPath(Relay):
             data = await reader.read(CHUNK_BYTES)
             due = max(loop.time(), connected_at) + self._latency_s
             loop.call_at(due, arrive, data, getattr(passage, source) + 1)
-        await asyncio.sleep(2 * self._latency_s)  # until that has arrived
+        arrived = loop.create_future()
+        loop.call_later(2 * self._latency_s, arrived.set_result, None)
+        await arrived
