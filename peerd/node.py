@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, cast
 
-from peerd import limits
 from peerd.api import (
     AcceptSwap,
     Envelope,
@@ -29,6 +28,7 @@ from peerd.ids import NodeId, format_id
 from peerd.limits import FRAME_HEADER_BYTES
 from peerd.messages import Message, PeerRef, decode_body, message_type
 from peerd.node_host import PluginHost
+from peerd.node_requests import Requests
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.overlay import Overlay
 from peerd.services.groups.config import GroupsConfig
@@ -46,13 +46,10 @@ from peerd.telemetry.schema import (
     PeerMisbehaviour,
     TrafficSnapshot,
 )
-from peerd.wire.codec import Decoded, decode, encode, encode_reply, encode_request
+from peerd.wire.codec import decode, encode, encode_reply, encode_request
 from peerd.wire.frames import Frame
 
 SENT, SENT_BYTES, RECEIVED, RECEIVED_BYTES = range(4)
-_CORRELATIONS: Final = 1 << 32
-TIMER_LATE_S: Final = 0.2
-"""A time-out that fires so much too late says that this node was not running, not that the peer is silent."""
 
 
 class Traffic(dict[int, list[int]]):
@@ -61,21 +58,6 @@ class Traffic(dict[int, list[int]]):
     def __missing__(self, type_id: int) -> list[int]:
         counts = self[type_id] = [0, 0, 0, 0]
         return counts
-
-
-@dataclass(slots=True)
-class PendingRequest:
-    """A request whose reply has not come yet."""
-
-    peer: PeerRef
-    plugin: str
-    on_reply: Callable[[Message, PeerRef], None]
-    on_timeout: Callable[[], None]
-    timer: TimerHandle
-    cause: int | None
-    due_at: float
-    timeout_s: float
-    was_extended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +94,7 @@ class Node:
         self.cause: int | None = None
         self._handlers: dict[type[Message], tuple[str, Callable[[Any, PeerRef], Message | None]]] = {}
         self._owners: dict[type[Message], str] = {}
-        self._pending: dict[int, PendingRequest] = {}
-        self._correlation = 0
+        self.requests = Requests(driver, self._guard)
         self._event_id = 0
         self._started_at = driver.now()
         self._ready_once = False
@@ -148,9 +129,7 @@ class Node:
         self._drain_over()
         for host in self.hosts.values():
             host.cancel_timers()
-        for pending in self._pending.values():
-            pending.timer.cancel()
-        self._pending.clear()
+        self.requests.clear()
         self.snapshot_traffic()
         self.emit(NodeStopped(reason=reason, uptime_s=self.driver.now() - self._started_at))
 
@@ -218,8 +197,7 @@ class Node:
         self.hosts[name].cancel_timers()
         self.swaps.disable_plugin(name)
         self.records.forget(name)
-        for correlation in [key for key, pending in self._pending.items() if pending.plugin == name]:
-            self._pending.pop(correlation).timer.cancel()
+        self.requests.forget(name)
         self._handlers = {kind: entry for kind, entry in self._handlers.items() if entry[0] != name}
         self._owners = {kind: owner for kind, owner in self._owners.items() if owner != name}
 
@@ -243,8 +221,7 @@ class Node:
         for plugin in self.plugins.values():
             plugin.validate()
         self.swaps.validate()
-        if len(self._pending) > limits.REQUESTS_OUTSTANDING_MAX:
-            raise Bug(f"{len(self._pending)} requests outstanding")
+        self.requests.validate()
 
     # From the driver
 
@@ -264,7 +241,7 @@ class Node:
         if decoded is None:
             self.unknown_messages += 1
         elif decoded.is_reply:
-            self._reply_received(peer, decoded)
+            self.requests.replied(peer, decoded.correlation or 0, decoded.message)
         else:
             self._dispatch(decoded.message, peer, decoded.correlation)
 
@@ -272,8 +249,7 @@ class Node:
         """No link to this peer, and no way to get one: its outstanding requests end now."""
         if self.is_stopped:
             return
-        for correlation in [key for key, pending in self._pending.items() if pending.peer.id == peer.id]:
-            self._expire_request(correlation)
+        self.requests.peer_down(peer.id)
         self._guard(self.overlay.name, self.overlay.peer_down, peer, reason)
 
     def stream_accepted(self, peer: PeerRef) -> StreamHandler:
@@ -304,18 +280,11 @@ class Node:
         priority: Priority,
     ) -> None:
         """Send and remember whom to tell about the reply."""
-        if peer.id == self.peer.id or len(self._pending) >= limits.REQUESTS_OUTSTANDING_MAX:
-            if peer.id == self.peer.id:
-                raise Bug(f"{plugin} sends a request to its own node")
-            self.driver.call_soon(lambda: self._guard(plugin, on_timeout))
-            return
-        self._correlation = correlation = (self._correlation + 1) % _CORRELATIONS
-        timer = self.driver.call_later(timeout_s, lambda: self._request_due(correlation))
-        due_at = self.driver.now() + timeout_s
-        self._pending[correlation] = PendingRequest(
-            peer, plugin, on_reply, on_timeout, timer, self.cause, due_at, timeout_s
-        )
-        self._send_counted(peer, encode_request(message, correlation), priority)
+        if peer.id == self.peer.id:
+            raise Bug(f"{plugin} sends a request to its own node")
+        correlation = self.requests.begin(plugin, peer, timeout_s, on_reply, on_timeout, self.cause)
+        if correlation is not None:
+            self._send_counted(peer, encode_request(message, correlation), priority)
 
     def deliver(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None:
         """A routed or broadcast message arrived here; its plugin gets it after the current handler."""
@@ -496,29 +465,6 @@ class Node:
             return None
         finally:
             self.cause = None
-
-    def _reply_received(self, peer: PeerRef, decoded: Decoded) -> None:
-        pending = self._pending.get(decoded.correlation or 0)
-        if pending is None or pending.peer.id != peer.id:
-            return  # late, after its time-out: the caller has been told
-        del self._pending[decoded.correlation or 0]
-        pending.timer.cancel()
-        self._guard(pending.plugin, pending.on_reply, decoded.message, peer, cause=pending.cause)
-
-    def _request_due(self, correlation: int) -> None:
-        """The time for a reply is over. A starved node waits once more: the reply may lie unread in its buffers."""
-        pending = self._pending[correlation]
-        if not pending.was_extended and self.driver.now() - pending.due_at > TIMER_LATE_S:
-            pending.was_extended = True
-            pending.timer = self.driver.call_later(pending.timeout_s, lambda: self._request_due(correlation))
-            return
-        self._expire_request(correlation)
-
-    def _expire_request(self, correlation: int) -> None:
-        pending = self._pending.pop(correlation, None)
-        if pending is not None and not self.is_stopped:
-            pending.timer.cancel()
-            self._guard(pending.plugin, pending.on_timeout, cause=pending.cause)
 
     def _send_counted(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
         counts = self.traffic[frame.type_id]

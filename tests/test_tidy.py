@@ -52,6 +52,7 @@ LAYERS = {
     "peerd.services": "services",
     "peerd.node": "node",
     "peerd.node_host": "node",
+    "peerd.node_requests": "node",
     "peerd.config": "config",
     "peerd.config_sources": "config",
     "peerd.telemetry": "telemetry",
@@ -106,6 +107,7 @@ SANS_IO = (
     *("peerd/ids.py", "peerd/errors.py", "peerd/limits.py", "peerd/quantities.py"),
     *("peerd/messages.py", "peerd/wire_types.py"),
     *("peerd/api.py", "peerd/api_services.py", "peerd/driver.py", "peerd/node.py", "peerd/node_host.py"),
+    "peerd/node_requests.py",
     *("peerd/wire/", "peerd/overlay/", "peerd/swap/", "peerd/services/", "protocols/"),
 )
 PLUGIN_FRONTS = ("/api.py", "/cli.py")
