@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
+from peerd.api_network import POSITION_MAX_MS as POSITION_MAX_MS, Coordinate as Coordinate
 from peerd.api_services import (
     NO_VERSION as NO_VERSION,
     GroupOutcome as GroupOutcome,
@@ -131,13 +132,18 @@ class LookupResult:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A routed message on its way, as `Plugin.forward` sees it at each hop."""
+    """A routed message on its way, as `Plugin.forward` sees it at each hop.
+
+    ``source`` started it, as far as the hops before say; ``previous_hop`` is the node that handed it to this one, which
+    its link proves. Where the message starts, both are this node. ``hops``: how many links it has crossed.
+    """
 
     key: NodeId
     source: PeerRef
     message: Message
     next_hop: PeerRef
     hops: int
+    previous_hop: PeerRef
 
 
 class Verdict(Enum):
@@ -292,6 +298,31 @@ class Host(Protocol):
 
     def estimated_ring_size(self) -> float:
         """How many nodes there are, estimated from the density of the leaf set; exact when it covers the ring."""
+
+    def next_hop(self, key: NodeId) -> PeerRef | None:
+        """Whom a message to ``key`` would be given to if it were routed now; ``None``: this node would deliver it.
+
+        A moment later the answer may be another one. Raises `Unavailable` while routing would hold the message: the
+        node is not in the ring, or whether its root lives is being found out.
+        """
+
+    # Distance
+
+    def rtt(self, peer: PeerRef) -> float | None:
+        """Round trip to a peer as the overlay measured it, seconds, smoothed; ``None`` when it never did.
+
+        The overlay measures members of the leaf set, entries of the routing table, and whoever it routes through.
+        """
+
+    def estimated_rtt(self, peer: PeerRef) -> float | None:
+        """The measured round trip, else what the coordinates predict, seconds; ``None`` when neither is known.
+
+        For a peer that the overlay does not know, let it send its `coordinate`: ``host.coordinate.rtt_s(theirs)``.
+        """
+
+    @property
+    def coordinate(self) -> Coordinate:
+        """This node's own place in the latency space; it moves a little with every measurement."""
 
     # Services
 

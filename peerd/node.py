@@ -305,7 +305,14 @@ class Node:
         self.driver.call_soon(run)
 
     def forward(
-        self, key: NodeId, type_id: int, body: bytes, source: PeerRef, next_hop: PeerRef, hops: int
+        self,
+        key: NodeId,
+        type_id: int,
+        body: bytes,
+        source: PeerRef,
+        next_hop: PeerRef,
+        hops: int,
+        previous_hop: PeerRef,
     ) -> PeerRef | None:
         """Ask the owning plugin about a message passing through. Plugins that do not care cost nothing."""
         kind = message_type(type_id)
@@ -317,7 +324,7 @@ class Node:
         except ProtocolError as error:
             self._refuse_routed(source, error)
             return None
-        envelope = Envelope(key, source, message, next_hop, hops)
+        envelope = Envelope(key, source, message, next_hop, hops, previous_hop)
         verdict = self._guard(owner, self.plugins[owner].forward, envelope)
         if isinstance(verdict, PeerRef):
             return verdict

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from peerd import limits
 from peerd.api import (
+    Coordinate,
     Groups,
     LeafSet,
     LookupResult,
@@ -116,6 +117,19 @@ class PluginHost:
     def estimated_ring_size(self) -> float:
         return self._node.overlay.estimated_ring_size()
 
+    def next_hop(self, key: NodeId) -> PeerRef | None:
+        return self._node.overlay.next_hop(key)
+
+    def rtt(self, peer: PeerRef) -> float | None:
+        return self._node.overlay.rtt(peer)
+
+    def estimated_rtt(self, peer: PeerRef) -> float | None:
+        return self._node.overlay.estimated_rtt(peer)
+
+    @property
+    def coordinate(self) -> Coordinate:
+        return self._node.overlay.coordinate
+
     @property
     def groups(self) -> Groups:
         return BoundGroups(lambda: self._node.groups, self._plugin)
@@ -201,9 +215,16 @@ class PluginHost:
         return self._driver.is_linked(peer)
 
     def forward_upcall(
-        self, key: NodeId, type_id: int, body: bytes, source: PeerRef, next_hop: PeerRef, hops: int
+        self,
+        key: NodeId,
+        type_id: int,
+        body: bytes,
+        source: PeerRef,
+        next_hop: PeerRef,
+        hops: int,
+        previous_hop: PeerRef,
     ) -> PeerRef | None:
-        return self._node.forward(key, type_id, body, source, next_hop, hops)
+        return self._node.forward(key, type_id, body, source, next_hop, hops, previous_hop)
 
     def deliver_upcall(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None:
         self._node.deliver(key, type_id, body, source)

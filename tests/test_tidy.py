@@ -45,6 +45,7 @@ LAYERS = {
     "peerd.wire_types": "messages",
     "peerd.wire": "wire",
     "peerd.api": "api",
+    "peerd.api_network": "api",
     "peerd.api_services": "api",
     "peerd.driver": "driver",
     "peerd.overlay": "overlay",
@@ -107,7 +108,7 @@ SANS_IO = (
     *("peerd/ids.py", "peerd/errors.py", "peerd/limits.py", "peerd/quantities.py"),
     *("peerd/messages.py", "peerd/wire_types.py"),
     *("peerd/api.py", "peerd/api_services.py", "peerd/driver.py", "peerd/node.py", "peerd/node_host.py"),
-    "peerd/node_requests.py",
+    *("peerd/api_network.py", "peerd/node_requests.py"),
     *("peerd/wire/", "peerd/overlay/", "peerd/swap/", "peerd/services/", "protocols/"),
 )
 PLUGIN_FRONTS = ("/api.py", "/cli.py")

@@ -82,6 +82,10 @@ class FakeHost:
         """The neighbours that the test has given it."""
         return LeafSet(self.neighbours, (), self.is_complete, covers_ring=True)
 
+    def estimated_rtt(self, peer: PeerRef) -> float | None:
+        """Nobody has been measured."""
+        return None
+
     def set_timer(self, name: str, delay_s: float, payload: Hashable = None) -> None:
         """Note when it is due."""
         if (name, payload) in self.timers:

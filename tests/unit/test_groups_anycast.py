@@ -73,7 +73,7 @@ def test_it_is_taken_from_its_way_to_the_root() -> None:
     assert rig.passing(replace(QUESTION, group=NodeId(1)), C) is Verdict.PASS
     rig.get(Attached(KEY, (), None), PARENT)
     assert rig.passing(replace(QUESTION, hops=3), C) is Verdict.PASS  # it comes from a part that is cut off, as this is
-    assert rig.service.forward(Envelope(KEY, OWN, QUESTION, ROOT, 0)) is Verdict.PASS
+    assert rig.service.forward(Envelope(KEY, OWN, QUESTION, ROOT, 0, OWN)) is Verdict.PASS
 
 
 def test_a_silent_node_counts_as_asked() -> None:

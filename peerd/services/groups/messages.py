@@ -118,7 +118,7 @@ class Detach(Message):
 
 @message(0x0054, bytes_max=4096)
 class Refresh(Message):
-    """Child to parent: keep me in these groups; answered by `Refreshed`. ``rtt_s`` is what the last answer took."""
+    """Child to parent: keep me in these groups; answered by `Refreshed`. ``rtt_s`` is how far away it is."""
 
     groups: GroupIds
     rtt_s: float | None
