@@ -19,7 +19,11 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-from peerd.api_network import POSITION_MAX_MS as POSITION_MAX_MS, Coordinate as Coordinate
+from peerd.api_network import (
+    POSITION_MAX_MS as POSITION_MAX_MS,
+    Coordinate as Coordinate,
+    SendRefusal as SendRefusal,
+)
 from peerd.api_services import (
     NO_VERSION as NO_VERSION,
     GroupOutcome as GroupOutcome,
@@ -258,7 +262,12 @@ class Host(Protocol):
     # Messages
 
     def send(self, peer: PeerRef, message: Message, priority: Priority = Priority.NORMAL) -> None:
-        """One hop, at most once. A message to this node itself is delivered later, like any other."""
+        """One hop, at most once, in order with others of its priority. To this node itself it is delivered later.
+
+        Returns nothing: a message that will not be sent, or that the peer does not know, is told to
+        `Plugin.send_refused`. One that was lost with its link on the way is told to nobody. Raises `Bug` for a message
+        over its own size cap.
+        """
 
     def request(
         self,
@@ -269,9 +278,27 @@ class Host(Protocol):
         on_timeout: Callable[[], None],
         priority: Priority = Priority.NORMAL,
     ) -> None:
-        """Send, and expect what the peer's handler returns. Exactly one callback is called, once.
+        """Send, and expect what the peer's handler returns. Exactly one callback is called, once, later.
 
-        ``on_timeout`` also means: the peer is down, or said it does not know the message.
+        ``on_timeout`` also means, before the time is over: the message could not be sent, the peer is down, it said
+        that it does not know the message, or `limits.REQUESTS_OUTSTANDING_MAX` are outstanding. When the plugin is
+        taken out of service, or the node stops, neither is called. Raises `Bug` for a request to this node itself, or
+        a message over its own size cap.
+        """
+
+    def queued_bytes(self, peer: PeerRef) -> int:
+        """What waits in this node for this peer, bytes, headers included; 0 for this node itself.
+
+        What the kernel or the network has taken does not count. Above `limits.SEND_HIGH_WATER_BYTES` (or half of the
+        queue, if that is less) the peer is slow, and `Plugin.writable` tells when it has caught up.
+        """
+
+    def peer_version(self, peer: PeerRef) -> int | None:
+        """The highest version of this plugin that both nodes speak, as their handshake said.
+
+        ``None``: there is no link to the peer now, it does not run the plugin, or the two have no version in common.
+        A peer whose handshake says nothing about plugins (an older peerd) counts as speaking version 1 of each. Of this
+        node itself: `Plugin.version`.
         """
 
     def route(self, key: NodeId, message: Message) -> None:
@@ -415,6 +442,9 @@ class Plugin:
     name: ClassVar[str]
     """Lower-case; names the config table, the metrics and the logs."""
     version: ClassVar[int] = 1
+    """The highest version of the protocol that this plugin speaks, from 1 on; see `Host.peer_version`."""
+    version_min: ClassVar[int] = 1
+    """The lowest version that it still speaks."""
     messages: ClassVar[tuple[type[Message], ...]] = ()
     metrics: ClassVar[tuple[Metric, ...]] = ()
     Config: ClassVar[type[PluginConfig]] = PluginConfig
@@ -437,6 +467,8 @@ class Plugin:
         undeclared = [kind.__name__ for kind in by_message if kind not in cls.messages]
         if undeclared:
             raise Bug(f"{cls.__name__} handles {', '.join(undeclared)} but does not list them in `messages`")
+        if not 1 <= cls.version_min <= cls.version < 1 << 16:
+            raise Bug(f"{cls.__name__} speaks versions {cls.version_min} to {cls.version}")
         cls.message_handlers, cls.timer_handlers = by_message, by_timer
 
     def __init__(self, config: PluginConfig | None = None) -> None:
@@ -479,6 +511,22 @@ class Plugin:
     def record_changed(self, key: NodeId, role: RecordRole) -> None:
         """A record of this plugin came to this node, changed, or this node's role for it did; ``host.records.local``
         has it. With `RecordRole.NONE` and no local record it is gone: deleted, lapsed or handed over.
+        """
+
+    def writable(self, peer: PeerRef) -> None:
+        """What is queued for a peer fell to the low-water mark, a quarter of the high one that it had been above.
+
+        Called once each time, after the current handler; also when the queue was emptied because the peer is gone. Any
+        plugin that overrides it is told, whoever filled the queue.
+        """
+
+    def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
+        """``count`` one-way messages of one type, sent to this peer since the last call, will not be handled there.
+
+        Called after the current handler, once for each peer, type and reason; beyond `limits.REFUSALS_TOLD_MAX` of
+        these at a time the rest is only counted. A request that is refused ends with its ``on_timeout`` instead. Of
+        `SendRefusal.UNKNOWN_MESSAGE` a peer tells at most once a minute and type. Messages that are routed or
+        broadcast are the overlay's to send again, and are not told.
         """
 
     def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:

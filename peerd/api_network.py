@@ -1,4 +1,4 @@
-"""What the overlay tells plugins about the network: places in the latency space.
+"""What plugins are told about the network: places in the latency space, and why a message was not sent.
 
 Plugins import it from `peerd.api`.
 """
@@ -6,6 +6,7 @@ Plugins import it from `peerd.api`.
 from __future__ import annotations
 
 import math
+from enum import Enum
 from typing import Annotated, Final
 
 import annotated_types
@@ -36,3 +37,14 @@ class Coordinate:
         """Predicted round trip between two places, seconds."""
         plane = math.sqrt((self.x - other.x) ** 2 + (self.y - other.y) ** 2 + (self.z - other.z) ** 2)
         return (plane + self.height + other.height) / 1000.0
+
+
+class SendRefusal(Enum):
+    """Why a message will not arrive (`Plugin.send_refused`)."""
+
+    QUEUE_FULL = "queue_full"
+    """Too much waits for this peer; a message gives way to more urgent ones."""
+    PEER_DOWN = "peer_down"
+    """There is no link to the peer, and none could be had; or the link was closed on purpose."""
+    UNKNOWN_MESSAGE = "unknown_message"
+    """It arrived, and the peer says that no plugin there knows the message."""

@@ -84,7 +84,12 @@ class Driver(Protocol):
         """A generator forked for (seed, node, purpose)."""
 
     def send(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
-        """Queue a control frame; dials first where there is no link. What cannot be sent ends in `peer_down`."""
+        """Queue a control frame; dials first where there is no link. Raises nothing.
+
+        What will not be sent is told frame by frame to the node's ``frame_refused``, which only notes it and may
+        therefore be called before this returns: the queue is full, or there is no link and none to be had, and then
+        ``peer_down`` follows. A frame that was lost with a link on its way is told to nobody.
+        """
 
     def dial(self, host: str, port: int, done: Callable[[PeerRef | None], None]) -> None:
         """Connect to an address whose node is not known yet; ``done(None)`` when nobody of this cluster answers."""
@@ -97,6 +102,17 @@ class Driver(Protocol):
 
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         """A peer broke the protocol: count it, score it, close its link."""
+
+    def queued_bytes(self, peer: PeerRef) -> int:
+        """What waits in this process for the peer. After it was above the high-water mark (`peerd.limits`) and has
+        fallen to the low one, or was dropped, the node's ``writable`` is called, once.
+        """
+
+    def introduce(self, plugins: Mapping[str, tuple[int, int]]) -> None:
+        """What this node says in its handshakes: the lowest and highest version of each plugin. Before any link."""
+
+    def introduced(self, peer: PeerRef) -> Mapping[str, tuple[int, int]] | None:
+        """The same of a peer, as it said in the handshake of the link; empty when it did not; ``None``: no link."""
 
     def open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
         """Open a bulk connection; `StreamHandler.opened` or `StreamHandler.closed` tells the outcome."""

@@ -40,12 +40,21 @@ ACCEPTS_BURST: Final = 100
 TRANSIENT_LINKS_MAX: Final = 64
 LINKS_MAX: Final = 512
 SEND_QUEUE_BYTES_MAX: Final = 4 * MIB
+SEND_HIGH_WATER_BYTES: Final = 1 * MIB
+"""With more than this queued for it, or half of what may be, a peer is slow."""
+SEND_LOW_WATER_SHARE: Final = 4
+"""A slow peer is writable again at the high-water mark divided by this."""
 WRITE_HIGH_WATER_BYTES: Final = 256 * KIB
 WRITE_DEADLINE_S: Final = 10.0
 PEER_MESSAGES_PER_SECOND: Final = 2000.0
 PEER_MESSAGES_BURST: Final = 8000
 
+HELLO_PLUGINS_MAX: Final = 32
+"""Plugins of a node whose versions go into its handshakes."""
+
 # One node's bookkeeping (peerd.node)
+REFUSALS_TOLD_MAX: Final = 1024
+"""(Peer, message type, reason) that plugins are told of after one handler; the rest is only counted."""
 REQUESTS_OUTSTANDING_MAX: Final = 4096
 TIMERS_PER_PLUGIN_MAX: Final = 16384
 ROUTED_BODY_BYTES_MAX: Final = 48 * KIB

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
+from peerd import limits
 from peerd.api import (
     AcceptSwap,
     Envelope,
@@ -19,6 +20,7 @@ from peerd.api import (
     Priority,
     RecordRole,
     RefuseSwap,
+    SendRefusal,
     SwapRequest,
     Verdict,
 )
@@ -29,6 +31,7 @@ from peerd.limits import FRAME_HEADER_BYTES
 from peerd.messages import Message, PeerRef, decode_body, message_type
 from peerd.node_host import PluginHost
 from peerd.node_requests import Requests
+from peerd.node_sends import RefusedSends, UnknownTold
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.overlay import Overlay
 from peerd.services.groups.config import GroupsConfig
@@ -47,7 +50,8 @@ from peerd.telemetry.schema import (
     TrafficSnapshot,
 )
 from peerd.wire.codec import decode, encode, encode_reply, encode_request
-from peerd.wire.frames import Frame
+from peerd.wire.frames import CORRELATION, FLAG_REPLY, FLAG_REQUEST, Frame
+from peerd.wire.unknown import UnknownMessage
 
 SENT, SENT_BYTES, RECEIVED, RECEIVED_BYTES = range(4)
 
@@ -95,6 +99,8 @@ class Node:
         self._handlers: dict[type[Message], tuple[str, Callable[[Any, PeerRef], Message | None]]] = {}
         self._owners: dict[type[Message], str] = {}
         self.requests = Requests(driver, self._guard)
+        self._refused = RefusedSends(driver, self.requests, self._hears_refusals, self._tell_refused)
+        self._unknown_told = UnknownTold()
         self._event_id = 0
         self._started_at = driver.now()
         self._ready_once = False
@@ -106,6 +112,10 @@ class Node:
             if plugin.name in self.plugins:
                 raise Bug(f"two plugins are called {plugin.name}")
             self._adopt(plugin)
+        self._handlers[UnknownMessage] = (self.overlay.name, self._unknown_told_by)
+        if len(self.plugins) > limits.HELLO_PLUGINS_MAX:
+            raise Bug(f"{len(self.plugins)} plugins, limit {limits.HELLO_PLUGINS_MAX}")
+        driver.introduce({name: (each.version_min, each.version) for name, each in self.plugins.items()})
 
     # Life
 
@@ -239,7 +249,7 @@ class Node:
         counts[RECEIVED_BYTES] += FRAME_HEADER_BYTES + len(frame.body)
         self.overlay.peer_heard(peer)
         if decoded is None:
-            self.unknown_messages += 1
+            self._unknown_received(peer, frame)
         elif decoded.is_reply:
             self.requests.replied(peer, decoded.correlation or 0, decoded.message)
         else:
@@ -251,6 +261,17 @@ class Node:
             return
         self.requests.peer_down(peer.id)
         self._guard(self.overlay.name, self.overlay.peer_down, peer, reason)
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """The driver will not send this. Only notes it, so it may be called within a call of the node's own."""
+        if not self.is_stopped:
+            self._refused.frame_refused(peer, frame, reason)
+
+    def writable(self, peer: PeerRef) -> None:
+        """The queue of a slow peer has shrunk; told from the loop, never within a call of the node's own."""
+        for name, plugin in list(self.plugins.items()):
+            if type(plugin).writable is not Plugin.writable and not self.is_stopped:
+                self._guard(name, plugin.writable, peer)
 
     def stream_accepted(self, peer: PeerRef) -> StreamHandler:
         """A peer opened a bulk connection; the swap layer reads it."""
@@ -444,7 +465,7 @@ class Node:
     def _dispatch(self, message: Message, source: PeerRef, correlation: int | None) -> None:
         entry = self._handlers.get(type(message))
         if entry is None or self.is_stopped:
-            self.unknown_messages += 1
+            self._tell_unknown(source, message.TYPE_ID, correlation)
             return
         plugin, handler = entry
         self.cause = None
@@ -459,6 +480,39 @@ class Node:
             self.cause = None
         if correlation is not None and isinstance(answer, Message):
             self._send_counted(source, encode_reply(answer, correlation), Priority.URGENT)
+
+    # Messages that somebody does not know
+
+    def _unknown_received(self, peer: PeerRef, frame: Frame) -> None:
+        """A type that no module here declares. A reply is not answered, whatever it is."""
+        is_request = frame.flags == FLAG_REQUEST and len(frame.body) >= CORRELATION.size
+        if frame.flags == FLAG_REPLY:
+            self.unknown_messages += 1
+        else:
+            self._tell_unknown(peer, frame.type_id, CORRELATION.unpack_from(frame.body)[0] if is_request else None)
+
+    def _tell_unknown(self, peer: PeerRef, type_id: int, correlation: int | None) -> None:
+        """Nobody here handles this: a request is answered so, a one-way message now and then."""
+        self.unknown_messages += 1
+        if self.is_stopped or peer.id == self.peer.id:
+            return
+        if correlation is not None:
+            self._send_counted(peer, encode_reply(UnknownMessage(type_id), correlation), Priority.URGENT)
+        elif self._unknown_told.is_due(peer.id, type_id, self.driver.now()):
+            self._send_counted(peer, encode(UnknownMessage(type_id)), Priority.BACKGROUND)
+
+    def _unknown_told_by(self, message: UnknownMessage, peer: PeerRef) -> None:
+        """A peer does not know what this node sent it."""
+        self._refused.note(peer, message.type_id, SendRefusal.UNKNOWN_MESSAGE)
+
+    def _hears_refusals(self, kind: type[Message]) -> bool:
+        owner = self._owners.get(kind)
+        return owner is not None and type(self.plugins[owner]).send_refused is not Plugin.send_refused
+
+    def _tell_refused(self, peer: PeerRef, kind: type[Message], reason: SendRefusal, count: int) -> None:
+        owner = self._owners.get(kind)
+        if owner is not None:
+            self.run_as(owner, self.plugins[owner].send_refused, peer, kind, reason, count)
 
     def _guard(self, plugin: str, function: Callable[..., Any], *arguments: Any, cause: int | None = None) -> Any:
         """Run plugin code; what it raises is the driver's to deal with, never the peer's fault."""

@@ -90,6 +90,20 @@ class PluginHost:
     ) -> None:
         self._node.request(self._name, peer, message, timeout_s, on_reply, on_timeout, priority)
 
+    def queued_bytes(self, peer: PeerRef) -> int:
+        return 0 if peer.id == self.id else self._driver.queued_bytes(peer)
+
+    def peer_version(self, peer: PeerRef) -> int | None:
+        plugin = self._plugin
+        if peer.id == self.id:
+            return plugin.version
+        spoken = self._driver.introduced(peer)
+        if spoken is None:
+            return None
+        version_min, version_max = spoken.get(self._name, (0, 0)) if spoken else (1, 1)
+        version = min(version_max, plugin.version)
+        return version if version >= max(version_min, plugin.version_min) else None
+
     def route(self, key: NodeId, message: Message) -> None:
         self._node.overlay.route(key, message)
 

@@ -11,6 +11,7 @@ from peerd.driver import Driver, TimerHandle
 from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.wire.unknown import UnknownMessage
 
 _CORRELATIONS: Final = 1 << 32
 TIMER_LATE_S: Final = 0.2
@@ -71,6 +72,9 @@ class Requests:
         pending = self._pending.get(correlation)
         if pending is None or pending.peer.id != peer.id:
             return  # late, after its time-out: the caller has been told
+        if isinstance(reply, UnknownMessage):
+            self._expire(correlation)
+            return
         del self._pending[correlation]
         pending.timer.cancel()
         self._guard(pending.plugin, pending.on_reply, reply, peer, cause=pending.cause)

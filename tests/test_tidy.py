@@ -54,6 +54,7 @@ LAYERS = {
     "peerd.node": "node",
     "peerd.node_host": "node",
     "peerd.node_requests": "node",
+    "peerd.node_sends": "node",
     "peerd.config": "config",
     "peerd.config_sources": "config",
     "peerd.telemetry": "telemetry",
@@ -108,7 +109,7 @@ SANS_IO = (
     *("peerd/ids.py", "peerd/errors.py", "peerd/limits.py", "peerd/quantities.py"),
     *("peerd/messages.py", "peerd/wire_types.py"),
     *("peerd/api.py", "peerd/api_services.py", "peerd/driver.py", "peerd/node.py", "peerd/node_host.py"),
-    *("peerd/api_network.py", "peerd/node_requests.py"),
+    *("peerd/api_network.py", "peerd/node_requests.py", "peerd/node_sends.py"),
     *("peerd/wire/", "peerd/overlay/", "peerd/swap/", "peerd/services/", "protocols/"),
 )
 PLUGIN_FRONTS = ("/api.py", "/cli.py")

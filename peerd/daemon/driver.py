@@ -7,6 +7,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -23,6 +24,7 @@ from peerd.limits import SWAP_SPILL_BYTES
 from peerd.messages import PeerRef
 from peerd.telemetry.sinks import EventSink
 from peerd.wire.frames import Frame
+from peerd.wire.handshake import PluginVersions
 
 DRIVER_METRICS: Final = (
     *LINK_METRICS,
@@ -113,6 +115,17 @@ class AsyncioDriver:
 
     def is_linked(self, peer: PeerRef) -> bool:
         return self.links.is_linked(peer)
+
+    def queued_bytes(self, peer: PeerRef) -> int:
+        return self.links.queued_bytes(peer)
+
+    def introduce(self, plugins: Mapping[str, tuple[int, int]]) -> None:
+        context = self.links.context
+        versions = tuple(PluginVersions(name, *plugins[name]) for name in sorted(plugins))
+        context.local = replace(context.local, plugins=versions)
+
+    def introduced(self, peer: PeerRef) -> Mapping[str, tuple[int, int]] | None:
+        return self.links.introduced(peer)
 
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         self.links.misbehaved(peer, error)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, Protocol
 
-from peerd.api import Priority
+from peerd.api import Priority, SendRefusal
 from peerd.daemon.channel import PeerChannel, keeps_old
 from peerd.daemon.connection import PendingConnection
 from peerd.daemon.dialling import Dialling
@@ -48,6 +48,10 @@ class LinkEvents(Protocol):
     def frame_received(self, peer: PeerRef, frame: Frame) -> None: ...
     def peer_down(self, peer: PeerRef, reason: str) -> None: ...
     def stream_accepted(self, peer: PeerRef) -> StreamHandler: ...
+    def writable(self, peer: PeerRef) -> None: ...
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """The exception: it only notes the refusal, and is called at once."""
 
 
 class Links:
@@ -98,7 +102,7 @@ class Links:
             self._sweep_timer.cancel()
         self.abort_all("stopping")
         for channel in self._channels.values():
-            self.telemetry.dropped(channel.outbox.clear(), "stopping")
+            self.telemetry.dropped(len(channel.outbox.clear()), "stopping")
         await self._wait_empty(ABORT_TIMEOUT_S)
 
     def abort_all(self, reason: str) -> None:
@@ -153,11 +157,11 @@ class Links:
         """See `peerd.driver.Driver.send`."""
         channel = self._channels.get(peer.id) or self._add_channel(peer)
         if channel.link is None and not self._may_wait(channel, peer):
-            self.telemetry.dropped(1, "backoff")
+            self._refuse(peer, (frame,), "backoff")
             return
         dropped = channel.outbox.push(frame, priority)
         if dropped:
-            self.telemetry.dropped(dropped, "queue_full")
+            self._refuse(peer, dropped, "queue_full", SendRefusal.QUEUE_FULL)
         if channel.link is not None:
             channel.link.wake()
 
@@ -175,12 +179,22 @@ class Links:
             channel.link.flush()
             channel.link.retire("disconnect")
             channel.link = None
-        self.telemetry.dropped(channel.outbox.clear(), "disconnect")
+        self._drop_queue(channel, "disconnect")
 
     def is_linked(self, peer: PeerRef) -> bool:
         """See `peerd.driver.Driver.is_linked`."""
         channel = self._channels.get(peer.id)
         return channel is not None and channel.link is not None and channel.link.is_up
+
+    def queued_bytes(self, peer: PeerRef) -> int:
+        """See `peerd.driver.Driver.queued_bytes`."""
+        channel = self._channels.get(peer.id)
+        return 0 if channel is None else channel.outbox.size_bytes
+
+    def introduced(self, peer: PeerRef) -> Mapping[str, tuple[int, int]] | None:
+        """See `peerd.driver.Driver.introduced`."""
+        link = self.link_to(peer.id)
+        return link.plugins if link is not None and link.is_up else None
 
     def misbehaviour(self, peer_id: NodeId) -> float:
         """The peer's score, 0 to `peerd.daemon.rate_limit.SCORE_LIMIT`, at which it is banned."""
@@ -391,11 +405,33 @@ class Links:
 
     def give_up(self, channel: PeerChannel, reason: str) -> None:
         """The peer cannot be reached: drop what is queued, tell the node a little later."""
-        self.telemetry.dropped(channel.outbox.clear(), "peer_down")
+        self._drop_queue(channel, "peer_down")
         if not channel.is_down_due:
             channel.is_down_due = True
             # Not at once: this may run within a call of the node's own.
             asyncio.get_running_loop().call_soon(self._tell_down, channel, reason)
+
+    def _refuse(
+        self, peer: PeerRef, frames: Sequence[Frame], why: str, reason: SendRefusal = SendRefusal.PEER_DOWN
+    ) -> None:
+        """These will not be sent: count them, and have the node note them."""
+        self.telemetry.dropped(len(frames), why)
+        if self._node is not None and not self._is_stopping:
+            for frame in frames:
+                self._node.frame_refused(peer, frame, reason)
+
+    def _drop_queue(self, channel: PeerChannel, why: str) -> None:
+        self._refuse(channel.peer, channel.outbox.clear(), why)
+        if channel.outbox.has_recovered():
+            self._tell_writable(channel.peer)
+
+    def caught_up(self, link: Link) -> None:
+        """See `peerd.daemon.link.LinkOwner`."""
+        self._tell_writable(link.peer)
+
+    def _tell_writable(self, peer: PeerRef) -> None:
+        if self._node is not None and not self._is_stopping:
+            asyncio.get_running_loop().call_soon(self._node.writable, peer)
 
     def _tell_down(self, channel: PeerChannel, reason: str) -> None:
         channel.is_down_due = False

@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from peerd import limits
-from peerd.api import Metric, Priority, Store
+from peerd.api import Metric, Priority, SendRefusal, Store
 from peerd.driver import StreamHandler
 from peerd.errors import Bug, PeerMisbehaved, Unavailable
 from peerd.ids import format_id
@@ -49,6 +49,12 @@ class Receiver(Protocol):
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         """No link to that peer, and none to be had."""
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """A frame will not be sent; may be told from within `SimDriver.send`."""
+
+    def writable(self, peer: PeerRef) -> None:
+        """What waited for a slow peer is nearly gone."""
 
     def stream_accepted(self, peer: PeerRef) -> StreamHandler:
         """A peer opened a bulk stream."""
@@ -119,6 +125,8 @@ class SimDriver:
         self.metrics: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         """Counters and gauges as they are; histograms as ``<name>_sum`` and ``<name>_count``."""
         self.records_written = 0
+        self.plugins: Mapping[str, tuple[int, int]] = {}
+        """What this node says in handshakes."""
         self._declared: dict[str, Metric] = {}
         self._stores = stores
         self._backlog: list[tuple[Callable[[Any], None], Any]] = []
@@ -164,12 +172,16 @@ class SimDriver:
         """Hold an event back until the node is resumed."""
         self._backlog.append((function, argument))
 
-    def keep_frame(self, function: Callable[[Any], None], argument: Any) -> None:
-        """The same for what peers may send without end; timers and streams are bounded, and must not get lost."""
+    def keep_frame(self, function: Callable[[Any], None], argument: Any) -> bool:
+        """The same for what peers may send without end; timers and streams are bounded, and must not get lost.
+
+        Returns whether there was room.
+        """
         if len(self._backlog) >= BACKLOG_MAX:
             self.network.count_drop("backlog_full")
-        else:
-            self.keep(function, argument)
+            return False
+        self.keep(function, argument)
+        return True
 
     def pause(self) -> None:
         """SIGSTOP."""
@@ -255,17 +267,18 @@ class SimDriver:
         """One frame. Priorities are not modelled: there is one queue, and bulk never fills it."""
         link = self.links.get(peer.id)
         if link is None:
-            link = self._connect(peer)
+            link = self._connect(peer, frame)
             if link is None:
                 return
         link.send(frame)
 
-    def _connect(self, peer: PeerRef) -> Link | None:
+    def _connect(self, peer: PeerRef, frame: Frame) -> Link | None:
         if not self.is_alive:
             return None
         target = self.network.port_at(peer.host, peer.port)
         if target is None or target.peer.id != peer.id or target is self.port:
             self.network.count_drop("refused")
+            self.frame_refused(peer, frame, SendRefusal.PEER_DOWN)
             self._later(CONNECT_RETRY_S, DIAL_MARK, lambda: self._tell_down(peer, "refused"))
             return None
         link = self.add_link(target)
@@ -353,6 +366,31 @@ class SimDriver:
         """Whether the link is past its handshake."""
         link = self.links.get(peer.id)
         return link is not None and link.is_open
+
+    def queued_bytes(self, peer: PeerRef) -> int:
+        """What waits here: beyond what the two kernels hold, or for a link."""
+        link = self.links.get(peer.id)
+        return 0 if link is None else link.queued_bytes
+
+    def introduce(self, plugins: Mapping[str, tuple[int, int]]) -> None:
+        """Told to the peers of every link that opens."""
+        self.plugins = plugins
+
+    def introduced(self, peer: PeerRef) -> Mapping[str, tuple[int, int]] | None:
+        """What the other end said."""
+        link = self.links.get(peer.id)
+        return link.target.plugins if link is not None and link.is_open and link.target is not None else None
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """Have the node note what will not be sent."""
+        if self.is_alive and self.node is not None:
+            self.node.frame_refused(peer, frame, reason)
+
+    def writable(self, peer: PeerRef) -> None:
+        """Tell the node that a slow peer has caught up, unless it is paused or dead."""
+        if self.node is not None:
+            node = self.node
+            self.run(lambda: node.writable(peer))
 
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         """Count it and close the link; in a simulation of honest nodes the world raises."""

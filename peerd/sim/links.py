@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from peerd import limits
+from peerd.api import SendRefusal
 from peerd.errors import PeerMisbehaved
 from peerd.messages import PeerRef
 from peerd.sim.engine import mark_of
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 
 HANDSHAKE_MARK: Final = 0x48534B
 DOWN_MARK: Final = 0x444F57
+WRITABLE_MARK: Final = 0x575254
+KERNEL_BUFFERS_BYTES: Final = 256 * limits.KIB
+"""What the kernels at both ends take before bytes stay with the sending process."""
+SLOW_UNREAD_BYTES: Final = KERNEL_BUFFERS_BYTES + limits.SEND_HIGH_WATER_BYTES
 CHECK_MARK: Final = 0x43484B
 
 
@@ -61,6 +66,7 @@ class Link:
         "_impairment",
         "_is_checked",
         "_is_impaired",
+        "_is_slow",
         "_last_arrival",
         "_latency_s",
         "_mark",
@@ -68,6 +74,7 @@ class Link:
         "_port",
         "_s_per_byte",
         "_twin",
+        "_unread_bytes",
         "_version",
         "peer",
         "source",
@@ -95,6 +102,10 @@ class Link:
         self._twin: Link | None = None
         self._held: list[Frame] | None = None
         self._held_bytes = 0
+        self._unread_bytes = 0
+        """Sent, and neither read at the other end nor lost."""
+        self._is_slow = False
+        """More waited than the high-water mark, and the node has not been told that this is over."""
         self._blocked_since: float | None = None
         self._is_checked = False
         self._deadline = 0.0
@@ -127,6 +138,10 @@ class Link:
         now = engine.now
         body = frame.body
         size = 8 + len(body)
+        unread_bytes = self._unread_bytes + size
+        if unread_bytes > SLOW_UNREAD_BYTES and not self._takes_more(frame, unread_bytes):
+            return
+        self._unread_bytes = unread_bytes
         port = self._port
         departure = port.up_free_at
         if departure < now:
@@ -160,6 +175,7 @@ class Link:
         if impairment.loss and draw() < impairment.loss:
             if not is_stream:
                 network.count_drop("loss")
+                self._unread_bytes -= frame.size_bytes
                 return
             losses = 1 + times_lost(impairment.loss, draw)
             arrival += losses * max(RETRANSMIT_S, 2 * self._latency_s)
@@ -171,6 +187,7 @@ class Link:
             arrival = late
         self._push(frame, arrival)
         if impairment.duplication and not is_stream and draw() < impairment.duplication:
+            self._unread_bytes += frame.size_bytes
             self._schedule(frame, arrival + self._latency_s * draw())
 
     def _push(self, frame: Frame, arrival: float) -> None:
@@ -207,6 +224,9 @@ class Link:
                 self._engine.schedule(ready, self._mark | CHECK_MARK, self._read, frame)
                 return
         if target.state == 0:  # State.RUNNING; the same as `_read`, without a call
+            self._unread_bytes -= size
+            if self._is_slow:
+                self._check_slow()
             network.frames_delivered += 1
             network.frames_delivered_bytes += size
             try:
@@ -221,6 +241,13 @@ class Link:
         network = self._network
         if target is None:
             return
+        if target.state == State.PAUSED:
+            if not target.keep_frame(self._read, frame):
+                self._unread_bytes -= frame.size_bytes
+            return
+        self._unread_bytes -= frame.size_bytes
+        if self._is_slow:
+            self._check_slow()
         if target.state == State.RUNNING:
             network.frames_delivered += 1
             network.frames_delivered_bytes += 8 + len(frame.body)
@@ -228,10 +255,37 @@ class Link:
                 target.receive(self._port.peer, frame)
             except PeerMisbehaved as error:
                 target.misbehaved(self._port.peer, error)
-        elif target.state == State.PAUSED:
-            target.keep_frame(self._read, frame)
         else:
             network.count_drop("target_down")
+
+    # A slow peer
+
+    @property
+    def queued_bytes(self) -> int:
+        """What the sending process holds: for the handshake or a cut, or because the kernels have enough."""
+        return max(0, self._unread_bytes - KERNEL_BUFFERS_BYTES) + self._held_bytes
+
+    def _takes_more(self, frame: Frame, unread_bytes: int) -> bool:
+        """Above the high-water mark: note it, and refuse what does not fit the queue."""
+        self._is_slow = True
+        if unread_bytes - KERNEL_BUFFERS_BYTES <= limits.SEND_QUEUE_BYTES_MAX:
+            return True
+        self._refuse(frame, "queue_full", SendRefusal.QUEUE_FULL)
+        return False
+
+    def _refuse(self, frame: Frame, count_as: str, reason: SendRefusal) -> None:
+        self._network.count_drop(count_as)
+        self.source.frame_refused(self.peer, frame, reason)
+
+    def _check_slow(self) -> None:
+        """The peer has read something; its kernel's word of that takes the way back."""
+        if self.queued_bytes <= limits.SEND_HIGH_WATER_BYTES // limits.SEND_LOW_WATER_SHARE:
+            self._tell_writable(self._network.latency_s(self.target_port, self._port))
+
+    def _tell_writable(self, delay_s: float) -> None:
+        self._is_slow = False
+        mark = mark_of(self._port.index, WRITABLE_MARK)
+        self._engine.schedule(self._engine.now + delay_s, mark, self.source.writable, self.peer)
 
     # The handshake
 
@@ -322,14 +376,17 @@ class Link:
     def _send_blocked(self, frame: Frame) -> None:
         network = self._network
         is_kept = self.state is LinkState.CONNECTING or network.config.loss_mode == "retransmit"
-        if self.state is LinkState.CLOSED or not is_kept:
-            network.count_drop("cut" if self.state is LinkState.OPEN else "link_down")
+        if self.state is LinkState.CLOSED:
+            self._refuse(frame, "link_down", SendRefusal.PEER_DOWN)
+        elif not is_kept:
+            network.count_drop("cut")
         elif self._held_bytes + frame.size_bytes > limits.SEND_QUEUE_BYTES_MAX:
-            network.count_drop("queue_full")
+            self._refuse(frame, "queue_full", SendRefusal.QUEUE_FULL)
         else:
             self._held = self._held or []
             self._held.append(frame)
             self._held_bytes += frame.size_bytes
+            self._is_slow |= self.queued_bytes > limits.SEND_HIGH_WATER_BYTES
             if self.state is LinkState.OPEN:
                 network.stalled[self] = None
 
@@ -343,6 +400,8 @@ class Link:
         held, self._held, self._held_bytes = self._held, None, 0
         for frame in held or ():
             self.send(frame)
+        if self._is_slow:
+            self._check_slow()
 
     def _check_later(self) -> None:
         """Notice, as a kernel would, that what was sent is not acknowledged. One check at a time."""
@@ -400,15 +459,18 @@ class Link:
         """Forget the link without telling anybody; what is in flight still arrives."""
         self.state = LinkState.CLOSED
         self._version = -1
-        self._held = None
+        held, self._held, self._held_bytes = self._held, None, 0
+        for frame in held or ():
+            self._refuse(frame, "link_down", SendRefusal.PEER_DOWN)
+        self._unread_bytes = 0
+        if self._is_slow:
+            self._tell_writable(0.0)
         self._twin = None
         self._network.stalled.pop(self, None)
         if self.source.links.get(self.peer.id) is self:
             del self.source.links[self.peer.id]
 
     def _down(self, reason: str) -> None:
-        for _ in self._held or ():
-            self._network.count_drop("link_down")
         back = self.back()
         self.close()
         if back is not None and back._blocked_since is None:

@@ -343,6 +343,15 @@ class MemoryNode:
     def disconnect(self, peer: PeerRef, reason: str) -> None:
         self._unused()
 
+    def queued_bytes(self, peer: PeerRef) -> int:
+        return self._unused()
+
+    def introduce(self, plugins: Mapping[str, tuple[int, int]]) -> None:
+        self._unused()
+
+    def introduced(self, peer: PeerRef) -> Mapping[str, tuple[int, int]] | None:
+        return self._unused()
+
     def is_linked(self, peer: PeerRef) -> bool:
         self._unused()
 
