@@ -508,9 +508,12 @@ class Plugin:
     def neighbours_changed(self, change: NeighbourChange) -> None:
         """The leaf set changed."""
 
-    def record_changed(self, key: NodeId, role: RecordRole) -> None:
-        """A record of this plugin came to this node, changed, or this node's role for it did; ``host.records.local``
-        has it. With `RecordRole.NONE` and no local record it is gone: deleted, lapsed or handed over.
+    def record_changed(self, key: NodeId, role: RecordRole, item: bytes) -> None:
+        """A record of this plugin came to this node, changed, or this node's role for it did.
+
+        ``host.records.local(key, item)`` has it; ``item`` is empty where the writer named none. With `RecordRole.NONE`
+        and no local record it is gone: deleted, lapsed or handed over. Called after the current handler, at least once
+        after the last change.
         """
 
     def writable(self, peer: PeerRef) -> None:

@@ -138,6 +138,7 @@ class LocalRecord:
     version: RecordVersion
     remaining_s: float
     role: RecordRole
+    item: bytes = b""
 
 
 class Records(Protocol):
@@ -145,7 +146,11 @@ class Records(Protocol):
 
     Soft state: a record lives for ``ttl_s`` unless it is put again. Operations never fail silently: ``on_result``
     is called once, later, within ``timeout_s`` (default: ``[records] operation_timeout``). They raise `Unavailable`
-    when too many are under way.
+    when too many are under way; nothing else is raised: a limit that is broken is the outcome QUOTA.
+
+    One key may have many records, one for each ``item``, a name of up to 64 bytes. The key alone decides which nodes
+    hold them; versions, lifetimes and outcomes are each item's own. How many, and how many bytes, is bounded by
+    ``[records] key_items_max`` and ``key_bytes_max``.
     """
 
     def put(
@@ -155,27 +160,43 @@ class Records(Protocol):
         ttl_s: float,
         on_result: Callable[[RecordResult], None],
         *,
+        item: bytes = b"",
         ack: RecordAck = "received",
         if_version: RecordVersion | None = None,
         timeout_s: float | None = None,
-    ) -> None: ...
+    ) -> None:
+        """Have the root write a value that lives for ``ttl_s`` seconds; ``if_version``: only over that version."""
 
     def get(
-        self, key: NodeId, on_result: Callable[[RecordResult], None], *, timeout_s: float | None = None
-    ) -> None: ...
+        self,
+        key: NodeId,
+        on_result: Callable[[RecordResult], None],
+        *,
+        item: bytes = b"",
+        timeout_s: float | None = None,
+    ) -> None:
+        """Ask the root for the value."""
 
     def delete(
         self,
         key: NodeId,
         on_result: Callable[[RecordResult], None],
         *,
+        item: bytes = b"",
         ack: RecordAck = "received",
         if_version: RecordVersion | None = None,
         timeout_s: float | None = None,
-    ) -> None: ...
+    ) -> None:
+        """Have the root delete the record; STORED means that a tombstone is where the value was."""
 
-    def local(self, key: NodeId) -> LocalRecord | None:
+    def local(self, key: NodeId, item: bytes = b"") -> LocalRecord | None:
         """What this node itself holds, without asking anybody."""
+
+    def items(self, key: NodeId) -> Iterator[LocalRecord]:
+        """Everything under one key that this node itself holds, by the names of the items.
+
+        On the root of the key that has caught up, and on its replicas, this is all of it but for what is on its way.
+        """
 
     def held(self) -> Iterator[LocalRecord]:
         """Every record of the namespace that this node holds, in key order."""

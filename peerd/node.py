@@ -365,11 +365,11 @@ class Node:
 
         self.driver.call_soon(run)
 
-    def record_changed(self, plugin: str, key: NodeId, role: RecordRole) -> None:
+    def record_changed(self, plugin: str, key: NodeId, role: RecordRole, item: bytes) -> None:
         """Tell the plugin that a record belongs to, after the current handler, if this node has it and it cares."""
         owner = self.plugins.get(plugin)
         if owner is not None and type(owner).record_changed is not Plugin.record_changed:
-            self.driver.call_soon(lambda: self.run_as(plugin, self.plugins[plugin].record_changed, key, role))
+            self.driver.call_soon(lambda: self.run_as(plugin, self.plugins[plugin].record_changed, key, role, item))
 
     def ready_changed(self, is_ready: bool) -> None:
         """First time ready: say how long it took."""

@@ -255,8 +255,8 @@ class PluginHost:
     def is_ready(self) -> bool:
         return not self._node.is_stopped and self._node.overlay.may_serve
 
-    def record_changed_upcall(self, namespace: str, key: NodeId, role: RecordRole) -> None:
-        self._node.record_changed(namespace, key, role)
+    def record_changed_upcall(self, namespace: str, key: NodeId, role: RecordRole, item: bytes) -> None:
+        self._node.record_changed(namespace, key, role, item)
 
     def record_result_upcall(
         self, namespace: str, on_result: Callable[[RecordResult], None], result: RecordResult
