@@ -28,13 +28,16 @@ from peerd.api_services import (
     NO_VERSION as NO_VERSION,
     GroupOutcome as GroupOutcome,
     Groups as Groups,
+    KeyValues as KeyValues,
     LocalRecord as LocalRecord,
+    Log as Log,
     RecordAck as RecordAck,
     RecordOutcome as RecordOutcome,
     RecordResult as RecordResult,
     RecordRole as RecordRole,
     Records as Records,
     RecordVersion as RecordVersion,
+    Store as Store,
 )
 from peerd.errors import Bug
 from peerd.ids import NodeId
@@ -66,17 +69,6 @@ class Rng(Protocol):
 
 
 T = TypeVar("T")
-
-
-class Store(Protocol):
-    """Small durable key-value store of one plugin; each change is on disk before the method returns."""
-
-    def get(self, key: str) -> bytes | None: ...
-    def put(self, key: str, value: bytes) -> None:
-        """Raises `Unavailable` when the value or the number of keys is over its limit, or the disk refuses."""
-
-    def delete(self, key: str) -> None: ...
-    def keys(self) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)

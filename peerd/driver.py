@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from peerd.api import Metric, Priority, Rng, Store
+from peerd.api import KeyValues, Log, Metric, Priority, Rng
 from peerd.errors import PeerMisbehaved
 from peerd.messages import PeerRef
 from peerd.wire.frames import Frame
@@ -136,8 +136,11 @@ class Driver(Protocol):
     ) -> None:
         """Run a pure function off the loop; ``cost_s`` is what the simulator charges for it."""
 
-    def store(self, plugin: str) -> Store:
+    def store(self, plugin: str) -> KeyValues:
         """The small durable key-value store of one plugin."""
+
+    def log(self, plugin: str, name: str) -> Log:
+        """A log of one plugin, always the same object for a name; errors as of `peerd.api.Store.log`."""
 
     def record(self, record: dict[str, object]) -> None:
         """Write one event record to the sinks; never blocks, drops are counted."""

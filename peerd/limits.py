@@ -81,6 +81,18 @@ SWAP_SPILL_BYTES: Final = 64 * MIB
 STORE_VALUE_BYTES_MAX: Final = 1 * MIB
 STORE_KEYS_MAX: Final = 10_000
 
+# Plugin logs
+LOGS_PER_PLUGIN_MAX: Final = 16
+LOG_RECORD_BYTES_MAX: Final = 1 * MIB
+LOG_RECORD_OVERHEAD_BYTES: Final = 32
+"""Charged for each record on top of its length: what goes with it on disk and in memory."""
+LOG_BYTES_MAX: Final = 64 * MIB
+"""Of one log, charged."""
+LOG_WAITING_BYTES_MAX: Final = 8 * MIB
+"""Appended and not durable yet: the disk is too slow for more."""
+LOG_READ_BYTES_MAX: Final = 1 * MIB
+"""One read gives no more than this, but always one record."""
+
 # Event log
 EVENT_QUEUE_RECORDS_MAX: Final = 10_000
 EVENT_TEXT_LENGTH_MAX: Final = 1024

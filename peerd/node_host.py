@@ -27,6 +27,7 @@ from peerd.driver import TimerHandle
 from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.node_store import BoundStore
 from peerd.services.groups.facade import BoundGroups
 from peerd.services.records.facade import BoundRecords
 
@@ -72,8 +73,13 @@ class PluginHost:
     @property
     def store(self) -> Store:
         if self._store is None:
-            self._store = self._driver.store(self._name)
+            self._store = BoundStore(self._driver, self._name, self._run_log_callback)
         return self._store
+
+    def _run_log_callback(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """Unless the plugin has been replaced since; a log outlives the instance that appended."""
+        if self._node.hosts.get(self._name) is self:
+            self._node.run_as(self._name, callback, *arguments)
 
     @property
     def records(self) -> Records:

@@ -48,6 +48,7 @@ LAYERS = {
     "peerd.api_network": "api",
     "peerd.api_services": "api",
     "peerd.driver": "driver",
+    "peerd.group_log": "driver",
     "peerd.overlay": "overlay",
     "peerd.swap": "swap",
     "peerd.services": "services",
@@ -55,6 +56,7 @@ LAYERS = {
     "peerd.node_host": "node",
     "peerd.node_requests": "node",
     "peerd.node_sends": "node",
+    "peerd.node_store": "node",
     "peerd.config": "config",
     "peerd.config_sources": "config",
     "peerd.telemetry": "telemetry",
@@ -109,7 +111,8 @@ SANS_IO = (
     *("peerd/ids.py", "peerd/errors.py", "peerd/limits.py", "peerd/quantities.py"),
     *("peerd/messages.py", "peerd/wire_types.py"),
     *("peerd/api.py", "peerd/api_services.py", "peerd/driver.py", "peerd/node.py", "peerd/node_host.py"),
-    *("peerd/api_network.py", "peerd/node_requests.py", "peerd/node_sends.py"),
+    *("peerd/api_network.py", "peerd/group_log.py"),
+    *("peerd/node_requests.py", "peerd/node_sends.py", "peerd/node_store.py"),
     *("peerd/wire/", "peerd/overlay/", "peerd/swap/", "peerd/services/", "protocols/"),
 )
 PLUGIN_FRONTS = ("/api.py", "/cli.py")

@@ -13,14 +13,16 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from peerd import limits
-from peerd.api import Metric, Priority, SendRefusal, Store
+from peerd.api import KeyValues, Log, Metric, Priority, SendRefusal
 from peerd.driver import StreamHandler
 from peerd.errors import Bug, PeerMisbehaved, Unavailable
+from peerd.group_log import LOG_NAME, GroupLog
 from peerd.ids import format_id
 from peerd.messages import PeerRef
 from peerd.sim.clock import WALL_TIME_START_S
 from peerd.sim.engine import Engine, Timer, mark_of
 from peerd.sim.links import Link
+from peerd.sim.logs import LogDisk, open_log
 from peerd.sim.network import CONNECT_RETRY_S, CONNECT_TIMEOUT_S, Network, Port, State
 from peerd.sim.rng import fork
 from peerd.sim.streams import SimStream, open_stream
@@ -39,6 +41,7 @@ _LAST_USED: Final = attrgetter("last_used_s")
 TIMER_MARK: Final = 0x54494D
 DIAL_MARK: Final = 0x44494C
 WORK_MARK: Final = 0x574F52
+LOG_MARK: Final = 0x4C4F47
 
 
 class Receiver(Protocol):
@@ -77,10 +80,11 @@ class World(Protocol):
 
 
 class SimStore:
-    """The key-value store of one plugin, kept across the restarts of its node."""
+    """The key-value store of one plugin and the disk of its logs, kept across the restarts of its node."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
+        self.logs: dict[str, LogDisk] = {}
 
     def get(self, key: str) -> bytes | None:
         """The value, if there is one."""
@@ -131,6 +135,7 @@ class SimDriver:
         self._stores = stores
         self._backlog: list[tuple[Callable[[Any], None], Any]] = []
         self._timer_mark = mark_of(port.index, TIMER_MARK)
+        self._logs: dict[tuple[str, str], GroupLog] = {}
         self._is_sweeping = False
 
     def attach(self, node: Receiver | Node) -> None:
@@ -409,9 +414,24 @@ class SimDriver:
 
     # State and telling
 
-    def store(self, plugin: str) -> Store:
+    def store(self, plugin: str) -> KeyValues:
         """Survives restarts."""
         return self._stores.setdefault(plugin, SimStore())
+
+    def log(self, plugin: str, name: str) -> Log:
+        """What is durable of it survives restarts."""
+        log = self._logs.get((plugin, name))
+        if log is None:
+            if LOG_NAME.fullmatch(name) is None:
+                raise Bug(f"not a name of a log: {name!r}")
+            disks = self._stores.setdefault(plugin, SimStore()).logs
+            if name not in disks and len(disks) >= limits.LOGS_PER_PLUGIN_MAX:
+                raise Unavailable(f"{plugin} has {len(disks)} logs, limit {limits.LOGS_PER_PLUGIN_MAX}")
+            disk = disks.setdefault(name, LogDisk())
+            log = self._logs[plugin, name] = open_log(
+                disk, lambda delay_s, callback: self._later(delay_s, LOG_MARK, callback)
+            )
+        return log
 
     def record(self, record: dict[str, object]) -> None:
         """Hand on to the simulation's sink."""

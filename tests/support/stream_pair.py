@@ -15,12 +15,13 @@ from typing import Any, NoReturn
 
 from peerd.api import (
     AcceptSwap,
+    KeyValues,
+    Log,
     Metric,
     Priority,
     RefuseSwap,
     Rng,
     SizedBlob,
-    Store,
     SwapCallbacks,
     SwapHandle,
     SwapProgress,
@@ -343,6 +344,9 @@ class MemoryNode:
     def disconnect(self, peer: PeerRef, reason: str) -> None:
         self._unused()
 
+    def log(self, plugin: str, name: str) -> Log:
+        return self._unused()
+
     def queued_bytes(self, peer: PeerRef) -> int:
         return self._unused()
 
@@ -365,7 +369,7 @@ class MemoryNode:
     ) -> None:
         self._unused()
 
-    def store(self, plugin: str) -> Store:
+    def store(self, plugin: str) -> KeyValues:
         self._unused()
 
     def record(self, record: dict[str, object]) -> None:
