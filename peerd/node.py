@@ -204,7 +204,7 @@ class Node:
     def disable_plugin(self, name: str) -> None:
         """Take a plugin out of service: no timer, reply or message reaches it any more."""
         self.groups.disable_plugin(name)
-        self.hosts[name].cancel_timers()
+        self.hosts[name].disable()
         self.swaps.disable_plugin(name)
         self.records.forget(name)
         self.requests.forget(name)

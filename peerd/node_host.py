@@ -46,6 +46,7 @@ class PluginHost:
         self._timers: dict[tuple[str, Hashable], TimerHandle] = {}
         self._rng: Rng | None = None
         self._store: Store | None = None
+        self.is_disabled = False
         self._records = BoundRecords(lambda: node.records, plugin.name)
         self.now = node.driver.now
         self.wall_time = node.driver.wall_time
@@ -73,13 +74,13 @@ class PluginHost:
     @property
     def store(self) -> Store:
         if self._store is None:
-            self._store = BoundStore(self._driver, self._name, self._run_log_callback)
+            self._store = BoundStore(self._driver, self._name, self._call_back)
         return self._store
 
-    def _run_log_callback(self, callback: Callable[..., None], *arguments: Any) -> None:
-        """Unless the plugin has been replaced since; a log outlives the instance that appended."""
-        if self._node.hosts.get(self._name) is self:
-            self._node.run_as(self._name, callback, *arguments)
+    def _call_back(self, callback: Callable[..., None], *arguments: Any, cause: int | None = None) -> None:
+        """Later, as the plugin; unless it was taken out of service, or replaced, since."""
+        if self._node.hosts.get(self._name) is self and not self.is_disabled:
+            self._node.run_as(self._name, callback, *arguments, cause=cause)
 
     @property
     def records(self) -> Records:
@@ -120,10 +121,7 @@ class PluginHost:
         self._node.overlay.broadcast(message)
 
     def lookup(self, key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:
-        def finished(result: LookupResult) -> None:
-            self._node.run_as(self._name, on_result, result)
-
-        self._node.overlay.lookup(key, finished, timeout_s)
+        self._node.overlay.lookup(key, lambda result: self._call_back(on_result, result), timeout_s)
 
     def leaf_set(self) -> LeafSet:
         return self._node.overlay.leaf_set()
@@ -170,12 +168,12 @@ class PluginHost:
         failed: Callable[[BaseException], None],
         cost_s: float = 0.0,
     ) -> None:
-        node, name, cause = self._node, self._name, self._node.cause
+        cause = self._node.cause
         self._driver.offload(
             function,
             arguments,
-            lambda result: node.run_as(name, done, result, cause=cause),
-            lambda error: node.run_as(name, failed, error, cause=cause),
+            lambda result: self._call_back(done, result, cause=cause),
+            lambda error: self._call_back(failed, error, cause=cause),
             cost_s,
         )
 
@@ -201,8 +199,13 @@ class PluginHost:
         if handle is not None:
             handle.cancel()
 
+    def disable(self) -> None:
+        """The plugin is out of service: no timer fires any more, and what it began does not call it back."""
+        self.is_disabled = True
+        self.cancel_timers()
+
     def cancel_timers(self) -> None:
-        """Disarm everything; the node stops, or the plugin is replaced."""
+        """Disarm everything; the node stops, or the plugin is out of service."""
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()
