@@ -303,9 +303,9 @@ class Host(Protocol):
     def route(self, key: NodeId, message: Message) -> None:
         """To the root of ``key``, at most once; there it arrives at `Plugin.deliver`.
 
-        Hops that do not answer are gone round; without a way it is held, and given up after ``[overlay] route_deadline``
-        at a hop. Nobody is told of that, nor when the root does not know the message. Raises `Bug` for a message over
-        its own size cap or `limits.ROUTED_BODY_BYTES_MAX`.
+        Hops that do not answer are gone round; without a way it is held, at each hop for ``[overlay] route_deadline``
+        at most, and then given up. Nobody is told of that, nor when the root does not know the message. Raises `Bug`
+        for a message over its own size cap or `limits.ROUTED_BODY_BYTES_MAX`.
         """
 
     def multicast(self, keys: Iterable[NodeId], message: Message) -> None:
