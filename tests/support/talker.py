@@ -8,7 +8,7 @@ from peerd.api import Plugin, SendRefusal, handles
 from peerd.messages import U32, Message, PeerRef, message
 
 
-@message(0x7F50)
+@message(0x7F72)
 class Say(Message):
     """One way, with some weight."""
 
@@ -16,7 +16,7 @@ class Say(Message):
     padding: bytes = b""
 
 
-@message(0x7F51, bytes_max=64)
+@message(0x7F73, bytes_max=64)
 class Ask(Message):
     """Answered with a `Say` of the same number."""
 

@@ -86,7 +86,7 @@ class Refresher:
             for group in unheard:
                 self._trees.lose_parent(group, "silent")
 
-        question = Refresh(group_ids, self._host.estimated_rtt(parent))
+        question = Refresh(group_ids, self._host.rtt(parent), self._host.coordinate)
         self._host.request(parent, question, self._config.refresh_timeout, answered, silent)
 
     def _under(self, parent: PeerRef, group_ids: tuple[NodeId, ...]) -> list[Group]:
@@ -106,7 +106,17 @@ class Refresher:
 
     def asked(self, message: Refresh, source: PeerRef) -> Refreshed:
         """A child wants to be kept."""
-        return Refreshed(tuple(self._state(group_id, source, message.rtt_s) for group_id in message.groups))
+        rtt_s = self._distance_s(message, source)
+        return Refreshed(tuple(self._state(group_id, source, rtt_s) for group_id in message.groups))
+
+    def _distance_s(self, message: Refresh, child: PeerRef) -> float | None:
+        """What either side has measured, else what the coordinates say: trees have links that overlays have not."""
+        if message.rtt_s is not None:
+            return message.rtt_s
+        rtt_s = self._host.estimated_rtt(child)
+        if rtt_s is None and message.coordinate is not None:
+            rtt_s = self._host.coordinate.rtt_s(message.coordinate)
+        return rtt_s
 
     def _state(self, group_id: NodeId, source: PeerRef, rtt_s: float | None) -> TreeState:
         group = self._trees.groups.get(group_id)
