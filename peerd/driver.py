@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from peerd.api import Metric, Priority, Rng, Store
+from peerd.api import KeyValues, Log, Metric, Priority, Rng
 from peerd.errors import PeerMisbehaved
 from peerd.messages import PeerRef
 from peerd.wire.frames import Frame
@@ -101,11 +101,20 @@ class Transport(Protocol):
         """Whether streams take `Stream.write_padding`: only a simulated network does."""
 
     def send(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
-        """Queue a control frame; dials first where there is no link.
+        """Queue a control frame; dials first where there is no link. Raises nothing.
 
         It arrives at most once, and in order among frames of its priority. A link that is lost is dialled again before
         anybody is told; a peer that cannot be reached costs what is queued for it, and ends in one ``peer_down``. What
         is sent to it while its back-off is longer than a second fails at once, in another one.
+
+        What will not be sent is told frame by frame to the node's ``frame_refused``, which only notes it and may
+        therefore be called before this returns: the queue is full, or there is no link and none to be had. A frame that
+        was lost with a link on its way is told to nobody.
+        """
+
+    def queued_bytes(self, peer: PeerRef) -> int:
+        """What waits in this process for the peer. After it was above the high-water mark (`peerd.limits`) and has
+        fallen to the low one, or was dropped, the node's ``writable`` is called, once.
         """
 
     def dial(self, host: str, port: int, done: Callable[[PeerRef | None], None]) -> None:
@@ -123,6 +132,12 @@ class Transport(Protocol):
 
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         """A peer broke the protocol: count it, score it, close its link. At a score of 100 it is banned for a while."""
+
+    def introduce(self, plugins: Mapping[str, tuple[int, int]]) -> None:
+        """What this node says in its handshakes: the lowest and highest version of each plugin. Before any link."""
+
+    def introduced(self, peer: PeerRef) -> Mapping[str, tuple[int, int]] | None:
+        """The same of a peer, as it said in the handshake of the link; empty when it did not; ``None``: no link."""
 
     def open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
         """Open a bulk connection; `StreamHandler.opened` or `StreamHandler.closed` tells the outcome."""
@@ -151,8 +166,11 @@ class Storage(Protocol):
     def allocate(self, size_bytes: int) -> memoryview:
         """A writable buffer for a received value: memory, or above the spill threshold a mapped temporary file."""
 
-    def store(self, plugin: str) -> Store:
+    def store(self, plugin: str) -> KeyValues:
         """The small durable key-value store of one plugin; what is in it survives a restart of the node."""
+
+    def log(self, plugin: str, name: str) -> Log:
+        """A log of one plugin, always the same object for a name; errors as of `peerd.api.Store.log`."""
 
 
 class Telemetry(Protocol):

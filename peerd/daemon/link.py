@@ -34,6 +34,9 @@ class LinkOwner(Protocol):
 
     def trust_frame_received(self, link: Link, frame: Frame) -> None: ...
 
+    def caught_up(self, link: Link) -> None:
+        """Its outbox was above the high-water mark, and has fallen to the low one."""
+
     def link_misbehaved(self, link: Link, error: PeerMisbehaved) -> None: ...
 
     def link_lost(self, link: Link, reason: str) -> None:
@@ -63,6 +66,8 @@ class Link(asyncio.Protocol):
         self.peer = established.peer
         self.boot_epoch = established.boot_epoch
         self.protocol = established.protocol
+        self.plugins = {each.name: (each.version_min, each.version_max) for each in established.plugins}
+        """What the peer said of its plugins."""
         self.dialled = dialled
         self.address = address
         self.established_at = now
@@ -208,6 +213,8 @@ class Link(asyncio.Protocol):
         while outbox.size_bytes and self._paused_since is None:
             self._sent_at = self._used_at = self._context.now()
             transport.write(b"".join(outbox.take(self._settings.write_high_water_bytes)))
+        if outbox.has_recovered():
+            self._owner.caught_up(self)
 
     def pause_writing(self) -> None:
         """The transport is above its high-water mark: the peer reads too slowly."""

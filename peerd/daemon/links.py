@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from peerd.api import Priority
+from peerd.api import Priority, SendRefusal
 from peerd.daemon.connection import PendingConnection
 from peerd.daemon.dialling import Dialling, PeerDial
 from peerd.daemon.identity import PeerIdentity
@@ -40,6 +40,10 @@ class LinkEvents(Protocol):
     def frame_received(self, peer: PeerRef, frame: Frame) -> None: ...
     def peer_down(self, peer: PeerRef, reason: str) -> None: ...
     def stream_accepted(self, peer: PeerRef) -> StreamHandler: ...
+    def writable(self, peer: PeerRef) -> None: ...
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """The exception: it only notes the refusal, and is called at once."""
 
 
 class Links:
@@ -153,6 +157,14 @@ class Links:
         """See `peerd.driver.Transport.is_linked`."""
         return self.policy.is_linked(peer.id)
 
+    def queued_bytes(self, peer: PeerRef) -> int:
+        """See `peerd.driver.Transport.queued_bytes`."""
+        return self.policy.queued_bytes(peer.id)
+
+    def introduced(self, peer: PeerRef) -> Mapping[str, tuple[int, int]] | None:
+        """See `peerd.driver.Transport.introduced`."""
+        return self.policy.introduced(peer.id)
+
     def misbehaviour(self, peer_id: NodeId) -> float:
         """The peer's score, 0 to `peerd.linking.rate_limit.SCORE_LIMIT`, at which it is banned."""
         return self.policy.scores.points(peer_id, self.context.now())
@@ -201,6 +213,10 @@ class Links:
     def stream_ended(self) -> None:
         """One stream fewer."""
         self._check_drained()
+
+    def caught_up(self, link: Link) -> None:
+        """See `peerd.daemon.link.LinkOwner`."""
+        self.policy.caught_up(link.peer)
 
     def link_misbehaved(self, link: Link, error: PeerMisbehaved) -> None:
         """Bytes that are no frames, or too many of them."""
@@ -281,6 +297,16 @@ class Links:
     def frames_dropped(self, frames: int, reason: str) -> None:
         """Count them."""
         self.telemetry.dropped(frames, reason)
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """Have the node note it."""
+        if self._node is not None:
+            self._node.frame_refused(peer, frame, reason)
+
+    def writable(self, peer: PeerRef) -> None:
+        """Tell the node."""
+        if self._node is not None:
+            self._node.writable(peer)
 
     def duplicate_identity(self, detail: str) -> None:
         """Tell the daemon, which ends."""

@@ -301,7 +301,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._loop_failed)
         self._lag.start()
-        self._ending += [self._lag.stop, self._offload.close, self.driver.supervisor.stop]
+        self._ending += [self._lag.stop, self._offload.close, self.driver.stop_logs, self.driver.supervisor.stop]
         self._state = state
         self.links.start()
         self._listener.start()

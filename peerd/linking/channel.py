@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from peerd.api import SendRefusal
 from peerd.linking.send_queue import SendQueue
 from peerd.messages import PeerRef
+from peerd.wire.frames import Frame
 
 
 class Link(Protocol):
@@ -19,6 +21,10 @@ class Link(Protocol):
     @property
     def boot_epoch(self) -> int:
         """Of the peer's process at the other end."""
+
+    @property
+    def plugins(self) -> Mapping[str, tuple[int, int]]:
+        """The versions of its plugins that the peer gave in the handshake; empty when it gave none."""
 
     @property
     def dialled(self) -> bool:
@@ -79,7 +85,13 @@ class LinkHost(Protocol):
         """Tell the node. Never called from within a call of the node's own."""
 
     def frames_dropped(self, frames: int, reason: str) -> None:
-        """So many control frames will never be sent; may be none."""
+        """So many control frames will never be sent; may be none. To be counted."""
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """Have the node note that this one is among them. It only notes it, so it may be told within its own call."""
+
+    def writable(self, peer: PeerRef) -> None:
+        """Tell the node that a slow peer has caught up. Never called from within a call of the node's own."""
 
     def duplicate_identity(self, detail: str) -> None:
         """Another process has this node's identity and is newer: this one must end."""

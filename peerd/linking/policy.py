@@ -11,11 +11,11 @@ An acceptor with a dial of its own under way decides it before it answers HELLO:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
-from peerd.api import Priority
+from peerd.api import Priority, SendRefusal
 from peerd.ids import NodeId
 from peerd.linking.channel import Channel, Dial, Link, LinkHost, keeps_old
 from peerd.linking.rate_limit import MisbehaviourScores
@@ -65,13 +65,22 @@ class LinkPolicy(Generic[L]):
         channel = self.channels.get(peer.id) or self._add_channel(peer)
         link = self.links.get(peer.id)
         if link is None and not self._may_wait(channel, peer):
-            self._host.frames_dropped(1, "backoff")
+            self._refuse(peer, (frame,), "backoff")
             return
-        dropped = channel.outbox.push(frame, priority)
-        if dropped:
-            self._host.frames_dropped(dropped, "queue_full")
+        self.queue(channel, frame, priority)
         if link is not None:
             link.wake()
+
+    def queue(self, channel: Channel, frame: Frame, priority: Priority) -> None:
+        """Have a frame wait for the link; what gives way to it, or the frame itself, is refused."""
+        dropped = channel.outbox.push(frame, priority)
+        if dropped:
+            self._refuse(channel.peer, dropped, "queue_full", SendRefusal.QUEUE_FULL)
+
+    def queued_bytes(self, peer_id: NodeId) -> int:
+        """What waits for the peer, with a link or without."""
+        channel = self.channels.get(peer_id)
+        return 0 if channel is None else channel.outbox.size_bytes
 
     def disconnect(self, peer: PeerRef) -> None:
         """Send what the link takes at once, say goodbye, forget the rest. Nobody is told."""
@@ -83,12 +92,17 @@ class LinkPolicy(Generic[L]):
         if link is not None:
             link.flush()
             link.retire("disconnect")
-        self._host.frames_dropped(channel.outbox.clear(), "disconnect")
+        self._drop_queue(channel, "disconnect")
 
     def is_linked(self, peer_id: NodeId) -> bool:
         """Whether a link to this peer is up."""
         link = self.links.get(peer_id)
         return link is not None and link.is_up
+
+    def introduced(self, peer_id: NodeId) -> Mapping[str, tuple[int, int]] | None:
+        """What the peer said of its plugins in the handshake of the link that is up; ``None``: there is none."""
+        link = self.links.get(peer_id)
+        return link.plugins if link is not None and link.is_up else None
 
     def up(self) -> list[L]:
         """The links that are up, in the order in which they came."""
@@ -112,7 +126,11 @@ class LinkPolicy(Generic[L]):
     def clear(self, reason: str) -> None:
         """Drop all that is queued."""
         for channel in self.channels.values():
-            self._host.frames_dropped(channel.outbox.clear(), reason)
+            self._drop_queue(channel, reason)
+
+    def caught_up(self, peer: PeerRef) -> None:
+        """The peer was slow, and little is left in its queue: tell the node, though not from within a call of its."""
+        self._host.call_soon(lambda: self._tell_writable(peer))
 
     # Connections
 
@@ -213,7 +231,7 @@ class LinkPolicy(Generic[L]):
 
     def give_up(self, channel: Channel, reason: str) -> None:
         """The peer cannot be reached: drop what is queued, tell the node a little later."""
-        self._host.frames_dropped(channel.outbox.clear(), "peer_down")
+        self._drop_queue(channel, "peer_down")
         self._tell_down_soon(channel, reason)
 
     def duplicate_claimed(self, detail: str, witness: NodeId | None) -> None:
@@ -271,6 +289,24 @@ class LinkPolicy(Generic[L]):
         now = self._host.now()
         for channel in self.channels.values():
             channel.retry_at = min(channel.retry_at, now)
+
+    def _refuse(
+        self, peer: PeerRef, frames: Sequence[Frame], why: str, reason: SendRefusal = SendRefusal.PEER_DOWN
+    ) -> None:
+        """These will not be sent: count them, and have the node note them."""
+        self._host.frames_dropped(len(frames), why)
+        if not self.is_stopping:
+            for frame in frames:
+                self._host.frame_refused(peer, frame, reason)
+
+    def _drop_queue(self, channel: Channel, why: str) -> None:
+        self._refuse(channel.peer, channel.outbox.clear(), why)
+        if channel.outbox.has_recovered():
+            self.caught_up(channel.peer)
+
+    def _tell_writable(self, peer: PeerRef) -> None:
+        if not self.is_stopping:
+            self._host.writable(peer)
 
     def _tell_down_soon(self, channel: Channel, reason: str) -> None:
         """Not at once: this may run within a call of the node's own."""

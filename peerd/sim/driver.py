@@ -12,9 +12,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from peerd import limits
-from peerd.api import Metric, Priority, Store
+from peerd.api import KeyValues, Log, Metric, Priority, SendRefusal
 from peerd.driver import StreamHandler
 from peerd.errors import Bug, PeerMisbehaved, Unavailable
+from peerd.group_log import LOG_NAME, GroupLog
 from peerd.ids import NodeId, format_id
 from peerd.linking.channel import Channel, Dial
 from peerd.linking.policy import LinkPolicy
@@ -22,6 +23,7 @@ from peerd.messages import PeerRef
 from peerd.sim.clock import WALL_TIME_START_S
 from peerd.sim.engine import Engine, Timer, mark_of
 from peerd.sim.links import Link
+from peerd.sim.logs import LogDisk, open_log
 from peerd.sim.network import Network, Port, State
 from peerd.sim.opening import AddressOpening, Opening, PeerOpening
 from peerd.sim.rng import fork
@@ -42,6 +44,7 @@ FLUSH_POLL_S: Final = 0.02
 TIMER_MARK: Final = 0x54494D
 END_MARK: Final = 0x454E44
 WORK_MARK: Final = 0x574F52
+LOG_MARK: Final = 0x4C4F47
 
 
 class Receiver(Protocol):
@@ -52,6 +55,12 @@ class Receiver(Protocol):
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         """No link to that peer, and none to be had."""
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """A frame will not be sent; may be told from within `SimDriver.send`."""
+
+    def writable(self, peer: PeerRef) -> None:
+        """What waited for a slow peer is nearly gone."""
 
     def stream_accepted(self, peer: PeerRef) -> StreamHandler:
         """A peer opened a bulk stream."""
@@ -77,10 +86,11 @@ class World(Protocol):
 
 
 class SimStore:
-    """The key-value store of one plugin, kept across the restarts of its node."""
+    """The key-value store of one plugin and the disk of its logs, kept across the restarts of its node."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
+        self.logs: dict[str, LogDisk] = {}
 
     def get(self, key: str) -> bytes | None:
         """The value, if there is one."""
@@ -127,12 +137,15 @@ class SimDriver:
         self.metrics: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         """Counters and gauges as they are; histograms as ``<name>_sum`` and ``<name>_count``."""
         self.records_written = 0
+        self.plugins: Mapping[str, tuple[int, int]] = {}
+        """What this node says in handshakes."""
         self.exempt_types: frozenset[int] = frozenset()
         """Type ids that the message rate does not count."""
         self._declared: dict[str, Metric] = {}
         self._stores = stores
         self._backlog: list[tuple[Callable[[Any], None], Any]] = []
         self._timer_mark = mark_of(port.index, TIMER_MARK)
+        self._logs: dict[tuple[str, str], GroupLog] = {}
         self._is_sweeping = False
 
     def attach(self, node: Receiver | Node) -> None:
@@ -174,12 +187,16 @@ class SimDriver:
         """Hold an event back until the node is resumed."""
         self._backlog.append((function, argument))
 
-    def keep_frame(self, function: Callable[[Any], None], argument: Any) -> None:
-        """The same for what peers may send without end; timers and streams are bounded, and must not get lost."""
+    def keep_frame(self, function: Callable[[Any], None], argument: Any) -> bool:
+        """The same for what peers may send without end; timers and streams are bounded, and must not get lost.
+
+        Returns whether there was room.
+        """
         if len(self._backlog) >= BACKLOG_MAX:
             self.network.count_drop("backlog_full")
-        else:
-            self.keep(function, argument)
+            return False
+        self.keep(function, argument)
+        return True
 
     def pause(self) -> None:
         """SIGSTOP."""
@@ -339,6 +356,28 @@ class SimDriver:
         """Whether the link is past its handshake."""
         return self.policy.is_linked(peer.id)
 
+    def queued_bytes(self, peer: PeerRef) -> int:
+        """What waits here, for a link or for the peer to read."""
+        return self.policy.queued_bytes(peer.id)
+
+    def introduce(self, plugins: Mapping[str, tuple[int, int]]) -> None:
+        """Told to the peers of every link that opens."""
+        self.plugins = plugins
+
+    def introduced(self, peer: PeerRef) -> Mapping[str, tuple[int, int]] | None:
+        """What the other end said."""
+        return self.policy.introduced(peer.id)
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """Have the node note what will not be sent."""
+        if self.is_alive and self.node is not None:
+            self.node.frame_refused(peer, frame, reason)
+
+    def writable(self, peer: PeerRef) -> None:
+        """Tell the node that a slow peer has caught up, unless it is dead; `call_soon` has waited for a paused one."""
+        if self.node is not None:
+            self.node.writable(peer)
+
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         """Count it, score it, close the link; in a simulation of honest nodes the world raises."""
         self.world.misbehaved(self, peer, error)
@@ -362,9 +401,24 @@ class SimDriver:
 
     # State and telling
 
-    def store(self, plugin: str) -> Store:
+    def store(self, plugin: str) -> KeyValues:
         """Survives restarts."""
         return self._stores.setdefault(plugin, SimStore())
+
+    def log(self, plugin: str, name: str) -> Log:
+        """What is durable of it survives restarts."""
+        log = self._logs.get((plugin, name))
+        if log is None:
+            if LOG_NAME.fullmatch(name) is None:
+                raise Bug(f"not a name of a log: {name!r}")
+            disks = self._stores.setdefault(plugin, SimStore()).logs
+            if name not in disks and len(disks) >= limits.LOGS_PER_PLUGIN_MAX:
+                raise Unavailable(f"{plugin} has {len(disks)} logs, limit {limits.LOGS_PER_PLUGIN_MAX}")
+            disk = disks.setdefault(name, LogDisk())
+            log = self._logs[plugin, name] = open_log(
+                disk, lambda delay_s, callback: self._later(delay_s, LOG_MARK, callback)
+            )
+        return log
 
     def record(self, record: dict[str, object]) -> None:
         """Hand on to the simulation's sink."""
@@ -431,6 +485,12 @@ class _LinkHost:
 
     def frames_dropped(self, frames: int, reason: str) -> None:
         self._driver.network.count_drop(reason, frames)
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        self._driver.frame_refused(peer, frame, reason)
+
+    def writable(self, peer: PeerRef) -> None:
+        self._driver.writable(peer)
 
     def duplicate_identity(self, detail: str) -> None:
         self._driver.world.duplicate_identity(self._driver, detail)

@@ -8,8 +8,9 @@ What a link does when the other side is not there follows TCP:
 
 What follows from a lost link, a redial first of all, is decided by `peerd.linking.policy.LinkPolicy`, as in the daemon.
 
-Frames go into the uplink as they come while little waits there. When more than a socket would take waits, they wait in
-the peer's send queue instead, and leave by priority, one piece at a time, as bulk streams do.
+Frames go into the uplink as they come while little waits there, and little of what was sent is unread. When more than a
+socket would take waits, or the peer reads too slowly, they wait in the peer's send queue instead, and leave by
+priority: one piece at a time, as bulk streams do, or as the peer reads.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import zlib
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, cast
 
-from peerd.api import Priority
+from peerd import limits
+from peerd.api import Priority, SendRefusal
 from peerd.errors import PeerMisbehaved, ProtocolError
 from peerd.linking.rate_limit import TokenBucket
 from peerd.messages import PeerRef
@@ -29,12 +31,19 @@ from peerd.sim.network import DOWNLINK_WAIT_MIN_S, RETRANSMIT_S, SEND_TIMEOUT_S,
 from peerd.wire.frames import Frame
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from peerd.linking.channel import Channel
     from peerd.linking.send_queue import SendQueue
     from peerd.sim.driver import SimDriver
 
 DOWN_MARK: Final = 0x444F57
 CHECK_MARK: Final = 0x43484B
 DRAIN_MARK: Final = 0x44524E
+KERNEL_BUFFERS_BYTES: Final = 256 * limits.KIB
+"""What the kernels at both ends hold of a link besides what is on its path."""
+WINDOW_BYTES_MAX: Final = 4 * limits.MIB
+"""As much as Linux lets a connection have under way at most (``net.ipv4.tcp_wmem``)."""
 CHARGE_FRAMES: Final = 64
 """So many frames are charged to the peer's message rate at a time; the daemon does it for each read."""
 
@@ -63,6 +72,7 @@ class Link:
     """
 
     __slots__ = (
+        "_awaits_reading",
         "_blocked_since",
         "_bucket",
         "_ending",
@@ -79,12 +89,15 @@ class Link:
         "_s_per_byte",
         "_twin",
         "_uncharged",
+        "_unread_bytes",
         "_version",
+        "_window_bytes",
         "boot_epoch",
         "dialled",
         "established_at",
         "goodbye",
         "peer",
+        "plugins",
         "source",
         "state",
         "target",
@@ -100,6 +113,7 @@ class Link:
         self.target_port = target.port
         self.peer: PeerRef = target.port.peer
         self.boot_epoch = target.boot_epoch
+        self.plugins: Mapping[str, tuple[int, int]] = target.plugins
         self.dialled = dialled
         self.established_at = source.now()
         self.goodbye: str | None = None
@@ -115,6 +129,11 @@ class Link:
         self._twin: Link | None = None
         self._ending: tuple[str, str | None] | None = None
         self._is_draining = False
+        """Frames wait in the queue and are seen to: an event is due, or the peer has to read."""
+        self._awaits_reading = False
+        self._unread_bytes = 0
+        """Sent, and neither read at the other end nor lost."""
+        self._window_bytes = 0.0
         self._blocked_since: float | None = None
         self._is_checked = False
         self._uncharged = 0
@@ -143,8 +162,8 @@ class Link:
         return self.last_used_s if clock is None else clock.monotonic(self.last_used_s)
 
     @property
-    def _outbox(self) -> SendQueue:
-        return self.source.policy.channel(self.peer).outbox
+    def _channel(self) -> Channel:
+        return self.source.policy.channel(self.peer)
 
     # Sending
 
@@ -163,14 +182,16 @@ class Link:
         elif departure - now > port.up_backlog_s:
             self._send_later(frame, priority)
             return
+        if self._unread_bytes > self._window_bytes:
+            self._send_later(frame, priority)
+            return
         if self._is_impaired:
-            if network.is_path_full(port, self.target_port):
-                self._send_later(frame, priority)
-            else:
-                self._transmit(frame)
+            self._transmit(frame)
             return
         body = frame.body
-        port.up_free_at = departure = departure + (8 + len(body)) * port.up_s_per_byte
+        size = 8 + len(body)
+        self._unread_bytes += size
+        port.up_free_at = departure = departure + size * port.up_s_per_byte
         arrival = departure + self._latency_s * (1.0 + network.jitter * port.draw())
         if arrival < self._last_arrival:
             arrival = self._last_arrival
@@ -185,24 +206,49 @@ class Link:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits, by priority: at once while the uplink takes it, then a piece at a time."""
-        outbox, port, engine, network = self._outbox, self._port, self._engine, self._network
-        self._is_draining = False
+        """Send what waits, by priority: at once while uplink and peer take it, then a piece at a time."""
+        port, engine, network = self._port, self._engine, self._network
+        outbox = self._channel.outbox
+        self._stop_draining()
         while outbox:
             if not self._refresh():
                 self._stall(outbox)
                 return
+            if self._unread_bytes > self._window_bytes:
+                self._await_reading()
+                return
             is_full = port.up_free_at - engine.now > port.up_backlog_s
-            is_full = is_full or network.is_path_full(port, self.target_port)
             departure = engine.now
             for frame in outbox.take_frames(network.config.piece_bytes):
                 departure = self._transmit(frame)
+            if outbox.has_recovered():
+                self.source.policy.caught_up(self.peer)
             if is_full:
                 self._is_draining = True
                 self._version = -1  # so that what comes meanwhile waits as well
                 engine.schedule(departure, mark_of(port.index, DRAIN_MARK), self._drain)
                 return
         outbox.clear()  # gives its memory back: there are very many links
+
+    def _stop_draining(self) -> None:
+        self._is_draining = False
+        if self._awaits_reading:
+            self._awaits_reading = False
+            self._network.stalled.pop(self, None)
+
+    def _await_reading(self) -> None:
+        """The peer has enough: go on when it has read some of it. What reaches it no more is noticed as in a stall."""
+        self._is_draining = self._awaits_reading = True
+        self._version = -1
+        self._network.stalled[self] = None
+
+    def _room_made(self) -> None:
+        """The peer has read something; its kernel's word of that takes the way back."""
+        if self._unread_bytes <= self._window_bytes:
+            self._stop_draining()
+            self._is_draining = True
+            due = self._engine.now + self._network.latency_s(self.target_port, self._port)
+            self._engine.schedule(due, mark_of(self._port.index, DRAIN_MARK), self._drain)
 
     def _drain(self, _: None) -> None:
         if self.state is LinkState.OPEN and self.source.is_alive:
@@ -212,6 +258,7 @@ class Link:
         """Put one frame into the uplink; returns when it is through the uplink, and the path if that has a rate."""
         port, network = self._port, self._network
         size = 8 + len(frame.body)
+        self._unread_bytes += size
         port.up_free_at = departure = max(port.up_free_at, self._engine.now) + size * port.up_s_per_byte
         delay_s = self._latency_s * (1.0 + network.jitter * port.draw())
         if self._is_impaired:
@@ -237,6 +284,7 @@ class Link:
         if impairment.loss and draw() < impairment.loss:
             if not is_stream:
                 network.count_drop("loss")
+                self._unread_bytes -= frame.size_bytes
                 return
             losses = 1 + times_lost(impairment.loss, draw)
             arrival += losses * max(RETRANSMIT_S, 2 * self._latency_s)
@@ -248,6 +296,7 @@ class Link:
             arrival = late
         self._push(frame, arrival)
         if impairment.duplication and not is_stream and draw() < impairment.duplication:
+            self._unread_bytes += frame.size_bytes
             self._schedule(frame, arrival + self._latency_s * draw())
 
     def _push(self, frame: Frame, arrival: float) -> None:
@@ -282,6 +331,9 @@ class Link:
                 self._engine.schedule(ready, self._mark | CHECK_MARK, self._read, frame)
                 return
         if target.state == 0:  # State.RUNNING; the same as `_read`, without a call
+            self._unread_bytes -= size
+            if self._awaits_reading:
+                self._room_made()
             network.frames_delivered += 1
             network.frames_delivered_bytes += size
             if frame.type_id not in target.exempt_types:
@@ -298,9 +350,14 @@ class Link:
     def _read(self, frame: Frame) -> None:
         target = self.target
         network = self._network
+        if target.state == State.PAUSED and target.keep_frame(self._read, frame):
+            return
+        self._unread_bytes -= frame.size_bytes
+        if self._awaits_reading:
+            self._room_made()
         if target.state == State.RUNNING:
             network.frames_delivered += 1
-            network.frames_delivered_bytes += 8 + len(frame.body)
+            network.frames_delivered_bytes += frame.size_bytes
             self._uncharged += frame.type_id not in target.exempt_types
             if self._uncharged >= CHARGE_FRAMES and not self._charge():
                 return
@@ -308,9 +365,7 @@ class Link:
                 target.receive(self._port.peer, frame)
             except PeerMisbehaved as error:
                 target.misbehaved(self._port.peer, error)
-        elif target.state == State.PAUSED:
-            target.keep_frame(self._read, frame)
-        else:
+        elif target.state != State.PAUSED:
             network.count_drop("target_down")
 
     def _charge(self) -> bool:
@@ -348,6 +403,9 @@ class Link:
         has_rate = config.link_bytes_per_s is not None
         self._is_impaired = self._impairment is not None or has_rate or not config.is_fifo
         self._s_per_byte = self._network.s_per_byte(self._port)
+        slowest = max(self._s_per_byte, self.target_port.down_s_per_byte)
+        on_path_bytes = 2 * self._latency_s / slowest if slowest else WINDOW_BYTES_MAX
+        self._window_bytes = min(KERNEL_BUFFERS_BYTES + on_path_bytes, WINDOW_BYTES_MAX)
 
     def _refresh_impaired(self, target: SimDriver) -> bool:
         """Dead, or cut at least one way. With only the way back cut, data arrive but are never acknowledged."""
@@ -361,8 +419,11 @@ class Link:
         network = self._network
         if self._is_draining:
             self._queue(frame, priority)
-        elif self.state is LinkState.CLOSED or network.config.loss_mode == "drop":
-            network.count_drop("cut" if self.state is LinkState.OPEN else "link_down")
+        elif self.state is LinkState.CLOSED:
+            network.count_drop("link_down")
+            self.source.frame_refused(self.peer, frame, SendRefusal.PEER_DOWN)
+        elif network.config.loss_mode == "drop":
+            network.count_drop("cut")
         else:
             self._queue(frame, priority)
             network.stalled[self] = None
@@ -372,18 +433,25 @@ class Link:
         self.wake()
 
     def _queue(self, frame: Frame, priority: Priority) -> None:
-        self._network.count_drop("queue_full", self._outbox.push(frame, priority))
+        self.source.policy.queue(self._channel, frame, priority)
 
     def _stall(self, outbox: SendQueue) -> None:
         """What waits cannot be sent: it is kept until the path heals, or it is gone."""
         if self._network.config.loss_mode == "drop":
-            self._network.count_drop("cut", outbox.clear())
+            self._network.count_drop("cut", len(outbox.clear()))
+            if outbox.has_recovered():
+                self.source.policy.caught_up(self.peer)
         else:
             self._network.stalled[self] = None
 
     def retry(self) -> None:
         """The network changed: send what was held if it gets through now."""
-        if self.state is LinkState.OPEN and not self._is_draining and self._refresh():
+        if self.state is not LinkState.OPEN or (self._is_draining and not self._awaits_reading):
+            return
+        is_through = self._refresh()
+        if self._awaits_reading:
+            self._version = -1
+        elif is_through:
             self._network.stalled.pop(self, None)
             self.flush()
 
@@ -466,6 +534,7 @@ class Link:
 
     def _close(self) -> None:
         self.state = LinkState.CLOSED
+        self._awaits_reading = False
         self._version = -1
         self._network.stalled.pop(self, None)
 

@@ -198,7 +198,7 @@ class Network:
         self.version = 0
         self.paths_version = 0
         self.stalled: dict[Link, None] = {}
-        """Links that hold frames until a cut heals, in the order in which they stalled."""
+        """Links that hold frames until a cut heals or the peer reads, in the order in which they stalled."""
         self.frames_delivered = 0
         self.frames_delivered_bytes = 0
         self.stream_bytes = 0
@@ -375,14 +375,6 @@ class Network:
                 losses = times_lost(impairment.loss, source.draw)
                 wait_s += losses * max(RETRANSMIT_S, self.rtt_s(source, target))
         return wait_s
-
-    def is_path_full(self, source: Port, target: Port) -> bool:
-        """Whether a path of limited rate has as much under way as a socket takes."""
-        rate = self.config.link_bytes_per_s
-        if rate is None:
-            return False
-        free_at = self._links_free_at.get((source.index, target.index), 0.0)
-        return (free_at - self.engine.now) * rate > limits.WRITE_HIGH_WATER_BYTES
 
     def through_link(self, source: Port, target: Port, departure: float, size: int) -> float:
         """When the last byte of what left the uplink at ``departure`` is through a path of limited rate."""

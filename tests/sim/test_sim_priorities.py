@@ -19,7 +19,7 @@ FRAME_BYTES = 32 * KIB
 AT_ONCE = WRITE_HIGH_WATER_BYTES // FRAME_BYTES
 
 
-@message(0x7F11, bytes_max=64 * 1024)
+@message(0x7F12, bytes_max=64 * 1024)
 class Load(Message):
     """Fills a link."""
 

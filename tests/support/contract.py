@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from peerd.api import Metric, Priority
+from peerd.api import Metric, Priority, SendRefusal
 from peerd.daemon import loops
 from peerd.daemon.driver import AsyncioDriver
 from peerd.daemon.offload import OffloadPool
@@ -92,6 +92,9 @@ class ContractNode:
         self.policy: LinkPolicy[Any]
         self.received: list[tuple[PeerRef, int]] = []
         self.downs: list[tuple[PeerRef, str]] = []
+        self.refused: list[tuple[PeerRef, int, SendRefusal]] = []
+        """For whom, which number, and why."""
+        self.writables: list[PeerRef] = []
         self.accepted: list[Handler] = []
         self.misbehaviours: list[str] = []
         self.records: list[dict[str, object]] = []
@@ -111,6 +114,16 @@ class ContractNode:
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         self.upcall()
         self.downs.append((peer, reason))
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """Only this may be told from within a call."""
+        decoded = decode(frame)
+        assert decoded is not None and isinstance(decoded.message, Note)
+        self.refused.append((peer, decoded.message.number, reason))
+
+    def writable(self, peer: PeerRef) -> None:
+        self.upcall()
+        self.writables.append(peer)
 
     def stream_accepted(self, peer: PeerRef) -> StreamHandler:
         self.upcall()
@@ -179,6 +192,12 @@ class ContractRig(Protocol):
 
     def metric(self, node: ContractNode, name: str, **labels: str) -> float:
         """The value of a metric that was declared."""
+
+    def stand_still(self, node: ContractNode) -> None:
+        """The node reads nothing from its links."""
+
+    def go_on(self, node: ContractNode) -> None:
+        """It reads again."""
 
     async def crash(self, node: ContractNode) -> None:
         """As SIGKILL."""
@@ -250,6 +269,16 @@ class SocketRig:
         value = self._metrics[node].registry.get_sample_value(name, labels)
         assert value is not None
         return value
+
+    def stand_still(self, node: ContractNode) -> None:
+        for link in self._peers[node].links.links():
+            assert link._transport is not None
+            link._transport.pause_reading()
+
+    def go_on(self, node: ContractNode) -> None:
+        for link in self._peers[node].links.links():
+            assert link._transport is not None
+            link._transport.resume_reading()
 
     async def crash(self, node: ContractNode) -> None:
         await self._peers[node].crash()
@@ -339,6 +368,12 @@ class SimulatedRig:
     def metric(self, node: ContractNode, name: str, **labels: str) -> float:
         assert isinstance(node.driver, SimDriver)
         return node.driver.metrics[name, tuple(sorted(labels.items()))]
+
+    def stand_still(self, node: ContractNode) -> None:
+        self.world.pause(self._places[node])
+
+    def go_on(self, node: ContractNode) -> None:
+        self.world.resume(self._places[node])
 
     async def crash(self, node: ContractNode) -> None:
         self.world.kill(self._places[node])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from peerd.api import LeafSet, Plugin, Priority
+from peerd.api import Coordinate, LeafSet, Plugin, Priority
 from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, decode_body, encode_body
@@ -81,6 +81,19 @@ class FakeHost:
     def leaf_set(self) -> LeafSet:
         """The neighbours that the test has given it."""
         return LeafSet(self.neighbours, (), self.is_complete, covers_ring=True)
+
+    @property
+    def coordinate(self) -> Coordinate:
+        """At the origin, like everybody."""
+        return Coordinate(0.0, 0.0, 0.0, 1.0, 1.0)
+
+    def rtt(self, peer: PeerRef) -> float | None:
+        """Nobody has been measured."""
+        return None
+
+    def estimated_rtt(self, peer: PeerRef) -> float | None:
+        """Nobody has been measured."""
+        return None
 
     def set_timer(self, name: str, delay_s: float, payload: Hashable = None) -> None:
         """Note when it is due."""

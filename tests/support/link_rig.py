@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from peerd.api import Priority
+from peerd.api import Priority, SendRefusal
 from peerd.daemon.authority import ClusterAuthority, create_node_files
 from peerd.daemon.link_settings import LinkContext, TlsContexts, monotonic_s
 from peerd.daemon.link_telemetry import LinkTelemetry
@@ -111,6 +111,8 @@ class FakeNode:
     def __init__(self) -> None:
         self.received: list[tuple[PeerRef, Frame]] = []
         self.down: list[tuple[PeerRef, str]] = []
+        self.refused: list[tuple[PeerRef, Frame, SendRefusal]] = []
+        self.writables: list[PeerRef] = []
         self.events: list[Event] = []
         self.handlers: list[CollectingHandler] = []
         self.make_handler: Callable[[], CollectingHandler] = CollectingHandler
@@ -123,6 +125,12 @@ class FakeNode:
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         self.down.append((peer, reason))
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        self.refused.append((peer, frame, reason))
+
+    def writable(self, peer: PeerRef) -> None:
+        self.writables.append(peer)
 
     def stream_accepted(self, peer: PeerRef) -> StreamHandler:
         self.handlers.append(self.make_handler())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from peerd.api import Priority
+from peerd.api import Priority, SendRefusal
 from peerd.driver import Stream, StreamHandler
 from peerd.errors import Bug
 from peerd.linking.opening import OPENING_ROUND_TRIPS
@@ -88,6 +88,8 @@ class NotingNode:
         self.messages: list[tuple[float, PeerRef, Message]] = []
         self.downs: list[tuple[float, PeerRef, str]] = []
         self.accepted: list[NotingHandler] = []
+        self.refused: list[tuple[PeerRef, Frame, SendRefusal]] = []
+        self.writables: list[tuple[float, PeerRef]] = []
 
     def frame_received(self, peer: PeerRef, frame: Frame) -> None:
         """Decode, as a node does."""
@@ -98,6 +100,14 @@ class NotingNode:
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         """Note it."""
         self.downs.append((self.driver.now(), peer, reason))
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """Note it."""
+        self.refused.append((peer, frame, reason))
+
+    def writable(self, peer: PeerRef) -> None:
+        """Note it."""
+        self.writables.append((self.driver.now(), peer))
 
     def stream_accepted(self, peer: PeerRef) -> StreamHandler:
         """Read it."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import given, strategies as st
 
-from peerd.api import Priority
+from peerd.api import Priority, SendRefusal
 from peerd.ids import NodeId
 from peerd.linking.channel import Channel
 from peerd.linking.policy import DUPLICATE_PATIENCE, OUT_OF_REACH_FAILURES, WITNESS_MEMORY_S, LinkPolicy
@@ -46,6 +46,7 @@ class FakeLink:
     used_at: float = 0.0
     goodbye: str | None = None
     is_up: bool = True
+    plugins: dict[str, tuple[int, int]] = field(default_factory=dict)
     ended: list[str] = field(default_factory=list)
 
     def wake(self) -> None: ...
@@ -72,6 +73,8 @@ class FakeHost:
         self.dials: list[FakeDial] = []
         self.downs: list[tuple[NodeId, str]] = []
         self.dropped: dict[str, int] = {}
+        self.refused: list[tuple[NodeId, int, SendRefusal]] = []
+        self.writables: list[NodeId] = []
         self.duplicates: list[str] = []
 
     def now(self) -> float:
@@ -89,6 +92,12 @@ class FakeHost:
 
     def frames_dropped(self, frames: int, reason: str) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + frames
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        self.refused.append((peer.id, frame.type_id, reason))
+
+    def writable(self, peer: PeerRef) -> None:
+        self.writables.append(peer.id)
 
     def duplicate_identity(self, detail: str) -> None:
         self.duplicates.append(detail)
