@@ -19,17 +19,25 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
+from peerd.api_network import (
+    POSITION_MAX_MS as POSITION_MAX_MS,
+    Coordinate as Coordinate,
+    SendRefusal as SendRefusal,
+)
 from peerd.api_services import (
     NO_VERSION as NO_VERSION,
     GroupOutcome as GroupOutcome,
     Groups as Groups,
+    KeyValues as KeyValues,
     LocalRecord as LocalRecord,
+    Log as Log,
     RecordAck as RecordAck,
     RecordOutcome as RecordOutcome,
     RecordResult as RecordResult,
     RecordRole as RecordRole,
     Records as Records,
     RecordVersion as RecordVersion,
+    Store as Store,
 )
 from peerd.errors import Bug
 from peerd.ids import NodeId
@@ -61,17 +69,6 @@ class Rng(Protocol):
 
 
 T = TypeVar("T")
-
-
-class Store(Protocol):
-    """Small durable key-value store of one plugin; each change is on disk before the method returns."""
-
-    def get(self, key: str) -> bytes | None: ...
-    def put(self, key: str, value: bytes) -> None:
-        """Raises `Unavailable` when the value or the number of keys is over its limit, or the disk refuses."""
-
-    def delete(self, key: str) -> None: ...
-    def keys(self) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +136,18 @@ class LookupResult:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A routed message on its way, as `Plugin.forward` sees it at each hop."""
+    """A routed message on its way, as `Plugin.forward` sees it at each hop.
+
+    ``source`` started it, as far as the hops before say; ``previous_hop`` is the node that handed it to this one, which
+    its link proves. Where the message starts, both are this node. ``hops``: how many links it has crossed.
+    """
 
     key: NodeId
     source: PeerRef
     message: Message
     next_hop: PeerRef
     hops: int
+    previous_hop: PeerRef
 
 
 class Verdict(Enum):
@@ -228,10 +230,16 @@ class SwapHandle(Protocol):
 
 
 class Host(Protocol):
-    """A plugin's only way out. Every method is non-blocking and never re-enters the plugin before it returns."""
+    """A plugin's only way out. No method re-enters the plugin before it returns: callbacks come after the handler.
+
+    Only `Store` waits for the disk; nothing else blocks. Each docstring says what its method raises: `Bug` for a
+    mistake of the plugin's own, `Unavailable` for what may work later. When the plugin is taken out of service, or is
+    replaced after a failure, callbacks of what it had begun are not called any more.
+    """
 
     @property
-    def id(self) -> NodeId: ...
+    def id(self) -> NodeId:
+        """This node's place on the ring."""
 
     @property
     def peer(self) -> PeerRef:
@@ -239,17 +247,19 @@ class Host(Protocol):
 
     @property
     def rng(self) -> Rng:
-        """This plugin's own generator, forked per (seed, node, plugin)."""
+        """This plugin's own generator: in the simulator forked per (seed, node, boot, plugin), else unpredictable."""
 
     @property
     def boot_epoch(self) -> int:
-        """Strictly larger after every restart."""
+        """Of this start of the node: strictly larger after every restart."""
 
     @property
-    def store(self) -> Store: ...
+    def store(self) -> Store:
+        """What this plugin keeps on disk: values by key, and logs."""
 
     @property
-    def records(self) -> Records: ...
+    def records(self) -> Records:
+        """This plugin's records in the replicated store of the ring."""
 
     def now(self) -> float:
         """Seconds, monotonic; only differences mean anything."""
@@ -260,7 +270,11 @@ class Host(Protocol):
     # Messages
 
     def send(self, peer: PeerRef, message: Message, priority: Priority = Priority.NORMAL) -> None:
-        """One hop, at most once. A message to this node itself is delivered later, like any other."""
+        """One hop, at most once. To this node itself it is delivered later, like any other.
+
+        A message that will not be sent, or that the peer does not know, is told to `Plugin.send_refused`. One that was
+        lost with its link on the way is told to nobody. Raises `Bug` for a message over its own size cap.
+        """
 
     def request(
         self,
@@ -271,32 +285,71 @@ class Host(Protocol):
         on_timeout: Callable[[], None],
         priority: Priority = Priority.NORMAL,
     ) -> None:
-        """Send, and expect what the peer's handler returns. Exactly one callback is called, once.
+        """Send, and expect what the peer's handler returns. Exactly one callback is called, once, unless the node ends.
 
-        ``on_timeout`` also means: the peer is down, or said it does not know the message.
+        ``on_timeout`` comes after ``timeout_s`` seconds (a node that stood still meanwhile waits once more), and before
+        when the message cannot be sent, the peer is down, it says that it does not know the message, or
+        `limits.REQUESTS_OUTSTANDING_MAX` are outstanding. A handler that returns nothing answers nothing. Raises `Bug`
+        for a request to this node itself, or a message over its own size cap.
+        """
+
+    def queued_bytes(self, peer: PeerRef) -> int:
+        """What waits in this node for this peer, bytes, headers included; 0 for this node itself.
+
+        What the kernel or the network has taken does not count. Above `limits.SEND_HIGH_WATER_BYTES` (or half of the
+        queue, if that is less) the peer is slow, and `Plugin.writable` tells when it has caught up.
+        """
+
+    def peer_version(self, peer: PeerRef) -> int | None:
+        """The highest version of this plugin that both nodes speak, as their handshake said.
+
+        ``None``: there is no link to the peer now, it does not run the plugin, or the two have no version in common.
+        A peer whose handshake says nothing about plugins (an older peerd) counts as speaking version 1 of each. Of this
+        node itself: `Plugin.version`.
         """
 
     def route(self, key: NodeId, message: Message) -> None:
-        """To the root of ``key``, at most once; there it arrives at `Plugin.deliver`."""
+        """To the root of ``key``, at most once; there it arrives at `Plugin.deliver`.
+
+        Hops that do not answer are gone round; without a way it is held, at each hop for ``[overlay] route_deadline``
+        at most, and then given up. Nobody is told of that, nor when the root does not know the message. Raises `Bug`
+        for a message over its own size cap or `limits.ROUTED_BODY_BYTES_MAX`.
+        """
 
     def multicast(self, keys: Iterable[NodeId], message: Message) -> None:
-        """To the roots of many keys, grouped by prefix: one copy a link at each hop (Li 2008, section 3)."""
+        """To the roots of many keys, grouped by next hop: one copy a link at each hop (Li 2008, section 3).
+
+        A root of several of the keys gets it once for each. Otherwise as `route`.
+        """
 
     def broadcast(self, message: Message) -> None:
-        """To every live node once, this one included; each takes it at `Plugin.deliver`."""
+        """To every live node, this one included, at most once each; it takes it at `Plugin.deliver`.
+
+        Nodes that join, part or fail meanwhile may miss it, and nobody is told. Raises as `route`.
+        """
 
     def lookup(self, key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:
-        """Find the root of a key, with the hops on the way."""
+        """Find the root of a key, with the hops on the way; asked again every ``[overlay] lookup_retry``.
+
+        ``on_result`` is called once, within ``timeout_s`` seconds. Raises `Unavailable` when too many are under way.
+        """
 
     # Neighbourhood
 
-    def leaf_set(self) -> LeafSet: ...
+    def leaf_set(self) -> LeafSet:
+        """This node's neighbours now; the same object until they change."""
 
     def prefix_row(self, bits: int) -> tuple[PeerRef, ...]:
-        """Known nodes that share exactly ``bits`` leading bits with this one, from leaf set and routing table."""
+        """Known nodes that share exactly ``bits`` leading bits with this one, from leaf set and routing table.
+
+        In id order; far from complete where there are many such nodes.
+        """
 
     def replica_set(self, key: NodeId, count: int) -> tuple[PeerRef, ...]:
-        """The ``count`` known nodes closest to ``key``, closest first, possibly this one."""
+        """The ``count`` known nodes closest to ``key``, closest first, possibly this one; fewer where fewer are known.
+
+        Right for keys near this node, as far as the leaf set reaches; for others, whom it happens to know.
+        """
 
     def estimated_ring_size(self) -> float:
         """How many nodes there are, estimated from the density of the leaf set; exact when it covers the ring."""
@@ -320,21 +373,51 @@ class Host(Protocol):
         A node that has lost everybody is in the ring: everybody else is missing.
         """
 
+    def next_hop(self, key: NodeId) -> PeerRef | None:
+        """Whom a message to ``key`` would be given to if it were routed now; ``None``: this node would deliver it.
+
+        A moment later the answer may be another one. Raises `Unavailable` while routing would hold the message: the
+        node is not in the ring, or whether its root lives is being found out.
+        """
+
+    # Distance
+
+    def rtt(self, peer: PeerRef) -> float | None:
+        """Round trip to a peer as the overlay measured it, seconds, smoothed; ``None`` when it never did.
+
+        The overlay measures members of the leaf set, entries of the routing table, and whoever it routes through.
+        """
+
+    def estimated_rtt(self, peer: PeerRef) -> float | None:
+        """The measured round trip, else what the coordinates predict, seconds; ``None`` when neither is known.
+
+        For a peer that the overlay does not know, let it send its `coordinate`: ``host.coordinate.rtt_s(theirs)``.
+        """
+
+    @property
+    def coordinate(self) -> Coordinate:
+        """This node's own place in the latency space; it moves a little with every measurement."""
+
     # Services
 
     @property
     def groups(self) -> Groups:
-        """This plugin's groups."""
+        """This plugin's multicast groups."""
 
     # Bulk
 
     def swap(
         self, peer: PeerRef, tag: bytes, value: Value, callbacks: SwapCallbacks, deadline_s: float | None = None
     ) -> SwapHandle:
-        """Exchange large values, both directions at once; the peer's `Plugin.swap_requested` decides."""
+        """Exchange large values, both directions at once; the peer's `Plugin.swap_requested` decides.
+
+        Ends after ``deadline_s`` seconds at the latest (default: ``[swap] deadline``). ``tag`` is the plugin's own, at
+        most `limits.SWAP_TAG_BYTES_MAX` bytes. Whatever is wrong, limits too, ends in ``callbacks.failed``; raises
+        `Bug` for a swap with this node itself, or a longer tag.
+        """
 
     def fetch(self, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None) -> SwapHandle:
-        """One-way swap: get the peer's value, give none."""
+        """One-way swap: get the peer's value, give none. Raises as `swap`."""
 
     # Work, time, state
 
@@ -346,10 +429,17 @@ class Host(Protocol):
         failed: Callable[[BaseException], None],
         cost_s: float = 0.0,
     ) -> None:
-        """Run a pure function off the loop. In the simulator it costs ``cost_s`` of virtual time."""
+        """Run a pure function off the loop. In the simulator it costs ``cost_s`` of virtual time.
+
+        Exactly one of ``done`` (with what it returned) and ``failed`` (with what it raised, or `Unavailable` when too
+        many are waiting) is called, once, unless the node ends first.
+        """
 
     def set_timer(self, name: str, delay_s: float, payload: Hashable = None) -> None:
-        """Arm the timer (``name``, ``payload``). Raises `Bug` when it is armed already or nothing handles it."""
+        """Arm the timer (``name``, ``payload``): in ``delay_s`` seconds or a little later, once, ``@on_timer`` runs.
+
+        Raises `Bug` when it is armed already, nothing handles it, or `limits.TIMERS_PER_PLUGIN_MAX` are armed.
+        """
 
     def cancel_timer(self, name: str, payload: Hashable = None) -> None:
         """Disarm it; harmless when it is not armed."""
@@ -368,19 +458,19 @@ class Host(Protocol):
     # Telling
 
     def emit(self, event: Event) -> int:
-        """Record a telemetry event; returns its id, unique on this node in this boot.
+        """Record a telemetry event; returns its id, unique on this node in this boot. What sinks drop is counted.
 
         Raises `Bug` for an event that the plugin does not declare in `Plugin.events`.
         """
 
     def count(self, name: str, amount: float = 1.0, **labels: str) -> None:
-        """Add to a declared counter."""
+        """Add to a counter. Raises `Bug` when `Plugin.metrics` does not declare it so, with these labels."""
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
-        """Set a declared gauge."""
+        """Set a gauge. Raises `Bug` as `count`."""
 
     def observe(self, name: str, value: float, **labels: str) -> None:
-        """Add to a declared histogram."""
+        """Add to a histogram. Raises `Bug` as `count`."""
 
 
 class PluginConfig(ConfigSection):
@@ -395,8 +485,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 def handles(*message_types: type[Message]) -> Callable[[F], F]:
     """Mark a method ``(self, message, source: PeerRef) -> Message | None`` as the handler of message types.
 
-    It gets messages sent, routed or broadcast to this node. What it returns answers a request; a one-way sender never
-    sees it.
+    It gets messages sent, routed or broadcast to this node. What it returns answers a request (nothing: the request
+    times out); a one-way sender never sees it. A message type that the plugin lists but that nothing handles is told to
+    its sender as unknown.
     """
 
     def mark(function: F) -> F:
@@ -419,18 +510,23 @@ def on_timer(name: str) -> Callable[[F], F]:
 class Plugin:
     """Base class of every protocol. Override what you need; each instance lives on one node.
 
-    After `start` you may use ``self.host``; in `stop` you may still send, but no timer will fire any more.
+    After `start` you may use ``self.host``; in `stop` you may still send, but no timer will fire any more. What a
+    handler or an upcall raises ends the simulation; the daemon logs it and replaces the instance (see `inherit`).
     """
 
     name: ClassVar[str]
     """Lower-case; names the config table, the metrics and the logs."""
     version: ClassVar[int] = 1
+    """The highest version of the protocol that this plugin speaks, from 1 on; see `Host.peer_version`."""
+    version_min: ClassVar[int] = 1
+    """The lowest version that it still speaks."""
     messages: ClassVar[tuple[type[Message], ...]] = ()
     metrics: ClassVar[tuple[Metric, ...]] = ()
     events: ClassVar[tuple[type[Event], ...]] = ()
     """What it records in the event log. Their kinds begin with the plugin's name and a dot."""
     Config: ClassVar[type[PluginConfig]] = PluginConfig
     is_exempt_from_rate_limit: ClassVar[bool] = False
+    """Its messages do not count against the limit of messages a second that a peer may send."""
 
     host: Host
     message_handlers: ClassVar[Mapping[type[Message], str]] = {}
@@ -449,6 +545,8 @@ class Plugin:
         undeclared = [kind.__name__ for kind in by_message if kind not in cls.messages]
         if undeclared:
             raise Bug(f"{cls.__name__} handles {', '.join(undeclared)} but does not list them in `messages`")
+        if not 1 <= cls.version_min <= cls.version < 1 << 16:
+            raise Bug(f"{cls.__name__} speaks versions {cls.version_min} to {cls.version}")
         cls.message_handlers, cls.timer_handlers = by_message, by_timer
 
     def __init__(self, config: PluginConfig | None = None) -> None:
@@ -459,7 +557,7 @@ class Plugin:
         self.host = host
 
     def stop(self) -> None:
-        """The node is going down gracefully."""
+        """The node is going down gracefully; after a crash nobody asks."""
 
     def inherit(self, failed: Self) -> None:
         """Take over, before `start`, what others entrusted to the failed instance that this one replaces."""
@@ -482,19 +580,42 @@ class Plugin:
             getattr(self, attribute)(message, source)
 
     def forward(self, envelope: Envelope) -> Verdict | PeerRef:
-        """A routed message of this plugin passes through: let it pass, stop it here, or name another next hop."""
+        """A routed message of this plugin is about to go on: let it pass, stop it here, or name another next hop.
+
+        Called once a key at each node on the way, where it starts and at the root, too: there ``envelope.next_hop`` is
+        this node.
+        """
         return Verdict.PASS
 
     def neighbours_changed(self, change: NeighbourChange) -> None:
-        """The leaf set changed."""
+        """The leaf set changed; called after the current handler. ``host.leaf_set()`` may be newer than ``change``."""
 
-    def record_changed(self, key: NodeId, role: RecordRole) -> None:
-        """A record of this plugin came to this node, changed, or this node's role for it did; ``host.records.local``
-        has it. With `RecordRole.NONE` and no local record it is gone: deleted, lapsed or handed over.
+    def record_changed(self, key: NodeId, role: RecordRole, item: bytes) -> None:
+        """A record of this plugin came to this node, changed, or this node's role for it did.
+
+        ``host.records.local(key, item)`` has it; ``item`` is empty where the writer named none. With `RecordRole.NONE`
+        and no local record it is gone: deleted, lapsed or handed over. Called after the current handler, at least once
+        after the last change.
+        """
+
+    def writable(self, peer: PeerRef) -> None:
+        """What is queued for a peer fell to the low-water mark, a quarter of the high one that it had been above.
+
+        Called once each time, after the current handler; also when the queue was emptied because the peer is gone. Any
+        plugin that overrides it is told, whoever filled the queue.
+        """
+
+    def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
+        """``count`` one-way messages of one type, sent to this peer since the last call, will not be handled there.
+
+        Called after the current handler, once for each peer, type and reason; beyond `limits.REFUSALS_TOLD_MAX` of
+        these at a time the rest is only counted. A request that is refused ends with its ``on_timeout`` instead. Of
+        `SendRefusal.UNKNOWN_MESSAGE` a peer tells at most once a minute and type. Messages that are routed or
+        broadcast are the overlay's to send again, and are not told.
         """
 
     def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:
-        """A peer wants to swap. Decide now; the value must be ready."""
+        """A peer wants to swap. Decide now; the value must be ready. Raise `PeerMisbehaved` to cut the peer off."""
         return RefuseSwap("not_supported")
 
     def validate(self) -> None:

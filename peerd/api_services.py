@@ -1,4 +1,4 @@
-"""Groups and records as plugins see them: the vocabulary of the services behind `peerd.api.Host`.
+"""Groups, records and what is kept on disk as plugins see them: the vocabulary behind `peerd.api.Host`.
 
 Plugins import it from `peerd.api`; docs/groups.md and docs/records.md say what the services promise.
 """
@@ -138,6 +138,7 @@ class LocalRecord:
     version: RecordVersion
     remaining_s: float
     role: RecordRole
+    item: bytes = b""
 
 
 class Records(Protocol):
@@ -145,7 +146,11 @@ class Records(Protocol):
 
     Soft state: a record lives for ``ttl_s`` unless it is put again. Operations never fail silently: ``on_result``
     is called once, later, within ``timeout_s`` (default: ``[records] operation_timeout``). They raise `Unavailable`
-    when too many are under way.
+    when too many are under way; nothing else is raised: a limit that is broken is the outcome QUOTA.
+
+    One key may have many records, one for each ``item``, a name of up to 64 bytes. The key alone decides which nodes
+    hold them; versions, lifetimes and outcomes are each item's own. How many, and how many bytes, is bounded by
+    ``[records] key_items_max`` and ``key_bytes_max``.
     """
 
     def put(
@@ -155,27 +160,123 @@ class Records(Protocol):
         ttl_s: float,
         on_result: Callable[[RecordResult], None],
         *,
+        item: bytes = b"",
         ack: RecordAck = "received",
         if_version: RecordVersion | None = None,
         timeout_s: float | None = None,
-    ) -> None: ...
+    ) -> None:
+        """Have the root write a value that lives for ``ttl_s`` seconds; ``if_version``: only over that version."""
 
     def get(
-        self, key: NodeId, on_result: Callable[[RecordResult], None], *, timeout_s: float | None = None
-    ) -> None: ...
+        self,
+        key: NodeId,
+        on_result: Callable[[RecordResult], None],
+        *,
+        item: bytes = b"",
+        timeout_s: float | None = None,
+    ) -> None:
+        """Ask the root for the value."""
 
     def delete(
         self,
         key: NodeId,
         on_result: Callable[[RecordResult], None],
         *,
+        item: bytes = b"",
         ack: RecordAck = "received",
         if_version: RecordVersion | None = None,
         timeout_s: float | None = None,
-    ) -> None: ...
+    ) -> None:
+        """Have the root delete the record; STORED means that a tombstone is where the value was."""
 
-    def local(self, key: NodeId) -> LocalRecord | None:
+    def local(self, key: NodeId, item: bytes = b"") -> LocalRecord | None:
         """What this node itself holds, without asking anybody."""
+
+    def items(self, key: NodeId) -> Iterator[LocalRecord]:
+        """Everything under one key that this node itself holds, by the names of the items.
+
+        On the root of the key that has caught up, and on its replicas, this is all of it but for what is on its way.
+        """
 
     def held(self) -> Iterator[LocalRecord]:
         """Every record of the namespace that this node holds, in key order."""
+
+
+class KeyValues(Protocol):
+    """Small durable key-value store of one plugin; each change is on disk before the method returns.
+
+    That takes milliseconds, in which the node does nothing else: for what changes rarely. What changes often belongs
+    in a `Log`. Bounded by `limits.STORE_KEYS_MAX` and `limits.STORE_VALUE_BYTES_MAX`.
+    """
+
+    def get(self, key: str) -> bytes | None:
+        """The value; ``None`` when there is none."""
+
+    def put(self, key: str, value: bytes) -> None:
+        """Raises `Unavailable`, having changed nothing, over a limit or when the disk refuses."""
+
+    def delete(self, key: str) -> None:
+        """Harmless when there is no such key. Raises `Unavailable` as `put`."""
+
+    def keys(self) -> list[str]:
+        """All keys, sorted."""
+
+
+class Log(Protocol):
+    """Append-only log of one plugin, for durable queues: records with numbers from 1 on, bounded in bytes.
+
+    Appending waits for no disk: what several handlers append becomes durable together (group commit), and the plugin
+    is told. After a crash the log holds all that was durable and perhaps some of what came after, whole records only,
+    without a gap; the numbers of those that are lost are given again, so tell nobody a number before it is durable.
+    Callbacks run like handlers of the plugin, later.
+    """
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest record that is kept; `next` when there is none."""
+
+    @property
+    def next(self) -> int:
+        """The number that the next record will get."""
+
+    @property
+    def durable(self) -> int:
+        """Records up to this number survive a crash."""
+
+    @property
+    def bytes_used(self) -> int:
+        """What the records that are kept count for: their lengths, and `limits.LOG_RECORD_OVERHEAD_BYTES` each."""
+
+    def append(
+        self,
+        record: bytes,
+        on_durable: Callable[[int], None] | None = None,
+        on_failed: Callable[[int, str], None] | None = None,
+    ) -> int:
+        """Add a record; returns its number. Exactly one callback is called, once, unless the node ends first.
+
+        ``on_failed(number, why)``: the disk refused. Then this record and all later ones are not in the log any more,
+        and their numbers are given again. Raises `Unavailable` over `limits.LOG_RECORD_BYTES_MAX`,
+        `limits.LOG_BYTES_MAX` (truncate first) or `limits.LOG_WAITING_BYTES_MAX` (the disk is behind).
+        """
+
+    def read(self, after: int, limit: int) -> list[tuple[int, bytes]]:
+        """Up to ``limit`` records with numbers above ``after``, in order, those included that are not durable yet.
+
+        At most `limits.LOG_READ_BYTES_MAX` bytes, but one record at least. It reads from disk, so ask for little at a
+        time. A number that is skipped was lost to damage of the disk. Raises `Unavailable` when the disk refuses.
+        """
+
+    def truncate(self, through: int) -> None:
+        """Let go of the records up to this number. Durable a little later: after a crash some may be back."""
+
+
+class Store(KeyValues, Protocol):
+    """What a plugin keeps on disk."""
+
+    def log(self, name: str) -> Log:
+        """The log of that name (lower-case letters, digits, ``-`` and ``_``); always the same one.
+
+        Raises `Unavailable` for one more than `limits.LOGS_PER_PLUGIN_MAX`, or when it cannot be read; `Bug` for a name
+        of another form.
+        """

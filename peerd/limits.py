@@ -40,12 +40,21 @@ ACCEPTS_BURST: Final = 100
 TRANSIENT_LINKS_MAX: Final = 64
 LINKS_MAX: Final = 512
 SEND_QUEUE_BYTES_MAX: Final = 4 * MIB
+SEND_HIGH_WATER_BYTES: Final = 1 * MIB
+"""With more than this queued for it, or half of what may be, a peer is slow."""
+SEND_LOW_WATER_SHARE: Final = 4
+"""A slow peer is writable again at the high-water mark divided by this."""
 WRITE_HIGH_WATER_BYTES: Final = 256 * KIB
 WRITE_DEADLINE_S: Final = 10.0
 PEER_MESSAGES_PER_SECOND: Final = 2000.0
 PEER_MESSAGES_BURST: Final = 8000
 
+HELLO_PLUGINS_MAX: Final = 32
+"""Plugins of a node whose versions go into its handshakes."""
+
 # One node's bookkeeping (peerd.node)
+REFUSALS_TOLD_MAX: Final = 1024
+"""(Peer, message type, reason) that plugins are told of after one handler; the rest is only counted."""
 REQUESTS_OUTSTANDING_MAX: Final = 4096
 TIMERS_PER_PLUGIN_MAX: Final = 16384
 ROUTED_BODY_BYTES_MAX: Final = 48 * KIB
@@ -81,6 +90,17 @@ HTTP_REQUESTS_MAX: Final = 64
 """Requests and streams under way at a listener, probes apart; above it the answer is 503."""
 HTTP_CONNECTIONS_SPARE: Final = 16
 """Connections beyond those requests: for probes, and for heads that are still coming in."""
+# Plugin logs
+LOGS_PER_PLUGIN_MAX: Final = 16
+LOG_RECORD_BYTES_MAX: Final = 1 * MIB
+LOG_RECORD_OVERHEAD_BYTES: Final = 32
+"""Charged for each record on top of its length: what goes with it on disk and in memory."""
+LOG_BYTES_MAX: Final = 64 * MIB
+"""Of one log, charged."""
+LOG_WAITING_BYTES_MAX: Final = 8 * MIB
+"""Appended and not durable yet: the disk is too slow for more."""
+LOG_READ_BYTES_MAX: Final = 1 * MIB
+"""One read gives no more than this, but always one record."""
 
 # Event log
 EVENT_QUEUE_RECORDS_MAX: Final = 10_000

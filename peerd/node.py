@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from peerd import limits
 from peerd.api import (
@@ -20,6 +20,7 @@ from peerd.api import (
     Priority,
     RecordRole,
     RefuseSwap,
+    SendRefusal,
     SwapRequest,
     Verdict,
 )
@@ -29,6 +30,8 @@ from peerd.ids import NodeId, format_id
 from peerd.limits import FRAME_HEADER_BYTES
 from peerd.messages import Message, PeerRef, decode_body, message_type
 from peerd.node_host import PluginHost
+from peerd.node_requests import Requests
+from peerd.node_sends import RefusedSends, UnknownTold
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.overlay import Overlay
 from peerd.services.groups.config import GroupsConfig
@@ -46,13 +49,11 @@ from peerd.telemetry.schema import (
     PeerMisbehaviour,
     TrafficSnapshot,
 )
-from peerd.wire.codec import Decoded, decode, encode, encode_reply, encode_request
-from peerd.wire.frames import Frame
+from peerd.wire.codec import decode, encode, encode_reply, encode_request
+from peerd.wire.frames import CORRELATION, FLAG_REPLY, FLAG_REQUEST, Frame
+from peerd.wire.unknown import UnknownMessage
 
 SENT, SENT_BYTES, RECEIVED, RECEIVED_BYTES = range(4)
-_CORRELATIONS: Final = 1 << 32
-TIMER_LATE_S: Final = 0.2
-"""A time-out that fires so much too late says that this node was not running, not that the peer is silent."""
 
 
 class Traffic(dict[int, list[int]]):
@@ -61,21 +62,6 @@ class Traffic(dict[int, list[int]]):
     def __missing__(self, type_id: int) -> list[int]:
         counts = self[type_id] = [0, 0, 0, 0]
         return counts
-
-
-@dataclass(slots=True)
-class PendingRequest:
-    """A request whose reply has not come yet."""
-
-    peer: PeerRef
-    plugin: str
-    on_reply: Callable[[Message, PeerRef], None]
-    on_timeout: Callable[[], None]
-    timer: TimerHandle
-    cause: int | None
-    due_at: float
-    timeout_s: float
-    was_extended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +98,9 @@ class Node:
         self.cause: int | None = None
         self._handlers: dict[type[Message], tuple[str, Callable[[Any, PeerRef], Message | None]]] = {}
         self._owners: dict[type[Message], str] = {}
-        self._pending: dict[int, PendingRequest] = {}
-        self._correlation = 0
+        self.requests = Requests(driver, self._guard)
+        self._refused = RefusedSends(driver, self.requests, self._hears_refusals, self._tell_refused)
+        self._unknown_told = UnknownTold()
         self._event_id = 0
         self._started_at = driver.now()
         self._ready_once = False
@@ -126,6 +113,10 @@ class Node:
             if plugin.name in self.plugins:
                 raise Bug(f"two plugins are called {plugin.name}")
             self._adopt(plugin)
+        self._handlers[UnknownMessage] = (self.overlay.name, self._unknown_told_by)
+        if len(self.plugins) > limits.HELLO_PLUGINS_MAX:
+            raise Bug(f"{len(self.plugins)} plugins, limit {limits.HELLO_PLUGINS_MAX}")
+        driver.introduce({name: (each.version_min, each.version) for name, each in self.plugins.items()})
 
     # Life
 
@@ -150,9 +141,7 @@ class Node:
         self._drain_over()
         for host in self.hosts.values():
             host.cancel_timers()
-        for pending in self._pending.values():
-            pending.timer.cancel()
-        self._pending.clear()
+        self.requests.clear()
         self.snapshot_traffic()
         self.emit(NodeStopped(reason=reason, uptime_s=self.driver.now() - self._started_at))
 
@@ -228,11 +217,10 @@ class Node:
         """Take a plugin out of service: no timer, reply or message reaches it any more."""
         self.groups.disable_plugin(name)
         self.hosts[name].over("plugin restarted")
-        self.hosts[name].cancel_timers()
+        self.hosts[name].disable()
         self.swaps.disable_plugin(name)
         self.records.forget(name)
-        for correlation in [key for key, pending in self._pending.items() if pending.plugin == name]:
-            self._pending.pop(correlation).timer.cancel()
+        self.requests.forget(name)
         self._handlers = {kind: entry for kind, entry in self._handlers.items() if entry[0] != name}
         self._owners = {kind: owner for kind, owner in self._owners.items() if owner != name}
 
@@ -256,8 +244,7 @@ class Node:
         for plugin in self.plugins.values():
             plugin.validate()
         self.swaps.validate()
-        if len(self._pending) > limits.REQUESTS_OUTSTANDING_MAX:
-            raise Bug(f"{len(self._pending)} requests outstanding")
+        self.requests.validate()
 
     # From the driver
 
@@ -275,9 +262,9 @@ class Node:
         counts[RECEIVED_BYTES] += FRAME_HEADER_BYTES + len(frame.body)
         self.overlay.peer_heard(peer)
         if decoded is None:
-            self.unknown_messages += 1
+            self._unknown_received(peer, frame)
         elif decoded.is_reply:
-            self._reply_received(peer, decoded)
+            self.requests.replied(peer, decoded.correlation or 0, decoded.message)
         else:
             self._dispatch(decoded.message, peer, decoded.correlation)
 
@@ -285,9 +272,19 @@ class Node:
         """No link to this peer, and no way to get one: its outstanding requests end now."""
         if self.is_stopped:
             return
-        for correlation in [key for key, pending in self._pending.items() if pending.peer.id == peer.id]:
-            self._expire_request(correlation)
+        self.requests.peer_down(peer.id)
         self._guard(self.overlay.name, self.overlay.peer_down, peer, reason)
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """The driver will not send this. Only notes it, so it may be called within a call of the node's own."""
+        if not self.is_stopped:
+            self._refused.frame_refused(peer, frame, reason)
+
+    def writable(self, peer: PeerRef) -> None:
+        """The queue of a slow peer has shrunk; told from the loop, never within a call of the node's own."""
+        for name, plugin in list(self.plugins.items()):
+            if type(plugin).writable is not Plugin.writable and not self.is_stopped:
+                self._guard(name, plugin.writable, peer)
 
     def stream_accepted(self, peer: PeerRef) -> StreamHandler:
         """A peer opened a bulk connection; the swap layer reads it."""
@@ -317,18 +314,11 @@ class Node:
         priority: Priority,
     ) -> None:
         """Send and remember whom to tell about the reply."""
-        if peer.id == self.peer.id or len(self._pending) >= limits.REQUESTS_OUTSTANDING_MAX:
-            if peer.id == self.peer.id:
-                raise Bug(f"{plugin} sends a request to its own node")
-            self.driver.call_soon(lambda: self._guard(plugin, on_timeout))
-            return
-        self._correlation = correlation = (self._correlation + 1) % _CORRELATIONS
-        timer = self.driver.call_later(timeout_s, lambda: self._request_due(correlation))
-        due_at = self.driver.now() + timeout_s
-        self._pending[correlation] = PendingRequest(
-            peer, plugin, on_reply, on_timeout, timer, self.cause, due_at, timeout_s
-        )
-        self._send_counted(peer, encode_request(message, correlation), priority)
+        if peer.id == self.peer.id:
+            raise Bug(f"{plugin} sends a request to its own node")
+        correlation = self.requests.begin(plugin, peer, timeout_s, on_reply, on_timeout, self.cause)
+        if correlation is not None:
+            self._send_counted(peer, encode_request(message, correlation), priority)
 
     def deliver(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None:
         """A routed or broadcast message arrived here; its plugin gets it after the current handler."""
@@ -349,7 +339,14 @@ class Node:
         self.driver.call_soon(run)
 
     def forward(
-        self, key: NodeId, type_id: int, body: bytes, source: PeerRef, next_hop: PeerRef, hops: int
+        self,
+        key: NodeId,
+        type_id: int,
+        body: bytes,
+        source: PeerRef,
+        next_hop: PeerRef,
+        hops: int,
+        previous_hop: PeerRef,
     ) -> PeerRef | None:
         """Ask the owning plugin about a message passing through. Plugins that do not care cost nothing."""
         kind = message_type(type_id)
@@ -361,7 +358,7 @@ class Node:
         except ProtocolError as error:
             self._refuse_routed(source, error)
             return None
-        envelope = Envelope(key, source, message, next_hop, hops)
+        envelope = Envelope(key, source, message, next_hop, hops, previous_hop)
         verdict = self._guard(owner, self.plugins[owner].forward, envelope)
         if isinstance(verdict, PeerRef):
             return verdict
@@ -381,11 +378,11 @@ class Node:
 
         self.driver.call_soon(run)
 
-    def record_changed(self, plugin: str, key: NodeId, role: RecordRole) -> None:
+    def record_changed(self, plugin: str, key: NodeId, role: RecordRole, item: bytes) -> None:
         """Tell the plugin that a record belongs to, after the current handler, if this node has it and it cares."""
         owner = self.plugins.get(plugin)
         if owner is not None and type(owner).record_changed is not Plugin.record_changed:
-            self.driver.call_soon(lambda: self.run_as(plugin, self.plugins[plugin].record_changed, key, role))
+            self.driver.call_soon(lambda: self.run_as(plugin, self.plugins[plugin].record_changed, key, role, item))
 
     def ready_changed(self, is_ready: bool) -> None:
         """First time ready: say how long it took."""
@@ -481,7 +478,7 @@ class Node:
     def _dispatch(self, message: Message, source: PeerRef, correlation: int | None) -> None:
         entry = self._handlers.get(type(message))
         if entry is None or self.is_stopped:
-            self.unknown_messages += 1
+            self._tell_unknown(source, message.TYPE_ID, correlation)
             return
         plugin, handler = entry
         self.cause = None
@@ -497,6 +494,39 @@ class Node:
         if correlation is not None and isinstance(answer, Message):
             self._send_counted(source, encode_reply(answer, correlation), Priority.URGENT)
 
+    # Messages that somebody does not know
+
+    def _unknown_received(self, peer: PeerRef, frame: Frame) -> None:
+        """A type that no module here declares. A reply is not answered, whatever it is."""
+        is_request = frame.flags == FLAG_REQUEST and len(frame.body) >= CORRELATION.size
+        if frame.flags == FLAG_REPLY:
+            self.unknown_messages += 1
+        else:
+            self._tell_unknown(peer, frame.type_id, CORRELATION.unpack_from(frame.body)[0] if is_request else None)
+
+    def _tell_unknown(self, peer: PeerRef, type_id: int, correlation: int | None) -> None:
+        """Nobody here handles this: a request is answered so, a one-way message now and then."""
+        self.unknown_messages += 1
+        if self.is_stopped or peer.id == self.peer.id:
+            return
+        if correlation is not None:
+            self._send_counted(peer, encode_reply(UnknownMessage(type_id), correlation), Priority.URGENT)
+        elif self._unknown_told.is_due(peer.id, type_id, self.driver.now()):
+            self._send_counted(peer, encode(UnknownMessage(type_id)), Priority.BACKGROUND)
+
+    def _unknown_told_by(self, message: UnknownMessage, peer: PeerRef) -> None:
+        """A peer does not know what this node sent it."""
+        self._refused.note(peer, message.type_id, SendRefusal.UNKNOWN_MESSAGE)
+
+    def _hears_refusals(self, kind: type[Message]) -> bool:
+        owner = self._owners.get(kind)
+        return owner is not None and type(self.plugins[owner]).send_refused is not Plugin.send_refused
+
+    def _tell_refused(self, peer: PeerRef, kind: type[Message], reason: SendRefusal, count: int) -> None:
+        owner = self._owners.get(kind)
+        if owner is not None:
+            self.run_as(owner, self.plugins[owner].send_refused, peer, kind, reason, count)
+
     def _guard(self, plugin: str, function: Callable[..., Any], *arguments: Any, cause: int | None = None) -> Any:
         """Run plugin code; what it raises is the driver's to deal with, never the peer's fault."""
         self.cause = cause
@@ -509,29 +539,6 @@ class Node:
             return None
         finally:
             self.cause = None
-
-    def _reply_received(self, peer: PeerRef, decoded: Decoded) -> None:
-        pending = self._pending.get(decoded.correlation or 0)
-        if pending is None or pending.peer.id != peer.id:
-            return  # late, after its time-out: the caller has been told
-        del self._pending[decoded.correlation or 0]
-        pending.timer.cancel()
-        self._guard(pending.plugin, pending.on_reply, decoded.message, peer, cause=pending.cause)
-
-    def _request_due(self, correlation: int) -> None:
-        """The time for a reply is over. A starved node waits once more: the reply may lie unread in its buffers."""
-        pending = self._pending[correlation]
-        if not pending.was_extended and self.driver.now() - pending.due_at > TIMER_LATE_S:
-            pending.was_extended = True
-            pending.timer = self.driver.call_later(pending.timeout_s, lambda: self._request_due(correlation))
-            return
-        self._expire_request(correlation)
-
-    def _expire_request(self, correlation: int) -> None:
-        pending = self._pending.pop(correlation, None)
-        if pending is not None and not self.is_stopped:
-            pending.timer.cancel()
-            self._guard(pending.plugin, pending.on_timeout, cause=pending.cause)
 
     def _send_counted(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
         counts = self.traffic[frame.type_id]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from peerd import limits
 from peerd.api import (
+    Coordinate,
     Groups,
     LeafSet,
     LookupResult,
@@ -27,6 +28,7 @@ from peerd.driver import TimerHandle
 from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.node_store import BoundStore
 from peerd.services.groups.facade import BoundGroups
 from peerd.services.records.facade import BoundRecords
 from peerd.telemetry.schema import CORE_EVENTS, Event
@@ -47,6 +49,7 @@ class PluginHost:
         self._when_over: list[Callable[[str], None]] = []
         self._rng: Rng | None = None
         self._store: Store | None = None
+        self.is_disabled = False
         self._records = BoundRecords(lambda: node.records, plugin.name)
         self.now = node.driver.now
         self.wall_time = node.driver.wall_time
@@ -74,8 +77,13 @@ class PluginHost:
     @property
     def store(self) -> Store:
         if self._store is None:
-            self._store = self._driver.store(self._name)
+            self._store = BoundStore(self._driver, self._name, self._call_back)
         return self._store
+
+    def _call_back(self, callback: Callable[..., None], *arguments: Any, cause: int | None = None) -> None:
+        """Later, as the plugin; unless it was taken out of service, or replaced, since."""
+        if self._node.hosts.get(self._name) is self and not self.is_disabled:
+            self._node.run_as(self._name, callback, *arguments, cause=cause)
 
     @property
     def records(self) -> Records:
@@ -92,6 +100,20 @@ class PluginHost:
     ) -> None:
         self._node.request(self._name, peer, message, timeout_s, on_reply, on_timeout, priority)
 
+    def queued_bytes(self, peer: PeerRef) -> int:
+        return 0 if peer.id == self.id else self._driver.queued_bytes(peer)
+
+    def peer_version(self, peer: PeerRef) -> int | None:
+        plugin = self._plugin
+        if peer.id == self.id:
+            return plugin.version
+        spoken = self._driver.introduced(peer)
+        if spoken is None:
+            return None
+        version_min, version_max = spoken.get(self._name, (0, 0)) if spoken else (1, 1)
+        version = min(version_max, plugin.version)
+        return version if version >= max(version_min, plugin.version_min) else None
+
     def route(self, key: NodeId, message: Message) -> None:
         self._node.overlay.route(key, message)
 
@@ -102,10 +124,7 @@ class PluginHost:
         self._node.overlay.broadcast(message)
 
     def lookup(self, key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:
-        def finished(result: LookupResult) -> None:
-            self._node.run_as(self._name, on_result, result)
-
-        self._node.overlay.lookup(key, finished, timeout_s)
+        self._node.overlay.lookup(key, lambda result: self._call_back(on_result, result), timeout_s)
 
     def leaf_set(self) -> LeafSet:
         return self._node.overlay.leaf_set()
@@ -128,6 +147,19 @@ class PluginHost:
     def outside_reason(self) -> str | None:
         return self._node.overlay.outside_reason()
 
+    def next_hop(self, key: NodeId) -> PeerRef | None:
+        return self._node.overlay.next_hop(key)
+
+    def rtt(self, peer: PeerRef) -> float | None:
+        return self._node.overlay.rtt(peer)
+
+    def estimated_rtt(self, peer: PeerRef) -> float | None:
+        return self._node.overlay.estimated_rtt(peer)
+
+    @property
+    def coordinate(self) -> Coordinate:
+        return self._node.overlay.coordinate
+
     @property
     def groups(self) -> Groups:
         return BoundGroups(lambda: self._node.groups, self._plugin)
@@ -148,12 +180,12 @@ class PluginHost:
         failed: Callable[[BaseException], None],
         cost_s: float = 0.0,
     ) -> None:
-        node, name, cause = self._node, self._name, self._node.cause
+        cause = self._node.cause
         self._driver.offload(
             function,
             arguments,
-            lambda result: node.run_as(name, done, result, cause=cause),
-            lambda error: node.run_as(name, failed, error, cause=cause),
+            lambda result: self._call_back(done, result, cause=cause),
+            lambda error: self._call_back(failed, error, cause=cause),
             cost_s,
         )
 
@@ -179,8 +211,13 @@ class PluginHost:
         if handle is not None:
             handle.cancel()
 
+    def disable(self) -> None:
+        """The plugin is out of service: no timer fires any more, and what it began does not call it back."""
+        self.is_disabled = True
+        self.cancel_timers()
+
     def cancel_timers(self) -> None:
-        """Disarm everything; the node stops, or the plugin is replaced."""
+        """Disarm everything; the node stops, or the plugin is out of service."""
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()
@@ -230,9 +267,16 @@ class PluginHost:
         return self._driver.is_linked(peer)
 
     def forward_upcall(
-        self, key: NodeId, type_id: int, body: bytes, source: PeerRef, next_hop: PeerRef, hops: int
+        self,
+        key: NodeId,
+        type_id: int,
+        body: bytes,
+        source: PeerRef,
+        next_hop: PeerRef,
+        hops: int,
+        previous_hop: PeerRef,
     ) -> PeerRef | None:
-        return self._node.forward(key, type_id, body, source, next_hop, hops)
+        return self._node.forward(key, type_id, body, source, next_hop, hops, previous_hop)
 
     def deliver_upcall(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None:
         self._node.deliver(key, type_id, body, source)
@@ -249,8 +293,8 @@ class PluginHost:
     def is_ready(self) -> bool:
         return not self._node.is_stopped and self._node.overlay.may_serve
 
-    def record_changed_upcall(self, namespace: str, key: NodeId, role: RecordRole) -> None:
-        self._node.record_changed(namespace, key, role)
+    def record_changed_upcall(self, namespace: str, key: NodeId, role: RecordRole, item: bytes) -> None:
+        self._node.record_changed(namespace, key, role, item)
 
     def record_result_upcall(
         self, namespace: str, on_result: Callable[[RecordResult], None], result: RecordResult

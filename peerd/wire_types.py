@@ -44,7 +44,12 @@ _MISSING: Final = object()
 def _default_of(field: dataclasses.Field[Any], encoder: Encoder | None) -> object:
     if field.default is dataclasses.MISSING:
         return _MISSING
-    return field.default if encoder is None or field.default is None else encoder(field.default)
+    return field.default if encoder is None or field.default is None else _as_unpacked(encoder(field.default))
+
+
+def _as_unpacked(value: object) -> object:
+    """As it comes out of msgpack: arrays are tuples."""
+    return tuple(map(_as_unpacked, value)) if isinstance(value, list | tuple) else value
 
 
 def _make_encoder(names: list[str], encoders: list[Encoder | None]) -> Encoder:

@@ -38,17 +38,23 @@ LAYERS = {
     "peerd.wire_types": "messages",
     "peerd.wire": "wire",
     "peerd.api": "api",
+    "peerd.api_network": "api",
     "peerd.api_services": "api",
     "peerd.driver": "driver",
     "peerd.lib": "lib",
     "peerd.entry_points": "base",
     "peerd.front": "front",
     "peerd.plugins": "plugins",
+    "peerd.group_log": "driver",
+    "peerd.linking": "linking",
     "peerd.overlay": "overlay",
     "peerd.swap": "swap",
     "peerd.services": "services",
     "peerd.node": "node",
     "peerd.node_host": "node",
+    "peerd.node_requests": "node",
+    "peerd.node_sends": "node",
+    "peerd.node_store": "node",
     "peerd.config": "config",
     "peerd.config_sources": "config",
     "peerd.telemetry": "telemetry",
@@ -68,7 +74,7 @@ LAYERS = {
 _KERNEL = {"base", "messages", "wire", "api"}
 _SEAM = _KERNEL | {"driver"}
 _NODE = _SEAM | {"lib", "overlay", "swap", "services", "node"}
-_HOST = _NODE | {"config", "telemetry", "front", "plugins"}
+_HOST = _NODE | {"config", "telemetry", "linking", "front", "plugins"}
 MAY_IMPORT: dict[str, set[str]] = {
     "base": {"base"},
     "messages": {"base", "messages"},
@@ -76,6 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": _KERNEL,
     "driver": _SEAM,
     "lib": {"base", "lib"},
+    "linking": _SEAM | {"linking"},
     "overlay": _SEAM | {"overlay"},
     "swap": _SEAM | {"swap"},
     "services": _KERNEL | {"services", "lib"},
@@ -118,7 +125,9 @@ SANS_IO = (
     *("peerd/ids.py", "peerd/errors.py", "peerd/limits.py", "peerd/quantities.py"),
     *("peerd/messages.py", "peerd/wire_types.py"),
     *("peerd/api.py", "peerd/api_services.py", "peerd/driver.py", "peerd/node.py", "peerd/node_host.py"),
-    *("peerd/wire/", "peerd/lib/", "peerd/overlay/", "peerd/swap/", "peerd/services/", "protocols/"),
+    *("peerd/api_network.py", "peerd/group_log.py"),
+    *("peerd/node_requests.py", "peerd/node_sends.py", "peerd/node_store.py"),
+    *("peerd/wire/", "peerd/lib/", "peerd/linking/", "peerd/overlay/", "peerd/swap/", "peerd/services/", "protocols/"),
 )
 PLUGIN_FRONT = re.compile(r"protocols/\w+/front/")
 """The part of a plugin that talks to people and tools: it runs beside the protocol, never in it."""

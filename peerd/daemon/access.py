@@ -21,8 +21,8 @@ from peerd.daemon.access_book import (
     AccessToken,
 )
 from peerd.daemon.join_limits import REFUSAL_FORGOTTEN_S, RefusedHosts
-from peerd.daemon.rate_limit import TokenBucket
 from peerd.errors import Unavailable
+from peerd.linking.rate_limit import TokenBucket
 
 FILE: Final = "access-tokens.json"
 REFUSALS_LOGGED_PER_SECOND: Final = 0.2

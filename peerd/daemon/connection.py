@@ -25,13 +25,13 @@ class ConnectionOwner(Protocol):
     def sockets(self) -> int:
         """How many established connections are open."""
 
-    def admit(self, connection: PendingConnection, established: Established) -> tuple[str, str] | None:
+    def admit(self, established: Established) -> tuple[str, str] | None:
         """Accepting side, before the answer: ``None``, or (reason, detail) of the refusal."""
 
     def adopt(self, connection: PendingConnection, established: Established, rest: bytes) -> None:
         """The handshake is done; ``rest`` is what came behind it."""
 
-    def duplicate_identity(self, detail: str, witness: NodeId | None) -> None:
+    def duplicate_claimed(self, detail: str, witness: NodeId | None) -> None:
         """``witness`` says that another process has this node's identity, and a newer boot epoch."""
 
 
@@ -154,7 +154,7 @@ class PendingConnection(asyncio.Protocol):
         if established is None or self.transport is None:
             raise ProtocolError("unexpected_message", "the handshake did not end with its answer")
         if not self.dialled:
-            refusal = self._owner.admit(self, established)
+            refusal = self._owner.admit(established)
             if refusal is not None:
                 raise self._handshake.refuse(*refusal)
         if answer is not None:
@@ -177,7 +177,7 @@ class PendingConnection(asyncio.Protocol):
         Of two processes the one with the larger boot epoch lives (it started last); the other one ends.
         """
         if self._handshake.refusal is None:  # the peer's verdict about us
-            self._owner.duplicate_identity(error.detail, self.certified_id)
+            self._owner.duplicate_claimed(error.detail, self.certified_id)
             return error
         decoded = decode(frame)
         message = decoded.message if decoded is not None else None
@@ -187,7 +187,7 @@ class PendingConnection(asyncio.Protocol):
         if message.boot_epoch == ours:
             return self._handshake.refuse("self", "this is the node's own address")
         if message.boot_epoch > ours:
-            self._owner.duplicate_identity(error.detail, self.certified_id)
+            self._owner.duplicate_claimed(error.detail, self.certified_id)
             return self._handshake.refuse("superseded", f"this process, with boot epoch {ours}, is ending")
         return error
 

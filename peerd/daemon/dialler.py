@@ -1,15 +1,14 @@
-"""Opening connections: resolve, connect, TLS, HELLO, all within one time limit; and the pause between attempts."""
+"""Opening connections: resolve, connect, TLS, HELLO, all within one time limit."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 import ssl
 from typing import Any
 
 from peerd.daemon.connection import PendingConnection
-from peerd.daemon.link_settings import LinkContext, LinkSettings
+from peerd.daemon.link_settings import LinkContext
 from peerd.daemon.sockets import connected_socket
 from peerd.errors import HandshakeRefused, PeerdError, ProtocolError
 from peerd.wire.handshake import Established
@@ -80,9 +79,3 @@ def failure_of(error: OSError | UnicodeError) -> DialFailed:
             return DialFailed("closed_early", "closed during the TLS handshake")
         case _:
             return DialFailed("unreachable", str(error))
-
-
-def backoff_s(settings: LinkSettings, failures: int) -> float:
-    """The pause after so many failures in a row: doubling, bounded, half of it random so that peers spread out."""
-    longest = min(settings.backoff_max_s, settings.backoff_min_s * 2.0 ** min(failures - 1, 32))
-    return longest * random.uniform(0.5, 1.0)

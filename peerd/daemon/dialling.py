@@ -6,21 +6,19 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from peerd.daemon.channel import Dial, PeerChannel
 from peerd.daemon.connection import ConnectionOwner, PendingConnection
-from peerd.daemon.dialler import DialFailed, backoff_s, connect
+from peerd.daemon.dialler import DialFailed, connect
 from peerd.daemon.link import Link
 from peerd.daemon.link_settings import LinkContext
 from peerd.daemon.link_telemetry import LinkTelemetry
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.driver import StreamHandler
+from peerd.linking.channel import Channel
 from peerd.messages import PeerRef
 from peerd.wire.handshake import Purpose
 
 FAILURES_MAX: Final = 16
 """Addresses whose last failure is remembered, for people to read."""
-DUPLICATE_PATIENCE: Final = 6
-"""How often a peer may refuse our dial because of its own before that counts as unreachable."""
 
 
 class DialOwner(ConnectionOwner, Protocol):
@@ -28,12 +26,32 @@ class DialOwner(ConnectionOwner, Protocol):
 
     def links(self) -> list[Link]: ...
 
-    def give_up(self, channel: PeerChannel, reason: str) -> None:
-        """The peer cannot be reached: drop what is queued, tell the node."""
+    def dial_failed(self, channel: Channel, dial: PeerDial, reason: str) -> bool:
+        """No link; returns whether that is worth telling people."""
+
+
+class PeerDial:
+    """`peerd.linking.channel.Dial` as a task and the connection that it makes."""
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.connection: PendingConnection | None = None
+
+    @property
+    def has_said_hello(self) -> bool:
+        """Whether it has begun."""
+        return self.connection is not None
+
+    def abandon(self) -> None:
+        """End it; a peer that counts the connection as established reads a Goodbye."""
+        if self.connection is not None:
+            self.connection.abandon("duplicate_link")
+        if self.task is not None:
+            self.task.cancel()
 
 
 class Dialling:
-    """Runs dials as tasks, a bounded number at a time, and remembers failures in the peer's channel."""
+    """Runs dials as tasks, a bounded number at a time; whether and when to dial is decided by the link policy."""
 
     def __init__(self, owner: DialOwner, context: LinkContext, telemetry: LinkTelemetry) -> None:
         self._owner = owner
@@ -50,22 +68,11 @@ class Dialling:
         self._is_stopping = True
         await cancel_and_wait(list(self._tasks))
 
-    def dial_peer(self, channel: PeerChannel) -> None:
-        """Get a link to a peer, unless a dial is under way; starts when its back-off is over."""
-        if channel.dial is None and not self._is_stopping:
-            dial = channel.dial = Dial()
-            dial.task = self._spawn(self._dial_peer(channel, dial), f"dial {channel.peer}")
-
-    def dial_again(self, channel: PeerChannel, reason: str) -> None:
-        """After a loss: at once, or for a link that keeps breaking after its back-off."""
-        settings = self._context.settings
-        pause_s = backoff_s(settings, channel.failures) if channel.failures else 0.0
-        channel.retry_at = self._context.now() + pause_s
-        channel.failures += 1
-        if pause_s > settings.backoff_wait_s:
-            self._owner.give_up(channel, reason)
-        else:
-            self.dial_peer(channel)
+    def dial_peer(self, channel: Channel, delay_s: float) -> PeerDial:
+        """Get a link to a peer, from ``delay_s`` on."""
+        dial = PeerDial()
+        dial.task = self._spawn(self._dial_peer(channel, dial, delay_s), f"dial {channel.peer}")
+        return dial
 
     def dial_address(self, host: str, port: int, done: Callable[[PeerRef | None], None]) -> None:
         """Find out who answers there; ``done`` is called later, once."""
@@ -85,33 +92,19 @@ class Dialling:
             return
         self._spawn(self._open_stream(peer, handler), f"stream to {peer}")
 
-    async def _dial_peer(self, channel: PeerChannel, dial: Dial) -> None:
+    async def _dial_peer(self, channel: Channel, dial: PeerDial, delay_s: float) -> None:
         peer = channel.peer
-        failure: DialFailed | None = None
         try:
-            await asyncio.sleep(max(0.0, channel.retry_at - self._context.now()))
+            await asyncio.sleep(delay_s)
             async with self._slots:
                 dial.connection = self._connection(peer, Purpose.CONTROL)
                 await connect(peer.host, peer.port, self._context, dial.connection)
         except DialFailed as error:
-            failure = error
-        finally:
-            if channel.dial is dial:
-                channel.dial = None
-        channel.touched_at = self._context.now()
-        self._telemetry.dialled("ok" if failure is None else failure.reason)
-        if failure is not None and channel.link is None:
-            self._dial_failed(channel, failure)
-
-    def _dial_failed(self, channel: PeerChannel, failure: DialFailed) -> None:
-        channel.failures += 1
-        channel.retry_at = self._context.now() + backoff_s(self._context.settings, channel.failures)
-        if failure.reason == "duplicate_link" and channel.failures < DUPLICATE_PATIENCE:
-            if channel.outbox:
-                self.dial_peer(channel)  # in case that the peer's own dial does not arrive
-            return
-        self._telemetry.refused(channel.peer.id, channel.peer.address, failure.reason, failure.detail)
-        self._owner.give_up(channel, failure.reason)
+            self._telemetry.dialled(error.reason)
+            if self._owner.dial_failed(channel, dial, error.reason):
+                self._telemetry.refused(peer.id, peer.address, error.reason, error.detail)
+        else:
+            self._telemetry.dialled("ok")
 
     async def _dial_address(self, host: str, port: int, done: Callable[[PeerRef | None], None]) -> None:
         connection = PendingConnection(self._owner, self._context, dialled=True, address=f"{host}:{port}")

@@ -7,14 +7,16 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from peerd.api import Metric, Priority, Rng, Store
+from peerd.api import KeyValues, Log, Metric, Priority, Rng
 from peerd.daemon.buffers import allocate
 from peerd.daemon.link_settings import monotonic_s
 from peerd.daemon.link_telemetry import LINK_METRICS, LinkTelemetry
 from peerd.daemon.links import LinkEvents, Links
+from peerd.daemon.log_files import Work
 from peerd.daemon.offload import OffloadPool
 from peerd.daemon.supervisor import SUPERVISOR_METRICS, PluginSupervisor, SupervisedNode
 from peerd.driver import StreamHandler, TimerHandle
@@ -23,12 +25,15 @@ from peerd.limits import SWAP_SPILL_BYTES
 from peerd.messages import PeerRef
 from peerd.telemetry.sinks import EventSink
 from peerd.wire.frames import Frame
+from peerd.wire.handshake import PluginVersions
 
 DRIVER_METRICS: Final = (
     *LINK_METRICS,
     *SUPERVISOR_METRICS,
     Metric("peerd_offload_jobs", "gauge", "Jobs waiting for or running in worker threads."),
 )
+LOG_WRITES_MAX: Final = 4096
+"""Each log has one write under way at most, and plugins and their logs are few."""
 
 
 class Metrics(Protocol):
@@ -47,7 +52,8 @@ class Stores(Protocol):
 
     @property
     def path(self) -> Path: ...
-    def plugin_store(self, plugin: str) -> Store: ...
+    def plugin_store(self, plugin: str) -> KeyValues: ...
+    def plugin_log(self, plugin: str, name: str, work: Work) -> Log: ...
 
 
 class DrivenNode(LinkEvents, SupervisedNode, Protocol):
@@ -81,6 +87,7 @@ class AsyncioDriver:
         self._metrics = metrics
         self._offload = offload
         self._spill_threshold_bytes = spill_threshold_bytes
+        self._log_writer: OffloadPool | None = None
         self._loop = asyncio.get_running_loop()
         metrics.declare(DRIVER_METRICS)
         self.now = monotonic_s  # type: ignore[method-assign]  # the functions themselves: these two are called a lot
@@ -114,6 +121,17 @@ class AsyncioDriver:
     def is_linked(self, peer: PeerRef) -> bool:
         return self.links.is_linked(peer)
 
+    def queued_bytes(self, peer: PeerRef) -> int:
+        return self.links.queued_bytes(peer)
+
+    def introduce(self, plugins: Mapping[str, tuple[int, int]]) -> None:
+        context = self.links.context
+        versions = tuple(PluginVersions(name, *plugins[name]) for name in sorted(plugins))
+        context.local = replace(context.local, plugins=versions)
+
+    def introduced(self, peer: PeerRef) -> Mapping[str, tuple[int, int]] | None:
+        return self.links.introduced(peer)
+
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         self.links.misbehaved(peer, error)
 
@@ -141,8 +159,19 @@ class AsyncioDriver:
         """``cost_s`` means nothing here: the clock is real."""
         self._offload.submit(function, arguments, done, failed)
 
-    def store(self, plugin: str) -> Store:
+    def store(self, plugin: str) -> KeyValues:
         return self._stores.plugin_store(plugin)
+
+    def log(self, plugin: str, name: str) -> Log:
+        """One thread writes for all logs: it waits for the disk, not for what keeps the workers busy."""
+        if self._log_writer is None:
+            self._log_writer = OffloadPool(workers=1, queued_max=LOG_WRITES_MAX)
+        return self._stores.plugin_log(plugin, name, self._log_writer.submit)
+
+    def stop_logs(self) -> None:
+        """No more writes begin; what is left is written when the state directory is closed."""
+        if self._log_writer is not None:
+            self._log_writer.close()
 
     def record(self, record: dict[str, object]) -> None:
         self._sink.write(record)

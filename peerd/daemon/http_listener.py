@@ -21,10 +21,10 @@ from peerd.daemon.admin_front import App
 from peerd.daemon.admin_subject import Metrics
 from peerd.daemon.caller import Caller, ListenerName, identify
 from peerd.daemon.http_protocol import BoundedProtocol, websocket_protocol
-from peerd.daemon.rate_limit import TokenBucket
 from peerd.daemon.sockets import format_address, tune
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.limits import ACCEPTS_BURST, ACCEPTS_PER_SECOND, HTTP_CONNECTIONS_SPARE, KIB
+from peerd.linking.rate_limit import TokenBucket
 
 BACKLOG: Final = 64
 KEEP_ALIVE_S: Final = 5

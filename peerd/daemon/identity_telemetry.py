@@ -12,11 +12,11 @@ from cryptography import x509
 from peerd.api import Metric
 from peerd.daemon.identity import PeerIdentity, format_serial
 from peerd.daemon.link_telemetry import MetricSink
-from peerd.daemon.rate_limit import TokenBucket
 from peerd.daemon.renewal import RenewalClock
 from peerd.daemon.trust import NODE_SUBJECT
 from peerd.ids import format_id
 from peerd.limits import EVENT_TEXT_LENGTH_MAX
+from peerd.linking.rate_limit import TokenBucket
 from peerd.messages import PeerRef, decode_body, message_type
 from peerd.telemetry.schema import CertificateInstalled, CertificateIssued, Event, JoinRefused, TrustRecorded
 from peerd.wire.trust import Denial, IssuerNotice, RootChange, SignedRecord

@@ -9,10 +9,10 @@ from typing import Final, Protocol, cast
 
 from peerd.daemon.identity import PeerIdentity
 from peerd.daemon.link_settings import LinkContext
-from peerd.daemon.rate_limit import TokenBucket
-from peerd.daemon.send_queue import SendQueue
 from peerd.errors import PeerMisbehaved, ProtocolError
 from peerd.limits import CONTROL_FRAME_BYTES_MAX
+from peerd.linking.rate_limit import TokenBucket
+from peerd.linking.send_queue import SendQueue
 from peerd.messages import PeerRef
 from peerd.wire.codec import decode, encode
 from peerd.wire.frames import Frame, FrameDecoder
@@ -33,6 +33,9 @@ class LinkOwner(Protocol):
     def frame_received(self, peer: PeerRef, frame: Frame) -> None: ...
 
     def trust_frame_received(self, link: Link, frame: Frame) -> None: ...
+
+    def caught_up(self, link: Link) -> None:
+        """Its outbox was above the high-water mark, and has fallen to the low one."""
 
     def link_misbehaved(self, link: Link, error: PeerMisbehaved) -> None: ...
 
@@ -63,6 +66,8 @@ class Link(asyncio.Protocol):
         self.peer = established.peer
         self.boot_epoch = established.boot_epoch
         self.protocol = established.protocol
+        self.plugins = {each.name: (each.version_min, each.version_max) for each in established.plugins}
+        """What the peer said of its plugins."""
         self.dialled = dialled
         self.address = address
         self.established_at = now
@@ -208,6 +213,8 @@ class Link(asyncio.Protocol):
         while outbox.size_bytes and self._paused_since is None:
             self._sent_at = self._used_at = self._context.now()
             transport.write(b"".join(outbox.take(self._settings.write_high_water_bytes)))
+        if outbox.has_recovered():
+            self._owner.caught_up(self)
 
     def pause_writing(self) -> None:
         """The transport is above its high-water mark: the peer reads too slowly."""

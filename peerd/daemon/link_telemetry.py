@@ -8,10 +8,10 @@ from typing import Final, Protocol
 import structlog
 
 from peerd.api import Metric
-from peerd.daemon.rate_limit import TokenBucket
 from peerd.errors import PeerMisbehaved
 from peerd.ids import NodeId, format_id
 from peerd.limits import EVENT_TEXT_LENGTH_MAX
+from peerd.linking.rate_limit import TokenBucket
 from peerd.messages import PeerRef
 from peerd.telemetry.schema import Event, LinkDown, LinkRefused, LinkUp, PeerMisbehaviour
 

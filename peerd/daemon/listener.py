@@ -13,10 +13,10 @@ from peerd.daemon.connection import ConnectionOwner, PendingConnection
 from peerd.daemon.enrolment import Enrolment, first_byte
 from peerd.daemon.link_settings import LinkContext
 from peerd.daemon.link_telemetry import LinkTelemetry
-from peerd.daemon.rate_limit import TokenBucket
 from peerd.daemon.sockets import format_address, tune
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.errors import HandshakeRefused, ProtocolError
+from peerd.linking.rate_limit import TokenBucket
 from peerd.wire.enrolment import PREFACE
 
 ACCEPTS_PER_WAKE_MAX: Final = 64

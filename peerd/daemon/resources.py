@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from peerd.limits import HTTP_CONNECTIONS_SPARE
+from peerd.linking.settings import SOCKETS_UNBOUNDED
 from peerd.telemetry.schema import ResourceSnapshot
 
 DESCRIPTORS_RESERVED: Final = 64
 """For logs, event files, the admin socket, spilled values, dials: what peers open must not use them up."""
 HTTP_SHARE: Final = 16
 """An HTTP listener's requests have at most this part of the descriptors: a sixteenth."""
-SOCKETS_UNBOUNDED: Final = 1 << 20
 _PAGE_BYTES: Final = resource.getpagesize()
 
 

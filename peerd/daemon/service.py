@@ -22,7 +22,7 @@ from peerd.daemon.enrolment import Enrolment
 from peerd.daemon.event_feed import EventFeed, Record
 from peerd.daemon.identity_keeper import IdentityKeeper, make_issuer
 from peerd.daemon.identity_telemetry import IDENTITY_METRICS, IdentityTelemetry
-from peerd.daemon.link_settings import LinkContext, LinkSettings, monotonic_s
+from peerd.daemon.link_settings import LinkContext, link_settings, monotonic_s
 from peerd.daemon.link_telemetry import LinkTelemetry
 from peerd.daemon.links import Links
 from peerd.daemon.listener import Listener
@@ -30,7 +30,6 @@ from peerd.daemon.loop_lag import LoopLag
 from peerd.daemon.loops import LoopName, run
 from peerd.daemon.node_settings import advertised, load_identity, node_settings, package_version
 from peerd.daemon.offload import OffloadPool
-from peerd.daemon.rate_limit import TokenBucket
 from peerd.daemon.resources import resource_snapshot, room_for
 from peerd.daemon.sockets import BACKLOG, listening_socket
 from peerd.daemon.state_directory import StateDirectory
@@ -40,6 +39,7 @@ from peerd.errors import ConfigError, ExitCode, Unavailable
 from peerd.front import Front
 from peerd.ids import format_id
 from peerd.lib.feed import Feed
+from peerd.linking.rate_limit import TokenBucket
 from peerd.messages import PeerRef
 from peerd.node import Node
 from peerd.plugins import find_plugins, make_plugins, usable_fronts
@@ -254,14 +254,13 @@ class Daemon:
         sock = self._listen()
         self._ending.append(sock.close)
         self.peer = advertised(config, identity.node_id, sock.getsockname()[:2])
-        link_settings = LinkSettings.from_config(
-            config.limits, room_for(config.limits.links_max, config.http_budgets())
-        )
+        room = room_for(config.limits.links_max, config.http_budgets())
+        settings = link_settings(config.limits, room)
         plugins = self._make_plugins()
         exempt = [kind.TYPE_ID for plugin in plugins if plugin.is_exempt_from_rate_limit for kind in plugin.messages]
         context = LinkContext(
             LocalNode(self.peer, config.node.cluster, epoch),
-            link_settings,
+            settings,
             identity.tls,
             exempt_types=frozenset(exempt),
         )
@@ -336,7 +335,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._loop_failed)
         self._lag.start()
-        self._ending += [self._lag.stop, self._offload.close, self.driver.supervisor.stop]
+        self._ending += [self._lag.stop, self._offload.close, self.driver.stop_logs, self.driver.supervisor.stop]
         self._state = state
         self.links.start()
         self._listener.start()

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from peerd.daemon.durable_files import write_atomically
+from peerd.daemon.log_files import Work, open_log
 from peerd.daemon.plugin_store import STORE_BYTES_MAX, DamagedStore, PluginStore, read_store
-from peerd.errors import ConfigError, Unavailable
+from peerd.errors import Bug, ConfigError, Unavailable
+from peerd.group_log import LOG_NAME, GroupLog
 from peerd.ids import format_id, parse_id
-from peerd.limits import HOST_LENGTH_MAX, KNOWN_PEERS_MAX
+from peerd.limits import HOST_LENGTH_MAX, KNOWN_PEERS_MAX, LOGS_PER_PLUGIN_MAX
 from peerd.messages import PeerRef
 
 STORE_FILE_BYTES_MAX: Final = 3 * STORE_BYTES_MAX
@@ -55,6 +57,7 @@ class StateDirectory:
         self._wall_time = wall_time
         self._boot_epoch: int | None = None
         self._stores: dict[str, PluginStore] = {}
+        self._logs: dict[tuple[str, str], GroupLog] = {}
         self._make_private()
         self._lock: int | None = self._take_lock()
         self._remove_temporary_files()
@@ -69,6 +72,12 @@ class StateDirectory:
         """Close the stores and give the lock back. Idempotent; the kernel does it too when the process dies."""
         for store in self._stores.values():
             store.close()
+        for (plugin, name), log in self._logs.items():
+            try:
+                log.close()
+            except Unavailable as error:
+                self.warnings.append(f"log {name} of {plugin}: what was appended last is lost: {error}")
+        self._logs.clear()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -117,6 +126,26 @@ class StateDirectory:
                 self._set_aside(path, f"{error}; keeping the {len(error.entries)} entries before it")
                 self._stores[plugin] = PluginStore.rewritten(path, error.entries)
         return self._stores[plugin]
+
+    # Plugin logs ----------------------------------------------------------------------------------------
+
+    def plugin_log(self, plugin: str, name: str, work: Work) -> GroupLog:
+        """A plugin's log, always the same object for a name; ``work`` runs its writes off the loop.
+
+        Raises `Unavailable` for one too many or one that cannot be read, `Bug` for a bad name.
+        """
+        if _PLUGIN_NAME.fullmatch(plugin) is None or LOG_NAME.fullmatch(name) is None:
+            raise Bug(f"not names of a plugin and a log: {plugin!r}, {name!r}")
+        log = self._logs.get((plugin, name))
+        if log is None:
+            folder = self.path / "logs" / plugin / name
+            others = {path.name for path in folder.parent.glob("*")} - {name}
+            if len(others) >= LOGS_PER_PLUGIN_MAX:
+                raise Unavailable(f"{plugin} has {len(others)} logs, limit {LOGS_PER_PLUGIN_MAX}")
+            log, warnings = open_log(folder, work)
+            self.warnings += warnings
+            self._logs[plugin, name] = log
+        return log
 
     # Files ----------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ class BulkStream(asyncio.BufferedProtocol):
         self._handler = handler
         self._transport: asyncio.Transport | None = None
         self._is_paused = False
+        self._is_closing = False
         self._reason: str | None = None
         self.get_buffer = handler.get_buffer  # type: ignore[method-assign,assignment]  # one call less for each read
 
@@ -59,7 +60,8 @@ class BulkStream(asyncio.BufferedProtocol):
     @property
     def is_writable(self) -> bool:
         """False above the high-water mark, and once it is closing."""
-        return self._transport is not None and not self._is_paused and self._reason is None
+        is_ending = self._is_closing or self._reason is not None
+        return self._transport is not None and not self._is_paused and not is_ending
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Queue bytes; dropped silently once the stream is closing, as the handler's ``closed`` tells."""
@@ -72,6 +74,7 @@ class BulkStream(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Flush, then close."""
+        self._is_closing = True
         if self._transport is not None:
             self._transport.close()
 
@@ -108,7 +111,7 @@ class BulkStream(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Below the low-water mark."""
         self._is_paused = False
-        if self._reason is None:
+        if self.is_writable:
             self._handler.writable()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -9,18 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Final
 
-import annotated_types
-
-from peerd.api import Rng
-from peerd.messages import struct
+from peerd.api import POSITION_MAX_MS as POSITION_MAX_MS, Coordinate as Coordinate, Rng
 
 DIMENSIONS: Final = 3
-POSITION_MAX_MS: Final = 60_000.0
-"""No honest coordinate is farther out than a round trip of a minute."""
 ERROR_MAX: Final = 1.5
-ERROR_WIRE_MAX: Final = 100.0
 ERROR_MIN: Final = 0.01
 HEIGHT_MIN_MS: Final = 0.05
 RTT_MAX_S: Final = 30.0
@@ -29,25 +23,6 @@ _GAIN: Final = 0.25
 """Both c_c and c_e of the paper."""
 _PULL_MAX_MS: Final = 250.0
 """How far one sample may move a node: a liar's, or one taken through a full queue, must not throw it about."""
-
-_Position = Annotated[float, annotated_types.Ge(-POSITION_MAX_MS), annotated_types.Le(POSITION_MAX_MS)]
-
-
-@struct
-class Coordinate:
-    """A place in the latency space, ms; ``error`` is the node's own estimate of its relative error."""
-
-    x: _Position
-    y: _Position
-    z: _Position
-    height: Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(POSITION_MAX_MS)]
-    error: Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(ERROR_WIRE_MAX)]
-
-    def rtt_s(self, other: Coordinate) -> float:
-        """Predicted round trip between two places, seconds."""
-        plane = math.sqrt((self.x - other.x) ** 2 + (self.y - other.y) ** 2 + (self.z - other.z) ** 2)
-        return (plane + self.height + other.height) / 1000.0
-
 
 ORIGIN: Final = Coordinate(0.0, 0.0, 0.0, HEIGHT_MIN_MS, ERROR_MAX)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from peerd import limits
 from peerd.api import Priority
-from peerd.errors import Bug
+from peerd.errors import Bug, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_body
 from peerd.overlay.dedupe import Window
@@ -20,6 +20,7 @@ from peerd.overlay.membership import Membership
 from peerd.overlay.messages import KEYS_MAX, LookupProbe, Route, RouteAck, Trace, TraceHop
 from peerd.overlay.routing import Decision, Step, next_step
 from peerd.overlay.state import OverlayState
+from peerd.overlay.vouching import Vouch
 
 HELD_MAX: Final = 1024
 VOUCH_DOUBT_S: Final = 1.0
@@ -37,12 +38,14 @@ class Transit:
 
     route: Route
     deadline: float
+    previous: PeerRef
+    """The hop before; this node itself where the message starts."""
     excluded: set[NodeId] = field(default_factory=set)
     """Hops that did not take it; membership tests only."""
     is_upcalled: bool = False
     """Its plugin has been asked about the keys of this transit."""
-    came_from: NodeId | None = None
-    """The hop before, while this node has not yet tried."""
+    is_tried: bool = False
+    """This node has tried to pass it on before."""
 
 
 def encoded(message: Message) -> bytes:
@@ -91,7 +94,7 @@ class Forwarder:
     def _start(self, keys: tuple[NodeId, ...], type_id: int, body: bytes, sequence: int, trace: Trace | None) -> None:
         host = self._host
         route = Route(keys, type_id, body, host.peer, host.boot_epoch, sequence, 0, trace)
-        self._advance(Transit(route, host.now() + self.state.config.route_deadline))
+        self._advance(Transit(route, host.now() + self.state.config.route_deadline, host.peer))
 
     def received(self, route: Route, source: PeerRef) -> RouteAck:
         """Take over a message from the hop before, or refuse it when not in the ring."""
@@ -105,7 +108,7 @@ class Forwarder:
             self._drop("hops", len(route.keys))
             return ACCEPTED
         deadline = self._host.now() + state.config.route_deadline
-        self._advance(Transit(route, deadline, came_from=source.id))
+        self._advance(Transit(route, deadline, source))
         return ACCEPTED
 
     def resume(self, number: int) -> None:
@@ -135,7 +138,7 @@ class Forwarder:
                 continue
             hop: PeerRef | None = self._host.peer if peer is None else peer
             if not transit.is_upcalled and hop is not None:
-                hop = self._upcall(transit.route, key, hop)
+                hop = self._upcall(transit, key, hop)
             if hop is None:
                 continue
             if hop.id == state.own:
@@ -149,22 +152,53 @@ class Forwarder:
 
     def _step_at_root(self, key: NodeId, transit: Transit, excluded: Container[NodeId]) -> Decision:
         """This node knows nobody closer that it can reach: deliver, when it may; pass on, when others can reach one."""
-        state = self.state
-        vouch = state.vouches.owner_beyond(key, state.own, self._host.now()) if len(state.vouches) else None
+        vouch = self._vouch_for_closer(key)
         if vouch is None:
-            is_sure = state.may_serve and not self._membership.is_returning_beyond(key)
-            return Decision(Step.DELIVER if is_sure else Step.WAIT)
+            return self._sure_or_wait(key)
         voucher = vouch.voucher
-        if voucher.id in excluded or voucher.id == transit.came_from or transit.route.detours >= DETOURS_MAX:
+        came_from_voucher = not transit.is_tried and voucher.id == transit.previous.id
+        if voucher.id in excluded or came_from_voucher or transit.route.detours >= DETOURS_MAX:
             if self._host.now() - vouch.at > VOUCH_DOUBT_S:
                 self._membership.exchange(voucher)  # it may not see that peer itself any more
             return Decision(Step.WAIT)
         return Decision(Step.FORWARD, voucher)
 
-    def _upcall(self, route: Route, key: NodeId, hop: PeerRef) -> PeerRef | None:
+    def _vouch_for_closer(self, key: NodeId) -> Vouch | None:
+        """A neighbour's word that it reaches somebody closer to the key, whom this node cannot reach."""
+        state = self.state
+        return state.vouches.owner_beyond(key, state.own, self._host.now()) if len(state.vouches) else None
+
+    def _sure_or_wait(self, key: NodeId) -> Decision:
+        """Closest as far as anybody says: deliver, unless the lease has lapsed or somebody closer is coming back."""
+        is_sure = self.state.may_serve and not self._membership.is_returning_beyond(key)
+        return Decision(Step.DELIVER if is_sure else Step.WAIT)
+
+    def next_hop(self, key: NodeId) -> PeerRef | None:
+        """Where `_advance` would send a new message to ``key`` now; ``None``: it would be delivered here.
+
+        Raises `Unavailable` when it would be held.
+        """
+        state = self.state
+        step, peer = next_step(key, state.leaves, state.table, state.suspects)
+        if step is Step.DELIVER:
+            vouch = self._vouch_for_closer(key)
+            if vouch is None:
+                step, peer = self._sure_or_wait(key)
+            elif vouch.voucher.id in state.suspects:
+                step = Step.WAIT
+            else:
+                step, peer = Step.FORWARD, vouch.voucher
+        if step is Step.WAIT or not state.is_ready or state.is_leaving:
+            raise Unavailable("not in the ring, or who the root is is being found out")
+        return peer
+
+    def _upcall(self, transit: Transit, key: NodeId, hop: PeerRef) -> PeerRef | None:
+        route = transit.route
         if route.type_id == LookupProbe.TYPE_ID:
             return hop
-        return self._host.forward_upcall(key, route.type_id, route.body, route.source, hop, route.hops)
+        return self._host.forward_upcall(
+            key, route.type_id, route.body, route.source, hop, route.hops, transit.previous
+        )
 
     def _deliver(self, route: Route, key: NodeId) -> None:
         if route.type_id == LookupProbe.TYPE_ID:
@@ -179,7 +213,11 @@ class Forwarder:
             trace = (*trace, TraceHop(hop, state.proximity.rtt_s(hop.id)))[-limits.HOPS_MAX :]
         sent_at, is_timed = self._host.now(), self._host.is_linked(hop)
         part = Transit(
-            route if keys == route.keys else replace(route, keys=keys), transit.deadline, transit.excluded, True
+            route if keys == route.keys else replace(route, keys=keys),
+            transit.deadline,
+            transit.previous,
+            transit.excluded,
+            True,
         )
 
         def answered(reply: Message, source: PeerRef) -> None:
@@ -207,7 +245,8 @@ class Forwarder:
 
     def _reroute(self, part: Transit, hop: PeerRef) -> None:
         self._host.count("peerd_overlay_reroutes_total")
-        self._advance(Transit(part.route, part.deadline, {*part.excluded, hop.id}, part.is_upcalled))
+        excluded = {*part.excluded, hop.id}
+        self._advance(Transit(part.route, part.deadline, part.previous, excluded, part.is_upcalled, True))
 
     def _hold(self, transit: Transit, keys: tuple[NodeId, ...]) -> None:
         if len(self._held) >= HELD_MAX:
@@ -215,7 +254,7 @@ class Forwarder:
             return
         self._holds += 1
         route = transit.route if keys == transit.route.keys else replace(transit.route, keys=keys)
-        self._held[self._holds] = Transit(route, transit.deadline, set(), transit.is_upcalled)
+        self._held[self._holds] = Transit(route, transit.deadline, transit.previous, set(), transit.is_upcalled, True)
         self._host.set_timer("route_hold", self.state.config.hold_retry, self._holds)
 
     def _drop(self, reason: str, keys: int) -> None:

@@ -10,7 +10,18 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import ClassVar, cast
 
-from peerd.api import Host, LeafSet, LookupResult, Metric, MissingMember, Plugin, Priority, handles, on_timer
+from peerd.api import (
+    Coordinate,
+    Host,
+    LeafSet,
+    LookupResult,
+    Metric,
+    MissingMember,
+    Plugin,
+    Priority,
+    handles,
+    on_timer,
+)
 from peerd.errors import Bug
 from peerd.ids import DIGIT_BITS, NodeId, closeness, shared_prefix_bits
 from peerd.messages import Message, PeerRef
@@ -243,6 +254,26 @@ class Overlay(Plugin):
         for peer in tuple(self.state.leaves):
             if peer.id in denied:
                 self.membership.remove(peer, DENIED, is_told=False)
+
+    def next_hop(self, key: NodeId) -> PeerRef | None:
+        """What routing would do with a message to ``key`` now: its next hop, ``None`` to deliver it here.
+
+        Raises `Unavailable` when it would be held.
+        """
+        return self.forwarder.next_hop(key)
+
+    def rtt(self, peer: PeerRef) -> float | None:
+        """Measured round trip, seconds, smoothed; ``None`` when it was never measured."""
+        return self.state.proximity.rtt_s(peer.id)
+
+    def estimated_rtt(self, peer: PeerRef) -> float | None:
+        """Measured, else predicted from the coordinates, seconds."""
+        return self.state.distance_s(peer.id)
+
+    @property
+    def coordinate(self) -> Coordinate:
+        """This node's own."""
+        return self.state.vivaldi.current
 
     def known_peers(self) -> tuple[PeerRef, ...]:
         """Live peers worth remembering across a restart."""

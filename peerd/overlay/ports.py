@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from peerd.api import Host, LeafSet, LookupResult, NeighbourChange
+from peerd.api import Coordinate, Host, LeafSet, LookupResult, NeighbourChange
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 
@@ -23,7 +23,14 @@ class OverlayHost(Host, Protocol):
         """Whether a control link to this peer is up: only then does an answer's delay tell the round-trip time."""
 
     def forward_upcall(
-        self, key: NodeId, type_id: int, body: bytes, source: PeerRef, next_hop: PeerRef, hops: int
+        self,
+        key: NodeId,
+        type_id: int,
+        body: bytes,
+        source: PeerRef,
+        next_hop: PeerRef,
+        hops: int,
+        previous_hop: PeerRef,
     ) -> PeerRef | None:
         """Ask the owning plugin about a routed message passing through: the next hop to use, ``None`` to stop it."""
 
@@ -52,6 +59,12 @@ class Router(Protocol):
     def prefix_row(self, bits: int) -> tuple[PeerRef, ...]: ...
     def replica_set(self, key: NodeId, count: int) -> tuple[PeerRef, ...]: ...
     def estimated_ring_size(self) -> float: ...
+    def next_hop(self, key: NodeId) -> PeerRef | None: ...
+    def rtt(self, peer: PeerRef) -> float | None: ...
+    def estimated_rtt(self, peer: PeerRef) -> float | None: ...
+
+    @property
+    def coordinate(self) -> Coordinate: ...
 
     def known_peers(self) -> tuple[PeerRef, ...]:
         """Live peers worth remembering across a restart, at most `KNOWN_PEERS_MAX`."""

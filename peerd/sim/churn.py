@@ -155,18 +155,22 @@ class Churn:
             return
         draw = self._rng.random()
         self._note(f"churn: {place.index} goes")
+        if settings.silent <= draw < settings.silent + settings.graceful:
+            self.report.left += 1
+            simulation.stop(place, then=lambda: self._ended(place))
+            return
         if draw < settings.silent:
             self.report.silenced += 1
             simulation.silence(place)
-        elif draw < settings.silent + settings.graceful:
-            self.report.left += 1
-            simulation.stop(place)
         else:
             self.report.killed += 1
             simulation.kill(place)
-        if settings.returning:
+        self._ended(place)
+
+    def _ended(self, place: Place) -> None:
+        if self._settings.returning:
             self._gone.append(place)
-        simulation.after(0.0, lambda: simulation.bury(place))
+        self._simulation.after(0.0, lambda: self._simulation.bury(place))
 
 
 class TraceEvent(NamedTuple):
@@ -283,7 +287,8 @@ class TraceChurn:
                 simulation.silence(place)
             case "leave":
                 report.left += 1
-                simulation.stop(place)
+                simulation.stop(place, then=lambda: simulation.after(0.0, lambda: simulation.bury(place)))
+                return
             case _:
                 report.killed += 1
                 simulation.kill(place)

@@ -8,22 +8,26 @@ the node is dead.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from operator import attrgetter
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from peerd import limits
-from peerd.api import Metric, Priority, Store
+from peerd.api import KeyValues, Log, Metric, Priority, SendRefusal
 from peerd.driver import StreamHandler
 from peerd.errors import Bug, PeerMisbehaved, Unavailable
-from peerd.ids import format_id
+from peerd.group_log import LOG_NAME, GroupLog
+from peerd.ids import NodeId, format_id
+from peerd.linking.channel import Channel, Dial
+from peerd.linking.policy import LinkPolicy
 from peerd.messages import PeerRef
 from peerd.sim.clock import WALL_TIME_START_S
 from peerd.sim.engine import Engine, Timer, mark_of
 from peerd.sim.links import Link
-from peerd.sim.network import CONNECT_RETRY_S, CONNECT_TIMEOUT_S, Network, Port, State
+from peerd.sim.logs import LogDisk, open_log
+from peerd.sim.network import Network, Port, State
+from peerd.sim.opening import AddressOpening, Opening, PeerOpening
 from peerd.sim.rng import fork
-from peerd.sim.streams import SimStream, open_stream
+from peerd.sim.streams import SimStream, StreamOpening
 from peerd.wire.frames import Frame
 
 if TYPE_CHECKING:
@@ -33,12 +37,14 @@ BACKLOG_MAX: Final = 100_000
 """Over this many events, a paused node gets no more messages; its socket buffers are not endless either."""
 
 LINKS_SWEEP_S: Final = 60.0
-"""How often a node looks for such links at most."""
-_LAST_USED: Final = attrgetter("last_used_s")
+"""How often a node looks at most for links that nobody uses."""
+FLUSH_POLL_S: Final = 0.02
+"""How often a node that ends looks whether all it had queued is under way."""
 
 TIMER_MARK: Final = 0x54494D
-DIAL_MARK: Final = 0x44494C
+END_MARK: Final = 0x454E44
 WORK_MARK: Final = 0x574F52
+LOG_MARK: Final = 0x4C4F47
 
 
 class Receiver(Protocol):
@@ -49,6 +55,12 @@ class Receiver(Protocol):
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         """No link to that peer, and none to be had."""
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """A frame will not be sent; may be told from within `SimDriver.send`."""
+
+    def writable(self, peer: PeerRef) -> None:
+        """What waited for a slow peer is nearly gone."""
 
     def stream_accepted(self, peer: PeerRef) -> StreamHandler:
         """A peer opened a bulk stream."""
@@ -69,12 +81,16 @@ class World(Protocol):
     def misbehaved(self, driver: SimDriver, peer: PeerRef, error: PeerMisbehaved) -> None:
         """A node says that another broke the protocol."""
 
+    def duplicate_identity(self, driver: SimDriver, detail: str) -> None:
+        """Another process has the node's identity and is newer: this one has to end."""
+
 
 class SimStore:
-    """The key-value store of one plugin, kept across the restarts of its node."""
+    """The key-value store of one plugin and the disk of its logs, kept across the restarts of its node."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
+        self.logs: dict[str, LogDisk] = {}
 
     def get(self, key: str) -> bytes | None:
         """The value, if there is one."""
@@ -112,17 +128,24 @@ class SimDriver:
         self.peer = port.peer
         self.boot_epoch = boot_epoch
         self.state = State.RUNNING
-        self.links: dict[int, Link] = {}
+        self.policy: LinkPolicy[Link] = LinkPolicy(port.peer.id, network.links, _LinkHost(self), port.draw)
+        self.links: dict[NodeId, Link] = self.policy.links
+        self.openings: dict[Opening, None] = {}
         self.streams: dict[SimStream, None] = {}
         self.receive: Callable[[PeerRef, Frame], None] = self._not_attached
         self.node: Receiver | None = None
         self.metrics: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         """Counters and gauges as they are; histograms as ``<name>_sum`` and ``<name>_count``."""
         self.records_written = 0
+        self.plugins: Mapping[str, tuple[int, int]] = {}
+        """What this node says in handshakes."""
+        self.exempt_types: frozenset[int] = frozenset()
+        """Type ids that the message rate does not count."""
         self._declared: dict[str, Metric] = {}
         self._stores = stores
         self._backlog: list[tuple[Callable[[Any], None], Any]] = []
         self._timer_mark = mark_of(port.index, TIMER_MARK)
+        self._logs: dict[tuple[str, str], GroupLog] = {}
         self._is_sweeping = False
 
     def attach(self, node: Receiver | Node) -> None:
@@ -164,12 +187,16 @@ class SimDriver:
         """Hold an event back until the node is resumed."""
         self._backlog.append((function, argument))
 
-    def keep_frame(self, function: Callable[[Any], None], argument: Any) -> None:
-        """The same for what peers may send without end; timers and streams are bounded, and must not get lost."""
+    def keep_frame(self, function: Callable[[Any], None], argument: Any) -> bool:
+        """The same for what peers may send without end; timers and streams are bounded, and must not get lost.
+
+        Returns whether there was room.
+        """
         if len(self._backlog) >= BACKLOG_MAX:
             self.network.count_drop("backlog_full")
-        else:
-            self.keep(function, argument)
+            return False
+        self.keep(function, argument)
+        return True
 
     def pause(self) -> None:
         """SIGSTOP."""
@@ -186,19 +213,39 @@ class SimDriver:
             for function, argument in kept:
                 self.engine.schedule_first(self._timer_mark, function, argument)
 
+    def leave(self, limit_s: float, then: Callable[[], None]) -> None:
+        """The process ends in order: what is queued is sent, links and streams are closed, at most in ``limit_s``."""
+        self.policy.stop()
+        for opening in list(self.openings):
+            opening.abandon()
+        for stream in list(self.streams):
+            stream.close()
+        self._leave(self.engine.now + limit_s, then)
+
+    def _leave(self, deadline: float, then: Callable[[], None]) -> None:
+        if not self.is_alive:
+            return
+        is_done = self.policy.is_flushed and not self.streams
+        if is_done or self.engine.now >= deadline:
+            for link in list(self.links.values()):
+                link.retire("stopping")
+            self.policy.clear("stopping")
+            then()
+        else:
+            self._later(FLUSH_POLL_S, END_MARK, lambda: self._leave(deadline, then))
+
     def end(self, state: State) -> None:
         """The process (STOPPED) or the whole machine (SILENT) is gone. Peers hear of the first, not of the second."""
         if not self.is_alive:
             return
         self.state = state
         self._backlog.clear()
-        links = list(self.links.values())
-        for link in links:
-            back = link.back()
-            link.close()
-            is_heard = state is State.STOPPED and not self.network.is_cut(self.port, link.target_port)
-            if is_heard and back is not None:
-                back.reset_by_peer(link)
+        self.policy.stop()
+        for opening in list(self.openings):
+            opening.abandon()
+        for link in list(self.links.values()):
+            link.crashed(is_heard=state is State.STOPPED)
+        self.links.clear()
         for stream in list(self.streams):
             stream.crashed()
         self.network.changed()
@@ -252,36 +299,19 @@ class SimDriver:
     # Links
 
     def send(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
-        """One frame. Priorities are not modelled: there is one queue, and bulk never fills it."""
+        """One frame."""
         link = self.links.get(peer.id)
-        if link is None:
-            link = self._connect(peer)
-            if link is None:
-                return
-        link.send(frame)
+        if link is not None:
+            link.send(frame, priority)
+        elif self.is_alive:
+            self.policy.send(peer, frame, priority)
 
-    def _connect(self, peer: PeerRef) -> Link | None:
-        if not self.is_alive:
-            return None
-        target = self.network.port_at(peer.host, peer.port)
-        if target is None or target.peer.id != peer.id or target is self.port:
-            self.network.count_drop("refused")
-            self._later(CONNECT_RETRY_S, DIAL_MARK, lambda: self._tell_down(peer, "refused"))
-            return None
-        link = self.add_link(target)
-        link.connect()
-        return link
-
-    def add_link(self, target: Port) -> Link:
-        """A new link to a port. Over the limit, the open one that has not been used for longest makes room."""
-        if len(self.links) >= limits.LINKS_MAX:
-            idle = min((link for link in self.links.values() if link.is_open), key=_LAST_USED, default=None)
-            if idle is not None:
-                self.disconnect(idle.peer, "links_max")
-        link = self.links[target.peer.id] = Link(self.network, self, target)
+    def link_up(self, link: Link, dial: Dial | None) -> None:
+        """A link is past its handshake."""
+        self.policy.link_up(link, dial)
         if not self._is_sweeping:
-            self._sweep_later(limits.LINK_UNUSED_S)
-        return link
+            self._sweep_later(self.network.links.unused_s)
+        link.wake()
 
     def _sweep_later(self, delay_s: float) -> None:
         self._is_sweeping = True
@@ -292,10 +322,11 @@ class SimDriver:
         self._is_sweeping = False
         if not self.is_alive or not self.links:
             return
-        due = self.engine.now - limits.LINK_UNUSED_S
+        due = self.engine.now - self.network.links.unused_s
         if self.state is State.RUNNING:  # a paused process closes nothing
             for link in [link for link in self.links.values() if link.is_open and link.last_used_s <= due]:
-                self.disconnect(link.peer, "idle")
+                link.retire("idle")
+            self.policy.forget_idle()
         oldest = min((link.last_used_s for link in self.links.values()), default=due)
         self._sweep_later(max(oldest - due, LINKS_SWEEP_S))
 
@@ -308,62 +339,61 @@ class SimDriver:
             self.node.peer_down(peer, reason)
 
     def dial(self, host: str, port: int, done: Callable[[PeerRef | None], None]) -> None:
-        """Find out who is at an address, and have a link to it: one round trip."""
+        """Find out who is at an address, and have a link to it."""
         target = self.network.port_at(host, port)
-        if target is None or target is self.port:
-            self._later(CONNECT_RETRY_S, DIAL_MARK, lambda: done(None))
-            return
-        wait_s = self.network.handshake_s(self.port, target)
-        if wait_s > CONNECT_TIMEOUT_S:
-            self._later(CONNECT_TIMEOUT_S, DIAL_MARK, lambda: done(None))
+        if target is not None and self.policy.is_linked(target.peer.id):
+            self.call_soon(lambda: done(target.peer))
+        elif self.policy.is_stopping:
+            self.call_soon(lambda: done(None))
         else:
-            self._dial_due(target, done, self.engine.now + CONNECT_TIMEOUT_S, wait_s)
-
-    def _dial_due(self, target: Port, done: Callable[[PeerRef | None], None], deadline: float, wait_s: float) -> None:
-        def due() -> None:
-            unreachable = self.network.is_cut_either_way(self.port, target)
-            if unreachable or target.state in (State.SILENT, State.PAUSED):
-                if self.engine.now >= deadline:
-                    done(None)
-                else:
-                    self._dial_due(target, done, deadline, min(CONNECT_RETRY_S, deadline - self.engine.now))
-            elif target.driver is None or target.state is State.STOPPED:
-                done(None)
-            else:
-                self._adopt_link(target)
-                done(target.peer)
-
-        self._later(wait_s, DIAL_MARK, due)
-
-    def _adopt_link(self, target: Port) -> None:
-        """A dialled address answered: from now on there is a link, as if a message had opened it."""
-        if target.peer.id not in self.links and target.driver is not None:
-            self.add_link(target).establish(target.driver)
+            AddressOpening(self, target, done)
 
     def disconnect(self, peer: PeerRef, reason: str) -> None:
-        """Close the control link at both ends; nobody is told, and the next message dials again."""
-        link = self.links.get(peer.id)
-        if link is not None:
-            back = link.back()
-            link.close()
-            if back is not None:
-                back.close()
+        """Close the control link with a Goodbye; nobody is told, and the next message dials again."""
+        self.policy.disconnect(peer)
 
     def is_linked(self, peer: PeerRef) -> bool:
         """Whether the link is past its handshake."""
-        link = self.links.get(peer.id)
-        return link is not None and link.is_open
+        return self.policy.is_linked(peer.id)
+
+    def queued_bytes(self, peer: PeerRef) -> int:
+        """What waits here, for a link or for the peer to read."""
+        return self.policy.queued_bytes(peer.id)
+
+    def introduce(self, plugins: Mapping[str, tuple[int, int]]) -> None:
+        """Told to the peers of every link that opens."""
+        self.plugins = plugins
+
+    def introduced(self, peer: PeerRef) -> Mapping[str, tuple[int, int]] | None:
+        """What the other end said."""
+        return self.policy.introduced(peer.id)
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """Have the node note what will not be sent."""
+        if self.is_alive and self.node is not None:
+            self.node.frame_refused(peer, frame, reason)
+
+    def writable(self, peer: PeerRef) -> None:
+        """Tell the node that a slow peer has caught up, unless it is dead; `call_soon` has waited for a paused one."""
+        if self.node is not None:
+            self.node.writable(peer)
 
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
-        """Count it and close the link; in a simulation of honest nodes the world raises."""
+        """Count it, score it, close the link; in a simulation of honest nodes the world raises."""
         self.world.misbehaved(self, peer, error)
-        self.disconnect(peer, "misbehaved")
+        self.policy.misbehaved(peer.id, getattr(error, "reason", "misbehaved"))
+        link = self.links.get(peer.id)
+        if link is not None:
+            link.abort("misbehaved")
 
     # Bulk
 
     def open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
-        """Two round trips, then ``opened`` on both sides."""
-        open_stream(self, peer, handler)
+        """Three round trips; the peer's side is ``opened`` half a one earlier."""
+        if self.policy.is_stopping:
+            self.call_soon(lambda: handler.closed("stopping"))
+        else:
+            StreamOpening(self, peer, handler)
 
     def allocate(self, size_bytes: int) -> memoryview:
         """Plain memory."""
@@ -371,9 +401,24 @@ class SimDriver:
 
     # State and telling
 
-    def store(self, plugin: str) -> Store:
+    def store(self, plugin: str) -> KeyValues:
         """Survives restarts."""
         return self._stores.setdefault(plugin, SimStore())
+
+    def log(self, plugin: str, name: str) -> Log:
+        """What is durable of it survives restarts."""
+        log = self._logs.get((plugin, name))
+        if log is None:
+            if LOG_NAME.fullmatch(name) is None:
+                raise Bug(f"not a name of a log: {name!r}")
+            disks = self._stores.setdefault(plugin, SimStore()).logs
+            if name not in disks and len(disks) >= limits.LOGS_PER_PLUGIN_MAX:
+                raise Unavailable(f"{plugin} has {len(disks)} logs, limit {limits.LOGS_PER_PLUGIN_MAX}")
+            disk = disks.setdefault(name, LogDisk())
+            log = self._logs[plugin, name] = open_log(
+                disk, lambda delay_s, callback: self._later(delay_s, LOG_MARK, callback)
+            )
+        return log
 
     def record(self, record: dict[str, object]) -> None:
         """Hand on to the simulation's sink."""
@@ -416,3 +461,36 @@ class SimDriver:
 
     def __repr__(self) -> str:
         return f"SimDriver({format_id(self.peer.id)}, boot {self.boot_epoch}, {self.state.name.lower()})"
+
+
+class _LinkHost:
+    """What the link policy acts through: `peerd.linking.channel.LinkHost`."""
+
+    __slots__ = ("_driver",)
+
+    def __init__(self, driver: SimDriver) -> None:
+        self._driver = driver
+
+    def now(self) -> float:
+        return self._driver.now()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._driver.call_soon(callback)
+
+    def start_dial(self, channel: Channel, delay_s: float) -> Dial:
+        return PeerOpening(self._driver, channel, delay_s)
+
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        self._driver.peer_down(peer, reason)
+
+    def frames_dropped(self, frames: int, reason: str) -> None:
+        self._driver.network.count_drop(reason, frames)
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        self._driver.frame_refused(peer, frame, reason)
+
+    def writable(self, peer: PeerRef) -> None:
+        self._driver.writable(peer)
+
+    def duplicate_identity(self, detail: str) -> None:
+        self._driver.world.duplicate_identity(self._driver, detail)

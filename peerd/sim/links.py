@@ -1,12 +1,16 @@
-"""Control links: one connection a pair of nodes, modelled as two directions that open together.
+"""Control links: one connection a pair of nodes, modelled as two directions.
 
 What a link does when the other side is not there follows TCP:
 
-- the first message pays a handshake of one round trip; nobody listening: ``refused`` after that round trip, nobody
-  answering: ``timeout`` after `CONNECT_TIMEOUT_S`;
-- a process that ended resets its connections: the peers get ``reset`` one round trip later, after what was in flight;
+- a process that ended resets its connections: the peers hear of it one latency later, after what was in flight;
 - a machine that vanished, or a cut path, says nothing: only who sends learns of it, ``timeout`` `SEND_TIMEOUT_S` after
   the first message that was not acknowledged. A path that heals before that goes on.
+
+What follows from a lost link, a redial first of all, is decided by `peerd.linking.policy.LinkPolicy`, as in the daemon.
+
+Frames go into the uplink as they come while little waits there, and little of what was sent is unread. When more than a
+socket would take waits, or the peer reads too slowly, they wait in the peer's send queue instead, and leave by
+priority: one piece at a time, as bulk streams do, or as the peer reads.
 """
 
 from __future__ import annotations
@@ -14,52 +18,68 @@ from __future__ import annotations
 import heapq
 import zlib
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from peerd import limits
-from peerd.errors import PeerMisbehaved
+from peerd.api import Priority, SendRefusal
+from peerd.errors import PeerMisbehaved, ProtocolError
+from peerd.linking.rate_limit import TokenBucket
 from peerd.messages import PeerRef
 from peerd.sim.engine import mark_of
 from peerd.sim.faults import Impairment, times_lost
-from peerd.sim.network import (
-    CONNECT_RETRY_S,
-    CONNECT_TIMEOUT_S,
-    DOWNLINK_WAIT_MIN_S,
-    RETRANSMIT_S,
-    SEND_TIMEOUT_S,
-    Network,
-    Port,
-    State,
-)
+from peerd.sim.network import DOWNLINK_WAIT_MIN_S, RETRANSMIT_S, SEND_TIMEOUT_S, State
 from peerd.wire.frames import Frame
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from peerd.linking.channel import Channel
+    from peerd.linking.send_queue import SendQueue
     from peerd.sim.driver import SimDriver
 
-HANDSHAKE_MARK: Final = 0x48534B
 DOWN_MARK: Final = 0x444F57
 CHECK_MARK: Final = 0x43484B
+DRAIN_MARK: Final = 0x44524E
+KERNEL_BUFFERS_BYTES: Final = 256 * limits.KIB
+"""What the kernels at both ends hold of a link besides what is on its path."""
+WINDOW_BYTES_MAX: Final = 4 * limits.MIB
+"""As much as Linux lets a connection have under way at most (``net.ipv4.tcp_wmem``)."""
+CHARGE_FRAMES: Final = 64
+"""So many frames are charged to the peer's message rate at a time; the daemon does it for each read."""
 
 
 class LinkState(IntEnum):
     """The life of one direction."""
 
-    CONNECTING = 0
-    OPEN = 1
-    CLOSED = 2
+    OPEN = 0
+    CLOSED = 1
+
+
+class _Deaf:
+    """In place of a target whose end of the connection is gone: its kernel takes nothing for it, and sends resets."""
+
+    state: Final = State.STOPPED
+    is_alive: Final = False
+
+
+_DEAF: Final = cast("SimDriver", _Deaf())
 
 
 class Link:
-    """What one incarnation of a node sends to one incarnation of another. `send` and `arrived` are the hot path."""
+    """What one incarnation of a node sends to one incarnation of another, past the handshake.
+
+    Implements `peerd.linking.channel.Link`. `send` and `arrived` are the hot path.
+    """
 
     __slots__ = (
+        "_awaits_reading",
         "_blocked_since",
-        "_deadline",
+        "_bucket",
+        "_ending",
         "_engine",
-        "_held",
-        "_held_bytes",
         "_impairment",
         "_is_checked",
+        "_is_draining",
         "_is_impaired",
         "_last_arrival",
         "_latency_s",
@@ -68,81 +88,185 @@ class Link:
         "_port",
         "_s_per_byte",
         "_twin",
+        "_uncharged",
+        "_unread_bytes",
         "_version",
+        "_window_bytes",
+        "boot_epoch",
+        "dialled",
+        "established_at",
+        "goodbye",
         "peer",
+        "plugins",
         "source",
         "state",
         "target",
         "target_port",
     )
 
-    def __init__(self, network: Network, source: SimDriver, target_port: Port) -> None:
-        self._network = network
+    def __init__(self, source: SimDriver, target: SimDriver, *, dialled: bool) -> None:
+        self._network = network = source.network
         self._engine = network.engine
         self._port = source.port
         self.source = source
-        self.peer: PeerRef = target_port.peer
-        self.target_port = target_port
-        self.target: SimDriver | None = None
-        self.state = LinkState.CONNECTING
-        self._latency_s = network.latency_s(source.port, target_port)
+        self.target = target
+        self.target_port = target.port
+        self.peer: PeerRef = target.port.peer
+        self.boot_epoch = target.boot_epoch
+        self.plugins: Mapping[str, tuple[int, int]] = target.plugins
+        self.dialled = dialled
+        self.established_at = source.now()
+        self.goodbye: str | None = None
+        self.state = LinkState.OPEN
+        self._latency_s = network.latency_s(source.port, target.port)
         self._is_impaired = False
         self._impairment: Impairment | None = None
-        self._mark = target_port.mark
+        self._mark = target.port.mark
         self._s_per_byte = 0.0
-        self._last_arrival = 0.0
+        # What the acceptor sends comes behind its answer to Hello.
+        self._last_arrival = self._engine.now + (0.0 if dialled else self._latency_s)
         self._version = -1
         self._twin: Link | None = None
-        self._held: list[Frame] | None = None
-        self._held_bytes = 0
+        self._ending: tuple[str, str | None] | None = None
+        self._is_draining = False
+        """Frames wait in the queue and are seen to: an event is due, or the peer has to read."""
+        self._awaits_reading = False
+        self._unread_bytes = 0
+        """Sent, and neither read at the other end nor lost."""
+        self._window_bytes = 0.0
         self._blocked_since: float | None = None
         self._is_checked = False
-        self._deadline = 0.0
+        self._uncharged = 0
+        self._bucket: TokenBucket | None = None
 
     @property
     def is_open(self) -> bool:
-        """Past its handshake, and not closed."""
+        """Not closed."""
         return self.state is LinkState.OPEN
 
     @property
-    def last_arrival_s(self) -> float:
-        """When the last frame sent on it arrives or arrived; before the first, when it opened."""
-        return self._last_arrival
+    def is_up(self) -> bool:
+        """Whether frames may be sent on it."""
+        return self.state is LinkState.OPEN
 
     @property
     def last_used_s(self) -> float:
-        """The later of both directions' last arrivals."""
+        """The later of both directions' last arrivals; before the first, when it opened."""
         twin = self._twin
         return self._last_arrival if twin is None else max(self._last_arrival, twin._last_arrival)
 
+    @property
+    def used_at(self) -> float:
+        """The same by the clock of this end's machine."""
+        clock = self._port.clock
+        return self.last_used_s if clock is None else clock.monotonic(self.last_used_s)
+
+    @property
+    def _channel(self) -> Channel:
+        return self.source.policy.channel(self.peer)
+
     # Sending
 
-    def send(self, frame: Frame) -> None:
+    def send(self, frame: Frame, priority: Priority) -> None:
         """Queue one frame."""
         network = self._network
-        if self._version != network.paths_version and not self._refresh():
-            self._send_blocked(frame)
+        if self._version != network.paths_version and (self._is_draining or not self._refresh()):
+            self._send_blocked(frame, priority)
             return
         engine = self._engine
         now = engine.now
-        body = frame.body
-        size = 8 + len(body)
         port = self._port
         departure = port.up_free_at
         if departure < now:
             departure = now
-        port.up_free_at = departure = departure + size * port.up_s_per_byte
-        delay_s = self._latency_s * (1.0 + network.jitter * port.draw())
-        if self._is_impaired:
-            self._send_impaired(frame, network.through_link(port, self.target_port, departure, size) + delay_s)
+        elif departure - now > port.up_backlog_s:
+            self._send_later(frame, priority)
             return
-        arrival = departure + delay_s
+        if self._unread_bytes > self._window_bytes:
+            self._send_later(frame, priority)
+            return
+        if self._is_impaired:
+            self._transmit(frame)
+            return
+        body = frame.body
+        size = 8 + len(body)
+        self._unread_bytes += size
+        port.up_free_at = departure = departure + size * port.up_s_per_byte
+        arrival = departure + self._latency_s * (1.0 + network.jitter * port.draw())
         if arrival < self._last_arrival:
             arrival = self._last_arrival
         self._last_arrival = arrival
         engine.sequence = sequence = engine.sequence + 1
         mark = self._mark | zlib.crc32(body, frame.type_id)
         heapq.heappush(engine.heap, (arrival, sequence, mark, self.arrived, frame))
+
+    def wake(self) -> None:
+        """Something is queued."""
+        if not self._is_draining:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, by priority: at once while uplink and peer take it, then a piece at a time."""
+        port, engine, network = self._port, self._engine, self._network
+        outbox = self._channel.outbox
+        self._stop_draining()
+        while outbox:
+            if not self._refresh():
+                self._stall(outbox)
+                return
+            if self._unread_bytes > self._window_bytes:
+                self._await_reading()
+                return
+            is_full = port.up_free_at - engine.now > port.up_backlog_s
+            departure = engine.now
+            for frame in outbox.take_frames(network.config.piece_bytes):
+                departure = self._transmit(frame)
+            if outbox.has_recovered():
+                self.source.policy.caught_up(self.peer)
+            if is_full:
+                self._is_draining = True
+                self._version = -1  # so that what comes meanwhile waits as well
+                engine.schedule(departure, mark_of(port.index, DRAIN_MARK), self._drain)
+                return
+        outbox.clear()  # gives its memory back: there are very many links
+
+    def _stop_draining(self) -> None:
+        self._is_draining = False
+        if self._awaits_reading:
+            self._awaits_reading = False
+            self._network.stalled.pop(self, None)
+
+    def _await_reading(self) -> None:
+        """The peer has enough: go on when it has read some of it. What reaches it no more is noticed as in a stall."""
+        self._is_draining = self._awaits_reading = True
+        self._version = -1
+        self._network.stalled[self] = None
+
+    def _room_made(self) -> None:
+        """The peer has read something; its kernel's word of that takes the way back."""
+        if self._unread_bytes <= self._window_bytes:
+            self._stop_draining()
+            self._is_draining = True
+            due = self._engine.now + self._network.latency_s(self.target_port, self._port)
+            self._engine.schedule(due, mark_of(self._port.index, DRAIN_MARK), self._drain)
+
+    def _drain(self, _: None) -> None:
+        if self.state is LinkState.OPEN and self.source.is_alive:
+            self.flush()
+
+    def _transmit(self, frame: Frame) -> float:
+        """Put one frame into the uplink; returns when it is through the uplink, and the path if that has a rate."""
+        port, network = self._port, self._network
+        size = 8 + len(frame.body)
+        self._unread_bytes += size
+        port.up_free_at = departure = max(port.up_free_at, self._engine.now) + size * port.up_s_per_byte
+        delay_s = self._latency_s * (1.0 + network.jitter * port.draw())
+        if self._is_impaired:
+            departure = network.through_link(port, self.target_port, departure, size)
+            self._send_impaired(frame, departure + delay_s)
+        else:
+            self._push(frame, departure + delay_s)
+        return departure
 
     def _send_impaired(self, frame: Frame, arrival: float) -> None:
         """Loss, clogs, duplication and reordering, where the path has any."""
@@ -160,6 +284,7 @@ class Link:
         if impairment.loss and draw() < impairment.loss:
             if not is_stream:
                 network.count_drop("loss")
+                self._unread_bytes -= frame.size_bytes
                 return
             losses = 1 + times_lost(impairment.loss, draw)
             arrival += losses * max(RETRANSMIT_S, 2 * self._latency_s)
@@ -171,6 +296,7 @@ class Link:
             arrival = late
         self._push(frame, arrival)
         if impairment.duplication and not is_stream and draw() < impairment.duplication:
+            self._unread_bytes += frame.size_bytes
             self._schedule(frame, arrival + self._latency_s * draw())
 
     def _push(self, frame: Frame, arrival: float) -> None:
@@ -187,8 +313,6 @@ class Link:
     def arrived(self, frame: Frame) -> None:
         """The last byte reached the target: it may still have to wait for the bytes before it to get in."""
         target = self.target
-        if target is None:
-            return
         network = self._network
         size = 8 + len(frame.body)
         port = self.target_port
@@ -207,8 +331,15 @@ class Link:
                 self._engine.schedule(ready, self._mark | CHECK_MARK, self._read, frame)
                 return
         if target.state == 0:  # State.RUNNING; the same as `_read`, without a call
+            self._unread_bytes -= size
+            if self._awaits_reading:
+                self._room_made()
             network.frames_delivered += 1
             network.frames_delivered_bytes += size
+            if frame.type_id not in target.exempt_types:
+                self._uncharged = uncharged = self._uncharged + 1
+                if uncharged == CHARGE_FRAMES and not self._charge():
+                    return
             try:
                 target.receive(self._port.peer, frame)
             except PeerMisbehaved as error:
@@ -219,80 +350,42 @@ class Link:
     def _read(self, frame: Frame) -> None:
         target = self.target
         network = self._network
-        if target is None:
+        if target.state == State.PAUSED and target.keep_frame(self._read, frame):
             return
+        self._unread_bytes -= frame.size_bytes
+        if self._awaits_reading:
+            self._room_made()
         if target.state == State.RUNNING:
             network.frames_delivered += 1
-            network.frames_delivered_bytes += 8 + len(frame.body)
+            network.frames_delivered_bytes += frame.size_bytes
+            self._uncharged += frame.type_id not in target.exempt_types
+            if self._uncharged >= CHARGE_FRAMES and not self._charge():
+                return
             try:
                 target.receive(self._port.peer, frame)
             except PeerMisbehaved as error:
                 target.misbehaved(self._port.peer, error)
-        elif target.state == State.PAUSED:
-            target.keep_frame(self._read, frame)
-        else:
+        elif target.state != State.PAUSED:
             network.count_drop("target_down")
 
-    # The handshake
-
-    def connect(self) -> None:
-        """Begin the handshake."""
-        engine = self._network.engine
-        self._deadline = engine.now + CONNECT_TIMEOUT_S
-        network = self._network
-        due = engine.now + network.handshake_s(self._port, self.target_port)
-        step = self._handshake_due if due <= self._deadline else self._handshake_late
-        engine.schedule(min(due, self._deadline), mark_of(self._port.index, HANDSHAKE_MARK), step)
-
-    def _handshake_late(self, _: None) -> None:
-        if self.state is LinkState.CONNECTING and self.source.is_alive:
-            self._down("timeout")
-
-    def _handshake_due(self, _: None) -> None:
-        if self.state is not LinkState.CONNECTING or not self.source.is_alive:
-            return
-        state = self.target_port.state
-        engine = self._network.engine
-        is_cut = self._network.is_cut_either_way(self._port, self.target_port)
-        if is_cut or state in (State.SILENT, State.PAUSED):
-            if engine.now >= self._deadline:
-                self._down("timeout")
-            else:
-                retry_at = min(engine.now + CONNECT_RETRY_S, self._deadline)
-                engine.schedule(retry_at, mark_of(self._port.index, HANDSHAKE_MARK), self._handshake_due)
-        elif state is State.STOPPED or self.target_port.driver is None:
-            self._down("refused")
-        else:
-            self.establish(self.target_port.driver)
-
-    def establish(self, target: SimDriver) -> None:
-        """Open both directions. A dial of the other side that is under way ends in this same connection."""
-        source = self.source
-        back = target.links.get(source.port.peer.id)
-        if back is not None and back.state is LinkState.OPEN and back.target is not source:
-            back.close()  # to an incarnation of ours that is gone
-            back = None
-        if back is None:
-            back = target.add_link(source.port)
-        back._twin = self
-        self._open(target, back)
-        if back.state is LinkState.CONNECTING:
-            back._open(source, self)
-
-    def _open(self, target: SimDriver, twin: Link) -> None:
-        """The handshake is done, with this incarnation of the peer."""
-        self.target = target
-        self._twin = twin
-        self.state = LinkState.OPEN
-        self._last_arrival = max(self._last_arrival, self._engine.now)
-        self._flush()
+    def _charge(self) -> bool:
+        """Whether the peer's message rate allows what came; otherwise it costs the sender its link."""
+        frames, self._uncharged = self._uncharged, 0
+        now, settings = self._engine.now, self._network.links
+        if self._bucket is None:
+            self._bucket = TokenBucket(settings.messages_per_second, settings.messages_burst, now)
+        if self._bucket.take(now, frames):
+            return True
+        error = ProtocolError("flood", f"more than {settings.messages_per_second:g} messages a second")
+        self.target.misbehaved(self._port.peer, error)
+        return False
 
     # Trouble
 
     def _refresh(self) -> bool:
         """Look again at what may have changed. Whether frames get through now."""
         network, target = self._network, self.target
-        if self.state is not LinkState.OPEN or target is None:
+        if self.state is not LinkState.OPEN:
             return False
         if not target.is_alive or network.is_cut_either_way(self._port, self.target_port):
             return self._refresh_impaired(target)
@@ -310,6 +403,9 @@ class Link:
         has_rate = config.link_bytes_per_s is not None
         self._is_impaired = self._impairment is not None or has_rate or not config.is_fifo
         self._s_per_byte = self._network.s_per_byte(self._port)
+        slowest = max(self._s_per_byte, self.target_port.down_s_per_byte)
+        on_path_bytes = 2 * self._latency_s / slowest if slowest else WINDOW_BYTES_MAX
+        self._window_bytes = min(KERNEL_BUFFERS_BYTES + on_path_bytes, WINDOW_BYTES_MAX)
 
     def _refresh_impaired(self, target: SimDriver) -> bool:
         """Dead, or cut at least one way. With only the way back cut, data arrive but are never acknowledged."""
@@ -319,30 +415,45 @@ class Link:
         self._check_later()
         return target.is_alive and not self._network.is_cut(self._port, self.target_port)
 
-    def _send_blocked(self, frame: Frame) -> None:
+    def _send_blocked(self, frame: Frame, priority: Priority) -> None:
         network = self._network
-        is_kept = self.state is LinkState.CONNECTING or network.config.loss_mode == "retransmit"
-        if self.state is LinkState.CLOSED or not is_kept:
-            network.count_drop("cut" if self.state is LinkState.OPEN else "link_down")
-        elif self._held_bytes + frame.size_bytes > limits.SEND_QUEUE_BYTES_MAX:
-            network.count_drop("queue_full")
+        if self._is_draining:
+            self._queue(frame, priority)
+        elif self.state is LinkState.CLOSED:
+            network.count_drop("link_down")
+            self.source.frame_refused(self.peer, frame, SendRefusal.PEER_DOWN)
+        elif network.config.loss_mode == "drop":
+            network.count_drop("cut")
         else:
-            self._held = self._held or []
-            self._held.append(frame)
-            self._held_bytes += frame.size_bytes
-            if self.state is LinkState.OPEN:
-                network.stalled[self] = None
+            self._queue(frame, priority)
+            network.stalled[self] = None
+
+    def _send_later(self, frame: Frame, priority: Priority) -> None:
+        self._queue(frame, priority)
+        self.wake()
+
+    def _queue(self, frame: Frame, priority: Priority) -> None:
+        self.source.policy.queue(self._channel, frame, priority)
+
+    def _stall(self, outbox: SendQueue) -> None:
+        """What waits cannot be sent: it is kept until the path heals, or it is gone."""
+        if self._network.config.loss_mode == "drop":
+            self._network.count_drop("cut", len(outbox.clear()))
+            if outbox.has_recovered():
+                self.source.policy.caught_up(self.peer)
+        else:
+            self._network.stalled[self] = None
 
     def retry(self) -> None:
         """The network changed: send what was held if it gets through now."""
-        if self.state is LinkState.OPEN and self._refresh():
+        if self.state is not LinkState.OPEN or (self._is_draining and not self._awaits_reading):
+            return
+        is_through = self._refresh()
+        if self._awaits_reading:
+            self._version = -1
+        elif is_through:
             self._network.stalled.pop(self, None)
-            self._flush()
-
-    def _flush(self) -> None:
-        held, self._held, self._held_bytes = self._held, None, 0
-        for frame in held or ():
-            self.send(frame)
+            self.flush()
 
     def _check_later(self) -> None:
         """Notice, as a kernel would, that what was sent is not acknowledged. One check at a time."""
@@ -350,9 +461,8 @@ class Link:
             return
         self._is_checked = True
         network = self._network
-        is_reset = self._is_reset_by_peer()
         due = self._gives_up_at
-        if is_reset:
+        if self._is_reset_by_peer():
             due = network.engine.now + network.rtt_s(self._port, self.target_port)
         network.engine.schedule(due, mark_of(self._port.index, CHECK_MARK), self._check)
 
@@ -364,9 +474,7 @@ class Link:
 
     def _is_reset_by_peer(self) -> bool:
         """Whether a kernel at the other end answers, and knows nothing of this connection."""
-        if self.target is None or self.target.is_alive:
-            return False
-        if self._network.is_cut_either_way(self._port, self.target_port):
+        if self.target.is_alive or self._network.is_cut_either_way(self._port, self.target_port):
             return False
         return self.target_port.state is not State.SILENT
 
@@ -375,45 +483,88 @@ class Link:
             return
         is_healed = self._refresh() and self._version == self._network.paths_version
         self._is_checked = False
+        if self._is_draining:
+            self._version = -1
         if is_healed:
             return
         if self._is_reset_by_peer():
-            self._down("reset")
+            self._lost(("reset", None))
         elif self._network.engine.now >= self._gives_up_at:
-            self._down("timeout")
+            twin = self._twin
+            self._lost(("timeout", None))
+            if twin is not None and twin._blocked_since is None:
+                twin._lost(("timeout", None))  # it hears nothing either; one that sends finds out for itself
         else:
             self._check_later()
 
-    def reset_by_peer(self, peer_link: Link | None) -> None:
-        """The process at the other end ended: its FIN or RST comes behind what it had sent (``peer_link``)."""
-        engine = self._network.engine
-        due = engine.now + self._network.rtt_s(self._port, self.target_port)
-        if peer_link is not None:
-            due = max(due, peer_link.last_arrival_s)
-        engine.schedule(due, mark_of(self._port.index, DOWN_MARK), self._reset_arrived)
+    # The end
 
-    def _reset_arrived(self, _: None) -> None:
-        if self.state is LinkState.OPEN and self.source.is_alive:
-            self._down("reset")
+    def pair(self, there: Link) -> None:
+        """The answer to Hello is here: ``there`` is the acceptor's direction of the same connection."""
+        self._twin, there._twin = there, self
+        if there.state is LinkState.CLOSED:  # meanwhile; this end hears of it right behind the answer
+            ending = there._ending or ("reset", None)
+            self._engine.schedule(self._engine.now, mark_of(self._port.index, DOWN_MARK), self._lost, ending)
 
-    def close(self) -> None:
-        """Forget the link without telling anybody; what is in flight still arrives."""
+    def retire(self, reason: str) -> None:
+        """Say goodbye; what the peer has under way still arrives."""
+        if self.state is LinkState.OPEN:
+            self._close()
+            self._tell((f"goodbye:{reason}", reason))
+            self.source.policy.link_lost(self, reason)
+
+    def abort(self, reason: str) -> None:
+        """The peer sees a reset."""
+        if self.state is LinkState.OPEN:
+            self._close()
+            self._be_deaf()
+            self._tell(("reset", None))
+            self.source.policy.link_lost(self, reason)
+
+    def crashed(self, is_heard: bool) -> None:
+        """This end's process or machine is gone."""
+        self._close()
+        self._tell(("reset", None) if is_heard else None)
+
+    def dialler_gone(self, goodbye: str | None) -> None:
+        """The dialler gave up after this end was made, with a Goodbye or without."""
+        due = self._engine.now + self._network.latency_s(self.target_port, self._port)
+        ending = ("reset", None) if goodbye is None else (f"goodbye:{goodbye}", goodbye)
+        self._engine.schedule(due, mark_of(self._port.index, DOWN_MARK), self._lost, ending)
+
+    def _close(self) -> None:
         self.state = LinkState.CLOSED
+        self._awaits_reading = False
         self._version = -1
-        self._held = None
-        self._twin = None
         self._network.stalled.pop(self, None)
-        if self.source.links.get(self.peer.id) is self:
-            del self.source.links[self.peer.id]
 
-    def _down(self, reason: str) -> None:
-        for _ in self._held or ():
-            self._network.count_drop("link_down")
-        back = self.back()
-        self.close()
-        if back is not None and back._blocked_since is None:
-            back.close()  # one that waits for an acknowledgement finds out for itself
-        self.source.peer_down(self.peer, reason)
+    def _be_deaf(self) -> None:
+        """From now on this end's kernel takes nothing more for it."""
+        if self._twin is not None:
+            self._twin.target = _DEAF
+
+    def _tell(self, ending: tuple[str, str | None] | None) -> None:
+        """The other end hears of it behind what is in flight; where it cannot, its heartbeats find out."""
+        network, twin, self._ending = self._network, self._twin, ending
+        if twin is None or ending is None:
+            return
+        due = max(self._engine.now + self._latency_s, self._last_arrival)
+        if network.is_cut(self._port, self.target_port):
+            due, ending = self._engine.now + SEND_TIMEOUT_S, ("timeout", None)
+        self._engine.schedule(due, mark_of(self.target_port.index, DOWN_MARK), twin._lost, ending)
+
+    def _lost(self, ending: tuple[str, str | None]) -> None:
+        """It ended for a reason that is not this end's own."""
+        source = self.source
+        if self.state is LinkState.CLOSED or not source.is_alive:
+            return
+        if source.state is State.PAUSED:
+            source.keep(self._lost, ending)
+            return
+        self._close()
+        self._be_deaf()
+        reason, self.goodbye = ending
+        source.policy.link_lost(self, reason)
 
     def back(self) -> Link | None:
         """The other direction, if it is open."""

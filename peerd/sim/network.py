@@ -17,6 +17,7 @@ from pydantic import Field
 
 from peerd import limits
 from peerd.errors import Bug
+from peerd.linking.settings import LinkSettings
 from peerd.messages import PeerRef
 from peerd.sim.clock import Clock
 from peerd.sim.engine import NO_NODE, Engine, mark_of
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 SEND_TIMEOUT_S: Final = 15.0
 """TCP_USER_TIMEOUT: sent bytes unacknowledged for this long end a connection."""
-CONNECT_TIMEOUT_S: Final = limits.HELLO_TIMEOUT_S
 CONNECT_RETRY_S: Final = 1.0
 """A SYN that nobody answers is sent again after this."""
 RETRANSMIT_S: Final = 0.2
@@ -113,6 +113,7 @@ class Port:
         "index",
         "mark",
         "peer",
+        "up_backlog_s",
         "up_free_at",
         "up_s_per_byte",
     )
@@ -125,6 +126,8 @@ class Port:
         self.draw: Callable[[], float] = generator.random
         self.up_s_per_byte = 1.0 / config.up_bytes_per_s if config.up_bytes_per_s else 0.0
         self.down_s_per_byte = 1.0 / config.down_bytes_per_s if config.down_bytes_per_s else 0.0
+        self.up_backlog_s = limits.WRITE_HIGH_WATER_BYTES * self.up_s_per_byte
+        """How much may wait for the uplink before more waits in the send queues, by priority."""
         self.up_free_at = 0.0
         self.down_free_at = 0.0
         self.deferred_until = 0.0
@@ -168,6 +171,7 @@ class Network:
         "frames_delivered_bytes",
         "jitter",
         "latency",
+        "links",
         "paths_version",
         "ports",
         "seed",
@@ -176,16 +180,25 @@ class Network:
         "version",
     )
 
-    def __init__(self, engine: Engine, seed: int, config: NetworkConfig, latency: LatencyModel | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        seed: int,
+        config: NetworkConfig,
+        latency: LatencyModel | None = None,
+        links: LinkSettings | None = None,
+    ) -> None:
         self.engine = engine
         self.seed = seed
         self.config = config
+        self.links = links if links is not None else LinkSettings()
+        """Every node's settings of its links."""
         self.latency = latency if latency is not None else EuclideanLatency(seed)
         self.ports: list[Port] = []
         self.version = 0
         self.paths_version = 0
         self.stalled: dict[Link, None] = {}
-        """Links that hold frames until a cut heals, in the order in which they stalled."""
+        """Links that hold frames until a cut heals or the peer reads, in the order in which they stalled."""
         self.frames_delivered = 0
         self.frames_delivered_bytes = 0
         self.stream_bytes = 0
@@ -339,8 +352,8 @@ class Network:
         self._stops[path] = begin, until
         return until if begin <= now else 0.0
 
-    def handshake_s(self, source: Port, target: Port) -> float:
-        """How long a handshake takes: its round trip, and what lost SYNs, lost answers and clogs add."""
+    def connect_s(self, source: Port, target: Port) -> float:
+        """How long TCP's handshake takes: its round trip, and what lost SYNs, lost answers and clogs add."""
         wait_s = max(self.clogged_until(source, target), self.clogged_until(target, source)) - self.engine.now
         for one, other in ((source, target), (target, source)):
             impairment = self.impairment(one, other)
@@ -352,6 +365,16 @@ class Network:
             if losses:
                 wait_s = max(wait_s, 0.0) + losses * CONNECT_RETRY_S
         return self.rtt_s(source, target) + max(wait_s, 0.0)
+
+    def repair_s(self, source: Port, target: Port) -> float:
+        """What segments of TLS and of Hello that get lost add, each way once."""
+        wait_s = 0.0
+        for one, other in ((source, target), (target, source)):
+            impairment = self.impairment(one, other)
+            if impairment is not None and impairment.loss:
+                losses = times_lost(impairment.loss, source.draw)
+                wait_s += losses * max(RETRANSMIT_S, self.rtt_s(source, target))
+        return wait_s
 
     def through_link(self, source: Port, target: Port, departure: float, size: int) -> float:
         """When the last byte of what left the uplink at ``departure`` is through a path of limited rate."""
@@ -373,6 +396,7 @@ class Network:
         """Virtual time before which nothing new arrives from ``source``; 0 when it never was clogged."""
         return self._clogs.get((source.index, target.index), 0.0)
 
-    def count_drop(self, reason: str) -> None:
-        """One control frame will not arrive."""
-        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+    def count_drop(self, reason: str, frames: int = 1) -> None:
+        """So many control frames will not arrive; may be none."""
+        if frames:
+            self.dropped[reason] = self.dropped.get(reason, 0) + frames

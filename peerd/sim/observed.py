@@ -42,11 +42,18 @@ class ObservedNode(Node):
         super().deliver(key, type_id, body, source)
 
     def forward(
-        self, key: NodeId, type_id: int, body: bytes, source: PeerRef, next_hop: PeerRef, hops: int
+        self,
+        key: NodeId,
+        type_id: int,
+        body: bytes,
+        source: PeerRef,
+        next_hop: PeerRef,
+        hops: int,
+        previous_hop: PeerRef,
     ) -> PeerRef | None:
         """Tell, then as ever."""
         self._observer.on_passed(self._index, type_id, body, hops)
-        return super().forward(key, type_id, body, source, next_hop, hops)
+        return super().forward(key, type_id, body, source, next_hop, hops, previous_hop)
 
     def ready_changed(self, is_ready: bool) -> None:
         """As ever, then tell."""

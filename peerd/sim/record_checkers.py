@@ -37,12 +37,13 @@ class Replication(Checker):
         return [text for identity in sorted(held) for text in self._check(identity, held[identity], ids)]
 
     def _check(self, identity: Identity, copies: dict[NodeId, Record], ids: list[NodeId]) -> Iterator[str]:
-        key, namespace = identity
+        key, namespace, item = identity
+        name = " ".join((namespace, short_id(key), *([repr(item)] if item else ())))
         expected = sorted(ids, key=lambda node_id: closeness(key, node_id))[: self._copies]
         if set(copies) != set(expected):
             names = ", ".join(short_id(node_id) for node_id in sorted(copies))
             wanted = ", ".join(short_id(node_id) for node_id in sorted(expected))
-            yield f"{namespace} {short_id(key)} is held by {names}, not by {wanted}"
+            yield f"{name} is held by {names}, not by {wanted}"
         versions = {(record.version.rank, record.value) for record in copies.values()}
         if len(versions) > 1:
-            yield f"{namespace} {short_id(key)} has {len(versions)} versions"
+            yield f"{name} has {len(versions)} versions"

@@ -95,7 +95,8 @@ class Runner:
 
     def run(self, progress: Progress) -> None:
         """All phases. Raises `SimulationFailure`."""
-        self.simulation.start(self.scenario.nodes, spacing_s=self.scenario.spacing_s)
+        scenario = self.scenario
+        self.simulation.start(scenario.nodes, spacing_s=scenario.spacing_s, ids=scenario.node_ids)
         for number, phase in enumerate(self.scenario.phases, start=1):
             self._phase = phase.name or f"phase {number}"
             progress(self._phase, self.simulation.now)

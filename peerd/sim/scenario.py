@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from peerd.errors import ConfigError, nearest
+from peerd.ids import NodeId, parse_id
 from peerd.overlay.config import OverlayConfig
 from peerd.services.groups.config import GroupsConfig
 from peerd.services.records.config import RecordsConfig
@@ -215,6 +216,9 @@ class Scenario(Table):
     name: str = Field(default="scenario", max_length=64, description="For the report.")
     seed: int = Field(default=0, ge=0, lt=1 << 63, description="What all randomness comes from; --seed wins over it.")
     nodes: int = Field(default=0, ge=0, le=NODES_MAX, description="Nodes that join at the start; 0: only by actions.")
+    ids: tuple[str, ...] = Field(
+        default=(), description="Ids of the first of them, 32 hexadecimal digits each; the others' come from the seed."
+    )
     spacing_s: Seconds = Field(default=0.1, ge=0, description="Between two of those joins, seconds.")
     check_every: int = Field(
         default=0, ge=0, description="Validate the touched node after every so many events; 0: never. 1 is slow."
@@ -233,6 +237,24 @@ class Scenario(Table):
         default={}, description="Plugins to load, by name, each with its configuration table."
     )
     phases: tuple[Phase, ...] = Field(default=(), description="What happens, one after another.")
+
+    @field_validator("ids")
+    @classmethod
+    def _check_ids(cls, ids: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        known: dict[NodeId, int] = {}
+        if len(ids) > info.data.get("nodes", NODES_MAX):
+            raise ValueError(f"{len(ids)} ids for {info.data['nodes']} nodes: expected at most one a node")
+        for index, text in enumerate(ids):
+            node_id = parse_id(text)
+            if node_id in known:
+                raise ValueError(f"{text} stands there twice, for nodes {known[node_id]} and {index}: ids are unique")
+            known[node_id] = index
+        return ids
+
+    @property
+    def node_ids(self) -> tuple[NodeId, ...]:
+        """The ids that are named."""
+        return tuple(map(parse_id, self.ids))
 
 
 def load_scenario(path: Path) -> Scenario:

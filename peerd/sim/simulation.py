@@ -15,6 +15,7 @@ from typing import Final
 
 from peerd.api import Plugin
 from peerd.ids import NodeId
+from peerd.linking.settings import LinkSettings
 from peerd.messages import Message, PeerRef
 from peerd.node import NodeSettings, Traffic
 from peerd.overlay.config import OverlayConfig
@@ -38,6 +39,8 @@ SWEEP_EVENTS: Final = 1000
 """Events between two sweeps of the checkers, when there are any."""
 SWEEP_S: Final = 5.0
 """Virtual seconds between two sweeps at most: in a small ring little happens."""
+SHUTDOWN_TIMEOUT_S: Final = 5.0
+"""As long as the daemon's ``node.shutdown_timeout`` by default."""
 _HOOKS: Final = ("booted", "delivered", "passed", "handled", "sent", "emitted", "ready_changed")
 
 
@@ -67,8 +70,9 @@ class Simulation(World[ObservedNode]):
         checkers: Sequence[Checker] = (),
         check_every: int = 0,
         sweep_every: int = SWEEP_EVENTS,
+        links: LinkSettings | None = None,
     ) -> None:
-        super().__init__(seed, network=network, latency=latency, sink=sink)
+        super().__init__(seed, network=network, latency=latency, sink=sink, links=links)
         self.truth = Truth(self.network)
         self.places: dict[NodeId, Place] = {}
         """By id; the newest place, should an id have two."""
@@ -84,6 +88,7 @@ class Simulation(World[ObservedNode]):
         self._contacts = fork(seed, "contacts")
         self._watchers: dict[str, list[Watcher]] = {hook: [] for hook in _HOOKS}
         self._former_traffic = Traffic()
+        self._leaving: dict[SimDriver, None] = {}
         self._check_every = check_every
         self._sweep_every = sweep_every
         self._until_check = check_every
@@ -109,9 +114,12 @@ class Simulation(World[ObservedNode]):
             records=self._records,
             profile="simulator",
         )
+        plugins = self._plugins(place.index)
+        exempt = [kind.TYPE_ID for plugin in plugins if plugin.is_exempt_from_rate_limit for kind in plugin.messages]
+        driver.exempt_types = frozenset(exempt)
         is_watched = any(self._watchers[hook] for hook in ("handled", "sent", "emitted"))
         kind = WatchedNode if is_watched else ObservedNode
-        node = kind(driver, settings, self._plugins(place.index), self, place.index)
+        node = kind(driver, settings, plugins, self, place.index)
         self.truth.runs(place)
         for watcher in self._watchers["booted"]:
             self._judge(watcher, watcher.booted(self, place, node), place)
@@ -134,11 +142,13 @@ class Simulation(World[ObservedNode]):
 
     def kill(self, place: Place) -> None:
         """SIGKILL."""
+        self._leaving.pop(place.driver, None)
         super().kill(place)
         self.truth.rests(place, is_paused=False)
 
     def silence(self, place: Place) -> None:
         """Power loss."""
+        self._leaving.pop(place.driver, None)
         super().silence(place)
         self.truth.rests(place, is_paused=False)
 
@@ -168,17 +178,36 @@ class Simulation(World[ObservedNode]):
         super().heal()
         self.truth.observe()
 
-    def stop(self, place: Place, reason: str = "stopped") -> None:
-        """Leave in order; the process ends once its last messages are under way."""
-        if place.is_live:
-            place.node.stop(reason)
-            driver = place.driver
-            self.after(0.0, lambda: self._stopped(place, driver))
+    def stop(
+        self,
+        place: Place,
+        reason: str = "stopped",
+        *,
+        limit_s: float = SHUTDOWN_TIMEOUT_S,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        """End in order, as the daemon does: hand over in at most half of ``limit_s``, leave the ring, flush, end.
 
-    def _stopped(self, place: Place, driver: SimDriver) -> None:
-        driver.end(State.STOPPED)
-        if place.driver is driver:
-            self.truth.rests(place, is_paused=False)
+        ``then`` is called once the process has ended so; not when it is killed meanwhile.
+        """
+        driver = place.driver
+        if not place.is_live or driver in self._leaving:
+            return
+        self._leaving[driver] = None
+        ends_at = self.now + limit_s
+
+        def ended() -> None:
+            self.kill(place)
+            then()
+
+        def leave(unfinished: tuple[str, ...]) -> None:
+            place.node.stop(reason)
+            driver.leave(ends_at - self.now, ended)
+
+        if place.node.is_ready:
+            place.node.drain(limit_s / 2, leave, reason)
+        else:
+            leave(())
 
     def bury(self, place: Place) -> None:
         """Free the memory of a node that has ended for good; a restart still works."""

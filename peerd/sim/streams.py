@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from peerd import limits
 from peerd.driver import StreamHandler
@@ -18,7 +18,8 @@ from peerd.errors import Bug, ProtocolError
 from peerd.messages import PeerRef
 from peerd.sim.engine import mark_of
 from peerd.sim.faults import times_lost
-from peerd.sim.network import CONNECT_RETRY_S, CONNECT_TIMEOUT_S, RETRANSMIT_S, SEND_TIMEOUT_S, Port, State
+from peerd.sim.network import RETRANSMIT_S, SEND_TIMEOUT_S, Port, State
+from peerd.sim.opening import Opening
 
 if TYPE_CHECKING:
     from peerd.sim.driver import SimDriver
@@ -31,7 +32,6 @@ STALL_RETRY_S: Final = 1.0
 PIECE_SAMPLE_BYTES: Final = 64
 """How much of a piece goes into the trace hash; the swap layer's digest covers the rest."""
 
-OPEN_MARK: Final = 0x4F504E
 SENT_MARK: Final = 0x534E54
 END_MARK: Final = 0x454E44
 
@@ -106,10 +106,8 @@ class SimStream:
     # Sending
 
     def _enqueue(self, piece: Piece) -> None:
-        if self.state is StreamState.CLOSING:
-            raise Bug("write after close")
-        if self.state is StreamState.CLOSED or piece[1] == 0:
-            return  # as on a socket whose peer has gone: `closed` tells
+        if self.state is not StreamState.OPEN or piece[1] == 0:
+            return  # as on a socket: `closed` tells
         self._queue.append(piece)
         self._queued_bytes += piece[1]
         if self._queued_bytes >= HIGH_WATER_BYTES:
@@ -335,48 +333,38 @@ class SimStream:
         self._engine.call_soon(self._driver.run, lambda: self.handler.closed(reason))
 
 
-def open_stream(driver: SimDriver, peer: PeerRef, handler: StreamHandler) -> None:
-    """Open a stream from ``driver`` to ``peer``: accepted after 1.5 round trips, opened here after 2."""
-    network, engine = driver.network, driver.engine
-    target = network.port_at(peer.host, peer.port)
-    mark = mark_of(driver.port.index, OPEN_MARK)
+class StreamOpening(Opening):
+    """A stream on its way up. Both ends are made as the target accepts; this one is told when the answer is here."""
 
-    def failed(reason: str) -> None:
-        driver.run(lambda: handler.closed(reason))
+    def __init__(self, driver: SimDriver, peer: PeerRef, handler: StreamHandler) -> None:
+        self._handler = handler
+        self._here: SimStream | None = None
+        super().__init__(driver, driver.network.port_at(peer.host, peer.port), peer.id)
 
-    if target is None or target is driver.port or target.peer.id != peer.id:
-        engine.schedule(engine.now + CONNECT_RETRY_S, mark, failed, "refused")
-        return
-    rtt_s, back_s = network.rtt_s(driver.port, target), network.latency_s(target, driver.port)
-    accept_at = engine.now + network.latency_s(driver.port, target) + network.handshake_s(driver.port, target)
-    deadline = engine.now + 1.5 * rtt_s + CONNECT_TIMEOUT_S
-    if accept_at > deadline:
-        engine.schedule(deadline, mark, failed, "timeout")
-        return
+    def accept(self, target: SimDriver) -> str | None:
+        """Make both ends, unless the target refuses."""
+        driver = self.driver
+        refusal = target.policy.admit_stream(driver.peer.id, len(target.streams))
+        if refusal is not None:
+            return refusal[0]
+        if target.node is None:
+            return "closed_early"
+        there = SimStream(target, driver.port, target.node.stream_accepted(driver.peer))
+        self._here = here = SimStream(driver, target.port, self._handler)
+        here._twin, there._twin = there, here
+        there.handler.opened(there)
+        return None
 
-    def accept(_: Any) -> None:
-        other = target.driver
-        if not driver.is_alive:
-            return
-        if network.is_cut_either_way(driver.port, target) or target.state in (State.SILENT, State.PAUSED):
-            if engine.now >= deadline:
-                failed("timeout")
-            else:
-                engine.schedule(min(engine.now + CONNECT_RETRY_S, deadline), mark, accept)
-        elif other is None or other.node is None or target.state is State.STOPPED:
-            engine.schedule(engine.now + back_s, mark, failed, "refused")
-        else:
-            _join_ends(driver, other, handler, back_s)
+    def opened(self) -> None:
+        """Tell, unless it is over already."""
+        if self._here is not None and self._here.state is not StreamState.CLOSED:
+            self._handler.opened(self._here)
 
-    engine.schedule(accept_at, mark_of(target.index, OPEN_MARK), accept)
+    def failed(self, reason: str) -> None:
+        """Tell."""
+        self._handler.closed(reason)
 
-
-def _join_ends(driver: SimDriver, other: SimDriver, handler: StreamHandler, back_s: float) -> None:
-    assert other.node is not None
-    there = SimStream(other, driver.port, other.node.stream_accepted(driver.peer))
-    here = SimStream(driver, other.port, handler)
-    here._twin, there._twin = there, here
-
-    engine, mark = driver.engine, mark_of(driver.port.index, OPEN_MARK)
-    engine.schedule(engine.now + back_s, mark, driver.run, lambda: handler.opened(here))
-    there.handler.opened(there)
+    def given_up(self) -> None:
+        """This node stops; one that died tells nobody."""
+        if self._here is None and self.driver.is_alive:
+            self.driver.call_soon(lambda: self._handler.closed("stopping"))

@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from peerd.errors import Bug, PeerMisbehaved
 from peerd.ids import NodeId, short_id
+from peerd.linking.settings import LinkSettings
 from peerd.messages import PeerRef
 from peerd.sim.driver import Receiver, SimDriver, SimStore
 from peerd.sim.engine import NO_NODE, Engine, mark_of
@@ -106,10 +107,11 @@ class World(Generic[N]):
         network: NetworkConfig | None = None,
         latency: LatencyModel | None = None,
         sink: RecordSink | None = None,
+        links: LinkSettings | None = None,
     ) -> None:
         self.seed = seed
         self.engine = Engine()
-        self.network = Network(self.engine, seed, network or NetworkConfig(), latency)
+        self.network = Network(self.engine, seed, network or NetworkConfig(), latency, links)
         self.nodes: list[SimNode[N]] = []
         self.sink: RecordSink = sink if sink is not None else NullSink()
         self.rng = fork(seed, "workload")
@@ -144,9 +146,13 @@ class World(Generic[N]):
             self._start_later(place, delay_s)
         return place
 
-    def start(self, count: int, *, spacing_s: float = 0.1) -> list[SimNode[N]]:
-        """Add ``count`` nodes that start one after another, ``spacing_s`` apart; does not run."""
-        return [self.add_node(delay_s=spacing_s * number) for number in range(count)]
+    def start(self, count: int, *, spacing_s: float = 0.1, ids: Sequence[NodeId] = ()) -> list[SimNode[N]]:
+        """Add ``count`` nodes that start one after another, ``spacing_s`` apart; does not run.
+
+        The first ones have the ``ids`` that are given.
+        """
+        named = [*ids[:count], *([None] * (count - len(ids)))]
+        return [self.add_node(node_id, delay_s=spacing_s * number) for number, node_id in enumerate(named)]
 
     def _start_later(self, place: SimNode[N], delay_s: float) -> None:
         self.starting += 1
@@ -284,6 +290,11 @@ class World(Generic[N]):
         self.misbehaviours.append((self.engine.now, driver.peer, peer, str(error)))
         if self.misbehaviour_is_failure:
             raise self.failure(f"{driver.peer} says that {peer} misbehaved: {error}", self.nodes[driver.port.index])
+
+    def duplicate_identity(self, driver: SimDriver, detail: str) -> None:
+        """A newer process has the node's identity: this one ends, as the daemon does."""
+        place = self.nodes[driver.port.index]
+        self.after(0.0, lambda: self.kill(place) if place.driver is driver and driver.is_alive else None)
 
     def failure(self, reason: str, place: SimNode[N] | None = None) -> SimulationFailure:
         """An error to raise, with where and when."""

@@ -7,12 +7,12 @@ from typing import Any
 
 from peerd import limits
 from peerd.api import AcceptSwap, RefuseSwap, SizedBlob, SwapCallbacks, SwapHandle, SwapRequest, Value
-from peerd.driver import Driver, StreamHandler
+from peerd.driver import StreamHandler
 from peerd.errors import Bug, PeerMisbehaved, ProtocolError
 from peerd.messages import PeerRef
 from peerd.swap.budget import ReceiveBudget
 from peerd.swap.config import SwapConfig
-from peerd.swap.ports import SwapNode
+from peerd.swap.ports import SwapDriver, SwapNode
 from peerd.swap.session import Intent, State, SwapSession
 from peerd.swap.transfer import payload_of
 from peerd.telemetry.schema import SwapFinished
@@ -29,7 +29,7 @@ class SwapLayer:
         self._is_stopped = False
 
     @property
-    def driver(self) -> Driver:
+    def driver(self) -> SwapDriver:
         """The node's driver."""
         return self._node.driver
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from peerd.api import AcceptSwap, RefuseSwap, SwapRequest, Value
-from peerd.driver import Driver
+from peerd.driver import Clock, Storage, Transport
 from peerd.messages import PeerRef
 from peerd.swap.config import SwapConfig
 from peerd.telemetry.schema import Event, SwapFinished
@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from peerd.swap.session import SwapSession
 
 
+class SwapDriver(Clock, Transport, Storage, Protocol):
+    """What the swap layer needs of `peerd.driver.Driver`."""
+
+
 class SwapNode(Protocol):
     """`peerd.node.Node`, as the swap layer uses it."""
 
     @property
-    def driver(self) -> Driver: ...
+    def driver(self) -> SwapDriver: ...
 
     @property
     def peer(self) -> PeerRef: ...
@@ -40,7 +44,7 @@ class SessionOwner(Protocol):
     def config(self) -> SwapConfig: ...
 
     @property
-    def driver(self) -> Driver: ...
+    def driver(self) -> SwapDriver: ...
 
     def admit(self, session: SwapSession, payload_bytes: int, padding_bytes: int) -> str | None:
         """Reserve room for what the peer will send; otherwise the reason why not."""

@@ -16,9 +16,11 @@ from random import Random
 from typing import Any, TypeVar
 
 from peerd.api import (
+    Coordinate,
     GroupOutcome,
     LeafSet,
     LocalRecord,
+    Log,
     LookupResult,
     MissingMember,
     Plugin,
@@ -31,6 +33,7 @@ from peerd.errors import Bug
 from peerd.ids import NodeId, closeness
 from peerd.messages import Message, PeerRef, decode_body, encode_body
 from peerd.sim.driver import SimStore
+from peerd.sim.logs import LogDisk, open_log
 from peerd.telemetry.schema import Event
 
 T = TypeVar("T")
@@ -100,7 +103,7 @@ class FakeHost:
         self.events: list[Event] = []
         self.over: list[Callable[[str], None]] = []
         self.epochs = 0
-        self.store = SimStore()
+        self.store = FakeStore(self)
         self.records = FakeRecords(self)
         self.groups = FakeGroups(self)
         self.plugin = plugin
@@ -220,6 +223,11 @@ class FakeHost:
     def estimated_rtt(self, peer: PeerRef) -> float | None:
         """The same."""
         return self.rtts.get(peer.id)
+
+    @property
+    def coordinate(self) -> Coordinate:
+        """At the origin, like everybody."""
+        return Coordinate(0.0, 0.0, 0.0, 1.0, 1.0)
 
     def queued_bytes(self, peer: PeerRef) -> int:
         """Nothing waits here."""
@@ -384,7 +392,8 @@ class FakeRecords:
     """Implements `peerd.api.Records`: notes what is asked as ``records.<method>``. The test says what is held here."""
 
     host: FakeHost
-    here: dict[NodeId, LocalRecord] = field(default_factory=dict)
+    here: dict[tuple[NodeId, bytes], LocalRecord] = field(default_factory=dict)
+    """By key and item."""
 
     def put(
         self, key: NodeId, value: bytes, ttl_s: float, on_result: Callable[[RecordResult], None], **options: Any
@@ -400,13 +409,33 @@ class FakeRecords:
         """Note it."""
         self.host.note("records.delete", key=key, on_result=on_result, **options)
 
-    def local(self, key: NodeId) -> LocalRecord | None:
+    def local(self, key: NodeId, item: bytes = b"") -> LocalRecord | None:
         """What the test has put here."""
-        return self.here.get(key)
+        return self.here.get((key, item))
+
+    def items(self, key: NodeId) -> Iterator[LocalRecord]:
+        """What the test has put here under one key, by the names of the items."""
+        return (self.here[place] for place in sorted(self.here) if place[0] == key)
 
     def held(self) -> Iterator[LocalRecord]:
         """What the test has put here, in key order."""
-        return iter([self.here[key] for key in sorted(self.here)])
+        return iter([self.here[place] for place in sorted(self.here)])
+
+
+class FakeStore(SimStore):
+    """Implements `peerd.api.Store` in memory; what is appended to a log is durable after the handler."""
+
+    def __init__(self, host: FakeHost) -> None:
+        super().__init__()
+        self._host = host
+        self._open: dict[str, Log] = {}
+
+    def log(self, name: str) -> Log:
+        """One log, as long as the test's host lives."""
+        if name not in self._open:
+            disk = self.logs.setdefault(name, LogDisk())
+            self._open[name] = open_log(disk, lambda delay_s, callback: self._host.later.append(callback))
+        return self._open[name]
 
 
 def _is_callback(value: object) -> bool:

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Annotated, Final
+
+import annotated_types
 
 from peerd.errors import HandshakeRefused, ProtocolError
 from peerd.ids import NodeId, format_id
-from peerd.messages import U8, U16, U64, Message, Name, PeerRef, Text, message
+from peerd.limits import HELLO_PLUGINS_MAX, KIB
+from peerd.messages import U8, U16, U64, Message, Name, PeerRef, Text, message, struct
 from peerd.wire.codec import decode, encode
 from peerd.wire.frames import Frame
 
@@ -32,9 +35,22 @@ class Purpose(Enum):
     BULK = 1
 
 
-@message(0x0001, bytes_max=1024)
+@struct
+class PluginVersions:
+    """The versions of one plugin that a node speaks."""
+
+    name: Name
+    version_min: U16
+    version_max: U16
+
+
+Plugins = Annotated[tuple[PluginVersions, ...], annotated_types.MaxLen(HELLO_PLUGINS_MAX)]
+HELLO_BYTES_MAX: Final = 4 * KIB
+
+
+@message(0x0001, bytes_max=HELLO_BYTES_MAX)
 class Hello(Message):
-    """The dialler introduces itself."""
+    """The dialler introduces itself. Without ``plugins`` it is taken to speak version 1 of each."""
 
     protocol_min: U16
     protocol_max: U16
@@ -43,17 +59,19 @@ class Hello(Message):
     node: PeerRef
     boot_epoch: U64
     purpose: U8 = 0
+    plugins: Plugins = ()
 
 
-@message(0x0002, bytes_max=1024)
+@message(0x0002, bytes_max=HELLO_BYTES_MAX)
 class HelloAck(Message):
-    """The acceptor introduces itself and names the version that both will speak."""
+    """The acceptor introduces itself, names the version that both will speak, and its ``plugins`` as `Hello` does."""
 
     protocol: U16
     features: U64
     cluster: Name
     node: PeerRef
     boot_epoch: U64
+    plugins: Plugins = ()
 
 
 @message(0x0003, bytes_max=2048)
@@ -86,6 +104,7 @@ class LocalNode:
     features: int = 0
     protocol_min: int = PROTOCOL_MIN
     protocol_max: int = PROTOCOL_MAX
+    plugins: tuple[PluginVersions, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +116,7 @@ class Established:
     protocol: int
     features: int
     purpose: Purpose
+    plugins: tuple[PluginVersions, ...] = ()
 
 
 class Handshake:
@@ -129,6 +149,7 @@ class Handshake:
                 local.node,
                 local.boot_epoch,
                 self._purpose.value,
+                local.plugins,
             )
         )
 
@@ -163,14 +184,15 @@ class Handshake:
             raise self.refuse("purpose", f"purpose {hello.purpose} is unknown here")
         local = self._local
         features = hello.features & local.features
-        self.established = Established(hello.node, hello.boot_epoch, protocol, features, Purpose(hello.purpose))
-        return encode(HelloAck(protocol, features, local.cluster, local.node, local.boot_epoch))
+        purpose = Purpose(hello.purpose)
+        self.established = Established(hello.node, hello.boot_epoch, protocol, features, purpose, hello.plugins)
+        return encode(HelloAck(protocol, features, local.cluster, local.node, local.boot_epoch, local.plugins))
 
     def _receive_ack(self, ack: HelloAck) -> None:
         self._check_peer(ack.node, ack.cluster)
         if not self._local.protocol_min <= ack.protocol <= self._local.protocol_max:
             raise HandshakeRefused("version", f"{ack.node} chose version {ack.protocol}, which we did not offer")
-        self.established = Established(ack.node, ack.boot_epoch, ack.protocol, ack.features, self._purpose)
+        self.established = Established(ack.node, ack.boot_epoch, ack.protocol, ack.features, self._purpose, ack.plugins)
 
     def _check_peer(self, peer: PeerRef, cluster: str) -> None:
         if cluster != self._local.cluster:

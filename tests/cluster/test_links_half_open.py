@@ -11,11 +11,12 @@ import pytest
 
 from peerd.api import Priority
 from peerd.daemon import loops, sockets
-from peerd.daemon.link_settings import LinkSettings, monotonic_s
+from peerd.daemon.link_settings import monotonic_s
 from peerd.daemon.links import Links
 from peerd.daemon.service import Daemon
 from peerd.daemon.sockets import listening_socket
 from peerd.daemon.tasks import running_tasks
+from peerd.linking.settings import LinkSettings
 from peerd.telemetry.schema import LinkDown
 from peerd.wire.codec import encode
 from tests.support.both_loops import both_loops
@@ -30,7 +31,7 @@ SHORT = replace(FAST, heartbeat_s=0.1, silence_s=0.5, write_deadline_s=0.5, dial
 
 
 def queued_bytes(links: Links) -> int:
-    return sum(channel.outbox.size_bytes for channel in links._channels.values())
+    return sum(channel.outbox.size_bytes for channel in links.policy.channels.values())
 
 
 def advertise(peer: Peer, relay: Relay) -> None:

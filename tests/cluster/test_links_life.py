@@ -10,10 +10,10 @@ import pytest
 from peerd.api import Priority
 from peerd.daemon.connection import PendingConnection
 from peerd.daemon.dialler import connect
-from peerd.daemon.links import WITNESS_MEMORY_S
 from peerd.daemon.sockets import listening_socket
 from peerd.daemon.tasks import spawn
 from peerd.ids import NodeId
+from peerd.linking.policy import WITNESS_MEMORY_S
 from peerd.messages import PeerRef
 from peerd.telemetry.schema import LinkDown, LinkRefused, LinkUp
 from tests.support.both_loops import both_loops
@@ -279,7 +279,7 @@ async def test_a_peer_that_does_not_read_costs_bounded_memory_and_then_its_link(
         for number in range(400):
             one.note(two.ref, number, bytes(50_000))
             await asyncio.sleep(0)
-        channel = one.links._channels[two.ref.id]
+        channel = one.links.policy.channels[two.ref.id]
         assert channel.outbox.size_bytes <= 500_000
         assert one.counters.values["peerd_frames_dropped_total{reason=queue_full}"] > 0
         await until(lambda: one.node.of(LinkDown))
@@ -341,7 +341,8 @@ async def test_of_two_processes_with_one_identity_the_newer_one_lives() -> None:
         await until(lambda: old.duplicates)
         assert new.duplicates == []
         third.node.received.clear()
-        old.links._channels.clear()
+        old.links.policy.channels.clear()
+        old.links.policy.links.clear()
         old.note(third.ref, 1)
         await until(lambda: len(old.duplicates) > 1)
         assert third.node.received == []
@@ -368,9 +369,9 @@ async def test_two_peers_months_apart_do_not_end_a_node() -> None:
         late = [0.0]
         clock = one.context.now
         one.context.now = lambda: clock() + late[0]
-        one.links.duplicate_identity("says a liar", NodeId(21))
+        one.links.duplicate_claimed("says a liar", NodeId(21))
         late[0] = WITNESS_MEMORY_S
-        one.links.duplicate_identity("says another one", NodeId(22))
+        one.links.duplicate_claimed("says another one", NodeId(22))
         assert one.duplicates == []
-        one.links.duplicate_identity("says a third one, a moment later", NodeId(23))
+        one.links.duplicate_claimed("says a third one, a moment later", NodeId(23))
         assert len(one.duplicates) == 1

@@ -118,7 +118,7 @@ def test_what_is_said_while_parents_and_a_root_are_dead_comes_later() -> None:
             assert_heard(place, "g0", range(40))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [2, 3])
 def test_inner_nodes_that_leave_lose_no_multicast(seed: int) -> None:
     simulation = chat_ring(50, seed=seed, check_every=10)
     membership = populate(simulation, groups=1, members=30)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from peerd import limits
 from peerd.api import Priority
+from peerd.ids import NodeId
 from peerd.limits import LINK_UNUSED_S
+from peerd.linking.settings import LinkSettings
 from peerd.messages import Message, PeerRef, message
 from peerd.sim import driver
 from peerd.sim.faults import Impairment, Scope
 from peerd.sim.latency import ConstantLatency
-from peerd.sim.network import CONNECT_TIMEOUT_S, RETRANSMIT_S, SEND_TIMEOUT_S, NetworkConfig, State
+from peerd.sim.network import RETRANSMIT_S, SEND_TIMEOUT_S, NetworkConfig, State
 from peerd.sim.world import SimulationFailure
 from peerd.wire.frames import Frame
-from tests.support.trivial_world import EXACT, LATENCY_S, RTT_S, TrivialWorld, about, trivial_world
+from tests.support.trivial_world import EXACT, LATENCY_S, OPENING_S, RTT_S, TrivialWorld, about, trivial_world
 
 
 @message(0x7F10, bytes_max=32_768)
@@ -24,14 +25,17 @@ class Words(Message):
     text: str
 
 
+CONNECT_TIMEOUT_S = LinkSettings().dial_timeout_s
+
+
 def say(world: TrivialWorld, source: int, target: int, text: str = "x") -> None:
     """One message between two nodes, by index."""
     world.nodes[source].node.send(world.nodes[target].peer, Words(text))
 
 
-def connected(count: int = 2, network: NetworkConfig = EXACT) -> TrivialWorld:
+def connected(count: int = 2, network: NetworkConfig = EXACT, links: LinkSettings | None = None) -> TrivialWorld:
     """Node 0 has a link to each of the others."""
-    world = trivial_world(count, network=network)
+    world = trivial_world(count, network=network, links=links)
     for target in range(1, count):
         say(world, 0, target, "hello")
     world.run_for(1.0)
@@ -40,21 +44,20 @@ def connected(count: int = 2, network: NetworkConfig = EXACT) -> TrivialWorld:
     return world
 
 
-def test_first_message_pays_a_round_trip_more() -> None:
+def test_the_first_message_pays_for_tcp_tls_and_hello() -> None:
     world = trivial_world(2)
     say(world, 0, 1, "first")
     say(world, 0, 1, "second")
     world.run_for(1.0)
-    assert [round(time, 9) for time, _, _ in world.nodes[1].node.messages] == [RTT_S + LATENCY_S] * 2
+    assert [round(time, 9) for time, _, _ in world.nodes[1].node.messages] == [about(7 * LATENCY_S)] * 2
     assert world.nodes[1].node.texts() == ["first", "second"]
     say(world, 0, 1, "third")
     world.run_for(1.0)
     assert world.nodes[1].node.messages[2][0] == pytest.approx(1.0 + LATENCY_S)
 
 
-def test_what_waits_for_a_handshake_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SEND_QUEUE_BYTES_MAX", 2500)
-    world = trivial_world(2)
+def test_what_waits_for_a_handshake_is_bounded() -> None:
+    world = trivial_world(2, links=LinkSettings(send_queue_bytes_max=2500))
     for text in ("a" * 992, "b" * 992, "c" * 992, "d"):
         say(world, 0, 1, text)
     world.run_for(1.0)
@@ -170,8 +173,9 @@ def test_killed_peer_resets_its_links_and_refuses_new_ones() -> None:
     world = connected(3)
     world.kill(world.nodes[1])
     begun = world.now
-    world.run_for(RTT_S * 1.01)
-    assert world.nodes[0].node.downs == [(about(begun + RTT_S), world.nodes[1].peer, "reset")]
+    world.run_for(2 * RTT_S)
+    down = (about(begun + LATENCY_S + RTT_S), world.nodes[1].peer, "refused")
+    assert world.nodes[0].node.downs == [down], "the reset, and the redial that is refused"
     say(world, 2, 1)
     begun = world.now
     world.run_for(1.0)
@@ -184,7 +188,7 @@ def test_what_a_killed_peer_had_sent_comes_before_the_reset() -> None:
     world.kill(world.nodes[1])
     world.run_for(1.0)
     (arrived, _, _), (down, _, reason) = world.nodes[0].node.messages[0], world.nodes[0].node.downs[0]
-    assert arrived <= down and reason == "reset"
+    assert arrived + RTT_S <= down and reason == "refused", "no redial before the last message"
 
 
 def test_silent_death_is_noticed_only_by_who_sends() -> None:
@@ -193,7 +197,7 @@ def test_silent_death_is_noticed_only_by_who_sends() -> None:
     world.run_for(60.0)
     assert world.nodes[0].node.downs == []
     say(world, 0, 1)
-    world.run_for(SEND_TIMEOUT_S - 0.1)
+    world.run_for(SEND_TIMEOUT_S + CONNECT_TIMEOUT_S - 0.1)
     assert world.nodes[0].node.downs == []
     world.run_for(0.2)
     assert [reason for _, _, reason in world.nodes[0].node.downs] == ["timeout"]
@@ -212,7 +216,8 @@ def test_send_timeout_is_the_same_at_any_time() -> None:
         begun = world.now
         say(world, 0, 1)
         world.run_for(60.0)
-        assert world.nodes[0].node.downs == [(about(begun + SEND_TIMEOUT_S), world.nodes[1].peer, "timeout")]
+        found_at = begun + SEND_TIMEOUT_S + CONNECT_TIMEOUT_S
+        assert world.nodes[0].node.downs == [(about(found_at), world.nodes[1].peer, "timeout")]
 
 
 def test_send_timeout_counts_from_the_message_that_is_not_acknowledged() -> None:
@@ -227,7 +232,8 @@ def test_send_timeout_counts_from_the_message_that_is_not_acknowledged() -> None
             say(world, 0, 1)
             world.run_for(5.0)
     world.run_for(60.0)
-    assert world.nodes[0].node.downs == [(about(begun + 10.0 + SEND_TIMEOUT_S), world.nodes[1].peer, "timeout")]
+    found_at = begun + 10.0 + SEND_TIMEOUT_S + CONNECT_TIMEOUT_S
+    assert world.nodes[0].node.downs == [(about(found_at), world.nodes[1].peer, "timeout")]
 
 
 def test_restart_after_silent_death_resets_old_links() -> None:
@@ -238,10 +244,10 @@ def test_restart_after_silent_death_resets_old_links() -> None:
     assert world.nodes[1].boot_epoch == 2
     say(world, 0, 1, "to the old one")
     world.run_for(1.0)
-    assert [reason for _, _, reason in world.nodes[0].node.downs] == ["reset"]
     say(world, 0, 1, "to the new one")
     world.run_for(1.0)
     assert world.nodes[1].node.texts() == ["to the new one"]
+    assert world.nodes[0].node.downs == [], "the redial found the new one, so nobody was told"
 
 
 def test_nothing_of_an_old_incarnation_reaches_the_new_one() -> None:
@@ -280,7 +286,8 @@ def test_cut_that_lasts_ends_the_link_and_refuses_new_ones() -> None:
     say(world, 0, 1)
     begun = world.now
     world.run_for(60.0)
-    assert world.nodes[0].node.downs == [(about(begun + SEND_TIMEOUT_S), world.nodes[1].peer, "timeout")]
+    found_at = begun + SEND_TIMEOUT_S + CONNECT_TIMEOUT_S
+    assert world.nodes[0].node.downs == [(about(found_at), world.nodes[1].peer, "timeout")]
     say(world, 0, 1)
     world.run_for(CONNECT_TIMEOUT_S + 0.1)
     assert len(world.nodes[0].node.downs) == 2
@@ -297,7 +304,7 @@ def test_one_way_cut_delivers_but_never_acknowledges() -> None:
     world.network.cut(1, 0)
     say(world, 0, 1, "gets there")
     say(world, 1, 0, "does not")
-    world.run_for(SEND_TIMEOUT_S + 1.0)
+    world.run_for(SEND_TIMEOUT_S + CONNECT_TIMEOUT_S + 1.0)
     assert world.nodes[1].node.texts() == ["gets there"]
     assert world.nodes[0].node.texts() == []
     assert [reason for place in world.nodes for _, _, reason in place.node.downs] == ["timeout", "timeout"]
@@ -429,19 +436,21 @@ def test_dial_finds_who_is_there() -> None:
     peer = world.nodes[1].peer
     world.nodes[0].driver.dial(peer.host, peer.port, lambda answer: found.append((world.now, answer)))
     world.run_for(1.0)
-    assert found == [(about(RTT_S), peer)]
+    assert found == [(about(OPENING_S), peer)]
     say(world, 0, 1)
     world.run_for(LATENCY_S * 1.01)
     assert world.nodes[1].node.texts() == ["x"], "the dial made a link"
 
     world.kill(world.nodes[1])
     world.silence(world.nodes[2])
+    world.run_for(1.0)
     found.clear()
     begun = world.now
-    for host in (world.nodes[1].peer.host, world.nodes[2].peer.host, world.nodes[0].peer.host, "nowhere"):
+    own = world.nodes[0].peer
+    for host in (world.nodes[1].peer.host, world.nodes[2].peer.host, own.host, "nowhere"):
         world.nodes[0].driver.dial(host, peer.port, lambda answer: found.append((world.now - begun, answer)))
     world.run_for(10.0)
-    assert [answer for _, answer in found] == [None] * 4
+    assert [answer for _, answer in found if answer is not None] == [own] and len(found) == 4
     assert found[-1][0] == pytest.approx(CONNECT_TIMEOUT_S, rel=0.01), "silence takes the longest"
 
 
@@ -450,16 +459,21 @@ def test_message_to_a_wrong_id_or_address_is_refused() -> None:
     stranger = PeerRef(world.nodes[0].id, world.nodes[1].peer.host, world.nodes[1].peer.port)
     world.nodes[0].node.send(stranger, Words("x"))
     world.run_for(5.0)
-    assert [(peer, reason) for _, peer, reason in world.nodes[0].node.downs] == [(stranger, "refused")]
+    assert [(peer, reason) for _, peer, reason in world.nodes[0].node.downs] == [(stranger, "wrong_callee")]
 
 
 def test_disconnect_tells_nobody_and_the_next_message_dials_again() -> None:
     world = connected(2)
     world.nodes[0].driver.disconnect(world.nodes[1].peer, "not needed")
-    say(world, 1, 0, "again")
     begun = world.now
+    say(world, 1, 0, "under way when the goodbye arrives")
+    world.run_for(RTT_S)
+    assert world.nodes[0].node.messages[0][0] == pytest.approx(begun + LATENCY_S)
+    assert not any(place.driver.links for place in world.nodes)
+    begun = world.now
+    say(world, 1, 0, "again")
     world.run_for(1.0)
-    assert world.nodes[0].node.messages[0][0] == pytest.approx(begun + RTT_S + LATENCY_S)
+    assert world.nodes[0].node.messages[1][0] == pytest.approx(begun + OPENING_S + LATENCY_S)
     assert world.nodes[0].node.downs == world.nodes[1].node.downs == []
 
 
@@ -492,13 +506,12 @@ def test_latency_model_is_asked_for_each_pair() -> None:
     say(world, 0, 1)
     say(world, 1, 2)
     world.run_for(5.0)
-    assert world.nodes[1].node.messages[0][0] == pytest.approx(0.3)
-    assert world.nodes[2].node.messages[0][0] == pytest.approx(0.9)
+    assert world.nodes[1].node.messages[0][0] == pytest.approx(7 * 0.1)
+    assert world.nodes[2].node.messages[0][0] == pytest.approx(7 * 0.3)
 
 
-def test_links_are_bounded_and_the_idle_one_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LINKS_MAX", 3)
-    world = connected(4)  # node 0 has a link to each of the others, the limit
+def test_links_are_bounded_and_the_idle_one_makes_room() -> None:
+    world = connected(4, links=LinkSettings(links_max=3))  # node 0 has a link to each of the others, the limit
     say(world, 0, 1)
     say(world, 3, 0)
     world.run_for(1.0)
@@ -520,10 +533,10 @@ def test_garbage_on_the_wire_costs_the_link_and_nothing_else() -> None:
     assert [(said_by, about) for _, said_by, about, _ in world.misbehaviours] == [
         (world.nodes[1].peer, world.nodes[0].peer)
     ]
-    assert not world.nodes[1].driver.links
+    assert [reason for _, _, reason in world.nodes[1].node.downs] == ["misbehaved"]
     say(world, 0, 1, "sorry")
     world.run_for(1.0)
-    assert world.nodes[1].node.texts() == ["sorry"]
+    assert world.nodes[1].node.texts() == ["sorry"], "the sender saw a reset, and dialled again"
 
 
 def test_conditions_may_change_during_a_run() -> None:
@@ -546,3 +559,17 @@ def test_conditions_may_change_during_a_run() -> None:
     begun = world.now
     world.run_for(1.0)
     assert world.nodes[1].node.messages[-1][0] > begun + LATENCY_S * 1.01
+
+
+def test_of_two_processes_with_one_identity_the_newer_one_lives() -> None:
+    world = trivial_world(1)
+    twins = [world.add_node(NodeId(7)) for _ in range(2)]
+    world.run_for(0.0)
+    world.restart(twins[1])
+    world.run_for(0.0)
+    for twin in twins:
+        twin.node.send(world.nodes[0].peer, Words("it is me"))
+        world.run_for(1.0)
+    assert twins[0].state is State.STOPPED and twins[1].is_live
+    (link,) = world.nodes[0].driver.links.values()
+    assert link.target_port is twins[1].port

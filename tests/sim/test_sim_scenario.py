@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from peerd.cli.sim import sim
 from peerd.errors import ConfigError, ExitCode
+from peerd.ids import format_id
 from peerd.sim import determinism
 from peerd.sim.determinism import Trace, check_determinism, compare, trace_of
 from peerd.sim.engine import CHECKPOINT_EVENTS, mark_of
@@ -137,6 +138,9 @@ def small(tmp_path: Path) -> Path:
         ('[[phases]]\nactions = [{ do = "jion" }]', "phases[0].actions[0]: Input tag 'jion'"),
         ("seed = -1", "seed: Input should be greater than or equal to 0"),
         ("seed = ", "not TOML"),
+        ('nodes = 2\nids = ["7"]', "ids: "),
+        (f'nodes = 2\nids = ["{"ab" * 16}", "{"AB" * 16}"]', "stands there twice, for nodes 0 and 1"),
+        (f'nodes = 1\nids = ["{"ab" * 16}", "{"cd" * 16}"]', "2 ids for 1 nodes"),
     ],
 )
 def test_bad_scenario_names_file_key_and_nearest(tmp_path: Path, text: str, expected: str) -> None:
@@ -147,6 +151,17 @@ def test_bad_scenario_names_file_key_and_nearest(tmp_path: Path, text: str, expe
     assert str(caught.value).startswith(f"{path}: ") and expected in str(caught.value)
     code, _, errors = invoke(str(path))
     assert code == ExitCode.CONFIG and expected in errors
+
+
+def test_nodes_have_the_ids_that_the_file_names() -> None:
+    ids = ["ab" * 16, "00" * 15 + "01"]
+    runner = Runner(parse_scenario({"nodes": 4, "ids": ids}), 0, None, None)
+    unnamed = Runner(parse_scenario({"nodes": 4}), 0, None, None)
+    for each in (runner, unnamed):
+        each.run(lambda phase, now: None)
+    found = [format_id(place.id) for place in runner.simulation.nodes]
+    assert found[:2] == ids and len(set(found)) == 4
+    assert not set(ids) & {format_id(place.id) for place in unnamed.simulation.nodes}
 
 
 def test_parameters_of_every_layer_reach_the_nodes() -> None:

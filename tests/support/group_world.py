@@ -207,7 +207,7 @@ class GroupWorld:
             key=lambda other: closeness(key, other),
         )
         next_hop = self.nodes[closer[len(closer) // 2]] if closer else node
-        verdict = node.service.forward(Envelope(key, source, message, next_hop.host.peer, hops))
+        verdict = node.service.forward(Envelope(key, source, message, next_hop.host.peer, hops, source))
         if verdict is Verdict.PASS and next_hop is node:
             node.service.deliver(key, message, source)
         elif verdict is Verdict.PASS:

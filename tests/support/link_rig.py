@@ -11,9 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from peerd.api import Priority
+from peerd.api import Priority, SendRefusal
 from peerd.daemon.authority import ClusterAuthority, create_node_files
-from peerd.daemon.link_settings import LinkContext, LinkSettings, TlsContexts, monotonic_s
+from peerd.daemon.link_settings import LinkContext, TlsContexts, monotonic_s
 from peerd.daemon.link_telemetry import LinkTelemetry
 from peerd.daemon.links import Links
 from peerd.daemon.listener import Listener
@@ -23,6 +23,7 @@ from peerd.daemon.tls import client_context, server_context
 from peerd.driver import Stream, StreamHandler
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
+from peerd.linking.settings import LinkSettings
 from peerd.messages import Message, PeerRef, Text, message
 from peerd.telemetry.schema import Event
 from peerd.wire.codec import decode, encode
@@ -110,6 +111,8 @@ class FakeNode:
     def __init__(self) -> None:
         self.received: list[tuple[PeerRef, Frame]] = []
         self.down: list[tuple[PeerRef, str]] = []
+        self.refused: list[tuple[PeerRef, Frame, SendRefusal]] = []
+        self.writables: list[PeerRef] = []
         self.events: list[Event] = []
         self.handlers: list[CollectingHandler] = []
         self.make_handler: Callable[[], CollectingHandler] = CollectingHandler
@@ -122,6 +125,12 @@ class FakeNode:
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         self.down.append((peer, reason))
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        self.refused.append((peer, frame, reason))
+
+    def writable(self, peer: PeerRef) -> None:
+        self.writables.append(peer)
 
     def stream_accepted(self, peer: PeerRef) -> StreamHandler:
         self.handlers.append(self.make_handler())
@@ -172,7 +181,7 @@ class Peer:
         self.listener.close()
         await self.listener.wait_closed()
         self.links.context.settings = replace(self.links.context.settings, close_linger_s=0.0)
-        self.links._is_stopping = True
+        self.links.policy.is_stopping = True
         for link in list(self.links._links):
             link.abort("crash")
         await self.links.stop(1.0)

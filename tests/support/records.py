@@ -27,12 +27,17 @@ class RecordUser(Plugin):
         """Nothing noted yet."""
         super().start(host)
         self.roles: dict[NodeId, RecordRole] = {}
+        self.items: dict[tuple[NodeId, bytes], RecordRole] = {}
 
-    def record_changed(self, key: NodeId, role: RecordRole) -> None:
+    def record_changed(self, key: NodeId, role: RecordRole, item: bytes) -> None:
         """Remember the last role; forget a record that is gone."""
-        if self.host.records.local(key) is None:
-            self.roles.pop(key, None)
+        if self.host.records.local(key, item) is None:
+            self.items.pop((key, item), None)
         else:
+            self.items[key, item] = role
+        if not item and self.host.records.local(key) is None:
+            self.roles.pop(key, None)
+        elif not item:
             self.roles[key] = role
 
 

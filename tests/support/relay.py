@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Self, cast
 
 CHUNK_BYTES = 65_536
@@ -80,3 +82,65 @@ class Relay:
         await self._open.wait()
         if writer.can_write_eof():
             writer.write_eof()
+
+
+@dataclass
+class Passage:
+    """One connection through a `LongPath`: how many one-way latencies what each end has heard took, one after another.
+
+    Loopback connects at once, so TCP's own round trip is counted, and waited for, by the relay.
+    """
+
+    dialler: int = 2
+    target: int = 1
+
+
+class LongPath(Relay):
+    """A relay that takes ``latency_s`` each way, TCP's handshake included, and counts the latencies."""
+
+    def __init__(self, target: Callable[[], tuple[str, int]], latency_s: float) -> None:
+        super().__init__(target)
+        self.passages: list[Passage] = []
+        """In the order in which they were opened."""
+        self._latency_s = latency_s
+
+    async def _relay(self, reader: asyncio.StreamReader, writers: list[asyncio.StreamWriter]) -> None:
+        passage = Passage()
+        self.passages.append(passage)
+        connected_at = asyncio.get_running_loop().time() + 2 * self._latency_s
+        answers, there = await asyncio.open_connection(*self._target())
+        writers.append(there)
+        with contextlib.suppress(OSError):  # an end is gone: so is the other one, when the connections are closed
+            await asyncio.gather(
+                self._carry(reader, there, passage, "dialler", "target", connected_at),
+                self._carry(answers, writers[0], passage, "target", "dialler", connected_at),
+            )
+
+    async def _carry(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        passage: Passage,
+        source: str,
+        target: str,
+        connected_at: float,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        data = b"to begin with"
+
+        def arrive(data: bytes, heard: int) -> None:
+            setattr(passage, target, max(heard, getattr(passage, target)))
+            if writer.is_closing():
+                return
+            if data:
+                writer.write(data)
+            elif writer.can_write_eof():
+                writer.write_eof()
+
+        while data:
+            data = await reader.read(CHUNK_BYTES)
+            due = max(loop.time(), connected_at) + self._latency_s
+            loop.call_at(due, arrive, data, getattr(passage, source) + 1)
+        arrived = loop.create_future()
+        loop.call_later(2 * self._latency_s, arrived.set_result, None)
+        await arrived

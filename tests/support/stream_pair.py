@@ -15,12 +15,13 @@ from typing import Any, NoReturn
 
 from peerd.api import (
     AcceptSwap,
+    KeyValues,
+    Log,
     Metric,
     Priority,
     RefuseSwap,
     Rng,
     SizedBlob,
-    Store,
     SwapCallbacks,
     SwapHandle,
     SwapProgress,
@@ -343,6 +344,18 @@ class MemoryNode:
     def disconnect(self, peer: PeerRef, reason: str) -> None:
         self._unused()
 
+    def log(self, plugin: str, name: str) -> Log:
+        return self._unused()
+
+    def queued_bytes(self, peer: PeerRef) -> int:
+        return self._unused()
+
+    def introduce(self, plugins: Mapping[str, tuple[int, int]]) -> None:
+        self._unused()
+
+    def introduced(self, peer: PeerRef) -> Mapping[str, tuple[int, int]] | None:
+        return self._unused()
+
     def is_linked(self, peer: PeerRef) -> bool:
         self._unused()
 
@@ -356,7 +369,7 @@ class MemoryNode:
     ) -> None:
         self._unused()
 
-    def store(self, plugin: str) -> Store:
+    def store(self, plugin: str) -> KeyValues:
         self._unused()
 
     def record(self, record: dict[str, object]) -> None:

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from peerd.api import Priority
+from peerd.api import Priority, SendRefusal
 from peerd.driver import Stream, StreamHandler
 from peerd.errors import Bug
+from peerd.linking.opening import OPENING_ROUND_TRIPS
+from peerd.linking.settings import LinkSettings
 from peerd.messages import Message, PeerRef
 from peerd.sim.driver import SimDriver
 from peerd.sim.latency import ConstantLatency, LatencyModel
@@ -19,6 +21,7 @@ from peerd.wire.frames import Frame
 
 LATENCY_S = 0.01
 RTT_S = 2 * LATENCY_S
+OPENING_S = OPENING_ROUND_TRIPS * RTT_S
 EXACT = NetworkConfig(up_bytes_per_s=None, down_bytes_per_s=None, jitter=0.0)
 """No bandwidth limit and no jitter: arrival times can be computed by hand."""
 
@@ -85,6 +88,8 @@ class NotingNode:
         self.messages: list[tuple[float, PeerRef, Message]] = []
         self.downs: list[tuple[float, PeerRef, str]] = []
         self.accepted: list[NotingHandler] = []
+        self.refused: list[tuple[PeerRef, Frame, SendRefusal]] = []
+        self.writables: list[tuple[float, PeerRef]] = []
 
     def frame_received(self, peer: PeerRef, frame: Frame) -> None:
         """Decode, as a node does."""
@@ -95,6 +100,14 @@ class NotingNode:
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         """Note it."""
         self.downs.append((self.driver.now(), peer, reason))
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """Note it."""
+        self.refused.append((peer, frame, reason))
+
+    def writable(self, peer: PeerRef) -> None:
+        """Note it."""
+        self.writables.append((self.driver.now(), peer))
 
     def stream_accepted(self, peer: PeerRef) -> StreamHandler:
         """Read it."""
@@ -120,10 +133,15 @@ class TrivialWorld(World[NotingNode]):
 
 
 def trivial_world(
-    count: int, seed: int = 0, *, network: NetworkConfig = EXACT, latency: LatencyModel | None = None
+    count: int,
+    seed: int = 0,
+    *,
+    network: NetworkConfig = EXACT,
+    latency: LatencyModel | None = None,
+    links: LinkSettings | None = None,
 ) -> TrivialWorld:
     """A running world of ``count`` nodes, 10 ms apart, at virtual time 0."""
-    world = TrivialWorld(seed, network=network, latency=latency or ConstantLatency(LATENCY_S))
+    world = TrivialWorld(seed, network=network, latency=latency or ConstantLatency(LATENCY_S), links=links)
     for _ in range(count):
         world.add_node()
     world.run_for(0.0)

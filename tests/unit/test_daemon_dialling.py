@@ -5,25 +5,29 @@ from __future__ import annotations
 import errno
 import socket
 import ssl
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from hypothesis import given, strategies as st
 
-from peerd.daemon.channel import keeps_old
-from peerd.daemon.dialler import backoff_s, failure_of
-from peerd.daemon.link import Link
-from peerd.daemon.link_settings import LinkSettings
+from peerd.daemon.dialler import failure_of
 from peerd.daemon.link_telemetry import REASONS
 from peerd.daemon.sockets import format_address
+from peerd.linking.channel import keeps_old
+from peerd.linking.policy import backoff_s
+from peerd.linking.settings import LinkSettings
 
 IDS = st.tuples(st.integers(0, 99), st.integers(0, 99)).filter(lambda pair: pair[0] != pair[1])
 
 
 def keeps(local_id: int, peer_id: int, *, old_dialled: bool, new_dialled: bool, age_s: float = 0.1) -> bool:
-    old = cast(Link, SimpleNamespace(dialled=old_dialled))
-    return keeps_old(old, local_id=local_id, peer_id=peer_id, new_dialled=new_dialled, age_s=age_s, grace_s=5.0)
+    return keeps_old(
+        old_dialled=old_dialled,
+        new_dialled=new_dialled,
+        local_id=local_id,
+        peer_id=peer_id,
+        age_s=age_s,
+        grace_s=5.0,
+    )
 
 
 @given(IDS, st.booleans(), st.booleans(), st.sampled_from([0.1, 60.0]))
@@ -66,10 +70,10 @@ def test_network_errors_have_stable_names(error: OSError | UnicodeError, reason:
     assert reason in REASONS
 
 
-@given(st.integers(1, 10_000))
-def test_back_off_doubles_within_its_bounds(failures: int) -> None:
+@given(st.integers(1, 10_000), st.floats(0.0, 1.0))
+def test_back_off_doubles_within_its_bounds(failures: int, drawn: float) -> None:
     settings = LinkSettings()
-    pause_s = backoff_s(settings, failures)
+    pause_s = backoff_s(settings, failures, lambda: drawn)
     longest_s = min(settings.backoff_max_s, settings.backoff_min_s * 2 ** min(failures - 1, 64))
     assert longest_s / 2 <= pause_s <= longest_s
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-from peerd.api import Envelope, GroupOutcome, Verdict
+from peerd.api import Coordinate, Envelope, GroupOutcome, Verdict
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_body
 from peerd.services.groups.messages import (
@@ -73,7 +73,7 @@ def test_it_is_taken_from_its_way_to_the_root() -> None:
     assert rig.passing(replace(QUESTION, group=NodeId(1)), C) is Verdict.PASS
     rig.get(Attached(KEY, (), None), PARENT)
     assert rig.passing(replace(QUESTION, hops=3), C) is Verdict.PASS  # it comes from a part that is cut off, as this is
-    assert rig.service.forward(Envelope(KEY, OWN, QUESTION, ROOT, 0)) is Verdict.PASS
+    assert rig.service.forward(Envelope(KEY, OWN, QUESTION, ROOT, 0, OWN)) is Verdict.PASS
 
 
 def test_a_silent_node_counts_as_asked() -> None:
@@ -136,3 +136,14 @@ def test_the_origin_is_told_once_by_whoever_is_first() -> None:
     rig.groups.anycast("g", Saying(1), lambda outcome, peer: told.append((outcome, peer)))
     rig.get(AnycastResult(4, 77), peer(1))
     assert told[-1] == (GroupOutcome.UNKNOWN, None)
+
+
+def test_a_child_that_nobody_has_measured_is_as_far_as_the_coordinates_say() -> None:
+    """A is 0.05 s away and B 0.01 s, as they said; B knows no more than its place now."""
+    rig = tree()
+    [group] = rig.service.trees.groups.values()
+    assert group.nearest_children() == [B, A]
+    rig.service._on_refresh(Refresh((KEY,), None, Coordinate(90.0, 0.0, 0.0, 1.0, 0.1)), B)
+    assert group.nearest_children() == [A, B]
+    rig.service._on_refresh(Refresh((KEY,), None), B)
+    assert group.children[B.id].rtt_s is None

@@ -77,7 +77,7 @@ class Rig:
 
     def passing(self, message: Message, source: PeerRef) -> Verdict | PeerRef:
         """A routed message comes by on its way."""
-        return self.service.forward(Envelope(KEY, source, message, ROOT, 1))
+        return self.service.forward(Envelope(KEY, source, message, ROOT, 1, source))
 
     def arrive(self, message: Message, source: PeerRef) -> list[tuple[PeerRef, Message]]:
         """A routed message arrives at its root, which is here."""

@@ -102,3 +102,31 @@ def test_a_stop_in_the_middle_ends_it_and_later_ones_are_told_at_once() -> None:
     place.node.drain(30.0, ended.append)
     simulation.run_for(1.0)
     assert ended == [("first", *SERVICES), ()]
+
+
+def test_a_simulated_stop_takes_at_most_its_time_and_half_of_it_for_handing_over() -> None:
+    simulation, place = grown(5, seed=8)
+    ended: list[float] = []
+    begun = simulation.now
+    simulation.stop(place, limit_s=10.0, then=lambda: ended.append(simulation.now - begun))
+    simulation.stop(place, limit_s=10.0, then=lambda: ended.append(-1.0))
+    simulation.run_for(4.9)
+    assert place.is_live and waiting(place)[0] == "second", "it is given time to hand over"
+    simulation.run_for(0.2)
+    assert place.node.is_stopped and log[-2:] == ["second stops", "first stops"]
+    simulation.run_for(5.0)
+    assert not place.is_live and len(ended) == 1 and 5.0 <= ended[0] <= 10.0
+    simulation.run_for(20.0)
+    simulation.check(RING_CHECKERS)
+
+
+def test_a_simulated_stop_ends_as_soon_as_everything_is_handed_over() -> None:
+    simulation, place = grown(5, seed=9)
+    ended: list[float] = []
+    begun = simulation.now
+    simulation.stop(place, limit_s=10.0, then=lambda: ended.append(simulation.now - begun))
+    for name in ("second", "first"):
+        simulation.run_for(0.5)
+        plugin(place, name).done()
+    simulation.run_for(2.0)
+    assert len(ended) == 1 and ended[0] < 2.0

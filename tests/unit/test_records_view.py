@@ -7,7 +7,7 @@ from hypothesis import example, given, strategies as st
 from peerd.api import LeafSet, RecordRole
 from peerd.ids import RING, NodeId, clockwise_distance, closeness
 from peerd.messages import PeerRef
-from peerd.services.records.view import WHOLE_RING, Arc, View, boundary
+from peerd.services.records.view import PLACES, WHOLE_RING, Arc, View, boundary
 
 COPIES = 3
 SIDE = 8
@@ -93,13 +93,13 @@ def test_parts_of_a_range_meet_and_cover_it(low: int, width: int, parts: int, of
     arc = Arc(NodeId(low), NodeId((low + width) % RING))
     key = NodeId((low + offset % width) % RING)
     pieces = [arc.part(number, parts) for number in range(parts)]
-    assert key in arc and sum(piece.low != piece.high and key in piece for piece in pieces) == 1
+    assert key in arc and sum(piece.low_place != piece.high_place and key in piece for piece in pieces) == 1
     assert [piece.high for piece in pieces[:-1]] == [piece.low for piece in pieces[1:]]
     assert (pieces[0].low, pieces[-1].high) == (arc.low, arc.high)
 
 
 def test_whole_ring_has_every_key() -> None:
-    assert NodeId(0) in WHOLE_RING and NodeId(RING - 1) in WHOLE_RING and WHOLE_RING.width == RING
+    assert NodeId(0) in WHOLE_RING and NodeId(RING - 1) in WHOLE_RING and WHOLE_RING.width == PLACES
 
 
 @given(rings, rings, st.integers(0, 127), offsets)

@@ -6,12 +6,17 @@ import pytest
 
 from peerd.errors import HandshakeRefused, ProtocolError
 from peerd.ids import NodeId
+from peerd.limits import HELLO_PLUGINS_MAX
 from peerd.messages import PeerRef
-from peerd.wire.codec import encode
-from peerd.wire.handshake import Handshake, Heartbeat, LocalNode, Purpose
+from peerd.wire.codec import decode, encode
+from peerd.wire.frames import FrameDecoder
+from peerd.wire.handshake import Handshake, Heartbeat, Hello, HelloAck, LocalNode, PluginVersions, Purpose
 
 ALICE = PeerRef(NodeId(0xA << 124), "127.0.0.1", 7001)
 BOB = PeerRef(NodeId(0xB << 124), "127.0.0.1", 7002)
+OLD_HELLO = "510001000000002697010203a57465787434c4180100000000000000000000000000000100030074657874320607"
+OLD_ACK = "5100020000000024950102a57465787433c41801000000000000000000000000000001000300746578743205"
+"""As they were sent before they named plugins."""
 
 
 def side(
@@ -82,3 +87,27 @@ def test_refusals_say_why(dialler: Handshake, acceptor: Handshake, reason: str) 
 def test_anything_else_first_is_a_protocol_error() -> None:
     with pytest.raises(ProtocolError, match="unexpected_message"):
         side(BOB, ALICE).receive(encode(Heartbeat()))
+
+
+def test_both_sides_learn_which_versions_of_plugins_the_other_speaks() -> None:
+    ours, theirs = (PluginVersions("pubsub", 1, 3),), (PluginVersions("pubsub", 2, 4), PluginVersions("other", 1, 1))
+    dialler = Handshake(LocalNode(ALICE, "test", 1, plugins=ours), certified_id=BOB.id, purpose=Purpose.CONTROL)
+    acceptor = Handshake(LocalNode(BOB, "test", 1, plugins=theirs), certified_id=ALICE.id, purpose=Purpose.CONTROL)
+    shake(dialler, acceptor)
+    assert dialler.established is not None and acceptor.established is not None
+    assert (dialler.established.plugins, acceptor.established.plugins) == (theirs, ours)
+
+
+@pytest.mark.parametrize("frame", [OLD_HELLO, OLD_ACK], ids=["Hello", "HelloAck"])
+def test_a_peer_that_says_nothing_about_plugins_is_understood(frame: str) -> None:
+    [old] = FrameDecoder().feed(bytes.fromhex(frame))
+    decoded = decode(old)
+    assert decoded is not None and isinstance(decoded.message, Hello | HelloAck)
+    assert decoded.message.plugins == ()
+
+
+def test_more_plugins_than_the_limit_are_refused() -> None:
+    versions = tuple(PluginVersions(f"plugin{number}", 1, 1) for number in range(HELLO_PLUGINS_MAX + 1))
+    with pytest.raises(ProtocolError):
+        decode(encode(Hello(1, 1, 0, "test", ALICE, 1, 0, versions)))
+    assert decode(encode(Hello(1, 1, 0, "test", ALICE, 1, 0, versions[1:]))) is not None

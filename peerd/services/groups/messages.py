@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import annotated_types
 
 from peerd import limits
+from peerd.api import Coordinate
 from peerd.ids import NodeId
 from peerd.messages import U8, U16, U64, Message, PeerRef, message, struct
 
@@ -118,10 +119,14 @@ class Detach(Message):
 
 @message(0x0054, bytes_max=4096)
 class Refresh(Message):
-    """Child to parent: keep me in these groups; answered by `Refreshed`. ``rtt_s`` is what the last answer took."""
+    """Child to parent: keep me in these groups; answered by `Refreshed`.
+
+    ``rtt_s`` is the round trip as the child's overlay measured it, if it did, and ``coordinate`` the child's place.
+    """
 
     groups: GroupIds
     rtt_s: float | None
+    coordinate: Coordinate | None = None
 
 
 @message(0x0055, bytes_max=48 * limits.KIB)

@@ -29,8 +29,6 @@ class Refresher:
         self._config = config
         self._trees = trees
         self._is_ticking = False
-        self._rtts: dict[NodeId, float] = {}
-        """Round trips to current parents, seconds, for them to sort their children by."""
 
     def wake(self) -> None:
         """There is a tree to care for."""
@@ -43,7 +41,6 @@ class Refresher:
         trees = self._trees
         self._is_ticking = bool(trees.groups)
         if not self._is_ticking:
-            self._rtts.clear()
             return
         jitter = self._host.rng.uniform(1.0 - TICK_JITTER, 1.0 + TICK_JITTER)
         self._host.set_timer("tick", self._config.refresh_interval * jitter)
@@ -69,8 +66,6 @@ class Refresher:
             is_silent = now - group.heard_at > EARLY * config.refresh_interval
             if is_silent or now - group.refreshed_at > config.lease / 3:
                 due.setdefault(group.parent.id, (group.parent, []))[1].append(group.id)
-        parents = {group.parent.id for group in self._trees.groups.values() if group.parent is not None}
-        self._rtts = {parent: rtt_s for parent, rtt_s in self._rtts.items() if parent in parents}
         for parent, group_ids in due.values():
             for first in range(0, len(group_ids), STATES_MAX):
                 self._ask(parent, tuple(group_ids[first : first + STATES_MAX]), 1)
@@ -80,7 +75,6 @@ class Refresher:
 
         def answered(reply: Message, source: PeerRef) -> None:
             if isinstance(reply, Refreshed):
-                self._rtts[source.id] = self._host.now() - sent_at
                 for state in reply.states:
                     self._refreshed(state, source)
 
@@ -92,7 +86,7 @@ class Refresher:
             for group in unheard:
                 self._trees.lose_parent(group, "silent")
 
-        question = Refresh(group_ids, self._rtts.get(parent.id))
+        question = Refresh(group_ids, self._host.rtt(parent), self._host.coordinate)
         self._host.request(parent, question, self._config.refresh_timeout, answered, silent)
 
     def _under(self, parent: PeerRef, group_ids: tuple[NodeId, ...]) -> list[Group]:
@@ -112,7 +106,17 @@ class Refresher:
 
     def asked(self, message: Refresh, source: PeerRef) -> Refreshed:
         """A child wants to be kept."""
-        return Refreshed(tuple(self._state(group_id, source, message.rtt_s) for group_id in message.groups))
+        rtt_s = self._distance_s(message, source)
+        return Refreshed(tuple(self._state(group_id, source, rtt_s) for group_id in message.groups))
+
+    def _distance_s(self, message: Refresh, child: PeerRef) -> float | None:
+        """What either side has measured, else what the coordinates say: trees have links that overlays have not."""
+        if message.rtt_s is not None:
+            return message.rtt_s
+        rtt_s = self._host.estimated_rtt(child)
+        if rtt_s is None and message.coordinate is not None:
+            rtt_s = self._host.coordinate.rtt_s(message.coordinate)
+        return rtt_s
 
     def _state(self, group_id: NodeId, source: PeerRef, rtt_s: float | None) -> TreeState:
         group = self._trees.groups.get(group_id)

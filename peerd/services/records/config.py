@@ -44,6 +44,13 @@ class RecordsConfig(PluginConfig):
     origin_bytes_max: Quota = setting(
         "64MiB", "Bytes held here for one writing node: values, and 256 bytes a record on top."
     )
+    key_items_max: Count = setting(
+        4096,
+        "Items held here under one key of one plugin (tombstones included); above it, new ones are refused: QUOTA.",
+    )
+    key_bytes_max: Quota = setting(
+        "8MiB", "Bytes held here under one key of one plugin: values, names of items, and 256 bytes a record on top."
+    )
     records_max: Count = setting(100_000, "Records held here in all. About 1 KiB of memory each, without its value.")
     bytes_max: Quota = setting("192MiB", "Bytes held here in all, counted as for origin_bytes_max.")
     operation_timeout: Interval = setting(
@@ -83,6 +90,7 @@ class RecordsConfig(PluginConfig):
     def _check_order(self) -> Self:
         if self.retry_min > self.retry_max:
             raise misfit("records.retry_max", "expected at least records.retry_min")
-        if self.value_bytes_max + RECORD_OVERHEAD_BYTES > min(self.origin_bytes_max, self.bytes_max):
-            raise misfit("records.value_bytes_max", "expected less than origin_bytes_max and bytes_max")
+        least_bytes = min(self.key_bytes_max, self.origin_bytes_max, self.bytes_max)
+        if self.value_bytes_max + RECORD_OVERHEAD_BYTES > least_bytes:
+            raise misfit("records.value_bytes_max", "expected less than key_bytes_max, origin_bytes_max and bytes_max")
         return self

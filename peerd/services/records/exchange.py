@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Final
 
 from peerd.api import Priority, RecordVersion
-from peerd.ids import RING, NodeId
+from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.services.records.messages import (
     BATCH_BYTES_MAX,
@@ -35,14 +36,17 @@ from peerd.services.records.messages import (
 )
 from peerd.services.records.record import Identity, Record, summary
 from peerd.services.records.state import RecordState
-from peerd.services.records.table import CHANGED, NAMESPACES_PER_KEY_MAX, REFUSALS, RecordTable
-from peerd.services.records.view import Arc
+from peerd.services.records.table import CHANGED, REFUSALS, RecordTable
+from peerd.services.records.view import PLACES, Arc
 
 ATTEMPTS: Final = 3
 SLICE_S: Final = 60.0
 """After so long a comparison makes way for those with others; what it has not done, the next one does."""
-PAGE_RECORDS: Final = PAGE_RECORDS_MAX - NAMESPACES_PER_KEY_MAX
-"""A page holds whole keys, so it ends a little before its limit."""
+PAGE_RECORDS: Final = PAGE_RECORDS_MAX - 32
+"""A page holds whole places, so it ends a little before its limit; that two records have one place is an accident."""
+NARROW_RECORDS: Final = 64
+"""With more records in a part that differs, its own parts are compared first: their digests are shorter than so many
+versions."""
 
 Task = Callable[[], None]
 
@@ -71,7 +75,8 @@ class Exchange:
     def compare(self, shared: Sequence[Arc], pull: Sequence[Arc] = ()) -> None:
         """Bring the records of shared ranges level, both ways; take what this node lacks in ranges to pull."""
         self._ends_at = self.started_at + SLICE_S
-        self._tasks.append(partial(self._ask_digests, [(arc, False) for arc in shared] + [(arc, True) for arc in pull]))
+        arcs = [(arc, False) for arc in shared] + [(arc, True) for arc in pull]
+        self._tasks.append(partial(self._ask_digests, arcs, is_first=True))
 
     def offer(self, records: Sequence[Record]) -> None:
         """Give the peer what it lacks of these."""
@@ -112,33 +117,51 @@ class Exchange:
 
     # Digests, versions, records
 
-    def _ask_digests(self, arcs: Sequence[tuple[Arc, bool]]) -> None:
+    def _ask_digests(self, arcs: Sequence[tuple[Arc, bool]], *, is_first: bool) -> None:
         def answered(reply: Message) -> bool:
             if not isinstance(reply, DigestReply) or len(reply.differing) != len(arcs):
                 return False
             self.is_established = reply.is_established
-            self.is_equal = not any(differing.parts for differing in reply.differing)
+            if is_first:
+                self.is_equal = not any(differing.parts for differing in reply.differing)
             for (arc, is_pull), differing in zip(arcs, reply.differing, strict=True):
                 for number in differing.parts:
                     if number < BUCKETS:
-                        self._tasks.append(partial(self._ask_versions, arc.part(number, BUCKETS), is_pull))
+                        self._tasks.append(partial(self._look_into, arc.part(number, BUCKETS), is_pull))
             return True
 
         table = self._state.table
-        ranges = [RangeDigests(arc.low, arc.high, packed_digests(table, arc), is_pull) for arc, is_pull in arcs]
+        ranges = [
+            RangeDigests(arc.low, arc.high, packed_digests(table, arc), is_pull, arc.low_item, arc.high_item)
+            for arc, is_pull in arcs
+        ]
         self._request(DigestRequest(tuple(ranges)), answered)
+
+    def _look_into(self, part: Arc, is_pull: bool) -> None:
+        """A part that differs: its versions, or the digests of its parts when it holds much.
+
+        The records of one key lie in one point of the ring, so the next cut is through the range from the first to the
+        last record that is here. What the peer may have outside of it is compared whole.
+        """
+        count, first, last = self._state.table.extent(part)
+        if count <= NARROW_RECORDS:
+            self._ask_versions(part, is_pull)
+            return
+        edges = [part.low_place, first, last + 1, part.high_place]
+        arcs = [Arc.of_places(low, high) for low, high in pairwise(edges) if (high - low) % PLACES]
+        self._ask_digests([(arc, is_pull) for arc in arcs], is_first=False)
 
     def _ask_versions(self, arc: Arc, is_pull: bool) -> None:
         records = self._state.table.within(arc, PAGE_RECORDS)
         page, rest = arc, None
         if len(records) >= PAGE_RECORDS:
-            after = NodeId((records[-1].key + 1) % RING)
-            page, rest = Arc(arc.low, after), Arc(after, arc.high)
+            after = records[-1].identity.place + 1
+            page, rest = Arc.of_places(arc.low_place, after), Arc.of_places(after, arc.high_place)
 
         def answered(reply: Message) -> bool:
             if not isinstance(reply, VersionsReply):
                 return False
-            if rest is not None and rest.low != rest.high:
+            if rest is not None and rest.low_place != rest.high_place:
                 self._tasks.appendleft(partial(self._ask_versions, rest, is_pull))
             verdicts = [self._state.admit(copy) for copy in reply.newer]
             self.received += verdicts.count(CHANGED)
@@ -149,7 +172,7 @@ class Exchange:
             return True
 
         entries = tuple(summary(record) for record in records)
-        self._request(VersionsRequest(page.low, page.high, entries), answered)
+        self._request(VersionsRequest(page.low, page.high, entries, page.low_item, page.high_item), answered)
 
     def _offer_page(self, records: Sequence[Record]) -> None:
         def answered(reply: Message) -> bool:
@@ -215,7 +238,7 @@ class Responder:
         for copy in message.records:
             verdict = self._state.admit(copy)
             statuses.append(REFUSED if verdict in REFUSALS else HELD)
-            held = self._state.table.get((copy.key, copy.namespace))
+            held = self._state.table.get(Identity(copy.key, copy.namespace, copy.item))
             if held is not None and held.version.rank > copy.version.rank:
                 newer.append(held)
         return ReplicaAck(tuple(statuses), self._first_batch(newer))
@@ -224,14 +247,14 @@ class Responder:
         """Compare digests of ranges."""
         state, view = self._state, self._state.refresh()
         differing = tuple(DifferingParts(self._differing(one)) for one in message.ranges)
-        shared = [Arc(one.low, one.high) for one in message.ranges if not one.is_pull]
+        shared = [_arc(one) for one in message.ranges if not one.is_pull]
         if shared and shared == list(view.shared_arcs(source.id)):
             is_equal = not any(each.parts for each in differing)
             state.schedule.compared(source.id, state.host.now(), state.table.writes, is_equal=is_equal)
         return DigestReply(differing, state.is_established)
 
     def _differing(self, theirs: RangeDigests) -> tuple[int, ...]:
-        ours = packed_digests(self._state.table, Arc(theirs.low, theirs.high))
+        ours = packed_digests(self._state.table, _arc(theirs))
         if ours == theirs.digests:
             return ()
         mine, other = (digests.ljust(DIGESTS_BYTES, b"\0") for digests in (ours, theirs.digests))
@@ -249,15 +272,16 @@ class Responder:
         wanted: list[int] = []
         theirs: dict[Identity, tuple[int, int, int]] = {}
         for index, entry in enumerate(message.entries):
-            identity = entry.key, entry.namespace
+            identity = Identity(entry.key, entry.namespace, entry.item)
             theirs[identity] = entry.version.rank
             held = table.get(identity)
             if held is None or held.version.rank < entry.version.rank:
                 wanted.append(index)
-        if message.low == message.high:
+        arc = _arc(message)
+        if arc.low_place == arc.high_place:
             return VersionsReply(tuple(wanted), (), False)
         nothing = (-1, -1, -1)
-        ours = table.within(Arc(message.low, message.high))
+        ours = table.within(arc)
         newer = [record for record in ours if record.version.rank > theirs.get(record.identity, nothing)]
         batch = self._first_batch(newer)
         return VersionsReply(tuple(wanted), batch, len(batch) < len(newer))
@@ -265,3 +289,7 @@ class Responder:
     def _first_batch(self, records: Sequence[Record]) -> tuple[RecordCopy, ...]:
         first = batches(records)[:1]
         return tuple(self._state.copy(record) for record in first[0]) if first else ()
+
+
+def _arc(message: RangeDigests | VersionsRequest) -> Arc:
+    return Arc(message.low, message.high, message.low_item, message.high_item)

@@ -27,36 +27,51 @@ class BoundRecords:
         ttl_s: float,
         on_result: Callable[[RecordResult], None],
         *,
+        item: bytes = b"",
         ack: RecordAck = "received",
         if_version: RecordVersion | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Write a value, for ``ttl_s`` seconds."""
+        is_replicated = ack == "replicated"
         self._store().operate(
-            messages.PUT, self._namespace, key, value, ttl_s, ack == "replicated", if_version, timeout_s, on_result
+            messages.PUT, self._namespace, key, value, ttl_s, is_replicated, if_version, timeout_s, on_result, item
         )
 
-    def get(self, key: NodeId, on_result: Callable[[RecordResult], None], *, timeout_s: float | None = None) -> None:
+    def get(
+        self,
+        key: NodeId,
+        on_result: Callable[[RecordResult], None],
+        *,
+        item: bytes = b"",
+        timeout_s: float | None = None,
+    ) -> None:
         """Ask the root."""
-        self._store().operate(messages.GET, self._namespace, key, None, 0.0, False, None, timeout_s, on_result)
+        self._store().operate(messages.GET, self._namespace, key, None, 0.0, False, None, timeout_s, on_result, item)
 
     def delete(
         self,
         key: NodeId,
         on_result: Callable[[RecordResult], None],
         *,
+        item: bytes = b"",
         ack: RecordAck = "received",
         if_version: RecordVersion | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Write a tombstone."""
+        is_replicated = ack == "replicated"
         self._store().operate(
-            messages.DELETE, self._namespace, key, None, 0.0, ack == "replicated", if_version, timeout_s, on_result
+            messages.DELETE, self._namespace, key, None, 0.0, is_replicated, if_version, timeout_s, on_result, item
         )
 
-    def local(self, key: NodeId) -> LocalRecord | None:
+    def local(self, key: NodeId, item: bytes = b"") -> LocalRecord | None:
         """What this node itself holds, without asking anybody."""
-        return self._store().local(self._namespace, key)
+        return self._store().local(self._namespace, key, item)
+
+    def items(self, key: NodeId) -> Iterator[LocalRecord]:
+        """Everything under one key that this node itself holds, by the names of the items."""
+        return iter(self._store().items(self._namespace, key))
 
     def held(self) -> Iterator[LocalRecord]:
         """Every record of the namespace that this node holds, in key order."""

@@ -24,6 +24,7 @@ PAGE_RECORDS_MAX: Final = 256
 BATCH_RECORDS_MAX: Final = 256
 BATCH_BYTES_MAX: Final = 48 * limits.KIB
 """Values (and `config.RECORD_OVERHEAD_BYTES` each) in one message; a single record always fits."""
+ITEM_BYTES_MAX: Final = 64
 VALUE_BYTES_HARD_MAX: Final = 40 * limits.KIB
 REMAINING_S_MAX: Final = 8 * 86_400.0
 
@@ -33,6 +34,8 @@ HELD, REFUSED = range(2)
 
 _SMALL: Final = 512
 Verb = Annotated[int, annotated_types.Ge(GET), annotated_types.Le(DELETE)]
+Item = Annotated[bytes, annotated_types.MaxLen(ITEM_BYTES_MAX)]
+"""Which of the records under one key; empty for who has one only."""
 Value = Annotated[bytes, annotated_types.MaxLen(VALUE_BYTES_HARD_MAX)]
 Remaining = Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(REMAINING_S_MAX)]
 
@@ -60,6 +63,7 @@ class RecordCopy:
     remaining_s: Remaining
     covered_s: Remaining
     request: RequestId
+    item: Item = b""
 
 
 @struct
@@ -69,6 +73,7 @@ class RecordSummary:
     namespace: Name
     key: NodeId
     version: RecordVersion
+    item: Item = b""
 
 
 Copies = Annotated[tuple[RecordCopy, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
@@ -81,16 +86,20 @@ Statuses = Annotated[tuple[U8, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
 
 @struct
 class RangeDigests:
-    """Digests of the sender's records with keys in [low, high), cut into equal parts; the whole ring if both are equal.
+    """Digests of the sender's records in [low, high), cut into equal parts; the whole ring if both are equal.
 
-    ``digests`` without zeros at the end: of a range that holds nothing there are none. ``is_pull``: the sender wants
-    what it lacks, and gives nothing; parts where the receiver has nothing do not differ.
+    Bounds are places: a key and, behind it, ``low_item`` or ``high_item``, compared with 64 bits of a hash of namespace
+    and item. So the items of one key make a range, too. ``digests`` without zeros at the end: of a range that holds
+    nothing there are none. ``is_pull``: the sender wants what it lacks, and gives nothing; parts where the receiver has
+    nothing do not differ.
     """
 
     low: NodeId
     high: NodeId
     digests: Digests
     is_pull: bool
+    low_item: U64 = 0
+    high_item: U64 = 0
 
 
 @struct
@@ -122,6 +131,7 @@ class RecordRequest(Message):
     ttl_s: Remaining = 0.0
     is_replicated: bool = False
     if_version: RecordVersion | None = None
+    item: Item = b""
 
 
 @message(0x0061, bytes_max=BATCH_BYTES_MAX)
@@ -162,6 +172,7 @@ class ReplicaGet(Message):
 
     namespace: Name
     key: NodeId
+    item: Item = b""
 
 
 @message(0x0065)
@@ -194,12 +205,14 @@ class DigestReply(Message):
 class VersionsRequest(Message):
     """What the sender has in [low, high), all of it (nothing more than ``entries`` if both are equal).
 
-    Answered by `VersionsReply`.
+    Places as in `RangeDigests`. Answered by `VersionsReply`.
     """
 
     low: NodeId
     high: NodeId
     entries: Summaries
+    low_item: U64 = 0
+    high_item: U64 = 0
 
 
 @message(0x0069)

@@ -36,7 +36,7 @@ from peerd.services.records.messages import (
 )
 from peerd.services.records.operations import Operations
 from peerd.services.records.ports import RecordsHost
-from peerd.services.records.record import Record
+from peerd.services.records.record import Identity, Record
 from peerd.services.records.replication import Replicator
 from peerd.services.records.root import Root
 from peerd.services.records.state import RecordState
@@ -113,6 +113,7 @@ class RecordStore(Plugin):
         if_version: RecordVersion | None,
         timeout_s: float | None,
         on_result: Callable[[RecordResult], None],
+        item: bytes,
     ) -> None:
         """Start an operation of a plugin of this node. Raises `Unavailable` when too many are under way."""
         config, refusal = self._config, None
@@ -120,17 +121,26 @@ class RecordStore(Plugin):
             refusal, ttl_s = "ttl", 0.0
         if value is not None and len(value) > config.value_bytes_max:
             refusal, value = "value_bytes", b""
+        if len(item) > messages.ITEM_BYTES_MAX:
+            refusal, item = "item_bytes", b""
         sequence = self.operations.next_sequence()
         request = RecordRequest(
-            verb, namespace, key, self._host.boot_epoch, sequence, 0, value, ttl_s, is_replicated, if_version
+            verb, namespace, key, self._host.boot_epoch, sequence, 0, value, ttl_s, is_replicated, if_version, item
         )
         self.operations.start(request, on_result, timeout_s, refusal)
 
-    def local(self, namespace: str, key: NodeId) -> LocalRecord | None:
+    def local(self, namespace: str, key: NodeId, item: bytes) -> LocalRecord | None:
         """What this node holds of one record."""
         self.state.refresh()
-        record = self.state.current((key, namespace))
+        record = self.state.current(Identity(key, namespace, item))
         return None if record is None or record.value is None else self.state.local(record)
+
+    def items(self, namespace: str, key: NodeId) -> list[LocalRecord]:
+        """What this node holds under one key."""
+        self.state.refresh()
+        self.state.table.lapse(self._host.now())
+        found = self.state.table.items(key, namespace)
+        return [self.state.local(record) for record in found if record.value is not None]
 
     def held(self, namespace: str) -> list[LocalRecord]:
         """All records of a namespace that this node holds."""
@@ -176,7 +186,7 @@ class RecordStore(Plugin):
 
     @handles(ReplicaGet)
     def _on_replica_get(self, message: ReplicaGet, source: PeerRef) -> ReplicaGot:
-        record = self.state.current((message.key, message.namespace))
+        record = self.state.current(Identity(message.key, message.namespace, message.item))
         return ReplicaGot(None if record is None else self.state.copy(record), self.state.is_established)
 
     @handles(DigestRequest)

@@ -16,7 +16,7 @@ class RecordsHost(Host, Protocol):
     def is_ready(self) -> bool:
         """Whether this node is in the ring and may answer as a root."""
 
-    def record_changed_upcall(self, namespace: str, key: NodeId, role: RecordRole) -> None:
+    def record_changed_upcall(self, namespace: str, key: NodeId, role: RecordRole, item: bytes) -> None:
         """Tell the plugin, if this node has it, after the current handler (`peerd.api.Plugin.record_changed`)."""
 
     def record_result_upcall(

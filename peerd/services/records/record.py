@@ -6,14 +6,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import NamedTuple
 
 from peerd.api import RecordVersion
 from peerd.ids import NodeId
 from peerd.services.records.config import RECORD_OVERHEAD_BYTES
 from peerd.services.records.messages import RecordCopy, RecordSummary, RequestId
+from peerd.services.records.view import ITEM_BITS
 
-Identity = tuple[NodeId, str]
-"""(key, namespace): sorted, it is key order."""
+
+class Identity(NamedTuple):
+    """Which record: what its copies have in common. Sorted, it is key order."""
+
+    key: NodeId
+    namespace: str
+    item: bytes = b""
+
+    @property
+    def place(self) -> int:
+        """Where it is among all records of the ring, see `peerd.services.records.view.Arc`."""
+        name = blake2b(b"%b\0%b" % (self.namespace.encode(), self.item), digest_size=ITEM_BITS // 8)
+        return self.key << ITEM_BITS | int.from_bytes(name.digest(), "big")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +45,17 @@ class Record:
     expires_at: float
     covered_until: float
     request: RequestId
+    item: bytes = b""
 
     @property
     def identity(self) -> Identity:
         """What the copies of one record have in common."""
-        return self.key, self.namespace
+        return Identity(self.key, self.namespace, self.item)
 
     @property
     def charge_bytes(self) -> int:
         """What it counts for in a quota."""
-        return len(self.value or b"") + RECORD_OVERHEAD_BYTES
+        return len(self.value or b"") + len(self.item) + RECORD_OVERHEAD_BYTES
 
     def lapsed(self, margin_s: float) -> Record | None:
         """What is left at ``expires_at``: a tombstone while an older copy may live (and ``margin_s``), or nothing."""
@@ -83,6 +98,7 @@ def to_copy(record: Record, now: float) -> RecordCopy:
         max(0.0, record.expires_at - now),
         max(0.0, record.covered_until - now),
         record.request,
+        record.item,
     )
 
 
@@ -97,9 +113,10 @@ def from_copy(copy: RecordCopy, now: float, ttl_max_s: float, tombstone_ttl_s: f
         now + min(copy.remaining_s, limit_s),
         now + min(copy.covered_s, tombstone_ttl_s),
         copy.request,
+        copy.item,
     )
 
 
 def summary(record: Record) -> RecordSummary:
     """For a comparison."""
-    return RecordSummary(record.namespace, record.key, record.version)
+    return RecordSummary(record.namespace, record.key, record.version, record.item)

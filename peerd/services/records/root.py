@@ -77,13 +77,13 @@ class Root:
             return "not_root"
         if request.verb == messages.GET:
             return None
-        is_crowded = request.is_replicated and self._replicator.is_crowded((request.key, request.namespace))
+        is_crowded = request.is_replicated and self._replicator.is_crowded(_identity(request))
         return "busy" if is_crowded or self._replicator.is_full else None
 
     # Catching up on one record
 
     def _catch_up(self, request: RecordRequest, source: PeerRef) -> None:
-        identity = request.key, request.namespace
+        identity = _identity(request)
         catch_up = self._catch_ups.get(identity)
         is_new = catch_up is None
         if is_new and len(self._catch_ups) >= CATCH_UPS_MAX:
@@ -105,8 +105,6 @@ class Root:
         return CatchUp(others, view.leaf_set.covers_ring and len(known) == 1 + len(view.leaf_set.members()))
 
     def _ask(self, identity: Identity, catch_up: CatchUp) -> None:
-        key, namespace = identity
-
         def answered(reply: Message, peer: PeerRef) -> None:
             if isinstance(reply, ReplicaGot):
                 catch_up.versions[peer.id] = None if reply.record is None else reply.record.version
@@ -122,9 +120,12 @@ class Root:
             if is_over and self._catch_ups.get(identity) is catch_up:
                 self._caught_up(identity, catch_up)
 
+        key, namespace, item = identity
         timeout_s, copies = self._state.config.peer_timeout, self._state.config.replicas
         for peer in catch_up.asked:
-            self._host.request(peer, ReplicaGet(namespace, key), timeout_s, answered, partial(done, peer.id, None))
+            self._host.request(
+                peer, ReplicaGet(namespace, key, item), timeout_s, answered, partial(done, peer.id, None)
+            )
         if not catch_up.asked:
             self._caught_up(identity, catch_up)
 
@@ -153,7 +154,7 @@ class Root:
     # Execution
 
     def _execute(self, request: RecordRequest, source: PeerRef) -> None:
-        current = self._state.current((request.key, request.namespace))
+        current = self._state.current(_identity(request))
         if request.verb == messages.GET:
             self._read(request, source, current)
             return
@@ -211,6 +212,7 @@ class Root:
             now + (config.tombstone_ttl_s if is_delete else request.ttl_s),
             covered_until,
             RequestId(source.id, request.epoch, request.sequence),
+            request.item,
         )
 
     def _confirm(self, request: RecordRequest, source: PeerRef, version: RecordVersion, current: Record | None) -> None:
@@ -244,6 +246,10 @@ class Root:
     ) -> None:
         answer = RecordAnswer(request.sequence, request.attempt, status, version, None, 0.0, min(copies, 255), detail)
         self._host.send(source, answer)
+
+
+def _identity(request: RecordRequest) -> Identity:
+    return Identity(request.key, request.namespace, request.item)
 
 
 def _request_key(request: RecordRequest, source: PeerRef) -> RequestKey:

@@ -94,13 +94,13 @@ class RecordState:
             role = self.view.role(arc.low)
             for record in self.table.within(arc):
                 if record.value is not None:
-                    self.host.record_changed_upcall(record.namespace, record.key, role)
+                    self.host.record_changed_upcall(record.namespace, record.key, role, record.item)
 
     def _changed(self, identity: Identity) -> None:
-        key, namespace = identity
+        key, namespace, item = identity
         held = self.table.get(identity)
         is_gone = held is None or held.value is None
-        self.host.record_changed_upcall(namespace, key, RecordRole.NONE if is_gone else self.view.role(key))
+        self.host.record_changed_upcall(namespace, key, RecordRole.NONE if is_gone else self.view.role(key), item)
 
     def admit(self, copy: RecordCopy) -> str:
         """Merge what a peer sent; the table's verdict. Refusals are counted."""
@@ -130,4 +130,4 @@ class RecordState:
         """For a plugin. The record must have a value."""
         remaining_s = record.expires_at - self.host.now()
         role = self.view.role(record.key)
-        return LocalRecord(record.key, record.value or b"", record.version, remaining_s, role)
+        return LocalRecord(record.key, record.value or b"", record.version, remaining_s, role, record.item)

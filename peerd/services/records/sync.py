@@ -241,7 +241,7 @@ class Synchroniser:
         gone: list[Identity] = []
         for identity in handover.held():
             held = table.get(identity)
-            is_ours = not self._state.is_settled or view.role(identity[0]) is not RecordRole.NONE
+            is_ours = not self._state.is_settled or view.role(identity.key) is not RecordRole.NONE
             if held is not None and held.version == handover.versions[identity] and not is_ours:
                 gone.append(identity)
         self._report(handover, gone)

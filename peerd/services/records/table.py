@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
+from itertools import chain
 from operator import xor
 from typing import Final
 
@@ -20,10 +21,10 @@ from peerd.errors import Bug
 from peerd.ids import NodeId, id_to_bytes
 from peerd.services.records.config import TOMBSTONE_MARGIN_S, RecordsConfig
 from peerd.services.records.record import Identity, Record, merge
-from peerd.services.records.view import Arc
+from peerd.services.records.view import ITEM_BITS, Arc
 
 NAMESPACES_PER_KEY_MAX: Final = 32
-"""So that all the records of one key fit one message of a comparison."""
+"""Each has its own limits for the items under the key."""
 COUNTER_JUMP_MAX: Final = 1 << 40
 """A version may be this far ahead of every other seen here; further, somebody tries to use the counters up."""
 COUNTER_MAX: Final = 1 << 62
@@ -33,7 +34,10 @@ HEAP_SLACK: Final = 1024
 CHANGED: Final = "changed"
 KEPT: Final = "kept"
 """What is held is the same or newer."""
-REFUSALS: Final = ("origin_records", "origin_bytes", "records", "bytes", "namespaces", "version")
+REFUSALS: Final = (
+    *("origin_records", "origin_bytes", "records", "bytes"),
+    *("key_items", "key_bytes", "namespaces", "version"),
+)
 
 RequestKey = tuple[NodeId, int, int]
 
@@ -57,11 +61,14 @@ class RecordTable:
     def __init__(self, config: RecordsConfig, changed: Callable[[Identity], None] = lambda identity: None) -> None:
         self._config = config
         self._changed = changed
-        self._keys: list[NodeId] = []
+        self._records: dict[Identity, Record] = {}
+        self._order: list[tuple[int, Identity]] = []
+        """Places and identities of the records, in order."""
         self._sums: list[int] = []
-        """At each key's place, the combined digests of its records."""
-        self._by_key: dict[NodeId, dict[str, Record]] = {}
-        self._lapses: list[tuple[float, NodeId, str]] = []
+        """The digest of each record, in that order."""
+        self._by_key: dict[NodeId, dict[str, Usage]] = {}
+        """What each namespace holds under a key."""
+        self._lapses: list[tuple[float, Identity]] = []
         self._origins: dict[NodeId, Usage] = {}
         self._writes: dict[RequestKey, RecordVersion] = {}
         self.usage = Usage()
@@ -76,35 +83,51 @@ class RecordTable:
 
     def __iter__(self) -> Iterator[Record]:
         """All records, tombstones included, in key order."""
-        for key in self._keys:
-            yield from self._at(key)
-
-    def _at(self, key: NodeId) -> list[Record]:
-        namespaces = self._by_key[key]
-        return [namespaces[name] for name in sorted(namespaces)]
+        for _, identity in self._order:
+            yield self._records[identity]
 
     def get(self, identity: Identity) -> Record | None:
         """What is held, a tombstone perhaps."""
-        return self._by_key.get(identity[0], {}).get(identity[1])
+        return self._records.get(identity)
 
     def holds_any(self, arc: Arc) -> bool:
         """Whether there is a record, tombstones included, in a range."""
-        first, last = self._places(arc)
-        return first < last if arc.low < arc.high else first < len(self._keys) or last > 0
+        first, last = self._bounds(arc)
+        return first < last if arc.low_place < arc.high_place else first < len(self._order) or last > 0
 
-    def _places(self, arc: Arc) -> tuple[int, int]:
-        return bisect_left(self._keys, arc.low), bisect_left(self._keys, arc.high)
+    def _bounds(self, arc: Arc) -> tuple[int, int]:
+        """Where a range begins and ends in the order; a place without an identity sorts before those with one."""
+        return bisect_left(self._order, (arc.low_place,)), bisect_left(self._order, (arc.high_place,))
+
+    def extent(self, arc: Arc) -> tuple[int, int, int]:
+        """How many records there are in a range, and the places of the first and the last (-1 without any)."""
+        first, last = self._bounds(arc)
+        count = last - first if arc.low_place < arc.high_place else len(self._order) - first + last
+        if not count:
+            return 0, -1, -1
+        return count, self._order[first % len(self._order)][0], self._order[last - 1][0]
 
     def within(self, arc: Arc, limit: int | None = None) -> list[Record]:
-        """Records of a range, clockwise from its start, whole keys only, until there are ``limit`` or more."""
-        first, last = self._places(arc)
-        keys = self._keys[first:last] if arc.low < arc.high else self._keys[first:] + self._keys[:last]
+        """Records of a range, clockwise from its start, whole places only, until there are ``limit`` or more."""
+        first, last = self._bounds(arc)
+        if arc.low_place < arc.high_place:
+            ranges = [range(first, last)]
+        else:
+            ranges = [range(first, len(self._order)), range(last)]
         found: list[Record] = []
-        for key in keys:
-            if limit is not None and len(found) >= limit:
+        place = -1
+        for index in chain(*ranges):
+            if limit is not None and len(found) >= limit and self._order[index][0] != place:
                 break
-            found += self._at(key)
+            place, identity = self._order[index]
+            found.append(self._records[identity])
         return found
+
+    def items(self, key: NodeId, namespace: str) -> list[Record]:
+        """The records of one namespace under one key, tombstones included, by the names of the items."""
+        arc = Arc.of_places(key << ITEM_BITS, (key + 1) << ITEM_BITS)
+        found = (record for record in self.within(arc) if record.namespace == namespace)
+        return sorted(found, key=lambda record: record.item)
 
     # Change
 
@@ -135,11 +158,17 @@ class RecordTable:
         config = self._config
         if record.version.counter > min(COUNTER_MAX, self.clock + COUNTER_JUMP_MAX):
             return "version"
-        if held is None and len(self._by_key.get(record.key, ())) >= NAMESPACES_PER_KEY_MAX:
+        namespaces = self._by_key.get(record.key, {})
+        if record.namespace not in namespaces and len(namespaces) >= NAMESPACES_PER_KEY_MAX:
             return "namespaces"
         if held is not None and record.value is None:
             return None  # a deletion never needs more than what it deletes
         more_bytes = record.charge_bytes - (held.charge_bytes if held is not None else 0)
+        under_key = namespaces.get(record.namespace, Usage())
+        if held is None and under_key.records >= config.key_items_max:
+            return "key_items"
+        if more_bytes > 0 and under_key.charged_bytes + more_bytes > config.key_bytes_max:
+            return "key_bytes"
         if held is None and self.usage.records >= config.records_max:
             return "records"
         if more_bytes > 0 and self.usage.charged_bytes + more_bytes > config.bytes_max:
@@ -170,25 +199,23 @@ class RecordTable:
 
     def _put(self, record: Record, held: Record | None) -> None:
         self._charge(record, 1)
-        place = bisect_left(self._keys, record.key)
-        if record.key not in self._by_key:
-            self._keys.insert(place, record.key)
-            self._sums.insert(place, 0)
-        self._by_key.setdefault(record.key, {})[record.namespace] = record
+        identity = record.identity
+        entry = (identity.place, identity)
+        index = bisect_left(self._order, entry)
+        if held is None:
+            self._order.insert(index, entry)
+            self._sums.insert(index, 0)
+        self._records[identity] = record
         if held is None or held.version != record.version:
             self.writes += 1
-            self._sums[place] ^= _digest(record) ^ (0 if held is None else _digest(held))
-        heappush(self._lapses, (record.expires_at, *record.identity))
+            self._sums[index] = _digest(record)
+        heappush(self._lapses, (record.expires_at, identity))
         self._trim_lapses()
 
     def _forget(self, held: Record) -> None:
-        namespaces = self._by_key[held.key]
-        place = bisect_left(self._keys, held.key)
-        del namespaces[held.namespace]
-        if namespaces:
-            self._sums[place] ^= _digest(held)
-        else:
-            del self._by_key[held.key], self._keys[place], self._sums[place]
+        identity = held.identity
+        index = bisect_left(self._order, (identity.place, identity))
+        del self._records[identity], self._order[index], self._sums[index]
         self._trim_lapses()
 
     def _charge(self, record: Record, sign: int) -> None:
@@ -196,6 +223,13 @@ class RecordTable:
         usage.add(record, sign)
         if not usage.records:
             del self._origins[record.request.origin]
+        namespaces = self._by_key.setdefault(record.key, {})
+        usage = namespaces.setdefault(record.namespace, Usage())
+        usage.add(record, sign)
+        if not usage.records:
+            del namespaces[record.namespace]
+        if not namespaces:
+            del self._by_key[record.key]
         self.usage.add(record, sign)
         self.tombstones += sign * (record.value is None)
 
@@ -224,7 +258,7 @@ class RecordTable:
     def _trim_lapses(self) -> None:
         """Entries of records that were put again or dropped stay in the heap for a while, not for ever."""
         if len(self._lapses) > 2 * self.usage.records + HEAP_SLACK:
-            self._lapses = [(each.expires_at, *each.identity) for each in self]
+            self._lapses = [(each.expires_at, each.identity) for each in self]
             heapify(self._lapses)
 
     def next_lapse(self) -> float | None:
@@ -235,8 +269,7 @@ class RecordTable:
         """Drop what has outlived its time; how many values that were."""
         count = 0
         while self._lapses and self._lapses[0][0] <= now:
-            _, key, namespace = heappop(self._lapses)
-            held = self.get((key, namespace))
+            held = self.get(heappop(self._lapses)[1])
             if held is None or held.expires_at > now:
                 continue  # put again since, or gone
             count += held.value is not None
@@ -247,21 +280,25 @@ class RecordTable:
 
     def digests(self, arc: Arc, parts: int) -> tuple[int, ...]:
         """One number for each part of a range: equal for equal sets of versions (and by chance, once in 2^64)."""
-        if not self._keys:
+        if not self._order:
             return (0,) * parts
         return tuple(reduce(xor, self._sums_within(arc.part(number, parts)), 0) for number in range(parts))
 
     def _sums_within(self, part: Arc) -> list[int]:
-        first, last = self._places(part)
-        return self._sums[first:last] if part.low <= part.high else self._sums[first:] + self._sums[:last]
+        first, last = self._bounds(part)
+        is_plain = part.low_place <= part.high_place  # a part of a narrow range may have no width
+        return self._sums[first:last] if is_plain else self._sums[first:] + self._sums[:last]
 
     def validate(self) -> None:
         """Assert order, sums and limits."""
         records = list(self)
-        if sorted(self._by_key) != self._keys:
-            raise Bug("the index of the records is wrong")
-        if self._sums != [reduce(xor, map(_digest, self._at(key))) for key in self._keys]:
+        if self._order != sorted((identity.place, identity) for identity in self._records):
+            raise Bug("the order of the records is wrong")
+        if self._sums != [_digest(record) for record in records]:
             raise Bug("the digests of the records are wrong")
+        under_keys = [usage for namespaces in self._by_key.values() for usage in namespaces.values()]
+        if sum(usage.records for usage in under_keys) != len(records) or not all(each.records for each in under_keys):
+            raise Bug("records and their keys do not add up")
         charged = sum(record.charge_bytes for record in records)
         if (self.usage.records, self.usage.charged_bytes) != (len(records), charged):
             raise Bug(f"records are charged {self.usage}, not {len(records)}, {charged}")
@@ -276,5 +313,5 @@ class RecordTable:
 def _digest(record: Record) -> int:
     version = record.version
     parts = (id_to_bytes(record.key), id_to_bytes(version.writer), version.counter.to_bytes(8, "big"))
-    body = b"".join((*parts, version.epoch.to_bytes(8, "big"), record.namespace.encode()))
+    body = b"".join((*parts, version.epoch.to_bytes(8, "big"), record.namespace.encode(), b"\0", record.item))
     return int.from_bytes(blake2b(body, digest_size=8).digest(), "big")

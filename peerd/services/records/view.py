@@ -14,26 +14,54 @@ from peerd.api import LeafSet, RecordRole
 from peerd.ids import RING, NodeId, clockwise_distance, closeness
 from peerd.messages import PeerRef
 
+ITEM_BITS: Final = 64
+PLACES: Final = RING << ITEM_BITS
+"""A record's place is its key, and behind it a hash of its namespace and item: so the records of one key make a range
+that can be cut like any other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arc:
-    """The keys in [low, high), clockwise; the whole ring when both are equal."""
+    """The places in [low, high), clockwise; the whole ring when both are equal.
+
+    With ``low_item`` and ``high_item`` 0 these are all the places of the keys in [low, high).
+    """
 
     low: NodeId
     high: NodeId
+    low_item: int = 0
+    high_item: int = 0
+
+    @classmethod
+    def of_places(cls, low: int, high: int) -> Arc:
+        """From one place to before another."""
+        items = (1 << ITEM_BITS) - 1
+        low, high = low % PLACES, high % PLACES
+        return cls(NodeId(low >> ITEM_BITS), NodeId(high >> ITEM_BITS), low & items, high & items)
+
+    @property
+    def low_place(self) -> int:
+        """The first place."""
+        return self.low << ITEM_BITS | self.low_item
+
+    @property
+    def high_place(self) -> int:
+        """The place after the last one."""
+        return self.high << ITEM_BITS | self.high_item
 
     @property
     def width(self) -> int:
-        """How many keys."""
-        return clockwise_distance(self.low, self.high) or RING
+        """How many places."""
+        return (self.high_place - self.low_place) % PLACES or PLACES
 
     def __contains__(self, key: NodeId) -> bool:
-        return clockwise_distance(self.low, key) < self.width
+        """Whether the first place of a key is in it; of a range of whole keys, whether the key is."""
+        return ((key << ITEM_BITS) - self.low_place) % PLACES < self.width
 
     def part(self, number: int, parts: int) -> Arc:
         """One of ``parts`` nearly equal parts."""
         first, last = self.width * number // parts, self.width * (number + 1) // parts
-        return Arc(NodeId((self.low + first) % RING), NodeId((self.low + last) % RING))
+        return Arc.of_places(self.low_place + first, self.low_place + last)
 
 
 WHOLE_RING: Final = Arc(NodeId(0), NodeId(0))

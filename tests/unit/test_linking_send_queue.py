@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, strategies as st
 
 from peerd.api import Priority
-from peerd.daemon.send_queue import SendQueue
+from peerd.linking.send_queue import SendQueue
 from peerd.wire.frames import Frame, FrameDecoder
 
 FRAMES = st.lists(st.tuples(st.sampled_from(list(Priority)), st.integers(0, 60)), max_size=60)
@@ -29,7 +29,7 @@ def test_nothing_is_lost_that_was_not_counted(pushes: list[tuple[Priority, int]]
     queue = SendQueue(BYTES_MAX)
     dropped = 0
     for number, (priority, size) in enumerate(pushes):
-        dropped += queue.push(frame(number, size), priority)
+        dropped += len(queue.push(frame(number, size), priority))
         assert queue.size_bytes <= BYTES_MAX
     sent = drain(queue, step)
     assert len(sent) + dropped == len(pushes)
@@ -58,16 +58,34 @@ def test_background_gives_way_oldest_first_then_normal_to_urgent() -> None:
         queue.push(frame(number, 10), Priority.BACKGROUND)
     for number in range(2, 4):
         queue.push(frame(number, 10), Priority.NORMAL)
-    assert queue.push(frame(4, 10), Priority.NORMAL) == 1
-    assert queue.push(frame(5, 10), Priority.URGENT) == 1
-    assert queue.push(frame(6, 10), Priority.URGENT) == 1
-    assert queue.push(frame(7, 10), Priority.BACKGROUND) == 1
+    pushes = (4, Priority.NORMAL), (5, Priority.URGENT), (6, Priority.URGENT), (7, Priority.BACKGROUND)
+    dropped = [queue.push(frame(number, 10), priority) for number, priority in pushes]
+    assert [[each.type_id - 1 for each in frames] for frames in dropped] == [[0], [1], [2], [7]]
     assert [each.type_id - 1 for each in drain(queue, 1)] == [5, 6, 3, 4]
 
 
 def test_a_frame_larger_than_the_queue_is_dropped_itself() -> None:
     queue = SendQueue(100)
-    assert queue.push(frame(0, 93), Priority.URGENT) == 1
-    assert queue.push(frame(1, 92), Priority.URGENT) == 0
-    assert queue.clear() == 1
+    assert queue.push(frame(0, 93), Priority.URGENT) == (frame(0, 93),)
+    assert queue.push(frame(1, 92), Priority.URGENT) == ()
+    assert queue.clear() == [frame(1, 92)]
     assert (len(queue), queue.size_bytes) == (0, 0)
+
+
+@given(st.lists(st.integers(0, 60), max_size=40), st.lists(st.integers(1, 120), min_size=1, max_size=60))
+def test_a_slow_peer_recovers_once_for_each_time_that_it_was_slow(sizes: list[int], takes: list[int]) -> None:
+    """The high-water mark of a queue of 300 bytes is 150, the low one a quarter of that."""
+    queue, is_slow, recoveries = SendQueue(BYTES_MAX), False, 0
+    for number, take in enumerate(takes):
+        for size in sizes[number::7]:
+            queue.push(frame(number, size), Priority.NORMAL)
+            is_slow |= queue.size_bytes > BYTES_MAX // 2
+        assert queue.has_recovered() == (is_slow and queue.size_bytes <= BYTES_MAX // 8)
+        is_slow &= queue.size_bytes > BYTES_MAX // 8
+        queue.take(take)
+        recoveries += queue.has_recovered()
+        is_slow &= queue.size_bytes > BYTES_MAX // 8
+        assert not queue.has_recovered(), "only once"
+    if is_slow:
+        queue.clear()
+        assert queue.has_recovered() and not queue.has_recovered()

@@ -1,0 +1,50 @@
+"""What plugins are told about the network: places in the latency space, and why a message was not sent.
+
+Plugins import it from `peerd.api`.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Annotated, Final
+
+import annotated_types
+
+from peerd.messages import struct
+
+POSITION_MAX_MS: Final = 60_000.0
+"""No honest coordinate is farther out than a round trip of a minute."""
+ERROR_WIRE_MAX: Final = 100.0
+
+_Position = Annotated[float, annotated_types.Ge(-POSITION_MAX_MS), annotated_types.Le(POSITION_MAX_MS)]
+
+
+@struct
+class Coordinate:
+    """A place in the latency space, ms; ``error`` is the node's own estimate of its relative error.
+
+    Messages may carry it. What a peer says of its place is a hint: nobody has signed or measured it.
+    """
+
+    x: _Position
+    y: _Position
+    z: _Position
+    height: Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(POSITION_MAX_MS)]
+    error: Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(ERROR_WIRE_MAX)]
+
+    def rtt_s(self, other: Coordinate) -> float:
+        """Predicted round trip between two places, seconds."""
+        plane = math.sqrt((self.x - other.x) ** 2 + (self.y - other.y) ** 2 + (self.z - other.z) ** 2)
+        return (plane + self.height + other.height) / 1000.0
+
+
+class SendRefusal(Enum):
+    """Why a message will not arrive (`Plugin.send_refused`)."""
+
+    QUEUE_FULL = "queue_full"
+    """Too much waits for this peer; a message gives way to more urgent ones."""
+    PEER_DOWN = "peer_down"
+    """There is no link to the peer, and none could be had; or the link was closed on purpose."""
+    UNKNOWN_MESSAGE = "unknown_message"
+    """It arrived, and the peer says that no plugin there knows the message."""

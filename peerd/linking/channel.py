@@ -1,0 +1,137 @@
+"""Everything about one peer but its link: what waits for it, the dial under way, how often dialling it has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from peerd.api import SendRefusal
+from peerd.linking.send_queue import SendQueue
+from peerd.messages import PeerRef
+from peerd.wire.frames import Frame
+
+
+class Link(Protocol):
+    """This node's end of one control link, as the policy sees it."""
+
+    @property
+    def peer(self) -> PeerRef: ...
+
+    @property
+    def boot_epoch(self) -> int:
+        """Of the peer's process at the other end."""
+
+    @property
+    def plugins(self) -> Mapping[str, tuple[int, int]]:
+        """The versions of its plugins that the peer gave in the handshake; empty when it gave none."""
+
+    @property
+    def dialled(self) -> bool:
+        """Whether this side dialled."""
+
+    @property
+    def established_at(self) -> float: ...
+
+    @property
+    def used_at(self) -> float:
+        """When it last carried more than heartbeats and goodbyes."""
+
+    @property
+    def goodbye(self) -> str | None:
+        """The reason that the peer gave for closing."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether frames may be sent on it."""
+
+    def wake(self) -> None:
+        """Something is queued for the peer."""
+
+    def flush(self) -> None:
+        """Send what is queued, as far as the link takes it at once."""
+
+    def retire(self, reason: str) -> None:
+        """Say goodbye and send nothing more; what the peer has under way still arrives."""
+
+    def abort(self, reason: str) -> None:
+        """End it at once."""
+
+
+class Dial(Protocol):
+    """A dial of this node's own, under way or waiting for its back-off to end."""
+
+    @property
+    def has_said_hello(self) -> bool:
+        """Whether it is more than a plan: the peer may know of it."""
+
+    def abandon(self) -> None:
+        """The peer's own connection won, or nobody wants it any more."""
+
+
+class LinkHost(Protocol):
+    """What carries out the decisions: the daemon's sockets, or the simulator's model of them."""
+
+    def now(self) -> float:
+        """Seconds, monotonic."""
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call back after the current call, whoever made it, has returned."""
+
+    def start_dial(self, channel: Channel, delay_s: float) -> Dial:
+        """Dial the peer, ``delay_s`` from now. Ends in `LinkPolicy.link_up` or `LinkPolicy.dial_failed`, later."""
+
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        """Tell the node. Never called from within a call of the node's own."""
+
+    def frames_dropped(self, frames: int, reason: str) -> None:
+        """So many control frames will never be sent; may be none. To be counted."""
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """Have the node note that this one is among them. It only notes it, so it may be told within its own call."""
+
+    def writable(self, peer: PeerRef) -> None:
+        """Tell the node that a slow peer has caught up. Never called from within a call of the node's own."""
+
+    def duplicate_identity(self, detail: str) -> None:
+        """Another process has this node's identity and is newer: this one must end."""
+
+
+@dataclass(slots=True)
+class Channel:
+    """One peer that this node has, wants or wanted a link to. ``retry_at`` is monotonic seconds."""
+
+    peer: PeerRef
+    outbox: SendQueue
+    touched_at: float
+    dial: Dial | None = None
+    failures: int = 0
+    retry_at: float = 0.0
+    duplicates: int = 0
+    """How often the peer has refused a dial because of its own since it was last linked."""
+    is_down_due: bool = False
+    """``peer_down`` is about to be told; once is enough for all frames refused meanwhile."""
+
+    def abandon_dial(self) -> None:
+        """Give up the dial under way, if any."""
+        if self.dial is not None:
+            dial, self.dial = self.dial, None
+            dial.abandon()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing but its back-off is lost by forgetting it, once it has no link."""
+        return self.dial is None and not self.outbox and not self.is_down_due
+
+
+def keeps_old(
+    *, old_dialled: bool, new_dialled: bool, local_id: int, peer_id: int, age_s: float, grace_s: float
+) -> bool:
+    """Which of two connections between the same two processes stays; both sides decide alike.
+
+    Of a simultaneous dial (opposite directions, the older one within its grace) the one that the smaller node id
+    dialled stays. Otherwise the newer one does: its dialler knows that the old one is gone.
+    """
+    if old_dialled == new_dialled or age_s >= grace_s:
+        return False
+    return old_dialled == (local_id < peer_id)

@@ -1,0 +1,365 @@
+"""Which links a node has, wants and gives up: one table of peers, the same in the daemon and in the simulator.
+
+Frames wait in the peer's queue, not in a connection, so a connection that loses takes none of them with it. A link that
+is lost is dialled again before anybody is told; what cannot be reached is told to the node once (`LinkHost.peer_down`)
+and is dialled again no sooner than its back-off allows.
+
+When both sides dial at once, the connection dialled by the smaller node id stays (`peerd.linking.channel.keeps_old`).
+An acceptor with a dial of its own under way decides it before it answers HELLO: the smaller id refuses with
+"duplicate_link", the larger one drops its own dial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Final, Generic, TypeVar
+
+from peerd.api import Priority, SendRefusal
+from peerd.ids import NodeId
+from peerd.linking.channel import Channel, Dial, Link, LinkHost, keeps_old
+from peerd.linking.rate_limit import MisbehaviourScores
+from peerd.linking.send_queue import SendQueue
+from peerd.linking.settings import LinkSettings
+from peerd.messages import PeerRef
+from peerd.wire.frames import Frame
+
+CHANNELS_MAX: Final = 4096
+"""Peers remembered for their back-off; above it those without a link are forgotten, oldest first."""
+DUPLICATE_PATIENCE: Final = 6
+"""How often a peer may refuse our dial because of its own before that counts as unreachable."""
+OUT_OF_REACH_FAILURES: Final = 3
+"""A peer that is reached after so many failures in a row says that the network may be whole again."""
+WITNESS_MEMORY_S: Final = 300.0
+"""Peers that say within so long of each other that this node's identity has a newer process agree on it."""
+ON_PURPOSE: Final = frozenset({"idle", "links_max"})
+"""Reasons for which this side closes a link that comes back when it is needed."""
+FINAL: Final = frozenset({"misbehaved", "denied"})
+"""Reasons for which this side closes a link and does not dial again at once."""
+_USED_AT: Final = attrgetter("used_at")
+
+L = TypeVar("L", bound=Link)
+
+
+class LinkPolicy(Generic[L]):
+    """The table of one node's peers. ``links`` has the link that frames to a peer go out on, oldest first.
+
+    ``draw`` gives random numbers from 0 to 1. All time is the host's.
+    """
+
+    def __init__(self, own: NodeId, settings: LinkSettings, host: LinkHost, draw: Callable[[], float]) -> None:
+        self.links: dict[NodeId, L] = {}
+        self.channels: dict[NodeId, Channel] = {}
+        self.scores = MisbehaviourScores()
+        self.is_stopping = False
+        self._own = own
+        self._settings = settings
+        self._host = host
+        self._draw = draw
+        self._witnesses: dict[NodeId, float] = {}
+
+    # From the node
+
+    def send(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
+        """Queue a frame; without a link dial first, or fail at once where the back-off is still long."""
+        channel = self.channels.get(peer.id) or self._add_channel(peer)
+        link = self.links.get(peer.id)
+        if link is None and not self._may_wait(channel, peer):
+            self._refuse(peer, (frame,), "backoff")
+            return
+        self.queue(channel, frame, priority)
+        if link is not None:
+            link.wake()
+
+    def queue(self, channel: Channel, frame: Frame, priority: Priority) -> None:
+        """Have a frame wait for the link; what gives way to it, or the frame itself, is refused."""
+        dropped = channel.outbox.push(frame, priority)
+        if dropped:
+            self._refuse(channel.peer, dropped, "queue_full", SendRefusal.QUEUE_FULL)
+
+    def queued_bytes(self, peer_id: NodeId) -> int:
+        """What waits for the peer, with a link or without."""
+        channel = self.channels.get(peer_id)
+        return 0 if channel is None else channel.outbox.size_bytes
+
+    def disconnect(self, peer: PeerRef) -> None:
+        """Send what the link takes at once, say goodbye, forget the rest. Nobody is told."""
+        channel = self.channels.get(peer.id)
+        if channel is None:
+            return
+        channel.abandon_dial()
+        link = self.links.pop(peer.id, None)
+        if link is not None:
+            link.flush()
+            link.retire("disconnect")
+        self._drop_queue(channel, "disconnect")
+
+    def is_linked(self, peer_id: NodeId) -> bool:
+        """Whether a link to this peer is up."""
+        link = self.links.get(peer_id)
+        return link is not None and link.is_up
+
+    def introduced(self, peer_id: NodeId) -> Mapping[str, tuple[int, int]] | None:
+        """What the peer said of its plugins in the handshake of the link that is up; ``None``: there is none."""
+        link = self.links.get(peer_id)
+        return link.plugins if link is not None and link.is_up else None
+
+    def up(self) -> list[L]:
+        """The links that are up, in the order in which they came."""
+        return [link for link in self.links.values() if link.is_up]
+
+    def misbehaved(self, peer_id: NodeId, reason: str) -> bool:
+        """Score it; returns whether the peer is banned now. The caller ends its connections."""
+        return self.scores.add(peer_id, reason, self._host.now())
+
+    def stop(self) -> None:
+        """From now on nothing is dialled or admitted, and the node is told nothing."""
+        self.is_stopping = True
+        for channel in self.channels.values():
+            channel.abandon_dial()
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether nothing waits for a link that is up."""
+        return not any(channel.outbox and self.is_linked(key) for key, channel in self.channels.items())
+
+    def clear(self, reason: str) -> None:
+        """Drop all that is queued."""
+        for channel in self.channels.values():
+            self._drop_queue(channel, reason)
+
+    def caught_up(self, peer: PeerRef) -> None:
+        """The peer was slow, and little is left in its queue: tell the node, though not from within a call of its."""
+        self._host.call_soon(lambda: self._tell_writable(peer))
+
+    # Connections
+
+    def admit(self, peer_id: NodeId, boot_epoch: int) -> tuple[str, str] | None:
+        """Accepting side, before HELLO for a control link is answered: ``None``, or (reason, detail) of the refusal."""
+        refusal = self.admit_stream(peer_id, 0)
+        link = self.links.get(peer_id)
+        if refusal is not None:
+            return refusal
+        if link is None:
+            if not self._has_room():
+                return "links_max", f"{self._settings.links_max} links are up, and all in use"
+            channel = self.channels.get(peer_id)
+            has_said_hello = channel is not None and channel.dial is not None and channel.dial.has_said_hello
+            if has_said_hello and self._own < peer_id:
+                return "duplicate_link", "our own dial is under way, and we have the smaller id"
+            return None
+        if boot_epoch < link.boot_epoch:
+            return "duplicate_identity", f"boot epoch {link.boot_epoch} of this identity is connected"
+        if self._keeps_old(link, boot_epoch, new_dialled=False):
+            return "duplicate_link", "we have a link, and have the smaller id"
+        return None
+
+    def admit_stream(self, peer_id: NodeId, streams: int) -> tuple[str, str] | None:
+        """The same for a bulk connection, when so many of them are open."""
+        if self.is_stopping:
+            return "stopping", "this node is going down"
+        if self.scores.is_banned(peer_id, self._host.now()):
+            return "banned", "too many violations of the protocol; try again later"
+        if streams >= self._settings.streams_max:
+            return "streams_max", f"{self._settings.streams_max} bulk connections are open"
+        return None
+
+    def channel(self, peer: PeerRef) -> Channel:
+        """What is known of a peer; it says itself how it is reached."""
+        channel = self.channels.get(peer.id) or self._add_channel(peer)
+        channel.peer = peer
+        return channel
+
+    def link_up(self, link: L, dial: Dial | None) -> None:
+        """A link is past its handshake; ``dial`` is the dial of ours that made it, if one did."""
+        peer_id = link.peer.id
+        channel = self.channel(link.peer)
+        if channel.failures >= OUT_OF_REACH_FAILURES:
+            self._end_pauses()
+        channel.duplicates = 0
+        old = self.links.get(peer_id)
+        if old is not None and self._keeps_old(old, link.boot_epoch, new_dialled=link.dialled):
+            link.retire("duplicate_link")
+        else:
+            self.links.pop(peer_id, None)
+            self.links[peer_id] = link
+            if old is not None:
+                old.retire("duplicate_identity" if link.boot_epoch > old.boot_epoch else "replaced")
+        self._make_room(link)
+        if channel.dial is dial:
+            channel.dial = None
+        channel.abandon_dial()
+
+    def link_lost(self, link: L, reason: str) -> None:
+        """A link ended: dial again unless it was on purpose."""
+        peer, now = link.peer, self._host.now()
+        if link.goodbye == "duplicate_identity":
+            self.duplicate_claimed(f"{peer} has a link with a newer process of this identity", peer.id)
+        if self.links.get(peer.id) is not link:
+            return
+        del self.links[peer.id]
+        channel = self.channels.get(peer.id) or self._add_channel(peer)
+        channel.touched_at = now
+        if self.is_stopping:
+            return
+        if now - link.established_at >= self._settings.backoff_reset_s:
+            channel.failures, channel.retry_at = 0, 0.0
+        if reason in FINAL or link.goodbye == "stopping":
+            self.give_up(channel, "stopping" if link.goodbye == "stopping" else reason)
+        elif channel.outbox or (link.goodbye is None and reason not in ON_PURPOSE):
+            self._dial_again(channel, reason)
+
+    def dial_failed(self, channel: Channel, dial: Dial, reason: str) -> bool:
+        """A dial of ours ended without a link; returns whether that is the end of it, and worth telling people."""
+        now = self._host.now()
+        channel.touched_at = now
+        if channel.dial is not dial:
+            return False  # it was abandoned
+        channel.dial = None
+        if channel.peer.id in self.links:
+            return False
+        if reason == "duplicate_link" and channel.duplicates < DUPLICATE_PATIENCE:
+            channel.duplicates += 1
+            channel.retry_at = now + backoff_s(self._settings, channel.duplicates, self._draw)
+            if channel.outbox:
+                self._dial(channel)  # in case that the peer's own dial does not arrive
+            return False
+        channel.failures += 1
+        channel.retry_at = now + backoff_s(self._settings, channel.failures, self._draw)
+        self.give_up(channel, reason)
+        return True
+
+    def give_up(self, channel: Channel, reason: str) -> None:
+        """The peer cannot be reached: drop what is queued, tell the node a little later."""
+        self._drop_queue(channel, "peer_down")
+        self._tell_down_soon(channel, reason)
+
+    def duplicate_claimed(self, detail: str, witness: NodeId | None) -> None:
+        """Another process has our identity and is newer, and this one must end: so says ``witness``.
+
+        Believed of the other process itself (its certificate is ours), of two different peers within
+        `WITNESS_MEMORY_S`, or of one when nobody is left who has a link with us: a single bad member must not be able
+        to end nodes.
+        """
+        now = self._host.now()
+        self._witnesses = {peer: at for peer, at in self._witnesses.items() if now - at < WITNESS_MEMORY_S}
+        if witness is not None:
+            self._witnesses[witness] = now
+        if witness in (None, self._own) or len(self._witnesses) > 1 or not self.up():
+            self._host.duplicate_identity(detail)
+
+    def forget_idle(self) -> None:
+        """Forget peers that nobody has wanted for longer than any back-off; called now and then."""
+        forget_after_s, now = self._settings.backoff_max_s, self._host.now()
+        for key, channel in list(self.channels.items()):
+            is_over = now > channel.retry_at and now - channel.touched_at > forget_after_s
+            if is_over and channel.is_idle and key not in self.links:
+                del self.channels[key]
+
+    # Inside
+
+    def _may_wait(self, channel: Channel, peer: PeerRef) -> bool:
+        """Without a link: dial, if that begins soon enough."""
+        if self.is_stopping:
+            return False
+        if channel.dial is None:
+            channel.peer = peer
+            if channel.retry_at - self._host.now() > self._settings.backoff_wait_s:
+                self._tell_down_soon(channel, "backoff")
+                return False
+            self._dial(channel)
+        return True
+
+    def _dial(self, channel: Channel) -> None:
+        if channel.dial is None and not self.is_stopping:
+            channel.dial = self._host.start_dial(channel, max(0.0, channel.retry_at - self._host.now()))
+
+    def _dial_again(self, channel: Channel, reason: str) -> None:
+        """After a loss: at once, or for a link that keeps breaking after its back-off."""
+        pause_s = backoff_s(self._settings, channel.failures, self._draw) if channel.failures else 0.0
+        channel.retry_at = self._host.now() + pause_s
+        channel.failures += 1
+        if pause_s > self._settings.backoff_wait_s:
+            self.give_up(channel, reason)
+        else:
+            self._dial(channel)
+
+    def _end_pauses(self) -> None:
+        """One that was out of reach answers: what kept the others away may be over too, so each may be tried once."""
+        now = self._host.now()
+        for channel in self.channels.values():
+            channel.retry_at = min(channel.retry_at, now)
+
+    def _refuse(
+        self, peer: PeerRef, frames: Sequence[Frame], why: str, reason: SendRefusal = SendRefusal.PEER_DOWN
+    ) -> None:
+        """These will not be sent: count them, and have the node note them."""
+        self._host.frames_dropped(len(frames), why)
+        if not self.is_stopping:
+            for frame in frames:
+                self._host.frame_refused(peer, frame, reason)
+
+    def _drop_queue(self, channel: Channel, why: str) -> None:
+        self._refuse(channel.peer, channel.outbox.clear(), why)
+        if channel.outbox.has_recovered():
+            self.caught_up(channel.peer)
+
+    def _tell_writable(self, peer: PeerRef) -> None:
+        if not self.is_stopping:
+            self._host.writable(peer)
+
+    def _tell_down_soon(self, channel: Channel, reason: str) -> None:
+        """Not at once: this may run within a call of the node's own."""
+        if not channel.is_down_due:
+            channel.is_down_due = True
+            self._host.call_soon(lambda: self._tell_down(channel, reason))
+
+    def _tell_down(self, channel: Channel, reason: str) -> None:
+        channel.is_down_due = False
+        if not self.is_stopping and channel.peer.id not in self.links:
+            self._host.peer_down(channel.peer, reason)
+
+    def _keeps_old(self, old: L, boot_epoch: int, *, new_dialled: bool) -> bool:
+        return (
+            old.is_up
+            and boot_epoch == old.boot_epoch
+            and keeps_old(
+                old_dialled=old.dialled,
+                new_dialled=new_dialled,
+                local_id=self._own,
+                peer_id=old.peer.id,
+                age_s=self._host.now() - old.established_at,
+                grace_s=self._settings.duplicate_grace_s,
+            )
+        )
+
+    def _has_room(self) -> bool:
+        """Whether a newcomer may have a link: one is free, or one is not in use."""
+        settings = self._settings
+        if len(self.links) < settings.links_max:
+            return True
+        links, now = self.up(), self._host.now()
+        return len(links) < settings.links_max or any(now - link.used_at >= settings.evictable_s for link in links)
+
+    def _make_room(self, newest: L) -> None:
+        """Over the limit, the link that was unused for longest makes room: the overlay needs it least."""
+        if len(self.links) <= self._settings.links_max:
+            return
+        others = [link for link in self.up() if link is not newest]
+        if newest.is_up and len(others) >= self._settings.links_max:
+            min(others, key=_USED_AT).retire("links_max")
+
+    def _add_channel(self, peer: PeerRef) -> Channel:
+        if len(self.channels) >= CHANNELS_MAX:
+            idle = next((key for key, each in self.channels.items() if each.is_idle and key not in self.links), None)
+            if idle is not None:
+                del self.channels[idle]
+        channel = Channel(peer, SendQueue(self._settings.send_queue_bytes_max), self._host.now())
+        self.channels[peer.id] = channel
+        return channel
+
+
+def backoff_s(settings: LinkSettings, failures: int, draw: Callable[[], float]) -> float:
+    """The pause after so many failures in a row: doubling, bounded, half of it random so that peers spread out."""
+    longest = min(settings.backoff_max_s, settings.backoff_min_s * 2.0 ** min(failures - 1, 32))
+    return longest * (0.5 + 0.5 * draw())

@@ -1,0 +1,247 @@
+"""Opening a connection: what `peerd.linking.opening` counts, one step after the other.
+
+dialler                               target
+  | ---- SYN ----------------------->  |     refused here when nobody listens
+  | <--- SYN-ACK --------------------- |
+  | ---- ClientHello ---------------->  |
+  | <--- ServerHello .. Finished ----- |     the dialler knows whom it has reached
+  | ---- Finished, Hello ------------>  |     the target decides, and may send from here on
+  | <--- HelloAck | HelloRefused ----- |     the dialler may send from here on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from peerd.errors import Bug
+from peerd.linking.channel import Channel
+from peerd.messages import PeerRef
+from peerd.sim.engine import mark_of
+from peerd.sim.links import Link
+from peerd.sim.network import CONNECT_RETRY_S, Port, State
+
+if TYPE_CHECKING:
+    from peerd.ids import NodeId
+    from peerd.sim.driver import SimDriver
+
+DIAL_MARK: Final = 0x44494C
+EXISTING_LINK_POLL_S: Final = 0.02
+
+
+class Opening:
+    """One connection of this node's own on its way up; implements `peerd.linking.channel.Dial`.
+
+    ``target`` is who listens at the dialled address, if anybody does; ``expected`` the id that must answer.
+    """
+
+    def __init__(self, driver: SimDriver, target: Port | None, expected: NodeId | None, delay_s: float = 0.0) -> None:
+        self.driver = driver
+        self.target = target
+        self._expected = expected
+        self._network = driver.network
+        self._engine = driver.engine
+        self._mark = mark_of(driver.port.index, DIAL_MARK)
+        self._is_over = False
+        self._deadline = 0.0
+        self.has_said_hello = False
+        driver.openings[self] = None
+        if delay_s > 0:
+            self._engine.schedule(self._engine.now + delay_s, self._mark, self._begin)
+        else:
+            self._begin(None)
+
+    # What kinds of connections differ in
+
+    def accept(self, target: SimDriver) -> str | None:
+        """Hello has arrived: make the target's end, or return the reason of the refusal."""
+        raise Bug("Opening.accept is for subclasses")
+
+    def opened(self) -> None:
+        """The answer has arrived: make this end."""
+        raise Bug("Opening.opened is for subclasses")
+
+    def failed(self, reason: str) -> None:
+        """No connection."""
+        raise Bug("Opening.failed is for subclasses")
+
+    def given_up(self) -> None:
+        """The target made its end already, and this one is gone."""
+
+    # Steps
+
+    def abandon(self) -> None:
+        """Nobody wants it any more."""
+        if not self._is_over:
+            self._end()
+            self.given_up()
+
+    def _begin(self, _: None) -> None:
+        if not self._may_go_on(self._begin):
+            return
+        network, source, target = self._network, self.driver.port, self.target
+        self.has_said_hello = True
+        self._deadline = self._engine.now + network.links.dial_timeout_s
+        if target is None:
+            self._after(CONNECT_RETRY_S, lambda _: self._fail("refused"))
+        else:
+            self._after(network.connect_s(source, target), self._connected)
+
+    def _connected(self, _: None) -> None:
+        """TCP is up, or would be."""
+        target, network = self.target, self._network
+        if target is None or not self._may_go_on(self._connected):
+            return
+        rtt_s = network.rtt_s(self.driver.port, target)
+        if target.state is State.SILENT or network.is_cut_either_way(self.driver.port, target):
+            self._again(self._connected)
+        elif target.state is State.STOPPED:
+            self._fail("refused")
+        elif self._expected is not None and target.peer.id != self._expected:
+            self._after(rtt_s, lambda _: self._fail("wrong_callee"))
+        else:
+            to_hello_s = rtt_s + network.latency_s(self.driver.port, target)
+            self._after(to_hello_s + network.repair_s(self.driver.port, target), self._hello_arrived)
+
+    def _hello_arrived(self, _: None) -> None:
+        target, network = self.target, self._network
+        if target is None or self._is_over:
+            return
+        there = target.driver
+        if target.state in (State.SILENT, State.PAUSED) or network.is_cut_either_way(self.driver.port, target):
+            self._again(self._hello_arrived)
+            return
+        back_s = network.latency_s(target, self.driver.port)
+        if there is None or there.node is None or target.state is State.STOPPED:
+            refusal: str | None = "closed_early"
+        elif target is self.driver.port:
+            refusal = "self"
+        else:
+            refusal = self.accept(there)
+        if refusal is None:
+            self._engine.schedule(self._engine.now + back_s, self._mark, self._answered)
+        else:
+            self._after(back_s, lambda _: self._fail(refusal))
+
+    def _answered(self, _: None) -> None:
+        if self._may_go_on(self._answered):
+            self._end()
+            self.opened()
+
+    def _may_go_on(self, step: Callable[[None], None]) -> bool:
+        """Not when it is over, nor while this process stands still."""
+        if self._is_over:
+            return False
+        if self.driver.state is State.PAUSED:
+            self.driver.keep(step, None)
+            return False
+        return True
+
+    def _after(self, delay_s: float, step: Callable[[None], None]) -> None:
+        """Unless the time for all of it is over first."""
+        due = self._engine.now + delay_s
+        if due > self._deadline:
+            self._engine.schedule(self._deadline, self._mark, self._late)
+        else:
+            self._engine.schedule(due, self._mark, step)
+
+    def _again(self, step: Callable[[None], None]) -> None:
+        """Nobody answered: try once more, as a kernel does, until the time is over."""
+        if self._engine.now >= self._deadline:
+            self._fail("timeout")
+        else:
+            self._engine.schedule(min(self._engine.now + CONNECT_RETRY_S, self._deadline), self._mark, step)
+
+    def _late(self, _: None) -> None:
+        self._fail("timeout")
+
+    def _fail(self, reason: str) -> None:
+        if self._may_go_on(lambda _: self._fail(reason)):
+            self._end()
+            self.failed(reason)
+
+    def _end(self) -> None:
+        self._is_over = True
+        self.driver.openings.pop(self, None)
+
+
+class LinkOpening(Opening):
+    """A control link on its way up."""
+
+    there: Link | None = None
+
+    def accept(self, target: SimDriver) -> str | None:
+        """The target's policy decides."""
+        refusal = target.policy.admit(self.driver.peer.id, self.driver.boot_epoch)
+        if refusal is not None:
+            return refusal[0]
+        self.there = Link(target, self.driver, dialled=False)
+        target.link_up(self.there, None)
+        return None
+
+    def connect_ends(self, dial: Opening | None) -> None:
+        """This end of the link, too."""
+        if self.there is None:
+            raise Bug("a link that nobody accepted")
+        here = Link(self.driver, self.there.source, dialled=True)
+        here.pair(self.there)
+        self.driver.link_up(here, dial)
+
+    def given_up(self) -> None:
+        """The target reads a Goodbye, or sees a reset when this process died."""
+        if self.there is not None:
+            self.there.dialler_gone("duplicate_link" if self.driver.is_alive else None)
+
+
+class PeerOpening(LinkOpening):
+    """A dial that the policy asked for."""
+
+    def __init__(self, driver: SimDriver, channel: Channel, delay_s: float) -> None:
+        self.channel = channel
+        peer = channel.peer
+        super().__init__(driver, driver.network.port_at(peer.host, peer.port), peer.id, delay_s)
+
+    def opened(self) -> None:
+        """There is a link."""
+        self.connect_ends(self)
+
+    def failed(self, reason: str) -> None:
+        """The policy knows what follows."""
+        policy = self.driver.policy
+        if reason == "duplicate_identity":
+            policy.duplicate_claimed(f"so says {self.channel.peer}", self.channel.peer.id)
+        policy.dial_failed(self.channel, self, reason)
+
+
+class AddressOpening(LinkOpening):
+    """A dial to an address whose node is not known."""
+
+    def __init__(self, driver: SimDriver, target: Port | None, done: Callable[[PeerRef | None], None]) -> None:
+        self._done = done
+        super().__init__(driver, target, None)
+
+    def opened(self) -> None:
+        """There is a link; say whose."""
+        self.connect_ends(None)
+        self._done(self.there.source.peer if self.there is not None else None)
+
+    def failed(self, reason: str) -> None:
+        """Nobody, oneself, or a peer that keeps another connection with this node."""
+        if reason == "self":
+            self._done(self.driver.peer)
+        elif reason == "duplicate_link":
+            self._await_link(None)
+        else:
+            self._done(None)
+
+    def _await_link(self, _: None) -> None:
+        """The other connection is up already, or about to be."""
+        target = self.target
+        is_linked = target is not None and self.driver.policy.is_linked(target.peer.id)
+        if not self.driver.is_alive:
+            return
+        if is_linked or self._engine.now >= self._deadline:
+            peer = target.peer if target is not None and is_linked else None
+            self.driver.run(lambda: self._done(peer))
+        else:
+            self._engine.schedule(self._engine.now + EXISTING_LINK_POLL_S, self._mark, self._await_link)

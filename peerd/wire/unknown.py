@@ -1,0 +1,16 @@
+"""How a node says that it does not know a message.
+
+A request gets it as its reply, and so ends at once. Of one-way messages a peer is told once in a while, type by type.
+Nothing that is said about an unknown message is itself answered, so two nodes cannot keep each other busy.
+"""
+
+from __future__ import annotations
+
+from peerd.messages import U16, Message, message
+
+
+@message(0x0070, bytes_max=16)
+class UnknownMessage(Message):
+    """The receiver's messages of this type reach nobody here: no plugin of this node handles them."""
+
+    type_id: U16

@@ -1,0 +1,155 @@
+"""What `peerd.driver` promises besides its transport: clock, workers, storage, telemetry, for both drivers."""
+
+from __future__ import annotations
+
+import pytest
+
+from peerd.api import Metric
+from peerd.errors import Bug, Unavailable
+from peerd.limits import STORE_VALUE_BYTES_MAX
+from tests.support.contract import ContractRig, on_both_hosts
+
+COUNTER = Metric("peerd_contract_calls_total", "counter", "Calls.", ("kind",))
+GAUGE = Metric("peerd_contract_depth", "gauge", "Depth.")
+HISTOGRAM = Metric("peerd_contract_wait_seconds", "histogram", "Waits.")
+
+
+# Clock
+
+
+@on_both_hosts
+async def test_timers_fire_in_the_order_in_which_they_are_due_and_not_before(rig: ContractRig) -> None:
+    driver = rig.add(1).driver
+    fired: list[tuple[str, float]] = []
+    begun, wall = driver.now(), driver.wall_time()
+    for name, delay_s in (("c", 0.03), ("a", 0.01), ("b", 0.02)):
+        driver.call_later(delay_s, lambda name=name: fired.append((name, driver.now() - begun)))  # type: ignore[misc]  # bound early
+    assert fired == []
+    await rig.until(lambda: len(fired) == 3)
+    assert [name for name, _ in fired] == ["a", "b", "c"]
+    # uvloop rounds its timers to milliseconds.
+    assert all(at >= delay_s - 0.0015 for (_, at), delay_s in zip(fired, (0.01, 0.02, 0.03), strict=True))
+    assert driver.wall_time() > wall and wall > 1.7e9, "seconds since 1970"
+
+
+@on_both_hosts
+async def test_a_cancelled_timer_does_not_fire_and_cancelling_is_harmless_later(rig: ContractRig) -> None:
+    driver = rig.add(1).driver
+    fired: list[str] = []
+    cancelled = driver.call_later(0.01, lambda: fired.append("cancelled"))
+    kept = driver.call_later(0.02, lambda: fired.append("kept"))
+    cancelled.cancel()
+    cancelled.cancel()
+    await rig.until(lambda: fired)
+    kept.cancel()
+    assert fired == ["kept"]
+
+
+@on_both_hosts
+async def test_call_soon_runs_after_the_handler_and_before_later_events(rig: ContractRig) -> None:
+    driver = rig.add(1).driver
+    order: list[str] = []
+
+    def handler() -> None:
+        driver.call_later(0.001, lambda: order.append("timer"))
+        driver.call_soon(lambda: order.append("first"))
+        driver.call_soon(lambda: order.append("second"))
+        order.append("handler")
+
+    driver.call_later(0.001, handler)
+    await rig.until(lambda: "timer" in order)
+    assert order == ["handler", "first", "second", "timer"]
+
+
+@on_both_hosts
+async def test_every_purpose_has_its_own_generator(rig: ContractRig) -> None:
+    one, two = rig.add(1).driver, rig.add(2).driver
+    draws = [generator.getrandbits(64) for generator in (one.rng("a"), one.rng("b"), two.rng("a"))]
+    assert len(set(draws)) == 3
+
+
+# Workers
+
+
+@on_both_hosts
+async def test_offloaded_work_ends_in_one_callback_later(rig: ContractRig) -> None:
+    driver = rig.add(1).driver
+    ended: list[object] = []
+    failure = ValueError("no")
+
+    def fail() -> None:
+        raise failure
+
+    driver.offload(pow, (2, 10), ended.append, ended.append, 0.01)
+    driver.offload(fail, (), ended.append, ended.append, 0.02)
+    assert ended == []
+    await rig.until(lambda: len(ended) == 2)
+    assert ended == [1024, failure]
+
+
+# Storage
+
+
+@on_both_hosts
+async def test_a_store_keeps_its_values_through_a_crash(rig: ContractRig) -> None:
+    one = rig.add(1)
+    store = one.driver.store("plugin")
+    for key in ("b", "a", "gone"):
+        store.put(key, key.encode() * 3)
+    store.put("a", b"newer")
+    store.delete("gone")
+    store.delete("never there")
+    one.driver.store("other").put("a", b"another plugin's")
+    await rig.crash(one)
+    store = rig.again(one).driver.store("plugin")
+    assert store.keys() == ["a", "b"]
+    assert (store.get("a"), store.get("b"), store.get("gone")) == (b"newer", b"bbb", None)
+
+
+@on_both_hosts
+async def test_a_store_refuses_what_is_too_large(rig: ContractRig) -> None:
+    store = rig.add(1).driver.store("plugin")
+    store.put("most", bytes(STORE_VALUE_BYTES_MAX))
+    with pytest.raises(Unavailable):
+        store.put("more", bytes(STORE_VALUE_BYTES_MAX + 1))
+    assert store.keys() == ["most"]
+
+
+@on_both_hosts
+async def test_allocated_memory_is_writable_and_of_the_size_asked_for(rig: ContractRig) -> None:
+    driver = rig.add(1).driver
+    for size_bytes in (1, 4096, 3_000_000):
+        buffer = driver.allocate(size_bytes)
+        buffer[-1] = 7
+        assert (len(buffer), buffer[-1]) == (size_bytes, 7)
+
+
+# Telemetry
+
+
+@on_both_hosts
+async def test_records_reach_the_sink_in_order(rig: ContractRig) -> None:
+    one = rig.add(1)
+    for number in range(3):
+        one.driver.record({"node": 0, "number": number})
+    assert [record["number"] for record in one.records] == [0, 1, 2]
+
+
+@on_both_hosts
+async def test_metrics_are_declared_and_then_used(rig: ContractRig) -> None:
+    one = rig.add(1)
+    one.driver.declare_metrics((COUNTER, GAUGE, HISTOGRAM))
+    one.driver.declare_metrics((COUNTER,))
+    one.driver.count(COUNTER.name, 2.0, {"kind": "x"})
+    one.driver.count(COUNTER.name, 3.0, {"kind": "x"})
+    one.driver.gauge(GAUGE.name, 4.0, {})
+    one.driver.gauge(GAUGE.name, 3.0, {})
+    one.driver.observe(HISTOGRAM.name, 0.5, {})
+    one.driver.observe(HISTOGRAM.name, 1.5, {})
+    assert rig.metric(one, COUNTER.name, kind="x") == 5.0
+    assert rig.metric(one, GAUGE.name) == 3.0
+    assert rig.metric(one, f"{HISTOGRAM.name}_sum") == 2.0 and rig.metric(one, f"{HISTOGRAM.name}_count") == 2.0
+    with pytest.raises(Bug):
+        one.driver.gauge(COUNTER.name, 1.0, {"kind": "x"})
+    with pytest.raises(Bug):
+        one.driver.declare_metrics((Metric(COUNTER.name, "counter", "Otherwise."),))

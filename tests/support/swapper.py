@@ -1,0 +1,30 @@
+"""A plugin that does nothing but swap, and says how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from peerd.api import AcceptSwap, Plugin, RefuseSwap, SwapCallbacks, SwapRequest, Value
+from peerd.messages import PeerRef
+
+OPENING_LATENCIES = {"accepted": 5, "opened": 6, "offered": 7, "done there": 9, "done here": 10}
+"""One-way latencies from the call of ``swap`` for small values, with a peer that has a link already."""
+
+
+class Swapper(Plugin):
+    """Accepts every swap; ``told(what)`` hears of the offer and of the end at either side."""
+
+    name = "swapper"
+    told: Callable[[str], None] = staticmethod(lambda what: None)
+
+    def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+        """Give something in return."""
+        self.told("offered")
+        return AcceptSwap(b"theirs", SwapCallbacks(self._done("there"), self.told))
+
+    def begin(self, peer: PeerRef) -> None:
+        """Swap something small."""
+        self.host.swap(peer, b"", b"ours", SwapCallbacks(self._done("here"), self.told))
+
+    def _done(self, side: str) -> Callable[[Value], None]:
+        return lambda value: self.told(f"done {side}")
