@@ -23,6 +23,37 @@ class AdminModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+class MissingPeer(AdminModel):
+    """A member of the ring that went without goodbye: it is expected until it is back, left, denied or forgotten."""
+
+    id: str
+    address: str
+    lost_s: float = Field(description="Seconds since it was last heard.")
+
+
+class ForgetRequest(AdminModel):
+    """What ``POST /v1/members/forgotten`` takes: one node, or all that are missing."""
+
+    node: str | None = Field(
+        default=None, min_length=1, max_length=300, description="Id, at least 8 digits of one, or host:port."
+    )
+    all_missing: bool = False
+
+
+class ForgottenNode(AdminModel):
+    """One of them; ``lost_s``: seconds since it was last heard."""
+
+    id: str
+    address: str | None = None
+    lost_s: float | None = None
+
+
+class Forgotten(AdminModel):
+    """Nodes that the ring does not expect any more. One that this node knew nothing of has no address."""
+
+    nodes: list[ForgottenNode]
+
+
 class PluginStatus(AdminModel):
     """One protocol of the daemon."""
 
@@ -51,7 +82,13 @@ class Status(AdminModel):
     )
     lease_held: bool = Field(default=True, description="Whether it may answer as root.")
     partition_suspected: bool = Field(default=False, description="Many peers that were lost at once are missing.")
-    missing: int = Field(default=0, description="How many of them.")
+    outside: str | None = Field(default=None, description="Why the node is in no ring of its cluster, if so.")
+    expected: float = Field(
+        default=0.0, description="Nodes that the ring should have; exact when the leaf set covers it, else estimated."
+    )
+    missing: int = Field(default=0, description="Members round this node that went without goodbye.")
+    missing_members: list[MissingPeer] = Field(default=[], description="At most 64 of them, in id order.")
+    is_minority: bool = Field(default=False, description="More members are missing than there are.")
     absences: int = Field(default=0, description="Times the node found that it had not been running.")
     probe_period_s: float | None = Field(default=None, description="Between two probes of a routing-table entry.")
     draining: list[str] = Field(default=[], description="Plugins that have yet to hand over, the next one first.")
@@ -95,6 +132,7 @@ class Peers(AdminModel):
 
     peers: list[Peer]
     departed: list[DepartedPeer] = []
+    missing: list[MissingPeer] = Field(default=[], description="Expected all the same, in id order.")
 
 
 class Verdict(AdminModel):
@@ -131,6 +169,7 @@ class Ring(AdminModel):
     smaller: list[Peer]
     larger: list[Peer]
     known: list[Peer]
+    missing: list[MissingPeer] = Field(default=[], description="Expected round this node, and gone without goodbye.")
 
 
 class Hop(AdminModel):
@@ -188,6 +227,8 @@ class RingCheck(AdminModel):
     unanswered: list[str] = Field(description="Who did not answer, and who lists them; at most 200.")
     notes: list[str]
     duration_s: float
+    missing: list[MissingPeer] = Field(default=[], description="Expected and gone without goodbye; at most 200.")
+    missing_total: int = 0
 
 
 RingLine = Annotated[WalkProgress | RingCheck, Field(discriminator="type")]
@@ -442,6 +483,9 @@ class MissingNode(AdminModel):
     node: str
     address: str | None
     reason: str
+    lost_s: float | None = Field(
+        default=None, description="Seconds since the ring lost it; null: it was there when the round began."
+    )
 
 
 class GroupedValue(AdminModel):
@@ -470,6 +514,32 @@ class ExtractionReport(AdminModel):
     notes: list[str] = []
 
 
+class NodeShare(AdminModel):
+    """What one contributor read."""
+
+    node: str
+    files: int
+    records: int
+
+
+class Spread(AdminModel):
+    """How a count differs from node to node."""
+
+    least: int = 0
+    median: float = 0
+    most: int = 0
+
+
+class Shares(AdminModel):
+    """What the contributors read, each."""
+
+    listed: list[NodeShare] = Field(default=[], description="At most 256, in id order.")
+    files: Spread = Spread()
+    records: Spread = Spread()
+    without_files: int = Field(default=0, description="Nodes on which no file matched, or could be read.")
+    without_records: int = 0
+
+
 class AggregateAnswer(AdminModel):
     """The answer of a round, and the whole truth about it."""
 
@@ -486,6 +556,9 @@ class AggregateAnswer(AdminModel):
     missing: list[MissingNode]
     missing_count: int
     report: ExtractionReport
+    files: str = Field(default="", description="The glob that was asked for.")
+    shares: Shares = Shares()
+    warnings: list[str] = Field(default=[], description="Probable mistakes of the question, such as a wrong glob.")
     duration_s: float
     value_bytes: int
     moved_bytes: int

@@ -22,6 +22,11 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 from peerd.api_network import (
     POSITION_MAX_MS as POSITION_MAX_MS,
     Coordinate as Coordinate,
+    LeafSet as LeafSet,
+    LookupResult as LookupResult,
+    MissingMember as MissingMember,
+    NeighbourChange as NeighbourChange,
+    RoutedHop as RoutedHop,
     SendRefusal as SendRefusal,
 )
 from peerd.api_services import (
@@ -80,50 +85,6 @@ class Metric:
     """"counter", "gauge" or "histogram"."""
     help: str
     labels: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NeighbourChange:
-    """How the leaf set changed."""
-
-    added: tuple[PeerRef, ...]
-    removed: tuple[PeerRef, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LeafSet:
-    """The numerically closest live nodes, nearest first on each side, without this node.
-
-    ``is_complete``: both sides are full and confirmed, or the ring is known to be smaller than the leaf set; a node
-    delivers keys only then. ``covers_ring``: every node of the ring is in it (the sides overlap or meet).
-    """
-
-    smaller: tuple[PeerRef, ...]
-    larger: tuple[PeerRef, ...]
-    is_complete: bool
-    covers_ring: bool
-
-    def members(self) -> tuple[PeerRef, ...]:
-        """Every distinct member, in id order."""
-        return tuple(sorted({peer.id: peer for peer in (*self.smaller, *self.larger)}.values(), key=lambda p: p.id))
-
-
-@dataclass(frozen=True, slots=True)
-class RoutedHop:
-    """One hop of a traced lookup; ``rtt_s`` is the measured round trip from the hop before it."""
-
-    peer: PeerRef
-    rtt_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class LookupResult:
-    """Who the root of a key is and how it was reached; ``root`` is ``None`` when nobody answered in time."""
-
-    key: NodeId
-    root: PeerRef | None
-    hops: tuple[RoutedHop, ...]
-    duration_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +306,25 @@ class Host(Protocol):
 
     def estimated_ring_size(self) -> float:
         """How many nodes there are, estimated from the density of the leaf set; exact when it covers the ring."""
+
+    def expected_members(self) -> tuple[PeerRef, ...]:
+        """This node, its leaf set and the `missing_members`, in id order: whom an honest answer has to hear from.
+
+        All of the ring where ``leaf_set().covers_ring``, else this node's neighbourhood on it. Silence never makes it
+        smaller: a node leaves it by a goodbye, a denial, ``peerd forget``, or after ``overlay.expect_for``.
+        """
+
+    def missing_members(self) -> tuple[MissingMember, ...]:
+        """Expected members that are gone without goodbye, in id order, with their ages in seconds.
+
+        A member that has just died is in the leaf set until its silence has been noticed, and here afterwards.
+        """
+
+    def outside_reason(self) -> str | None:
+        """Why this node is in no ring of its cluster (never joined, denied, left), for people; ``None`` in the ring.
+
+        A node that has lost everybody is in the ring: everybody else is missing.
+        """
 
     def next_hop(self, key: NodeId) -> PeerRef | None:
         """Whom a message to ``key`` would be given to if it were routed now; ``None``: this node would deliver it.

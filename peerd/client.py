@@ -41,6 +41,8 @@ from peerd.admin_models import (
     DrainAnswer,
     DrainLine,
     DrainProgress,
+    ForgetRequest,
+    Forgotten,
     GroupedValue,
     Health,
     History,
@@ -282,6 +284,14 @@ class Client:
         """Deny a node id or a certificate's serial number everywhere, or (withdrawn) let it in again."""
         body = DenialRequest(subject=subject, reason=reason, is_withdrawn=is_withdrawn)
         return await self._call("POST", f"{API_PREFIX}/denials", DeniedSubject, body)
+
+    async def forget(self, node: str | None = None, *, all_missing: bool = False) -> Forgotten:
+        """Have the ring stop expecting a missing node (id, at least 8 digits of it, or host:port), or all of them.
+
+        Raises `RequestRefused` when it is not missing, or not known, or several are meant.
+        """
+        body = ForgetRequest(node=node, all_missing=all_missing)
+        return await self._call("POST", f"{API_PREFIX}/members/forgotten", Forgotten, body)
 
     async def rotate_ca(self, overlap_s: float) -> Certificate:
         """Change the cluster's root; both roots are trusted for the overlap."""

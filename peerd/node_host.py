@@ -11,6 +11,7 @@ from peerd.api import (
     Groups,
     LeafSet,
     LookupResult,
+    MissingMember,
     NeighbourChange,
     Plugin,
     Priority,
@@ -134,6 +135,15 @@ class PluginHost:
 
     def estimated_ring_size(self) -> float:
         return self._node.overlay.estimated_ring_size()
+
+    def expected_members(self) -> tuple[PeerRef, ...]:
+        return self._node.overlay.expected_members()
+
+    def missing_members(self) -> tuple[MissingMember, ...]:
+        return self._node.overlay.missing_members()
+
+    def outside_reason(self) -> str | None:
+        return self._node.overlay.outside_reason()
 
     def next_hop(self, key: NodeId) -> PeerRef | None:
         return self._node.overlay.next_hop(key)

@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "init": "peerd.cli.init:init",
     "join": "peerd.cli.join:join",
     "deny": "peerd.cli.deny:deny",
+    "forget": "peerd.cli.forget:forget",
     "status": "peerd.cli.status:status",
     "peers": "peerd.cli.peers:peers",
     "ring": "peerd.cli.ring:ring",

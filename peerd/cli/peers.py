@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from peerd.admin_models import DepartedPeer, History, Peer, Verdict
+from peerd.admin_models import DepartedPeer, History, MissingPeer, Peer, Verdict
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
 from peerd.cli.rtt import predicted
@@ -29,7 +29,7 @@ def peers(
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the nodes that the daemon knows (leaf set, routing table) and those that it has removed.
+    """List the nodes that the daemon knows (leaf set, routing table), those that are missing, and those it removed.
 
     The score counts misbehaviour; it decays, and at 100 the peer is banned for a while.
 
@@ -48,7 +48,12 @@ def peers(
     if output is Output.JSON:
         print_json(found)
         return
-    rows = [*map(_row, found.peers), *map(_departed_row, found.departed)]
+    missing = {peer.id for peer in found.missing}
+    rows = [
+        *map(_row, found.peers),
+        *map(_missing_row, found.missing),
+        *(_departed_row(peer) for peer in found.departed if peer.id not in missing),
+    ]
     console = stdout()
     if rows:
         print_table(console, HEADINGS, rows)
@@ -74,6 +79,10 @@ def _departed_row(peer: DepartedPeer) -> tuple[object, ...]:
     seen = "" if peer.vouched_by is None else f"; {peer.vouched_by[:8]} still sees it, and passes messages on"
     state = f"{how} {seconds(peer.ago_s)} ago{seen}"
     return peer.id, peer.address, "departed", "-", "-", "-", state, score(peer.misbehaviour)
+
+
+def _missing_row(peer: MissingPeer) -> tuple[object, ...]:
+    return peer.id, peer.address, "missing", "-", "-", "-", f"expected, lost {seconds(peer.lost_s)} ago", "-"
 
 
 def score(misbehaviour: float) -> str:

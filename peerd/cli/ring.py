@@ -10,6 +10,7 @@ from rich.text import Text
 
 from peerd.admin_models import Peer, Ring, RingCheck, RingNode, WalkProgress
 from peerd.cli.follow import How, follow
+from peerd.cli.members import missing_line
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import nodes, print_json, print_table, seconds, stdout
 from peerd.cli.ring_drawing import Kind, Mark, Symbols, dot, draw_ring, mermaid, symbols_for
@@ -34,7 +35,7 @@ def ring(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Judge: 0 consistent, 1 with a list of what is wrong, 3 when some did not answer."
+            "--check", help="Judge: 0 consistent, 1 with a list of what is wrong, 3 when some are missing or silent."
         ),
     ] = False,
     local: Annotated[bool, typer.Option("--local", help="Ask nobody else: leaf set and table of this daemon.")] = False,
@@ -80,7 +81,9 @@ def verdict(found: RingCheck) -> str:
     if found.outcome == "consistent":
         return f"{count}, consistent"
     if found.outcome == "partial":
-        return f"{count}, {len(found.unanswered)} without an answer"
+        parts = [f"{found.missing_total} missing"] if found.missing_total else []
+        parts += [f"{len(found.unanswered)} without an answer"] if found.unanswered else []
+        return ", ".join([count, *parts])
     return f"{count}, {found.problems_total} contradiction{'s' if found.problems_total > 1 else ''}"
 
 
@@ -100,11 +103,16 @@ def _show_verdict(found: RingCheck, shape: Format) -> None:
     for heading, lines in (("wrong", found.problems), ("no answer", found.unanswered), ("note", found.notes)):
         for line in lines:
             console.print(Text(f"{heading}: {line}"))
+    for peer in found.missing:
+        lost = f"{peer.id} ({peer.address}): lost {seconds(peer.lost_s)} ago"
+        console.print(Text(f"missing: {lost}; if it will not come back: peerd forget {peer.id[:8]}"))
+    if found.missing_total > len(found.missing):
+        console.print(f"and {found.missing_total - len(found.missing)} more")
     if found.problems_total > len(found.problems):
         console.print(f"and {found.problems_total - len(found.problems)} more")
     if found.outcome == "inconsistent":
         console.print("a ring repairs itself within a minute of the last change; if this stays, see docs/operating.md")
-    elif found.outcome == "partial":
+    elif found.unanswered:
         console.print("are those up? can this machine reach them? `peerd doctor reach` tells who can")
 
 
@@ -162,6 +170,8 @@ def _show_local(found: Ring, shape: Format) -> None:
     print_table(console, ("node", "address", "place", "rtt"), rows[:ROWS_MAX])
     if len(rows) > ROWS_MAX:
         console.print(f"and {len(rows) - ROWS_MAX} more: peerd peers")
+    if found.missing:
+        console.print(missing_line(found.missing, len(found.missing)))
 
 
 def _leaves(found: Ring) -> list[Peer]:
@@ -179,6 +189,7 @@ def _local_marks(found: Ring) -> list[Mark]:
 def _local_centre(found: Ring) -> list[str]:
     return [
         nodes(found.ring_size, found.covers_ring),
+        *([f"{len(found.missing)} missing"] if found.missing else []),
         "leaf set complete" if found.is_complete else "leaf set not complete",
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from peerd.admin_models import Status
+from peerd.cli.members import missing_line
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import nodes, print_facts, print_json, seconds, stdout
 
@@ -22,7 +23,8 @@ def status(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> 
             ("address", found.address),
             ("cluster", found.cluster),
             ("state", _state(found)),
-            ("ring", nodes(found.ring_size, found.is_ring_size_exact) + _partition(found)),
+            ("ring", _ring(found) + _partition(found)),
+            ("members", _members(found)),
             ("leaf set", f"{found.leaf_set_members} members"),
             ("links", found.links),
             ("probes", f"a routing-table entry each {seconds(found.probe_period_s)}"),
@@ -45,7 +47,24 @@ def _certificate(found: Status) -> list[tuple[str, object]]:
     return [("certificate", f"expires in {seconds(left_s)}{worry.get(found.certificate_state or '', '')}")]
 
 
+def _ring(found: Status) -> str:
+    """How many there are, of how many."""
+    there = nodes(found.ring_size, found.is_ring_size_exact)
+    about = "" if found.is_ring_size_exact else "about "
+    return f"{there} of {about}{found.expected:,.0f} expected" if found.missing else there
+
+
+def _members(found: Status) -> str:
+    """Who is expected, and who of them is missing."""
+    if not found.missing:
+        return "none is missing"
+    side = "; this is the smaller side of a partition, or most of the ring is down" if found.is_minority else ""
+    return f"{missing_line(found.missing_members, found.missing)}{side}"
+
+
 def _state(found: Status) -> str:
+    if found.outside is not None and found.state in ("joining", "ready", "degraded"):
+        return f"not ready: {found.outside}; see node.bootstrap, `peerd deny --list` and `peerd healthcheck`"
     known = {
         "ready": "ready: in the ring",
         "degraded": "degraded: in the ring, but not heard from both sides in time, so it answers for no key",
@@ -60,4 +79,4 @@ def _state(found: Status) -> str:
 def _partition(found: Status) -> str:
     if not found.partition_suspected:
         return ""
-    return f"; PARTITION SUSPECTED: {found.missing} nodes that were lost at once are missing"
+    return f"; PARTITION SUSPECTED: {found.missing} nodes are missing, many of them lost at once"

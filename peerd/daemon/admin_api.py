@@ -18,6 +18,7 @@ from peerd.daemon import admin_view
 from peerd.daemon.admin_front import App, Front
 from peerd.daemon.admin_guard import RequestGuard, add_problem_handlers
 from peerd.daemon.admin_identity import identity_router
+from peerd.daemon.admin_members import members_router
 from peerd.daemon.admin_subject import Subject
 from peerd.daemon.admin_survey import survey_router
 from peerd.errors import Bug, Unavailable
@@ -47,6 +48,7 @@ def api(daemon: Subject) -> FastAPI:
     _document_probes(app)
     app.include_router(identity_router(daemon), prefix=API_PREFIX, tags=["identity"])
     app.include_router(survey_router(daemon), prefix=API_PREFIX)
+    app.include_router(members_router(daemon), prefix=API_PREFIX, tags=["members"])
     for name, plugin in sorted(daemon.node.plugins.items()):
         router = getattr(plugin, "router", None)
         if router is not None:
@@ -76,7 +78,9 @@ def _add_state_routes(app: FastAPI, daemon: Subject) -> None:
     @app.get(f"{API_PREFIX}/peers", tags=["state"])
     async def peers() -> Peers:
         """Every peer that this node knows, in id order, and those that it has removed."""
-        return Peers(peers=admin_view.peers(daemon), departed=admin_view.departed(daemon))
+        return Peers(
+            peers=admin_view.peers(daemon), departed=admin_view.departed(daemon), missing=admin_view.missing(daemon)
+        )
 
     @app.get(f"{API_PREFIX}/ring", tags=["state"])
     async def ring() -> Ring:

@@ -92,17 +92,32 @@ def health(daemon: Subject) -> list[Check]:
     leaf_set = node.overlay.leaf_set()
     disabled = daemon.disabled_plugins
     size = f"leaf set of {len(leaf_set.members())} {'complete' if leaf_set.is_complete else 'not complete yet'}"
+    outside = node.overlay.outside_reason()
     plugins = "; ".join(f"{name} is off: {error}" for name, error in sorted(disabled.items())) or "all on"
     checks = [
         Check("event_loop", lag_s <= LOOP_LAG_MAX_S, f"{lag_s:.3f} s late, at most {LOOP_LAG_MAX_S} s"),
         Check("running", not node.is_stopped and node.draining is None, _running(node)),
-        Check("ring", node.overlay.is_ready, size),
+        Check("ring", node.overlay.is_ready and outside is None, outside or f"{size}; {_members(node)}"),
         Check("plugins", not disabled, plugins),
     ]
     if daemon.identity is not None:
         state = daemon.identity.renewal_state
         checks.append(Check("certificate", state != "expired", _CERTIFICATE_STATES[state]))
     return checks
+
+
+def _members(node: Node) -> str:
+    """Who of those that are expected is there: a node that serves may serve a part of the ring only."""
+    overlay = node.overlay
+    lost = len(overlay.missing_members())
+    if not lost:
+        return "no member is missing"
+    expected = len(overlay.expected_members())
+    where = "" if overlay.leaf_set().covers_ring else " round this node"
+    text = f"{expected - lost} of {expected} expected members{where}, {lost} missing"
+    if overlay.is_minority:
+        text += ": this side is the smaller part of a partition, or most of the ring is down"
+    return text
 
 
 def _running(node: Node) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from peerd.admin_models import (
     DepartedPeer,
     History,
     Hop,
+    MissingPeer,
     Peer,
     PluginStatus,
     Ring,
@@ -27,6 +28,7 @@ from peerd.messages import PeerRef
 from peerd.node import Node
 from peerd.overlay.messages import HistoryReply
 
+MISSING_SHOWN_MAX: Final = 64
 Place = Literal["smaller", "larger", "both", "known"]
 
 
@@ -34,7 +36,7 @@ def status(daemon: Subject) -> Status:
     """Everything in one object."""
     node, config = daemon.node, daemon.loaded.config
     state = node.overlay.state
-    leaf_set = node.overlay.leaf_set()
+    leaf_set, lost = node.overlay.leaf_set(), missing(daemon)
     return Status(
         id=format_id(node.peer.id),
         address=node.peer.address,
@@ -51,7 +53,11 @@ def status(daemon: Subject) -> Status:
         state=_state(node),
         lease_held=state.may_serve,
         partition_suspected=state.mass_loss.is_suspected,
-        missing=state.mass_loss.missing,
+        outside=node.overlay.outside_reason(),
+        expected=node.overlay.estimated_members(),
+        missing=len(lost),
+        missing_members=lost[:MISSING_SHOWN_MAX],
+        is_minority=node.overlay.is_minority,
         absences=state.lease.absences,
         probe_period_s=node.overlay.table_care.probe_period_s(),
         draining=list(node.draining or ()),
@@ -90,7 +96,16 @@ def ring(daemon: Subject) -> Ring:
         smaller=[_peer(daemon, peer, places[peer.id]) for peer in leaf_set.smaller],
         larger=[_peer(daemon, peer, places[peer.id]) for peer in leaf_set.larger],
         known=[_peer(daemon, peer, "known") for peer in _others(node, places)],
+        missing=missing(daemon),
     )
+
+
+def missing(daemon: Subject) -> list[MissingPeer]:
+    """Expected members round this node that went without goodbye, in id order."""
+    return [
+        MissingPeer(id=format_id(member.peer.id), address=member.peer.address, lost_s=member.age_s)
+        for member in daemon.node.overlay.missing_members()
+    ]
 
 
 def peers(daemon: Subject) -> list[Peer]:

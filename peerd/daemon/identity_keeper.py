@@ -165,6 +165,11 @@ class IdentityKeeper:
         serial = format_serial(self.identity.serial)
         return subject in (f"{NODE_SUBJECT}{format_id(self._own.id)}", f"{SERIAL_SUBJECT}{serial}")
 
+    def watch_denials(self, on_denied: Callable[[frozenset[NodeId]], None]) -> None:
+        """Tell this one the ids of all denied nodes, now and whenever they change."""
+        self._exchange.on_denied = on_denied
+        on_denied(self.ledger.denied_ids())
+
     @property
     def renewal_state(self) -> RenewalState:
         """How worrying the certificate is."""

@@ -316,6 +316,7 @@ class Daemon:
             spawn(self._snapshots(), name="snapshots"),
         ]
         if self.identity is not None:
+            self.identity.watch_denials(self.node.overlay.deny)
             self._tasks.append(spawn(self.identity.run(), name="identity"))
             self._ending.append(self.identity.stop)
         _log.info("node.started", node=format_id(self.peer.id), address=self.peer.address)
@@ -375,6 +376,8 @@ class Daemon:
         return {
             "peerd_ring_ready": float(self.node.is_ready),
             "peerd_ring_estimated_nodes": overlay.estimated_ring_size(),
+            "peerd_members_expected": overlay.estimated_members(),
+            "peerd_members_missing": float(len(overlay.missing_members())),
             "peerd_leaf_set_members": float(len(overlay.leaf_set().members())),
             "peerd_links": float(len(self.links)),
             "peerd_event_loop_lag_seconds": self._lag.last_s,

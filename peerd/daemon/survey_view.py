@@ -32,7 +32,7 @@ def ring_check(survey: Survey) -> models.RingCheck:
     outcome: Literal["consistent", "inconsistent", "partial"] = "consistent"
     if judgement.problems:
         outcome = "inconsistent"
-    elif judgement.unanswered:
+    elif judgement.unanswered or judgement.missing:
         outcome = "partial"
     return models.RingCheck(
         nodes=[_ring_node(view) for _, view in sorted(survey.views.items())],
@@ -44,6 +44,11 @@ def ring_check(survey: Survey) -> models.RingCheck:
         unanswered=judgement.unanswered[:FINDINGS_MAX],
         notes=judgement.notes,
         duration_s=survey.duration_s,
+        missing=[
+            models.MissingPeer(id=format_id(each.peer.id), address=each.peer.address, lost_s=each.age_s)
+            for each in judgement.missing[:FINDINGS_MAX]
+        ],
+        missing_total=len(judgement.missing),
     )
 
 

@@ -49,6 +49,7 @@ class TrustExchange:
         self._telemetry = telemetry
         self._on_news = on_news
         self._wall_time = links.context.wall_time
+        self.on_denied: Callable[[frozenset[NodeId]], None] = lambda denied: None
         state.load(RECORDS_FILE, RECORDS_FILE_BYTES_MAX, self._restore)
         self._obey()
 
@@ -97,4 +98,5 @@ class TrustExchange:
         denied = self.ledger.denied_ids()
         if self._own_id in denied:
             _log.error("identity.denied", detail="this node is on the deny list of its cluster: nobody will talk to it")
+        self.on_denied(denied)  # before links end: a denied node is not one that was lost
         self._links.deny(denied - {self._own_id}, self.ledger.denied_serials())

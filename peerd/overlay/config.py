@@ -128,6 +128,11 @@ class OverlayConfig(PluginConfig):
         "1h",
         "How long a suspected partition is acted upon when none of the lost peers comes back.",
     )
+    expect_for: Age = setting(
+        "24h",
+        "How long a member that went without goodbye is expected: answers count it as missing until it is back, left, "
+        "was denied, or `peerd forget` names it. At least the longest outage after which a node may return.",
+    )
     reunion_interval: Interval = setting(
         "5m",
         "Between two dials of a configured address, to find out whether it is in another ring of this cluster "

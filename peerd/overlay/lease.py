@@ -20,7 +20,17 @@ NEVER = float("-inf")
 class Lease:
     """``heard``: when each known peer was last heard, seconds; shared with `OverlayState`."""
 
-    __slots__ = ("_absent_until", "_confirmed", "_heard", "_lease_s", "_leaves", "_seen_at", "absence_s", "absences")
+    __slots__ = (
+        "_absent_until",
+        "_away",
+        "_confirmed",
+        "_heard",
+        "_lease_s",
+        "_leaves",
+        "_seen_at",
+        "absence_s",
+        "absences",
+    )
 
     def __init__(self, leaves: Leaves, heard: dict[NodeId, float], lease_s: float, absence_s: float) -> None:
         self.absence_s = absence_s
@@ -31,15 +41,17 @@ class Lease:
         self._lease_s = lease_s
         self._seen_at: float | None = None
         self._absent_until = NEVER
+        self._away = (NEVER, NEVER)
         self._confirmed: dict[NodeId, float] = {}
 
     def note_event(self, now: float) -> float:
         """Something happens on this node; returns how long it was away before, 0 when it was not."""
         gap_s = 0.0 if self._seen_at is None else now - self._seen_at
-        self._seen_at = now
-        if gap_s <= self.absence_s:
+        before, self._seen_at = self._seen_at, now
+        if before is None or gap_s <= self.absence_s:
             return 0.0
         self.absences += 1
+        self._away = (before, now)
         self._absent_until = now
         self._confirmed.clear()
         for node_id in self._heard:
@@ -50,6 +62,18 @@ class Lease:
     def is_returning(self) -> bool:
         """The node was away, and nobody on one of the sides has confirmed it since."""
         return self._absent_until != NEVER
+
+    def last_heard(self, node_id: NodeId, now: float) -> float:
+        """When the peer was really heard last; ``now`` for one that is not known."""
+        heard = self._heard.get(node_id, now)
+        return self._away[0] if heard == self._away[1] else heard
+
+    def earliest_writing(self, now: float) -> float:
+        """The earliest time at which what arrives now may have been written: ``now``, or when this node was last awake.
+
+        What it reads just after it was away may have waited for it all the time.
+        """
+        return self._away[0] if self.is_returning else now
 
     def confirm(self, node_id: NodeId, sent_at: float) -> None:
         """A member answered what was sent at that time."""

@@ -21,6 +21,10 @@ from peerd.telemetry.schema import PeerFailed, PeerSuspected
 PROBES_MAX: Final = 128
 LEFT: Final = "left"
 """Evidence that is the peer's own word."""
+DENIED: Final = "denied"
+"""Evidence that is the cluster's: the peer is on its deny list."""
+SENT_AWAY: Final = (LEFT, DENIED)
+"""Evidence after which nobody waits for the peer, or looks for it."""
 NO_LINK: Final = "peer_down"
 """Evidence that is the driver's: nothing has to be probed to come by it."""
 BACK_AT_ONCE: Final = 3
@@ -416,6 +420,7 @@ class Membership:
         if probe is not None:
             self._finish(probe)
         self.remove(peer, LEFT, is_told=False)
+        self.state.member_left(peer)
         self.consider((*message.smaller, *message.larger))
         self._check_drained()
 
@@ -427,9 +432,10 @@ class Membership:
         if state.is_known(peer.id):
             verdict = "left" if evidence == LEFT else "removed"
             state.history.note(peer.id, verdict, evidence, state.silence_s(peer.id))
-            if evidence not in (LEFT, NO_LINK):
+            if evidence not in (*SENT_AWAY, NO_LINK):
                 state.failures.note_failure(self._host.now())
         was_neighbour = peer in (state.leaves.left_neighbour(), state.leaves.right_neighbour())
+        last_heard = state.lease.last_heard(peer.id, self._host.now())
         member = state.leaves.remove(peer.id)
         entry = state.table.remove(peer.id)
         state.heard.pop(peer.id, None)
@@ -438,7 +444,9 @@ class Membership:
         state.coordinates.pop(peer.id, None)
         self._withheld.pop(peer.id, None)
         state.vouches.forget(peer.id)
-        state.note_departed(peer, was_member=member is not None, has_left=evidence == LEFT)
+        state.note_departed(peer, was_member=member is not None, has_left=evidence in SENT_AWAY)
+        if member is not None and evidence not in SENT_AWAY:
+            state.member_lost(peer, last_heard)
         if member is None and entry is None:
             return
         self._host.emit(PeerFailed(peer=format_id(peer.id), evidence=evidence))
@@ -446,7 +454,7 @@ class Membership:
         if member is None:
             return
         notice = FailureNotice((peer.id,))
-        if evidence != LEFT:
+        if evidence not in SENT_AWAY:
             self._host.send(peer, notice, Priority.URGENT)  # if it lives after all, it says so
         if is_told and was_neighbour:  # its two neighbours tell everybody whom it concerns
             for other in state.leaves:
@@ -454,7 +462,7 @@ class Membership:
         state.tell_change((), (member,))
         if was_neighbour:
             self.verify_neighbours()
-            if evidence != LEFT:
+            if evidence not in SENT_AWAY:
                 self._host.cancel_timer("second_opinion")
                 self._host.set_timer("second_opinion", state.config.vouch_delay)
         self.repair()

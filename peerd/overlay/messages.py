@@ -13,6 +13,7 @@ from peerd import limits
 from peerd.ids import NodeId
 from peerd.messages import U8, U16, U32, U64, Message, Name, PeerRef, message, struct
 from peerd.overlay.coordinates import Coordinate
+from peerd.overlay.expectations import ABSENT_MAX, DISMISSALS_MAX
 from peerd.overlay.history import NOTES_MAX
 
 KEYS_MAX: Final = 512
@@ -40,6 +41,8 @@ PathPeers = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(PATH_PEERS_MAX
 RowPeers = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(ROW_MAX)]
 Targets = Annotated[tuple[PeerRef, ...], annotated_types.MinLen(1), annotated_types.MaxLen(REACH_TARGETS_MAX)]
 Pings = Annotated[int, annotated_types.Ge(1), annotated_types.Le(PINGS_MAX)]
+Age = Annotated[float, annotated_types.Ge(0.0)]
+"""Seconds ago. Clocks differ, so no message carries a time."""
 Body = Annotated[bytes, annotated_types.MaxLen(limits.ROUTED_BODY_BYTES_MAX)]
 
 
@@ -223,6 +226,18 @@ class RowReply(Message):
     coordinates: Coordinates = ()
 
 
+@struct
+class Absence:
+    """A member that went without goodbye, and how long ago it was last heard; undated: nobody knows that."""
+
+    peer: PeerRef
+    age_s: Age
+    is_dated: bool = True
+
+
+Missing = Annotated[tuple[Absence, ...], annotated_types.MaxLen(ABSENT_MAX)]
+
+
 @message(0x0027, bytes_max=_SMALL)
 class ViewRequest(Message):
     """What do you see of the ring? Asked for a person; answered by `ViewReply`, also by a node outside the ring."""
@@ -230,7 +245,10 @@ class ViewRequest(Message):
 
 @message(0x0028, bytes_max=_STATE)
 class ViewReply(Message):
-    """The sender's leaf set, nearest first on each side, and whether it serves. No table is changed by it."""
+    """The sender's leaf set, nearest first on each side, whether it serves, and who is missing in its neighbourhood.
+
+    No table is changed by it.
+    """
 
     is_ready: bool
     may_serve: bool
@@ -242,6 +260,7 @@ class ViewReply(Message):
     coordinate: Coordinate
     ring_size: Annotated[float, annotated_types.Ge(0.0)]
     partition_suspected: bool
+    missing: Missing = ()
 
 
 @message(0x0029, bytes_max=_STATE)
@@ -303,6 +322,31 @@ class HistoryReply(Message):
     verdicts: Annotated[tuple[Verdict, ...], annotated_types.MaxLen(NOTES_MAX)]
 
 
+@message(0x0030)
+class Absences(Message):
+    """To a new member of the leaf set: these members went without goodbye, and are expected all the same."""
+
+    missing: Missing
+
+
+@struct
+class Dismissal:
+    """A node that is not expected any more, and since how long."""
+
+    node: NodeId
+    age_s: Age
+
+
+@message(0x0031, bytes_max=_STATE)
+class Forget(Message):
+    """These nodes have left, or an operator has forgotten them: nobody expects them on account of an earlier loss.
+
+    Broadcast when an operator says so; and the answer to `Absences` that name such a node.
+    """
+
+    dismissed: Annotated[tuple[Dismissal, ...], annotated_types.MaxLen(DISMISSALS_MAX)]
+
+
 OVERLAY_MESSAGES: Final[tuple[type[Message], ...]] = (
     Route,
     RouteAck,
@@ -328,4 +372,6 @@ OVERLAY_MESSAGES: Final[tuple[type[Message], ...]] = (
     ReachReport,
     HistoryRequest,
     HistoryReply,
+    Absences,
+    Forget,
 )

@@ -10,10 +10,22 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import ClassVar, cast
 
-from peerd.api import Coordinate, Host, LeafSet, LookupResult, Metric, Plugin, Priority, handles, on_timer
+from peerd.api import (
+    Coordinate,
+    Host,
+    LeafSet,
+    LookupResult,
+    Metric,
+    MissingMember,
+    Plugin,
+    Priority,
+    handles,
+    on_timer,
+)
 from peerd.errors import Bug
 from peerd.ids import DIGIT_BITS, NodeId, closeness, shared_prefix_bits
 from peerd.messages import Message, PeerRef
+from peerd.overlay.absences import AbsenceKeeper
 from peerd.overlay.broadcast import Broadcaster
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.dedupe import Window
@@ -21,12 +33,14 @@ from peerd.overlay.forwarding import Forwarder
 from peerd.overlay.join import Joiner
 from peerd.overlay.lookup import Lookups
 from peerd.overlay.maintenance import Maintenance
-from peerd.overlay.membership import Membership
+from peerd.overlay.membership import DENIED, Membership
 from peerd.overlay.messages import (
     OVERLAY_MESSAGES,
+    Absences,
     Announce,
     Broadcast,
     FailureNotice,
+    Forget,
     Heartbeat,
     HistoryReply,
     HistoryRequest,
@@ -78,6 +92,7 @@ class Overlay(Plugin):
     def __init__(self, config: OverlayConfig | None = None) -> None:
         super().__init__(config)
         self._config = config if config is not None else OverlayConfig()
+        self._was_ready = False
         self._ring_order: tuple[LeafSet, int, dict[NodeId, PeerRef], list[NodeId]] | None = None
 
     def start(self, host: Host) -> None:
@@ -90,18 +105,33 @@ class Overlay(Plugin):
         self.membership = Membership(state, self._drained)
         self.maintenance = Maintenance(state, self.membership)
         self.table_care = TableCare(state, self.membership)
-        self.joiner = Joiner(state, self.membership, self.table_care, self._host.ready_changed_upcall)
+        self.joiner = Joiner(state, self.membership, self.table_care, self._ready_changed)
         self.reunion = Reunion(state, self.membership)
         self.lookups = Lookups(state, self._send_lookup)
         self.forwarder = Forwarder(state, self.membership, window, self.lookups.answer)
         self.broadcaster = Broadcaster(state, self.membership, window)
-        self.survey = Surveyor(state)
+        self.absences = AbsenceKeeper(state, self.broadcaster)
+        self.survey = Surveyor(state, self.absences.told_missing)
         state.leaves_changed = self._leaves_changed
+        state.member_admitted = self.absences.admitted
+        state.member_lost = self.absences.lost
+        state.member_left = self.absences.left
+        self.absences.restore()
+
+    def stop(self) -> None:
+        """Write down what has to survive."""
+        self.absences.save()
 
     def _drained(self) -> None:
         if len(self.state.leaves) and not self.state.leaves.is_complete:
             self.maintenance.leaf_set_changed()  # what was asked did not help: ask again in a while
         self.joiner.settled()
+
+    def _ready_changed(self, is_ready: bool) -> None:
+        if is_ready:
+            self._was_ready = True
+            self.absences.became_ready()
+        self._host.ready_changed_upcall(is_ready)
 
     def _leaves_changed(self) -> None:
         self.maintenance.leaf_set_changed()
@@ -201,6 +231,50 @@ class Overlay(Plugin):
         """This node's own."""
         return self.state.vivaldi.current
 
+    # Who belongs to the ring
+
+    def expected_members(self) -> tuple[PeerRef, ...]:
+        """This node, its leaf set, and who is missing, in id order."""
+        found = {peer.id: peer for peer in (self._host.peer, *self.state.leaves)}
+        for member in self.absences.missing():
+            found.setdefault(member.peer.id, member.peer)
+        return tuple(found[node_id] for node_id in sorted(found))
+
+    def missing_members(self) -> tuple[MissingMember, ...]:
+        """Members that went without goodbye, in id order."""
+        return self.absences.missing()
+
+    def estimated_members(self) -> float:
+        """How many nodes the ring should have: exact when the leaf set covers it, else from this neighbourhood."""
+        near = len(self.state.leaves) + 1
+        return self.estimated_ring_size() * (near + len(self.absences.missing())) / near
+
+    @property
+    def is_minority(self) -> bool:
+        """Whether more members are missing than there are: the smaller side of a partition, or of a disaster."""
+        return len(self.absences.missing()) > len(self.state.leaves) + 1
+
+    def outside_reason(self) -> str | None:
+        """Why this node is in no ring, for people; ``None`` in the ring."""
+        if self.state.own in self.state.expectations.denied:
+            return "this node is on the deny list of its cluster: nobody talks to it"
+        if self.state.is_leaving:
+            return "this node has left the ring"
+        if not self._was_ready:
+            return "this node has not joined the ring of its cluster: nobody that it knows of has let it in yet"
+        return None
+
+    def forget(self, node_ids: Iterable[NodeId]) -> None:
+        """An operator says that these nodes will not come back: the whole ring stops expecting them."""
+        self.absences.forget(node_ids)
+
+    def deny(self, denied: frozenset[NodeId]) -> None:
+        """The cluster's deny list, whenever it changes: those nodes are members no more, and not expected."""
+        self.absences.deny(denied)
+        for peer in tuple(self.state.leaves):
+            if peer.id in denied:
+                self.membership.remove(peer, DENIED, is_told=False)
+
     def known_peers(self) -> tuple[PeerRef, ...]:
         """Live peers worth remembering across a restart."""
         return self.state.known_peers()
@@ -212,7 +286,8 @@ class Overlay(Plugin):
 
     def join(self, bootstrap: Iterable[tuple[str, int]], known: Iterable[PeerRef]) -> None:
         """Join through any of these addresses or peers, for ever; with none but this node itself, found a ring."""
-        addresses = list(bootstrap)
+        addresses, known = list(bootstrap), tuple(known)
+        self.absences.remember(known)
         self.maintenance.start()
         self.table_care.start()
         self.reunion.start(addresses)
@@ -251,6 +326,9 @@ class Overlay(Plugin):
         state = self.state
         state.leaves.validate()
         state.table.validate()
+        state.expectations.validate()
+        if any(peer.id in state.expectations for peer in state.leaves):
+            raise Bug("a member is missing")
         known = {peer.id for peer in known_peers(state.leaves, state.table)}
         if known != state.heard.keys():
             raise Bug("the peers whose silence is watched are not those in the tables")
@@ -263,7 +341,9 @@ class Overlay(Plugin):
     # Messages
 
     def deliver(self, key: NodeId, message: Message, source: PeerRef) -> None:
-        """Nothing of the overlay's travels inside a plugin's envelope: whoever sends such a thing is ignored."""
+        """A broadcast `Forget`. Nothing else of the overlay's travels inside a plugin's envelope: it is ignored."""
+        if isinstance(message, Forget):
+            self.absences.dismissed(message, source)
 
     @handles(Route)
     def _on_route(self, message: Route, source: PeerRef) -> RouteAck:
@@ -295,6 +375,7 @@ class Overlay(Plugin):
         else:
             self.state.admit_entry(source)
         self.joiner.note_newcomer(source)
+        self.absences.announced(source)
         self.membership.consider((source, *message.smaller, *message.larger))
 
     @handles(Heartbeat)
@@ -313,6 +394,14 @@ class Overlay(Plugin):
     @handles(Leave)
     def _on_leave(self, message: Leave, source: PeerRef) -> None:
         self.membership.left(source, message)
+
+    @handles(Absences)
+    def _on_absences(self, message: Absences, source: PeerRef) -> None:
+        self.absences.told(message, source)
+
+    @handles(Forget)
+    def _on_forget(self, message: Forget, source: PeerRef) -> None:
+        self.absences.dismissed(message, source)
 
     @handles(RowRequest)
     def _on_row_request(self, message: RowRequest, source: PeerRef) -> RowReply:
@@ -343,6 +432,7 @@ class Overlay(Plugin):
     @on_timer("exchange")
     def _exchange(self, payload: object) -> None:
         self.maintenance.exchange()
+        self.absences.tick()
 
     @on_timer("settle")
     def _settle(self, payload: object) -> None:
@@ -359,6 +449,10 @@ class Overlay(Plugin):
     @on_timer("table_probe")
     def _table_probe(self, payload: object) -> None:
         self.table_care.probe()
+
+    @on_timer("absences_save")
+    def _absences_save(self, payload: object) -> None:
+        self.absences.save()
 
     @on_timer("second_opinion")
     def _second_opinion(self, payload: object) -> None:

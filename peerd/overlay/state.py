@@ -12,6 +12,7 @@ from peerd.messages import PeerRef
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.coordinates import Coordinate, Vivaldi
 from peerd.overlay.departed import DepartedPeers, MassLoss
+from peerd.overlay.expectations import Expectations
 from peerd.overlay.history import History
 from peerd.overlay.leafset import Leaves
 from peerd.overlay.lease import Lease
@@ -59,10 +60,14 @@ class OverlayState:
         self.departed = DepartedPeers(config.failed_memory, config.departed_memory, config.departed_interval)
         self.vouches = Vouches(self.departed, config.vouch_delay, VOUCH_EXCHANGES * config.exchange_interval)
         self.mass_loss = MassLoss(2 * config.failure_timeout, config.partition_share, PARTITION_PEERS_MIN)
+        self.expectations = Expectations(self.own, config.expect_for)
         self.lease = Lease(self.leaves, self.heard, config.lease, ABSENCE_SHARE * config.failure_timeout)
         self.candidates: dict[NodeId, PeerRef] = {}
         """Peers being probed that are not members yet."""
         self.leaves_changed: Callable[[], None] = lambda: None
+        self.member_admitted: Callable[[PeerRef], None] = lambda peer: None
+        self.member_lost: Callable[[PeerRef, float], None] = lambda peer, last_heard: None
+        self.member_left: Callable[[PeerRef], None] = lambda peer: None
         self._sequence = 0
 
     def next_sequence(self) -> int:
@@ -106,6 +111,7 @@ class OverlayState:
         if evicted is not None:
             self.forget_unless_known(evicted.id)
         if added:
+            self.member_admitted(peer)
             self.tell_change((peer,), () if evicted is None else (evicted,))
         return added
 

@@ -15,6 +15,7 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.overlay.messages import (
+    Absence,
     HistoryReply,
     HistoryRequest,
     Reached,
@@ -57,9 +58,10 @@ class _Pending:
 class Surveyor:
     """The survey part of one node: asks, and answers."""
 
-    def __init__(self, state: OverlayState) -> None:
+    def __init__(self, state: OverlayState, missing: Callable[[], tuple[Absence, ...]]) -> None:
         self.state = state
         self._host = state.host
+        self._missing = missing
         self._pinger = Pinger(state.host)
         self._walks = 0
         self._number = 0
@@ -82,6 +84,7 @@ class Surveyor:
             coordinate=state.vivaldi.current,
             ring_size=state.leaves.estimated_ring_size(),
             partition_suspected=state.mass_loss.is_suspected,
+            missing=self._missing(),
         )
 
     def ask_view(self, peer: PeerRef, done: Callable[[ViewReply | None], None]) -> None:

@@ -12,7 +12,9 @@ from typing import Final
 
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
+from peerd.overlay.expectations import INFORMANTS_MIN
 from peerd.overlay.leafset import HALF
+from peerd.overlay.messages import Absence
 from peerd.overlay.survey_walk import Survey, View
 
 LISTERS_SHOWN: Final = 3
@@ -23,7 +25,8 @@ class Judgement:
     """The verdict, one sentence a finding.
 
     ``problems`` contradict a consistent ring; ``unanswered`` are listed nodes that did not answer (dead, or only out of
-    reach from here); ``notes`` are worth knowing, and no fault.
+    reach from here); ``missing`` are those that the ring has given up and expects all the same; ``notes`` are worth
+    knowing, and no fault.
     """
 
     members: list[NodeId]
@@ -33,6 +36,8 @@ class Judgement:
     problems: list[str] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    missing: list[Absence] = field(default_factory=list)
+    """Expected members that went without goodbye, in id order."""
 
 
 def judge(survey: Survey) -> Judgement:
@@ -53,6 +58,7 @@ def judge(survey: Survey) -> Judgement:
         problems.append(f"the cycle of successors has {judgement.cycles[0]} of {len(members)} nodes")
     problems += _leaf_sets(members, in_ring, views)
     _note_silent(survey.silent, listers, judgement)
+    judgement.missing += _missing(survey)
     suspecting = sum(view.says.partition_suspected for view in views.values())
     if suspecting:
         judgement.notes.append(f"{suspecting} nodes suspect a partition: peers that they lost at once are missing")
@@ -154,6 +160,19 @@ def _note_silent(
             unlisted += 1
     if unlisted:
         judgement.notes.append(f"{unlisted} peers that this node knows do not answer; no leaf set has them")
+
+
+def _missing(survey: Survey) -> list[Absence]:
+    """Who is missing: this node says so, or two others do, and it does not answer. The latest sign of life counts."""
+    named: dict[NodeId, dict[NodeId, Absence]] = {}
+    for namer, view in survey.views.items():
+        for absence in () if view.says.is_leaving else view.says.missing:
+            named.setdefault(absence.peer.id, {})[namer] = absence
+    return [
+        min(namers.values(), key=lambda absence: absence.age_s)
+        for node_id, namers in sorted(named.items())
+        if node_id not in survey.views and (survey.own in namers or len(namers) >= INFORMANTS_MIN)
+    ]
 
 
 def _listers(views: Mapping[NodeId, View]) -> dict[NodeId, list[PeerRef]]:

@@ -48,6 +48,8 @@ UNITS_NOT_BASE: Final = frozenset(
 RING_METRICS: Final = (
     Metric("peerd_ring_ready", "gauge", "1 while the leaf set is complete and the node delivers keys."),
     Metric("peerd_ring_estimated_nodes", "gauge", "Nodes in the ring, estimated from the density of the leaf set."),
+    Metric("peerd_members_expected", "gauge", "Nodes that the ring should have; estimated where it is large."),
+    Metric("peerd_members_missing", "gauge", "Expected members round this node that went without goodbye."),
     Metric("peerd_leaf_set_members", "gauge", "Distinct members of the leaf set."),
     Metric("peerd_links", "gauge", "Control links that are up."),
     Metric("peerd_event_loop_lag_seconds", "gauge", "How late the event loop ran its last timer."),

@@ -228,6 +228,43 @@ class PartitionSuspected(Event):
     known: int
 
 
+class MemberMissing(Event):
+    """A member went without goodbye: it is expected from now on, and missing.
+
+    ``silence_s``: since when it was not heard; ``evidence`` is silent, told (by other members) or remembered (from
+    before a restart).
+    """
+
+    KIND = "overlay.member_missing"
+    peer: str
+    address: Text
+    silence_s: float
+    evidence: Text
+
+
+class MemberReturned(Event):
+    """A missing member is back."""
+
+    KIND = "overlay.member_returned"
+    peer: str
+    address: Text
+    silence_s: float
+
+
+class MemberForgotten(Event):
+    """A missing member is not expected any more; ``reason`` is forgotten, left, denied or expired.
+
+    ``told_by``: the node that said so; null: this one.
+    """
+
+    KIND = "overlay.member_forgotten"
+    peer: str
+    address: Text
+    silence_s: float
+    reason: Text
+    told_by: str | None
+
+
 class LookupFinished(Event):
     """A lookup started here ended."""
 

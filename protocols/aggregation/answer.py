@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from statistics import median
+from typing import Any, Final
 
 from peerd.ids import NodeId, format_id
 from protocols.aggregation.collector import Basis, Missing
@@ -11,6 +13,8 @@ from protocols.aggregation.functions import GroupedAnswer, Number
 from protocols.aggregation.partial import Partial, Report
 
 CONTRIBUTORS_LISTED_MAX = 4096
+SHARES_LISTED_MAX: Final = 256
+"""Nodes of which an answer says what they read; of more, only the spread over all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,46 @@ class Progress:
     contributors: int
     level: int | None
     elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a count differs from node to node."""
+
+    least: int = 0
+    median: float = 0
+    most: int = 0
+
+    @staticmethod
+    def of(counts: Iterable[int]) -> Spread:
+        """Of none it is all zero."""
+        found = list(counts)
+        return Spread(min(found), median(found), max(found)) if found else Spread()
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What each contributor read. ``listed``: (node, files, records) of the first ones, in id order."""
+
+    listed: tuple[tuple[NodeId, int, int], ...] = ()
+    files: Spread = Spread()
+    records: Spread = Spread()
+    without_files: int = 0
+    without_records: int = 0
+
+    @staticmethod
+    def of(partial: Partial | None) -> Shares:
+        """Of a round without any data it is empty."""
+        if partial is None:
+            return Shares()
+        files, records = [each[0] for each in partial.shares], [each[1] for each in partial.shares]
+        rows = zip(partial.contributors[:SHARES_LISTED_MAX], files, records, strict=False)
+        return Shares(tuple(rows), Spread.of(files), Spread.of(records), files.count(0), records.count(0))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data with stable names."""
+        listed = [{"node": format_id(node), "files": files, "records": records} for node, files, records in self.listed]
+        return {**asdict(self), "listed": listed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +87,20 @@ class Answer:
     value_bytes: int
     moved_bytes: int
     computed_by: NodeId | None
+    files: str = ""
+    """The glob that was asked for."""
+    shares: Shares = Shares()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is probably a mistake of the question rather than a property of the data."""
+        report = self.report
+        tried = report.files_read + report.files_unreadable + report.files_binary + report.files_skipped
+        if not self.files or not self.contributors or tried or report.records:
+            return ()
+        count = len(self.contributors)
+        which = "the only node" if count == 1 else f"any of the {count} nodes"
+        return (f"no file on {which} in this answer matches {self.files!r}",)
 
     @property
     def completeness(self) -> float:
@@ -79,10 +137,19 @@ class Answer:
             "expected_basis": self.expected_basis.value,
             "completeness": self.completeness,
             "missing": [
-                {"node": format_id(each.node), "address": each.address, "reason": each.reason} for each in self.missing
+                {
+                    "node": format_id(each.node),
+                    "address": each.address,
+                    "reason": each.reason,
+                    "lost_s": each.lost_s,
+                }
+                for each in self.missing
             ],
             "missing_count": self.missing_count,
             "report": asdict(self.report),
+            "files": self.files,
+            "shares": self.shares.to_json(),
+            "warnings": list(self.warnings),
             "duration_s": self.duration_s,
             "value_bytes": self.value_bytes,
             "moved_bytes": self.moved_bytes,

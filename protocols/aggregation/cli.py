@@ -22,6 +22,8 @@ from protocols.aggregation.query import FORMATS, QUERY_HELP, Format, Query, pars
 
 TOP_DEFAULT = 20
 SHOWN_MISSING_MAX = 20
+NAMED_INLINE_MAX = 4
+"""Missing nodes that the line of the verdict names."""
 LIVE_REFRESH_PER_S = 8
 
 STAGES = {
@@ -49,6 +51,7 @@ def aggregate(
     require: Annotated[
         float, typer.Option(min=0, max=1, metavar="0..1", help="Exit with 3 when the completeness is below.")
     ] = 1.0,
+    shares: Annotated[bool, typer.Option("--shares", help="List how many files and records each node read.")] = False,
     progress: Annotated[bool, typer.Option("--progress/--no-progress", help="Show how the round goes on.")] = True,
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,
@@ -64,6 +67,8 @@ def aggregate(
         print_json(answer)
     else:
         print_answer(answer, stdout())
+        if shares:
+            print_shares(answer, stdout())
     print_gaps(answer, stderr())
     if not is_enough(answer, require):
         raise typer.Exit(ExitCode.PARTIAL)
@@ -153,14 +158,48 @@ def print_answer(answer: AggregateAnswer, console: Console) -> None:
         console.print("no data" if answer.value is None else number(answer.value), style="bold")
     about = "about " if answer.expected_basis == "estimate" else ""
     report = answer.report
+    console.print()
     console.print(
-        f"\n{answer.outcome}: {answer.contributors} of {about}{answer.expected} nodes "
-        f"({answer.completeness:.1%}), {seconds(answer.duration_s)}"
+        printable(
+            f"{answer.outcome}: {answer.contributors} of {about}{answer.expected} nodes "
+            f"({answer.completeness:.1%}), {seconds(answer.duration_s)}{_missing(answer)}"
+        ),
+        soft_wrap=True,
     )
     console.print(
         f"{report.records_selected:,} of {report.records:,} records in {report.files_read:,} files "
         f"({size(report.bytes_read)}); result {size(answer.value_bytes)}, {size(answer.moved_bytes)} moved"
     )
+    if answer.contributors:
+        console.print(_spread(answer))
+
+
+def _missing(answer: AggregateAnswer) -> str:
+    """The missing nodes on the line of the verdict, where they are few; `print_gaps` has them all."""
+    if not answer.missing_count:
+        return ""
+    if answer.missing_count > NAMED_INLINE_MAX or len(answer.missing) < answer.missing_count:
+        return f"; {answer.missing_count} missing"
+    names = [f"{each.node[:8]} ({each.address or 'unknown address'}): {each.reason}" for each in answer.missing]
+    return f"; missing {', '.join(names)}"
+
+
+def _spread(answer: AggregateAnswer) -> str:
+    """What the nodes read, each, in one line."""
+    shares, parts = answer.shares, []
+    for what, spread in (("files", shares.files), ("records", shares.records)):
+        if spread.least == spread.most:
+            parts.append(f"{spread.most:,} {what}")
+        else:
+            parts.append(f"{spread.least:,} to {spread.most:,} {what} (median {number(spread.median)})")
+    without = f"; {shares.without_files:,} without any file" if shares.without_files else ""
+    return f"each node: {', '.join(parts)}{without}"
+
+
+def print_shares(answer: AggregateAnswer, console: Console) -> None:
+    """What each node read."""
+    rows = [(share.node, f"{share.files:,}", f"{share.records:,}") for share in answer.shares.listed]
+    print_table(console, ("node", "files", "records"), rows)
 
 
 def _print_groups(value: GroupedValue, console: Console) -> None:
@@ -177,7 +216,9 @@ def _print_groups(value: GroupedValue, console: Console) -> None:
 
 
 def print_gaps(answer: AggregateAnswer, console: Console) -> None:
-    """What the answer lacks, on standard error: nodes with reasons, files that could not be read."""
+    """What the answer lacks, on standard error: nodes with reasons, files that were not there or could not be read."""
+    for warning in answer.warnings:
+        console.print(printable(f"warning: {warning}"))
     if answer.missing_count:
         console.print(f"{answer.missing_count} node{'s are' if answer.missing_count > 1 else ' is'} missing:")
         for missing in answer.missing[:SHOWN_MISSING_MAX]:

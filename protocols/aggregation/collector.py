@@ -7,14 +7,20 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from peerd.api import LeafSet
-from peerd.ids import NodeId
+from peerd.api import LeafSet, MissingMember
+from peerd.ids import NodeId, clockwise_distance
 from peerd.messages import PeerRef
-from protocols.aggregation.messages import NodeState
+from protocols.aggregation.messages import ABSENTEES_MAX, Absentee, NodeState
 
 NAMED_MISSING_MAX: Final = 256
 """Missing nodes that an answer names; it counts them all."""
 CANDIDATES_MAX: Final = 256
+NAMERS_MIN: Final = 2
+"""Nodes that have to name an absent one before it is expected: nobody alone can make one up."""
+NEIGHBOURS_NAMING: Final = 2
+"""Live neighbours on each side up to which a node names the absent; four name each, and two of them may be silent."""
+NAMED_ABSENT_MAX: Final = 4096
+"""Absent nodes that others name in one round."""
 
 _STATE_REASONS: Final = {
     NodeState.UNKNOWN_ROUND: "never heard of the round",
@@ -33,6 +39,17 @@ class Missing:
     node: NodeId
     address: str | None
     reason: str
+    lost_s: float | None = None
+    """How long ago the ring lost it, when it was missing already as the round began."""
+
+
+@dataclass(slots=True)
+class Named:
+    """An absent node that others have named: when it was last heard, by the requester's clock, and who named it."""
+
+    peer: PeerRef
+    lost_at: float
+    namers: set[NodeId] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +67,7 @@ class Basis(Enum):
     LEAF_SET = "leaf set"
     """Exact: the requester's leaf set covered the whole ring when the round began."""
     CENSUS = "census"
-    """The nodes that reported that they take part, and the requester's leaf set."""
+    """The nodes that reported that they take part, those that they miss next to them, and the requester's leaf set."""
     ESTIMATE = "estimate"
     """The density of the leaf set (about +-25 %); nobody was asked to report, because the ring is too large."""
 
@@ -66,23 +83,61 @@ class Collector:
     enrolled: set[NodeId] = field(default_factory=set)
     """Who has reported (for progress; nothing is decided by it)."""
     declined: dict[NodeId, str] = field(default_factory=dict)
+    absent: dict[NodeId, float] = field(default_factory=dict)
+    """Expected nodes that the ring had lost when the round began, and when they were last heard."""
+    named: dict[NodeId, Named] = field(default_factory=dict)
     failed: dict[NodeId, str] = field(default_factory=dict)
     candidates: list[Candidate] = field(default_factory=list)
 
     @staticmethod
-    def start(own: PeerRef, leaf_set: LeafSet, estimate: float, with_census: bool) -> Collector:
-        """Membership is fixed now: those in the leaf set, this node, and whoever enrols."""
+    def start(
+        own: PeerRef,
+        leaf_set: LeafSet,
+        estimate: float,
+        with_census: bool,
+        missing: Iterable[MissingMember] = (),
+        now: float = 0.0,
+    ) -> Collector:
+        """Membership is fixed now: those in the leaf set, this node, whoever is missing, and whoever enrols."""
         expected = {peer.id: peer for peer in leaf_set.members()}
         expected[own.id] = own
         otherwise = Basis.CENSUS if with_census else Basis.ESTIMATE
-        return Collector(own.id, estimate, Basis.LEAF_SET if leaf_set.covers_ring else otherwise, expected)
+        found = Collector(own.id, estimate, Basis.LEAF_SET if leaf_set.covers_ring else otherwise, expected)
+        for member in missing:
+            found._expect_absent(member.peer, now - member.age_s)
+        return found
 
-    def enrol(self, peer: PeerRef, reason: str) -> None:
-        """A node takes part, or says why not."""
+    def _expect_absent(self, peer: PeerRef, lost_at: float) -> None:
+        if peer.id not in self.expected:
+            self.expected[peer.id] = peer
+            self.absent[peer.id] = lost_at
+
+    def enrol(self, peer: PeerRef, reason: str, absent: Iterable[Absentee] = (), now: float = 0.0) -> None:
+        """A node takes part, or says why not; and who is missing next to it."""
         self.expected[peer.id] = peer
+        self.absent.pop(peer.id, None)
         self.enrolled.add(peer.id)
         if reason:
             self.declined[peer.id] = reason
+        for absentee in absent:
+            self._name(absentee, peer.id, now)
+
+    def _name(self, absentee: Absentee, namer: NodeId, now: float) -> None:
+        peer = absentee.peer
+        named = self.named.get(peer.id)
+        if peer.id in self.expected or (named is None and len(self.named) >= NAMED_ABSENT_MAX):
+            return
+        if named is None:
+            named = self.named[peer.id] = Named(peer, now - absentee.age_ms / 1000)
+        named.namers.add(namer)
+        if len(named.namers) >= NAMERS_MIN:
+            del self.named[peer.id]
+            self._expect_absent(peer, named.lost_at)
+
+    @property
+    def is_pointless(self) -> bool:
+        """Whether everybody who is there has nothing to contribute, so that no tree will ever report."""
+        return len(self.declined) >= len(self.expected) - len(self.absent)
 
     def offered(self, candidate: Candidate) -> None:
         """A tree is complete. The fullest one goes first; of equals, the first that came."""
@@ -108,7 +163,7 @@ class Collector:
     def is_full(self, contributors: int, live: Iterable[NodeId]) -> bool:
         """Whether waiting for a fuller result is pointless: all are in, or the others are known to be dead."""
         if self.basis is not Basis.LEAF_SET:
-            return contributors >= self.expected_count() - len(self.declined)
+            return contributors >= self.expected_count() - len(self.declined) - len(self.absent)
         alive = set(live) | {self.own}
         reachable = sum(1 for node_id in self.expected if node_id in alive and node_id not in self.declined)
         return contributors >= reachable
@@ -117,6 +172,11 @@ class Collector:
         """Expected nodes whose data is not in, in id order."""
         present = set(contributors)
         return [peer for node_id, peer in sorted(self.expected.items()) if node_id not in present]
+
+    def lost_s(self, node_id: NodeId, now: float) -> float | None:
+        """How long ago the ring lost the node; ``None`` for one that it had not lost when the round began."""
+        lost_at = self.absent.get(node_id)
+        return None if lost_at is None else max(0.0, now - lost_at)
 
     def reason(self, node_id: NodeId, state: NodeState | None, detail: str) -> str:
         """Why a node is missing. ``state`` is what it said when asked; ``None`` means that it did not answer."""
@@ -127,3 +187,27 @@ class Collector:
         if state is NodeState.DECLINED:
             return detail or "declined"
         return _STATE_REASONS[state] + (f" ({detail})" if detail else "")
+
+
+def absentees_near(
+    own: NodeId, leaf_set: LeafSet, missing: Iterable[MissingMember], count: int = ABSENTEES_MAX
+) -> tuple[Absentee, ...]:
+    """The missing members between this node and its `NEIGHBOURS_NAMING` nearest live neighbours on each side."""
+    larger, smaller = leaf_set.larger[:NEIGHBOURS_NAMING], leaf_set.smaller[:NEIGHBOURS_NAMING]
+    is_whole = len(leaf_set.members()) <= 2 * NEIGHBOURS_NAMING
+    right = clockwise_distance(own, larger[-1].id) if larger else 0
+    left = clockwise_distance(smaller[-1].id, own) if smaller else 0
+    found = [
+        member
+        for member in missing
+        if is_whole or clockwise_distance(own, member.peer.id) < right or clockwise_distance(member.peer.id, own) < left
+    ]
+    return tuple(Absentee(member.peer, max(0, round(member.age_s * 1000))) for member in found[:count])
+
+
+def ago(seconds: float) -> str:
+    """A time in the past for people: whole seconds, minutes or hours."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"

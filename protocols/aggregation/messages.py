@@ -8,11 +8,13 @@ from typing import Annotated, Final
 import annotated_types
 
 from peerd.limits import KIB
-from peerd.messages import U8, U16, U32, U64, Message, PeerRef, Text, message
+from peerd.messages import U8, U16, U32, U64, Message, PeerRef, Text, message, struct
 
 ROUND_ID_BYTES: Final = 16
 QUERY_BYTES_MAX: Final = 16 * KIB
 HINTS_MAX: Final = 8
+ABSENTEES_MAX: Final = 32
+"""Missing members that one node names when it enrols."""
 
 RoundId = Annotated[bytes, annotated_types.MinLen(ROUND_ID_BYTES), annotated_types.MaxLen(ROUND_ID_BYTES)]
 Level = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(128)]
@@ -55,12 +57,24 @@ class StartRound(Message):
     census: bool
 
 
-@message(0x0101, bytes_max=512)
+@struct
+class Absentee:
+    """A member that went without goodbye, and how long ago it was last heard."""
+
+    peer: PeerRef
+    age_ms: U64
+
+
+@message(0x0101, bytes_max=12 * KIB)
 class Enrolled(Message):
-    """To the requester: this node takes part; or does not, and why (``reason`` not empty)."""
+    """To the requester: this node takes part; or does not, and why (``reason`` not empty).
+
+    ``absent``: missing members of the ring whose places are next to this node's; their other neighbours name them, too.
+    """
 
     round_id: RoundId
     reason: Text
+    absent: Annotated[tuple[Absentee, ...], annotated_types.MaxLen(ABSENTEES_MAX)] = ()
 
 
 @message(0x0102, bytes_max=512)

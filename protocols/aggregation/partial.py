@@ -7,8 +7,8 @@ set). `disjoint` is for callers to ask first; `merge` on overlapping partials is
 Encoding: one flat stream of msgpack scalars, no array and no map anywhere, so hostile bytes cannot make the
 decoder allocate more than a small multiple of their length:
 
-    version, function, grouped, contributors (16 bytes each, ascending), 10 report counters,
-    number of notes, notes..., and then either the state's columns or
+    version, function, grouped, contributors (16 bytes each, ascending), the files and the records that each of them
+    read (two streams of numbers), 10 report counters, number of notes, notes..., and then either the state's columns or
     number of groups, keys (a stream of str), one stream of numbers for each column of the state,
     remainder groups, the remainder state's columns
 
@@ -41,7 +41,7 @@ from protocols.aggregation.functions import (
 )
 from protocols.aggregation.query import Query
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 PARTIAL_BYTES_MAX: Final = 64 * 1024 * 1024
 """Longest encoded partial. 200,000 counters with the longest keys fit; sums of numbers of wildly different
 magnitude may not, and then `Partial.encode` says so."""
@@ -116,11 +116,13 @@ class Partial:
     contributors: tuple[NodeId, ...]
     """Ascending, without duplicates, at least one."""
     report: Report
+    shares: tuple[tuple[int, int], ...]
+    """How many files and records each contributor read, in the same order; the report has their sums."""
 
     @staticmethod
     def of(query: Query, contributor: NodeId, value: State, report: Report) -> Partial:
         """One node's own contribution, as extraction gives it."""
-        return Partial(query, value, (contributor,), report)
+        return Partial(query, value, (contributor,), report, ((report.files_read, report.records),))
 
     def finish(self, top: int | None = None) -> Number | GroupedAnswer | None:
         """The answer: a number (``None`` for min, max, mean of nothing), or groups, the ``top`` ones only."""
@@ -133,6 +135,8 @@ class Partial:
         stream = _Stream()
         stream.put(WIRE_VERSION, self.query.function, self.query.by is not None)
         stream.put(b"".join(map(id_to_bytes, self.contributors)))
+        files, records = zip(*self.shares, strict=True)
+        stream.put(_packed(files), _packed(records))
         stream.put(*self.report.counters(), len(self.report.notes), *self.report.notes)
         if self.query.by is None:
             stream.put(*function.to_columns(self.value))
@@ -173,8 +177,10 @@ def merge(a: Partial, b: Partial) -> Partial:
     if len(a.contributors) + len(b.contributors) > CONTRIBUTORS_MAX:
         raise ProtocolError("aggregation_overflow", f"more than {CONTRIBUTORS_MAX} contributors")
     value = _monoid(a.query).combine(a.value, b.value)
-    contributors = tuple(sorted((*a.contributors, *b.contributors)))
-    return Partial(a.query, value, contributors, a.report.merge(b.report))
+    shares = dict(zip(a.contributors, a.shares, strict=True)) | dict(zip(b.contributors, b.shares, strict=True))
+    contributors = tuple(sorted(shares))
+    ordered = tuple(map(shares.__getitem__, contributors))
+    return Partial(a.query, value, contributors, a.report.merge(b.report), ordered)
 
 
 # --- encoding -----------------------------------------------------------------------------------------------
@@ -285,6 +291,7 @@ def _decode(reader: _Reader, query: Query) -> Partial:
     if name != query.function or grouped is not (query.by is not None):
         raise ValueError(f"not a value of the query {query!s:.100}")
     contributors = _contributors(reader.blob())
+    shares = tuple(zip(*(_counts(reader.blob(), len(contributors)) for _ in range(2)), strict=True))
     counters = [reader.count(COUNT_MAX) for _ in range(_COUNTERS)]
     notes = reader.take(reader.count(NOTES_MAX))
     if not all(isinstance(note, str) and len(note) <= NOTE_CHARACTERS_MAX and note.isprintable() for note in notes):
@@ -299,7 +306,12 @@ def _decode(reader: _Reader, query: Query) -> Partial:
         total = Grouped(function, query.groups_max).total(value)
     reader.end()
     _check_total(function, total, report)
-    return Partial(query, value, contributors, report)
+    if (sum(files for files, _ in shares), sum(records for _, records in shares)) != (
+        report.files_read,
+        report.records,
+    ):
+        raise ValueError("the nodes' files and records do not add up to the report's")
+    return Partial(query, value, contributors, report, shares)
 
 
 def _check_total(function: Function[Any], total: State, report: Report) -> None:
@@ -322,6 +334,16 @@ def _contributors(blob: bytes) -> tuple[NodeId, ...]:
     if any(a >= b for a, b in pairwise(ids)):
         raise ValueError("contributors are not ascending")
     return tuple(ids)
+
+
+def _counts(blob: bytes, count: int) -> Sequence[int]:
+    column = _column(blob, count)
+    if set(map(type, column)) - {int}:
+        raise ValueError("a count is not a whole number")
+    counts = cast(Sequence[int], column)
+    if min(counts) < 0 or max(counts) > COUNT_MAX:
+        raise ValueError(f"a count is not from 0 to {COUNT_MAX}")
+    return counts
 
 
 def _groups(reader: _Reader, function: Function[Any], groups_max: int) -> Groups[Any]:

@@ -23,6 +23,7 @@ from peerd.api import (
 from peerd.errors import ConfigError, ProtocolError, Unavailable
 from peerd.ids import format_id
 from peerd.messages import Message, PeerRef
+from protocols.aggregation.collector import absentees_near
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import RESULT, SWAP, Extractor, file_extractor
 from protocols.aggregation.extraction import FileSelection, Share
@@ -121,7 +122,9 @@ class Aggregation(Plugin):
     # Asking
 
     def aggregate(self, query: Query, listener: RoundListener, deadline_s: float | None = None) -> bytes:
-        """Start a round; returns its id. Raises `Unavailable` when too many rounds are open."""
+        """Start a round; returns its id. Raises `Unavailable` outside the ring, and when too many rounds are open."""
+        if (outside := self.host.outside_reason()) is not None:
+            raise Unavailable(f"{outside}, so it cannot ask anybody")
         if len(self.requesters) >= self.config.rounds_max:
             raise Unavailable(f"{len(self.requesters)} rounds are open here already; try again when one has ended")
         deadline_s = self.config.deadline if deadline_s is None else deadline_s
@@ -181,7 +184,9 @@ class Aggregation(Plugin):
         return ""
 
     def _enrol(self, start: StartRound, reason: str) -> None:
-        self.host.send(start.requester, Enrolled(start.round_id, reason))
+        host = self.host
+        absent = absentees_near(host.id, host.leaf_set(), host.missing_members())
+        host.send(start.requester, Enrolled(start.round_id, reason, absent))
 
     def _extraction_failed(self, participant: Participant, reason: str) -> None:
         self.host.send(participant.requester, Enrolled(participant.round_id, reason))
@@ -265,7 +270,7 @@ class Aggregation(Plugin):
     def on_enrolled(self, enrolled: Enrolled, source: PeerRef) -> None:
         requester = self.requesters.get(enrolled.round_id)
         if requester is not None:
-            requester.enrolled(source, enrolled.reason)
+            requester.enrolled(source, enrolled)
 
     @handles(ResultReady)
     def on_result_ready(self, ready: ResultReady, source: PeerRef) -> None:

@@ -10,11 +10,11 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.telemetry.schema import RoundFinished
-from protocols.aggregation.answer import Answer, Progress, value_of
-from protocols.aggregation.collector import NAMED_MISSING_MAX, Candidate, Collector, Missing
+from protocols.aggregation.answer import Answer, Progress, Shares, value_of
+from protocols.aggregation.collector import NAMED_MISSING_MAX, Candidate, Collector, Missing, ago
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import Aggregate, decode_value, result_tag
-from protocols.aggregation.messages import NodeState, ResultReady, RoundStatus, WhyMissing
+from protocols.aggregation.messages import Enrolled, NodeState, ResultReady, RoundStatus, WhyMissing
 from protocols.aggregation.partial import Partial, Report
 from protocols.aggregation.query import Query
 
@@ -62,7 +62,10 @@ class Requester:
         self._began_at = host.now()
         estimate = host.estimated_ring_size()
         self.with_census = estimate <= config.census_max
-        self.collector = Collector.start(host.peer, host.leaf_set(), estimate, self.with_census)
+        leaf_set, missing = host.leaf_set(), host.missing_members()
+        near = len(leaf_set.members()) + 1
+        expected = estimate * (near + len(missing)) / near  # as many are missing elsewhere as round this node
+        self.collector = Collector.start(host.peer, leaf_set, expected, self.with_census, missing, host.now())
         self._fetching: PeerRef | None = None
         self._is_settling = False
         self._is_closing = False
@@ -86,12 +89,12 @@ class Requester:
             )
         )
 
-    def enrolled(self, peer: PeerRef, reason: str) -> None:
+    def enrolled(self, peer: PeerRef, enrolled: Enrolled) -> None:
         """A node takes part, or does not."""
-        self.collector.enrol(peer, reason)
+        self.collector.enrol(peer, enrolled.reason, enrolled.absent, self.host.now())
         self.tell("enrolled")
-        if len(self.collector.declined) == len(self.collector.expected):
-            self.expire()  # nobody has anything to contribute; no tree will ever report
+        if self.collector.is_pointless:
+            self.expire()
 
     def offered(self, ready: ResultReady, peer: PeerRef) -> None:
         """A tree is complete (perhaps our own)."""
@@ -180,7 +183,10 @@ class Requester:
         self.host.cancel_timer("settle_due", self.round_id)
         missing = self.collector.missing(() if self._taken is None else self._taken.partial.contributors)
         for peer in missing[:NAMED_MISSING_MAX]:
-            if peer.id in self.collector.declined or peer.id == self.host.id:
+            lost_s = self.collector.lost_s(peer.id, self.host.now())
+            if lost_s is not None:
+                self._reasons[peer.id] = f"lost {ago(lost_s)}"
+            elif peer.id in self.collector.declined or peer.id == self.host.id:
                 state = None if peer.id in self.collector.declined else NodeState.EXTRACTING
                 self._reasons[peer.id] = self.collector.reason(peer.id, state, "")
             else:
@@ -220,7 +226,9 @@ class Requester:
             expected=expected,
             expected_basis=self.collector.basis,
             missing=tuple(
-                Missing(peer.id, peer.address, self._reasons[peer.id]) for peer in missing if peer.id in self._reasons
+                Missing(peer.id, peer.address, self._reasons[peer.id], self.collector.lost_s(peer.id, self.host.now()))
+                for peer in missing
+                if peer.id in self._reasons
             ),
             missing_count=max(len(missing), expected - len(contributors)),
             report=Report() if taken is None else taken.partial.report,
@@ -228,6 +236,8 @@ class Requester:
             value_bytes=0 if taken is None else taken.value_bytes,
             moved_bytes=0 if taken is None else taken.moved_bytes,
             computed_by=None if taken is None else taken.computed_by,
+            files=self.query.files,
+            shares=Shares.of(None if taken is None else taken.partial),
         )
         self._emit(answer)
         self.is_answered = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from peerd.errors import ConfigError
+from peerd.errors import ConfigError, Unavailable
 from peerd.quantities import parse_duration, parse_size
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.exchange import Extractor
@@ -54,7 +54,10 @@ def ask(plugin: Any, arguments: Mapping[str, Any], report: Reporter) -> None:
             }
         )
 
-    plugin.aggregate(parse_query(arguments.get("query", "count")), RoundListener(finished), deadline_s)
+    try:
+        plugin.aggregate(parse_query(arguments.get("query", "count")), RoundListener(finished), deadline_s)
+    except Unavailable as error:
+        report({"outcome": "unavailable", "reason": str(error)})
 
 
 def _check_arguments(arguments: Mapping[str, Any], known: set[str]) -> None:

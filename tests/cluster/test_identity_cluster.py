@@ -347,6 +347,11 @@ async def test_a_denied_node_is_out_everywhere_and_after_restarts(tmp_path: Path
             await until(lambda: is_complete(one, two), PATIENCE_S)
             assert thief.peer.id in keeper(two).ledger.denied_ids()
             await until(lambda: not thief.links.links(), PATIENCE_S)
+            for daemon in (one, two):
+                assert daemon.node.overlay.missing_members() == ()
+                assert {peer.id for peer in daemon.node.overlay.expected_members()} == {one.peer.id, two.peer.id}
+            # To the thief, which nobody has told, the others are silent; it does not take itself for the whole ring.
+            assert len(thief.node.overlay.expected_members()) == 3
         async with cluster.daemon("b", [one.peer.address]) as two:
             assert thief.peer.id in two.links.context.denied  # from its disk, before anybody told it
             await until(lambda: is_complete(one, two), PATIENCE_S)

@@ -14,6 +14,7 @@ from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.dedupe import Window
+from peerd.overlay.expectations import Expectations
 from peerd.overlay.leafset import Leaves
 from peerd.overlay.membership import Membership
 from peerd.overlay.messages import LookupProbe, Route, RowRequest, TraceHop
@@ -28,6 +29,7 @@ from peerd.sim.checkers import (
     DeadMembers,
     Dedupe,
     EverybodyReady,
+    ExpectedMembers,
     FailureDetection,
     IdBinding,
     LeafSetConsistency,
@@ -167,6 +169,14 @@ def a_field_gets_lost(patch: Patch) -> None:
     checked(40, overlay=OverlayConfig.model_validate({"table_interval": "1s"})).run_for(60.0)
 
 
+def the_silent_are_taken_for_gone(patch: Patch) -> None:
+    patch.setattr(Expectations, "lost", lambda *arguments, **options: False)
+    simulation = checked(9)
+    simulation.run_for(30.0)
+    simulation.silence(simulation.nodes[4])
+    simulation.run_for(60.0)
+
+
 CONTINUOUS_BUGS: dict[type[Checker], Callable[[Patch], None]] = {
     IdBinding: addresses_are_mixed_up,
     CorrectDelivery: nearest_member_is_overlooked,
@@ -175,6 +185,7 @@ CONTINUOUS_BUGS: dict[type[Checker], Callable[[Patch], None]] = {
     Progress: any_entry_will_do,
     Dedupe: copies_are_not_recognised,
     MonotoneEpochs: boot_epoch_is_forgotten,
+    ExpectedMembers: the_silent_are_taken_for_gone,
     FailureDetection: suspects_are_removed_unasked,
     Boundedness: leaf_sets_are_not_trimmed,
     NodesValid: node_finds_fault_with_itself,

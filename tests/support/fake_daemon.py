@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
 
-from peerd.api import LeafSet, LookupResult, Plugin, RoutedHop
+from peerd.api import LeafSet, LookupResult, MissingMember, Plugin, RoutedHop
 from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
 from peerd.daemon.admin_api import admin_app
@@ -78,6 +78,9 @@ class FakeOverlay:
 
     def __init__(self) -> None:
         self.is_ready = True
+        self.missing: tuple[MissingMember, ...] = ()
+        self.outside: str | None = None
+        self.forgotten: list[NodeId] = []
         self.leaves = LeafSet((peer(0x30), peer(0x50)), (peer(0x50), peer(0x60)), is_complete=True, covers_ring=False)
         clock = SimpleNamespace(id=OWN.id, rng=random.Random(1), now=lambda: 1000.0, wall_time=lambda: 1.8e9)
         self.state = OverlayState(cast(OverlayHost, clock), OverlayConfig())
@@ -93,6 +96,31 @@ class FakeOverlay:
     def estimated_ring_size(self) -> float:
         """Not exact."""
         return 17.4
+
+    def expected_members(self) -> tuple[PeerRef, ...]:
+        """The leaf set, this node, and who is missing."""
+        return (OWN, *self.leaves.members(), *(member.peer for member in self.missing))
+
+    def missing_members(self) -> tuple[MissingMember, ...]:
+        """As set."""
+        return self.missing
+
+    def estimated_members(self) -> float:
+        """As many are missing everywhere."""
+        return 17.4 + len(self.missing)
+
+    @property
+    def is_minority(self) -> bool:
+        """As in the overlay."""
+        return len(self.missing) > len(self.leaves.members()) + 1
+
+    def outside_reason(self) -> str | None:
+        """As set."""
+        return self.outside
+
+    def forget(self, node_ids: Iterable[NodeId]) -> None:
+        """Noted."""
+        self.forgotten += node_ids
 
     def table_peers(self) -> tuple[PeerRef, ...]:
         """One that is a leaf, too."""

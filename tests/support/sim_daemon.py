@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -84,6 +84,11 @@ class SimDaemon:
         """Noted."""
         self.stop_reasons.append(reason)
 
+    def _transport(self) -> httpx.ASGITransport:
+        transport = httpx.ASGITransport(admin_app(self))
+        transport.client = cast(tuple[str, int], None)  # as on the unix socket: whoever asks may command
+        return transport
+
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
         """The real client; meanwhile virtual time runs."""
@@ -95,7 +100,7 @@ class SimDaemon:
 
         running = spawn(run(), name="virtual time")
         try:
-            async with Client("/nowhere/admin.sock", transport=httpx.ASGITransport(admin_app(self))) as client:
+            async with Client("/nowhere/admin.sock", transport=self._transport()) as client:
                 yield client
         finally:
             await cancel_and_wait([running])

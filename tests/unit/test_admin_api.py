@@ -9,7 +9,7 @@ import httpx
 import pytest
 from fastapi import APIRouter
 
-from peerd.api import LookupResult, Plugin
+from peerd.api import LookupResult, MissingMember, Plugin
 from peerd.client import DaemonBusy
 from peerd.daemon.admin_front import is_local_host
 from peerd.daemon.admin_guard import REQUEST_BODY_BYTES_MAX
@@ -156,6 +156,10 @@ def spoil_ring(daemon: FakeDaemon) -> None:
     daemon.set_ready(False)
 
 
+def spoil_membership(daemon: FakeDaemon) -> None:
+    daemon.overlay.outside = "this node is on the deny list of its cluster"
+
+
 def spoil_plugin(daemon: FakeDaemon) -> None:
     daemon.disabled_plugins = {"echo": "ValueError()"}
 
@@ -169,6 +173,7 @@ def spoil_life(daemon: FakeDaemon) -> None:
     [
         (spoil_lag, {"/livez", "/readyz", "/healthz"}, "event_loop"),
         (spoil_ring, {"/readyz", "/healthz"}, "ring"),
+        (spoil_membership, {"/readyz", "/healthz"}, "ring"),
         (spoil_life, {"/readyz", "/healthz"}, "running"),
         (spoil_plugin, {"/healthz"}, "plugins"),
     ],
@@ -259,3 +264,34 @@ async def test_over_tcp_only_this_machines_names_are_served(rig: Rig, host: str,
 async def test_over_a_unix_socket_any_name_is_served() -> None:
     async with FakeDaemon().http(client=None) as http:
         assert (await http.get("/v1/status", headers={"Host": "whatever"})).status_code == 200
+
+
+async def test_readiness_says_who_is_missing_and_stays_ready(rig: Rig) -> None:
+    def text(response: httpx.Response) -> str:
+        assert response.status_code == 200
+        [detail] = [entry["detail"] for entry in response.json()["checks"] if entry["name"] == "ring"]
+        return str(detail)
+
+    assert text(await rig.http.get("/readyz")) == "leaf set of 3 complete; no member is missing"
+    rig.daemon.overlay.missing = (MissingMember(peer(0x70), 3.0),)
+    assert text(await rig.http.get("/readyz")).endswith("; 4 of 5 expected members round this node, 1 missing")
+    rig.daemon.overlay.missing = tuple(MissingMember(peer(number), 3.0) for number in range(0x70, 0x75))
+    assert "5 missing: this side is the smaller part of a partition" in text(await rig.http.get("/readyz"))
+    status = (await rig.http.get("/v1/status")).json()
+    assert (status["missing"], status["is_minority"], status["expected"]) == (5, True, 22.4)
+    assert status["missing_members"][0] == {"id": f"{peer(0x70).id:032x}", "address": "127.0.0.1:7112", "lost_s": 3.0}
+
+
+async def test_forgetting_is_for_the_local_operator(rig: Rig) -> None:
+    rig.daemon.overlay.missing = (MissingMember(peer(0x70), 3.0),)
+    path, body = "/v1/members/forgotten", {"all_missing": True}
+    assert (await rig.http.post(path, json=body)).status_code == 403
+    async with rig.daemon.http(client=None) as local:
+        for wrong in ({}, {"node": "ab" * 16, "all_missing": True}, {"node": ""}):
+            assert (await local.post(path, json=wrong)).status_code == 422
+        assert rig.daemon.overlay.forgotten == []
+        answer = (await local.post(path, json=body)).json()
+        rig.daemon.overlay.outside = "this node has left the ring"
+        assert (await local.post(path, json=body)).status_code == 503
+    assert answer["nodes"] == [{"id": f"{peer(0x70).id:032x}", "address": "127.0.0.1:7112", "lost_s": 3.0}]
+    assert rig.daemon.overlay.forgotten == [peer(0x70).id]

@@ -69,6 +69,7 @@ def test_merge_is_commutative_and_associative(query: Query, x: Any, y: Any, z: A
     assert merge(merge(a, b), c) == merge(a, merge(b, c))
     assert merge(a, b).contributors == (1, 3)
     assert merge(a, b).report.records == len(x) + len(y) + 2
+    assert merge(a, b).shares == ((1, len(y) + 1), (1, len(x) + 1))
 
 
 def test_a_common_contributor_is_never_merged() -> None:
@@ -105,9 +106,17 @@ def stream(*values: object) -> bytes:
     return b"".join(msgpack.packb(value) for value in values)
 
 
-def counted(*value: object, contributors: bytes = bytes(16), selected: int = 2, grouped: bool = True) -> bytes:
+def counted(
+    *value: object,
+    contributors: bytes = bytes(16),
+    selected: int = 2,
+    grouped: bool = True,
+    files: bytes = stream(0),
+    records: bytes | None = None,
+) -> bytes:
     counters = [0, 0, 0, 0, 0, 0, selected, selected, 0, 0]
-    return stream(1, "count", grouped, contributors, *counters, 0, *value)
+    read = stream(selected) if records is None else records
+    return stream(2, "count", grouped, contributors, files, read, *counters, 0, *value)
 
 
 GOOD = (2, stream("a", "b"), stream(1, 1), 0, 0)
@@ -128,7 +137,13 @@ def test_the_hand_made_encoding_is_the_encoding() -> None:
         (b"", "too early"),
         (counted(*GOOD)[:-1], "too early"),
         (counted(*GOOD, 0), "follows the end"),
-        (stream(2, "count", True), "version"),
+        (stream(1, "count", True), "version"),
+        (counted(*GOOD, records=stream(1)), "do not add up"),
+        (counted(*GOOD, files=stream(1)), "do not add up"),
+        (counted(*GOOD, files=b""), "too early"),
+        (counted(*GOOD, files=stream(0, 0)), "follows the end"),
+        (counted(*GOOD, files=stream(False)), "not a whole number"),
+        (counted(*GOOD, files=stream(-1)), "not from 0"),
         (counted(2, grouped=False), "not a value of the query"),
         (counted(*GOOD, contributors=b""), "contributors"),
         (counted(*GOOD, contributors=bytes(17)), "contributors"),
@@ -161,13 +176,14 @@ def test_hostile_partials(data: bytes, expected: str) -> None:
 
 
 def test_states_that_are_not_canonical() -> None:
-    head = (bytes(16), 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0)
+    head = (bytes(16), stream(0), stream(1), 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0)
+    assert Partial.decode(stream(2, "sum", False, *head, 1, 0), Query("sum", "x")).shares == ((0, 1),)
     for function, columns in (("sum", (2, 1)), ("sum", (1, 2000)), ("sum", (1, -2)), ("min", (float("nan"),))):
         with pytest.raises(ProtocolError):
-            Partial.decode(stream(1, function, False, *head, *columns), Query(function, "x"))  # type: ignore[arg-type]  # a name
+            Partial.decode(stream(2, function, False, *head, *columns), Query(function, "x"))  # type: ignore[arg-type]  # a name
     for mean in ((0, 1, -1), (1, 1.5, 0), (2, 1, 0)):
         with pytest.raises(ProtocolError):
-            Partial.decode(stream(1, "mean", False, *head, *mean), Query("mean", "x"))
+            Partial.decode(stream(2, "mean", False, *head, *mean), Query("mean", "x"))
 
 
 @given(st.binary(max_size=300), queries())

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 
 import protocols.aggregation.cli
 from peerd.cli.main import main
-from protocols.aggregation.answer import Answer
+from protocols.aggregation.answer import Answer, Shares
+from protocols.aggregation.collector import Missing
 from protocols.aggregation.functions import GroupedAnswer
-from protocols.aggregation.partial import Report
-from protocols.aggregation.query import QUERY_HELP
+from protocols.aggregation.partial import Partial, Report, merge
+from protocols.aggregation.query import QUERY_HELP, Query
 from tests.support.fake_aggregation import ANSWER, PROGRESS, Call, FakeAggregation
 from tests.support.fake_daemon import FakeDaemon, peer
 
@@ -62,6 +64,52 @@ def test_a_partial_answer_names_the_missing_and_exits_with_3(asked: Asked, capsy
     captured = capsys.readouterr()
     assert "partial: 2 of 3 nodes (66.7%)" in captured.out
     assert "1 node is missing:\n  03000000  127.0.0.1:7003  no answer\n" in captured.err
+
+
+def test_who_is_missing_is_on_the_line_of_the_verdict(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    lost = Missing(peer(3).id, "10.0.0.4:7420", "lost 3 s ago", 3.2)
+    asked.answer = replace(ANSWER, missing=(lost,))
+    assert main(WORDS) == 3
+    line = "partial: 2 of 3 nodes (66.7%), 500 ms; missing 03000000 (10.0.0.4:7420): lost 3 s ago"
+    assert line in capsys.readouterr().out.splitlines()
+    main([*WORDS, "-o", "json"])
+    assert json.loads(capsys.readouterr().out)["missing"][0]["lost_s"] == 3.2
+
+
+def test_many_missing_are_counted_there(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tuple(Missing(peer(number).id, None, "lost 1 h ago", 3600.0) for number in range(3, 8))
+    asked.answer = replace(ANSWER, missing=missing, missing_count=5, expected=7)
+    assert main(WORDS) == 3
+    captured = capsys.readouterr()
+    assert "; 5 missing\n" in captured.out
+    assert captured.err.count("lost 1 h ago") == 5
+
+
+def test_a_glob_that_matches_nothing_is_warned_of(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    asked.answer = replace(COMPLETE, files="*.lgo", report=Report(), shares=Shares(without_files=3))
+    assert main(WORDS) == 0
+    captured = capsys.readouterr()
+    assert "warning: no file on any of the 3 nodes in this answer matches '*.lgo'" in captured.err
+    assert "each node: 0 files, 0 records; 3 without any file" in captured.out
+    main([*WORDS, "-o", "json"])
+    assert json.loads(capsys.readouterr().out)["warnings"] == list(asked.answer.warnings)
+
+
+def test_what_each_node_read(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    query = Query("count")
+    partials = [
+        Partial.of(query, peer(number).id, 0, Report(files_read=number - 1, records=1000 * number))
+        for number in (1, 2, 3)
+    ]
+    asked.answer = replace(COMPLETE, files="*", shares=Shares.of(reduce(merge, partials)))
+    assert main([*WORDS, "--shares"]) == 0
+    captured = capsys.readouterr()
+    assert "warning" not in captured.err
+    assert (
+        "each node: 0 to 2 files (median 1), 1,000 to 3,000 records (median 2,000); 1 without any file" in captured.out
+    )
+    rows = [line.split() for line in captured.out.splitlines()[-3:]]
+    assert [row[1:] for row in rows] == [["0", "1,000"], ["1", "2,000"], ["2", "3,000"]]
 
 
 @pytest.mark.parametrize(

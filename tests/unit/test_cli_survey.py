@@ -129,7 +129,7 @@ def test_check_of_a_consistent_ring(daemon: SimDaemon, capsys: pytest.CaptureFix
     assert found["outcome"] == "consistent" and found["problems"] == found["unanswered"] == []
 
 
-def test_check_with_a_dead_node_is_partial_and_then_fine(
+def test_check_with_a_dead_node_is_partial_until_it_is_forgotten(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     daemon = of(12, 13, monkeypatch)
@@ -138,7 +138,55 @@ def test_check_with_a_dead_node_is_partial_and_then_fine(
     text = run(capsys, "ring", "--check", code=3)
     assert f"no answer: {dead.peer} does not answer, and is listed by" in text and "doctor reach" in text
     daemon.simulation.run_for(120.0)
+    text = run(capsys, "ring", "--check", code=3)
+    assert "11 nodes, 1 missing" in text
+    whole_id = format_id(dead.id)
+    assert f"missing: {whole_id} ({dead.peer.address}): lost 2 min" in text and f"peerd forget {whole_id[:8]}" in text
+    assert "11 nodes of 12 expected" in run(capsys, "status")
+    assert f"missing {whole_id[:8]} ({dead.peer.address}): lost 2 min" in run(capsys, "status")
+    assert "11 of 12 expected members, 1 missing" in run(capsys, "healthcheck")
+    forgotten = run(capsys, "forget", dead.peer.address)
+    assert forgotten.startswith(f"forgotten: {whole_id} ({dead.peer.address}), lost 2 min")
     assert "11 nodes, consistent" in run(capsys, "ring", "--check")
+    assert "none is missing" in run(capsys, "status")
+    assert all(not place.node.overlay.missing_members() for place in daemon.simulation.live_nodes())
+    assert "no node is missing" in run(capsys, "forget", "--all-missing")
+
+
+def test_forget_says_why_it_does_not(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon = of(9, 16, monkeypatch)
+    dead = daemon.simulation.nodes[5]
+    daemon.simulation.kill(dead)
+    daemon.simulation.run_until(lambda: bool(daemon.node.overlay.missing_members()), limit_s=60.0)
+    member = format_id(daemon.node.overlay.leaf_set().larger[0].id)
+    for text, why in (
+        (member, "is not missing"),
+        (format_id(daemon.node.peer.id), "is not missing"),
+        (format_id(dead.id)[:7], "at least 8 digits"),
+        ("12345678", "is known here"),
+        ("10.9.9.9:1", "is known here"),
+    ):
+        assert main(["forget", text]) == 1
+        assert why in capsys.readouterr().err
+    assert main(["forget"]) == main(["forget", member, "--all-missing"]) == 2
+    capsys.readouterr()
+    assert len(daemon.node.overlay.missing_members()) == 1
+    assert "not known here; told the ring" in run(capsys, "forget", "ab" * 16)
+    assert ask(capsys, "forget", "--all-missing")["nodes"][0]["id"] == format_id(dead.id)
+    assert not daemon.node.overlay.missing_members()
+
+
+def test_the_smaller_side_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon = of(3, 17, monkeypatch)
+    for place in daemon.simulation.nodes:
+        if place.id != daemon.place.id:
+            daemon.simulation.pause(place)
+    daemon.simulation.run_until(lambda: len(daemon.node.overlay.missing_members()) == 2, limit_s=120.0)
+    assert "1 node, 2 missing" in run(capsys, "ring", "--check", code=3)
+    assert "smaller side of a partition" in run(capsys, "status")
+    assert "1 of 3 expected members, 2 missing: this side is the smaller part" in run(capsys, "healthcheck")
+    assert "2 missing" in run(capsys, "ring", "--local")
+    assert ask(capsys, "status")["is_minority"] is True
 
 
 def test_check_finds_a_leaf_set_that_is_not_mutual(
@@ -263,8 +311,12 @@ def test_history_of_a_peer_that_died(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert main(["peers", "--around"]) == 2
     capsys.readouterr()
     table = run(capsys, "peers")
-    assert re.search(rf"^{format_id(dead.id)} .* departed .* silent, removed .* ago", table, re.MULTILINE)
+    assert re.search(rf"^{format_id(dead.id)} .* missing .* expected, lost .* ago", table, re.MULTILINE)
+    assert table.count(format_id(dead.id)) == 1
     assert ask(capsys, "peers")["departed"][0]["has_left"] is False
+    run(capsys, "forget", format_id(dead.id))
+    table = run(capsys, "peers")
+    assert re.search(rf"^{format_id(dead.id)} .* departed .* silent, removed .* ago", table, re.MULTILINE)
     assert main(["peers", "--history", "zz"]) == 1
     assert "is known" in capsys.readouterr().err
 

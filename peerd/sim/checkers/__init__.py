@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from peerd.sim.checkers.base import Checker, Delivery, Watcher
+from peerd.sim.checkers.members import ExpectedMembers
 from peerd.sim.checkers.nodes import Boundedness, FailureDetection, MonotoneEpochs, NodesValid
 from peerd.sim.checkers.ring import DeadMembers, EverybodyReady, LeafSetConsistency, RingUnity
 from peerd.sim.checkers.routing import CorrectDelivery, Dedupe, Progress, SingleRoot
@@ -30,6 +31,7 @@ __all__ = [
     "Dedupe",
     "Delivery",
     "EverybodyReady",
+    "ExpectedMembers",
     "FailureDetection",
     "IdBinding",
     "LeafSetConsistency",
@@ -53,6 +55,7 @@ CONTINUOUS: Final[tuple[type[Checker], ...]] = (
     Progress,
     MonotoneEpochs,
     FailureDetection,
+    ExpectedMembers,
     Boundedness,
     WireHygiene,
 )
