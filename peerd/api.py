@@ -22,6 +22,11 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 from peerd.api_network import (
     POSITION_MAX_MS as POSITION_MAX_MS,
     Coordinate as Coordinate,
+    LeafSet as LeafSet,
+    LookupResult as LookupResult,
+    MissingMember as MissingMember,
+    NeighbourChange as NeighbourChange,
+    RoutedHop as RoutedHop,
     SendRefusal as SendRefusal,
 )
 from peerd.api_services import (
@@ -80,58 +85,6 @@ class Metric:
     """"counter", "gauge" or "histogram"."""
     help: str
     labels: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NeighbourChange:
-    """How the leaf set changed."""
-
-    added: tuple[PeerRef, ...]
-    removed: tuple[PeerRef, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LeafSet:
-    """The numerically closest live nodes, nearest first on each side, without this node.
-
-    ``is_complete``: both sides are full and confirmed, or the ring is known to be smaller than the leaf set; a node
-    delivers keys only then. ``covers_ring``: every node of the ring is in it (the sides overlap or meet).
-    """
-
-    smaller: tuple[PeerRef, ...]
-    larger: tuple[PeerRef, ...]
-    is_complete: bool
-    covers_ring: bool
-
-    def members(self) -> tuple[PeerRef, ...]:
-        """Every distinct member, in id order."""
-        return tuple(sorted({peer.id: peer for peer in (*self.smaller, *self.larger)}.values(), key=lambda p: p.id))
-
-
-@dataclass(frozen=True, slots=True)
-class MissingMember:
-    """A node of the ring that went without goodbye, and how long ago it was last heard, seconds."""
-
-    peer: PeerRef
-    age_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class RoutedHop:
-    """One hop of a traced lookup; ``rtt_s`` is the measured round trip from the hop before it."""
-
-    peer: PeerRef
-    rtt_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class LookupResult:
-    """Who the root of a key is and how it was reached; ``root`` is ``None`` when nobody answered in time."""
-
-    key: NodeId
-    root: PeerRef | None
-    hops: tuple[RoutedHop, ...]
-    duration_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What plugins are told about the network: places in the latency space, and why a message was not sent.
+"""What plugins are told about the network: who is in it and where, and why a message was not sent.
 
 Plugins import it from `peerd.api`.
 """
@@ -6,18 +6,72 @@ Plugins import it from `peerd.api`.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Final
 
 import annotated_types
 
-from peerd.messages import struct
+from peerd.ids import NodeId
+from peerd.messages import PeerRef, struct
 
 POSITION_MAX_MS: Final = 60_000.0
 """No honest coordinate is farther out than a round trip of a minute."""
 ERROR_WIRE_MAX: Final = 100.0
 
 _Position = Annotated[float, annotated_types.Ge(-POSITION_MAX_MS), annotated_types.Le(POSITION_MAX_MS)]
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourChange:
+    """How the leaf set changed."""
+
+    added: tuple[PeerRef, ...]
+    removed: tuple[PeerRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeafSet:
+    """The numerically closest live nodes, nearest first on each side, without this node.
+
+    ``is_complete``: both sides are full and confirmed, or the ring is known to be smaller than the leaf set; a node
+    delivers keys only then. ``covers_ring``: every node of the ring is in it (the sides overlap or meet).
+    """
+
+    smaller: tuple[PeerRef, ...]
+    larger: tuple[PeerRef, ...]
+    is_complete: bool
+    covers_ring: bool
+
+    def members(self) -> tuple[PeerRef, ...]:
+        """Every distinct member, in id order."""
+        return tuple(sorted({peer.id: peer for peer in (*self.smaller, *self.larger)}.values(), key=lambda p: p.id))
+
+
+@dataclass(frozen=True, slots=True)
+class MissingMember:
+    """A node of the ring that went without goodbye, and how long ago it was last heard, seconds."""
+
+    peer: PeerRef
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedHop:
+    """One hop of a traced lookup; ``rtt_s`` is the measured round trip from the hop before it."""
+
+    peer: PeerRef
+    rtt_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LookupResult:
+    """Who the root of a key is and how it was reached; ``root`` is ``None`` when nobody answered in time."""
+
+    key: NodeId
+    root: PeerRef | None
+    hops: tuple[RoutedHop, ...]
+    duration_s: float
 
 
 @struct

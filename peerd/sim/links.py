@@ -502,9 +502,10 @@ class Link:
     def pair(self, there: Link) -> None:
         """The answer to Hello is here: ``there`` is the acceptor's direction of the same connection."""
         self._twin, there._twin = there, self
-        if there.state is LinkState.CLOSED:  # meanwhile; this end hears of it right behind the answer
+        if there.state is LinkState.CLOSED:  # meanwhile; this end hears of it behind the answer and what was sent then
             ending = there._ending or ("reset", None)
-            self._engine.schedule(self._engine.now, mark_of(self._port.index, DOWN_MARK), self._lost, ending)
+            due = max(self._engine.now, there._last_arrival)
+            self._engine.schedule(due, mark_of(self._port.index, DOWN_MARK), self._lost, ending)
 
     def retire(self, reason: str) -> None:
         """Say goodbye; what the peer has under way still arrives."""

@@ -120,7 +120,7 @@ def test_a_stopped_process_that_wakes_only_to_leave_is_dropped() -> None:
     simulation.pause(place)
     until_missed(simulation, place)
     simulation.resume(place)
-    simulation.run_for(0.5)  # time for a connection: those that it had were closed meanwhile
+    simulation.run_for(1.0)  # time for connections, three round trips: those that it had were closed meanwhile
     simulation.stop(place)
     simulation.run_for(60)
     assert everybody_misses(simulation)
@@ -376,7 +376,7 @@ def test_damaged_memory_costs_the_memory_and_not_the_node(damage: bytes) -> None
 def test_a_full_disk_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     simulation = aggregating(3, seed=21)
     victim, place = simulation.nodes[1:]
-    store = place.stores["overlay"]
+    store = place.node.hosts["overlay"].store
     puts: list[str] = []
 
     def refuse(key: str, value: bytes) -> None:

@@ -561,6 +561,19 @@ def test_conditions_may_change_during_a_run() -> None:
     assert world.nodes[1].node.messages[-1][0] > begun + LATENCY_S * 1.01
 
 
+def test_what_an_acceptor_says_before_it_ends_reaches_the_dialler_first() -> None:
+    """Its end of the link is up half a round trip before the dialler's, and may be gone by then."""
+    world = trivial_world(2, network=EXACT)
+    say(world, 0, 1)
+    world.run_for(OPENING_S - LATENCY_S / 2)
+    say(world, 1, 0, "leaving")
+    world.nodes[1].driver.leave(1.0, lambda: world.kill(world.nodes[1]))
+    assert not world.nodes[1].driver.is_alive and not world.nodes[0].driver.is_linked(world.nodes[1].peer)
+    world.run_for(1.0)
+    assert world.nodes[0].node.texts() == ["leaving"]
+    assert [reason for _, _, reason in world.nodes[0].node.downs] == ["stopping"]
+
+
 def test_of_two_processes_with_one_identity_the_newer_one_lives() -> None:
     world = trivial_world(1)
     twins = [world.add_node(NodeId(7)) for _ in range(2)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from peerd.api import Priority
+from peerd.api import Priority, SendRefusal
 from peerd.limits import KIB, MIB, WRITE_HIGH_WATER_BYTES
 from peerd.linking.settings import LinkSettings
 from peerd.messages import Message, message
 from peerd.sim.network import NetworkConfig
 from peerd.wire.codec import encode
-from tests.support.trivial_world import EXACT, NotingHandler, TrivialWorld, trivial_world
+from tests.support.trivial_world import EXACT, LATENCY_S, NotingHandler, TrivialWorld, trivial_world
 
 RATE = 1 * MIB
 UPLINK = NetworkConfig(up_bytes_per_s=RATE, down_bytes_per_s=None, jitter=0.0)
@@ -124,3 +124,52 @@ def test_a_cut_while_frames_wait(mode: str) -> None:
     else:
         assert numbers(world) == list(range(41)) and world.network.dropped == {}
     assert not world.network.stalled
+
+
+def test_the_window_of_a_link_does_not_slow_a_long_fast_path() -> None:
+    rate = 50e6
+    world = linked(NetworkConfig(up_bytes_per_s=rate, jitter=0.0))
+    begun, count = world.now, 100
+    for number in range(count):
+        load(world, number, Priority.NORMAL)
+    world.run_for(1.0)
+    assert numbers(world) == list(range(count))
+    took_s = world.nodes[1].node.messages[-1][0] - begun
+    assert took_s == pytest.approx(count * FRAME_BYTES / rate + LATENCY_S, rel=0.05)
+
+
+def test_what_a_peer_does_not_read_waits_here_and_leaves_by_priority_when_it_goes_on() -> None:
+    world = linked(NetworkConfig(jitter=0.0))
+    driver, peer = world.nodes[0].driver, world.nodes[1].peer
+    world.pause(world.nodes[1])
+    for number in range(100):
+        load(world, number, Priority.BACKGROUND)
+    world.run_for(60.0)
+    waiting = driver.queued_bytes(peer)
+    assert 0 < waiting < 100 * FRAME_BYTES, "the kernels hold some of it, and the link lives"
+    for number in range(100, 110):
+        load(world, number, Priority.URGENT)
+    assert driver.queued_bytes(peer) > waiting + 10 * FRAME_BYTES
+    world.resume(world.nodes[1])
+    world.run_for(5.0)
+    got = numbers(world)
+    assert [number for number in got if number < 100] == list(range(100))
+    assert [number for number in got if number >= 100] == list(range(100, 110))
+    assert got.index(109) < 99 and driver.queued_bytes(peer) == 0
+    assert world.network.dropped == {} and not world.network.stalled
+
+
+@pytest.mark.parametrize("mode", ["drop", "retransmit"])
+def test_a_peer_that_dies_while_frames_wait_for_it_to_read_is_found_out(mode: str) -> None:
+    world = linked(NetworkConfig(jitter=0.0, loss_mode=mode))
+    world.pause(world.nodes[1])
+    for number in range(120):
+        load(world, number, Priority.NORMAL)
+    world.run_for(5.0)
+    assert world.nodes[0].driver.queued_bytes(world.nodes[1].peer) > 0 and world.nodes[0].node.downs == []
+    world.silence(world.nodes[1])
+    world.run_for(60.0)
+    assert [reason for _, _, reason in world.nodes[0].node.downs] == ["timeout"]
+    assert world.nodes[0].driver.queued_bytes(world.nodes[1].peer) == 0 and not world.network.stalled
+    refused = [(peer, reason) for peer, _, reason in world.nodes[0].node.refused]
+    assert set(refused) == {(world.nodes[1].peer, SendRefusal.PEER_DOWN)}
