@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from peerd.cli.files import write_text
+from peerd.cli.files import hand_out
 from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
 from peerd.cli.output import print_json, print_table, seconds, stdout
 
@@ -39,12 +39,7 @@ def create(
     Example: peerd access create dashboard --scope aggregation:read --ttl 30d --out dashboard.token
     """
     made = ask(socket, lambda client: client.create_access(name, scope, duration_s(ttl, "--ttl")))
-    if out is not None:
-        write_text(out, made.text + "\n", 0o600)
-    if output is Output.JSON:
-        print_json({**made.model_dump(mode="json"), "text": made.text if out is None else None})
-    elif out is None:
-        typer.echo(made.text)
+    hand_out(made, out, output)
     token = made.token
     until = datetime.fromtimestamp(token.expires_at, UTC)
     print(

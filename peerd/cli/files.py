@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from peerd.admin_models import NewAccess, NewToken
+from peerd.cli.options import Output
+from peerd.cli.output import print_json
 from peerd.errors import ConfigError, Unavailable
 
 FILE_BYTES_MAX: Final = 64 * 1024
@@ -38,3 +41,13 @@ def write_text(path: Path, text: str, mode: int) -> None:
         write_atomically(path, text.encode(), mode)
     except OSError as error:
         raise Unavailable(f"cannot write {path}: {error.strerror}") from error
+
+
+def hand_out(made: NewAccess | NewToken, out: Path | None, output: Output) -> None:
+    """A secret that was just made: into its file (0600), else onto standard output; it is shown this once."""
+    if out is not None:
+        write_text(out, made.text + "\n", 0o600)
+    if output is Output.JSON:
+        print_json({**made.model_dump(mode="json"), "text": made.text if out is None else None})
+    elif out is None:
+        print(made.text)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from peerd.cli.files import write_text
+from peerd.cli.files import hand_out
 from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
 from peerd.cli.output import print_json, print_table, seconds, stdout
 
@@ -32,13 +32,7 @@ def create(
 ) -> None:
     """Make a join token: whoever has it can join the cluster. The issuer keeps a hash only; it is shown once."""
     made = ask(socket, lambda client: client.create_token(duration_s(ttl, "--ttl"), uses, role or ()))
-    if out is not None:
-        write_text(out, made.text + "\n", 0o600)
-    if output is Output.JSON:
-        told = made.model_dump(mode="json")
-        print_json({**told, "text": made.text if out is None else None})
-    elif out is None:
-        typer.echo(made.text)
+    hand_out(made, out, output)
     token = made.token
     until = datetime.fromtimestamp(token.expires_at, UTC)
     print(

@@ -3,7 +3,7 @@
 
 Operators have a unix socket and, where ``admin.http`` is set, the reading half on loopback TCP. Data clients have a
 unix socket and, where ``data.http`` is set, TCP, with the plugins' routes only. Each listener has a budget of its own,
-so that none keeps another from answering. What is asked all the time (health, metrics) is answered by `Front`. FastAPI
+so that none keeps another from answering. What is asked all the time (health, metrics) is answered by `Gate`. FastAPI
 and its models are a tenth of a second to import and a seventh of the daemon's memory, so they are loaded in a thread
 when the first other request comes.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from peerd.config import PeerdConfig, is_loopback, split_address
-from peerd.daemon.admin_front import App, Front, Policy, Receive, Scope, Send
+from peerd.daemon.admin_front import App, Gate, Policy, Receive, Scope, Send
 from peerd.daemon.admin_subject import Subject
 from peerd.daemon.caller import ListenerName
 from peerd.daemon.http_listener import HttpListener
@@ -152,7 +152,7 @@ class AdminServer:
             self._listeners[name].refused(reason)
 
         api = LateApi(self._daemon, _data_api if is_data else _admin_api, refused)
-        front = Front(api, self._daemon, policy, refused=refused, before_metrics=self.report)
+        front = Gate(api, self._daemon, policy, refused=refused, before_metrics=self.report)
         self._listeners[name] = HttpListener(
             name,
             sock,

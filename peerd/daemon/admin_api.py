@@ -20,7 +20,7 @@ from peerd.api import LookupResult
 from peerd.daemon import admin_view
 from peerd.daemon.admin_access import access_router
 from peerd.daemon.admin_events import events_router
-from peerd.daemon.admin_front import App, Front
+from peerd.daemon.admin_front import App, Gate
 from peerd.daemon.admin_guard import RequestGuard, add_problem_handlers
 from peerd.daemon.admin_identity import identity_router
 from peerd.daemon.admin_members import members_router
@@ -45,8 +45,8 @@ def not_counted(reason: str) -> None:
 
 
 def admin_app(daemon: Subject) -> App:
-    """Front and routes of the operators' listeners without a server: tests call it directly."""
-    return Front(admin_api(daemon), daemon)
+    """Gate and routes of the operators' listeners without a server: tests call it directly."""
+    return Gate(admin_api(daemon), daemon)
 
 
 def admin_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
@@ -150,11 +150,11 @@ PROBES: Final = {
 
 
 async def _answered_in_front() -> Response:
-    raise Bug("a probe got past `Front`")
+    raise Bug("a probe got past `Gate`")
 
 
 def _document_probes(app: FastAPI, paths: Sequence[str]) -> None:
-    """In the OpenAPI document; `Front`, in front of this application, answers them."""
+    """In the OpenAPI document; `Gate`, in front of this application, answers them."""
     for path in paths:
         app.add_api_route(
             path,

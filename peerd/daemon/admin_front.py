@@ -72,7 +72,7 @@ class Policy:
 DEFAULT_POLICY: Final = Policy()
 
 
-class Front:
+class Gate:
     """Answers the probes, and lets everything else that may come in through to ``app``.
 
     ``refused`` counts refusals by reason, ``before_metrics`` brings gauges up to date.

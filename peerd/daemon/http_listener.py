@@ -2,7 +2,7 @@
 
 Whatever happens at one listener leaves the others alone. At most `capacity` connections are open; above it the one that
 has waited longest without a request gives way to the newcomer, so that neither idle connections nor unfinished requests
-keep anybody out. How many requests may be under way is `peerd.daemon.admin_front.Front`'s to say.
+keep anybody out. How many requests may be under way is `peerd.daemon.admin_front.Gate`'s to say.
 """
 
 from __future__ import annotations

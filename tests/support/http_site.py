@@ -14,7 +14,7 @@ import httpx
 
 from peerd.config import load_config
 from peerd.daemon.admin import AdminServer, start_admin
-from peerd.daemon.admin_front import Front
+from peerd.daemon.admin_front import Gate
 from peerd.daemon.caller import ListenerName
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.numbers_plugin import Numbers
@@ -72,7 +72,7 @@ class HttpSite:
     async def running(self, listener: str, count: int) -> None:
         """Returns when that many requests are under way there."""
         front = self.server._listeners[cast(ListenerName, listener)]._config.app
-        assert isinstance(front, Front)
+        assert isinstance(front, Gate)
         await until(lambda: front._running == count)
 
     def token(self, *scopes: str, name: str = "program", life_s: float = 3600.0) -> str:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from peerd.daemon import admin_guard, http_listener, http_protocol
-from peerd.daemon.admin_front import DEFAULT_POLICY, Front
+from peerd.daemon.admin_front import DEFAULT_POLICY, Gate
 from peerd.daemon.authority import ClusterAuthority, create_node_files
 from peerd.daemon.tasks import spawn
 from peerd.errors import ConfigError
@@ -319,5 +319,5 @@ async def test_a_lifespan_is_not_a_request() -> None:
     async def nothing(event: object) -> None:
         raise AssertionError
 
-    await Front(app, FakeDaemon(), DEFAULT_POLICY)({"type": "lifespan"}, never, nothing)
+    await Gate(app, FakeDaemon(), DEFAULT_POLICY)({"type": "lifespan"}, never, nothing)
     assert seen == ["lifespan"]
