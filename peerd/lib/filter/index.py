@@ -164,7 +164,7 @@ class FilterIndex(Generic[K]):
                     if has_keys:
                         own |= column.at_key(key)
                     pair &= own
-                    asked.append((column, key, own))
+                    asked.append((column, key, bucket))
             if not pair:
                 return 0
         possible = pair >> width
@@ -174,14 +174,19 @@ class FilterIndex(Generic[K]):
         return self._fitting(event, sure) if self._residual_bits else sure
 
     def _decided(self, doubtful: int, asked: list[tuple[Column, Any, int]]) -> int:
-        """Those of the doubtful slots that are satisfied in every column that was not sure of them."""
-        decided = doubtful
+        """Those of the doubtful slots that are satisfied in every column."""
+        places = [
+            (column.begins, column.ends_before, column.position(key, bucket), column.several)
+            for column, key, bucket in asked
+        ]
         for slot in positions(doubtful):
-            for column, key, own in asked:
-                if not own >> slot & 1 and not column.holds(slot, key):
-                    decided ^= 1 << slot
+            for begins, ends_before, position, several in places:
+                if not begins[slot] <= position < ends_before[slot] and (
+                    slot not in several or not bisect_right(several[slot], position) & 1
+                ):
+                    doubtful ^= 1 << slot
                     break
-        return decided
+        return doubtful
 
     def _fitting(self, event: Mapping[str, Any], bits: int) -> int:
         """Without the slots of which a residual test fails."""
