@@ -29,7 +29,7 @@ SPARSE_SLOTS: Final = 48
 TOUCHED_MIN: Final = 4
 """Ends that a bucket may hold however small the index is."""
 ALWAYS: Final = 2**32 - 1
-"""Where a slot ends that has no range in a column, or has keys there: being possible suffices."""
+"""Where slots end that have no range in a column, or have keys there: they are never doubtful."""
 
 
 def bits_of(slots: Iterable[int]) -> int:
@@ -90,6 +90,8 @@ class _Builder:
         """At each cut the slots that begin or end there."""
         self._group()
         self.starts = array("I")
+        self.bounds: list[Key] = []
+        self.bounds_after = bytearray()
         self.pairs: list[int] = []
         self._fill()
 
@@ -108,15 +110,25 @@ class _Builder:
         start, start_state, touched, count = 0, state, 0, 0
         for index, slots in enumerate(self.slots):
             changed = bits_of(slots)
-            if count + len(slots) > self.touched_max:
-                self._close(start, start_state, touched)
-                start, start_state, touched, count = index + 1, state ^ changed, 0, 0
-            else:
+            if count + len(slots) <= self.touched_max:
                 touched |= changed
                 count += len(slots)
+            elif self.after[index] and len(slots) <= self.touched_max:
+                # The bucket ends before this key and not behind it, so that `match` finds it by the key alone.
+                self._close(start, start_state, touched)
+                self._bound(index, 0)
+                start, start_state, touched, count = index, state, changed, len(slots)
+            else:
+                self._close(start, start_state, touched)
+                self._bound(index, self.after[index])
+                start, start_state, touched, count = index + 1, state ^ changed, 0, 0
             state ^= changed
         self._close(start, start_state, touched)
-        self.starts.append(len(self.keys) + 1)
+        self.starts.append(len(self.keys))
+
+    def _bound(self, index: int, after: int) -> None:
+        self.bounds.append(self.keys[index])
+        self.bounds_after.append(after)
 
     def _close(self, start: int, state: int, touched: int) -> None:
         self.starts.append(start)
@@ -128,13 +140,12 @@ class _Builder:
         ends: MutableSequence[Key] = self.keys
         if self.keys and all(type(key) is float for key in self.keys):
             ends = array("d", self.keys)
-        firsts = [start - 1 for start in self.starts[1:-1]]
         begins, ends_before, several = self._spans()
         return Column(
             name=self.draft.name,
             view=self.draft.view,
-            bounds=[self.keys[first] for first in firsts],
-            bounds_after=bytes(self.after[first] for first in firsts),
+            bounds=self.bounds,
+            bounds_after=bytes(self.bounds_after) if any(self.bounds_after) else None,
             pairs=self.pairs,
             width=self.width,
             ends=ends,
@@ -174,8 +185,8 @@ class Column:
     view: View
     bounds: list[Key]
     """The key of the cut at which each bucket but the first begins."""
-    bounds_after: bytes
-    """Whether those cuts lie after their keys."""
+    bounds_after: bytes | None
+    """Whether those cuts lie after their keys; ``None`` when none does."""
     pairs: list[int]
     """The slots of each bucket."""
     width: int
@@ -183,7 +194,7 @@ class Column:
     after: bytes | None
     """Whether each cut lies after its key; ``None`` when none does."""
     starts: array[int]
-    """The first position of each bucket, and the one behind the last."""
+    """The first position of each bucket, and the last of all."""
     begins: array[int]
     ends_before: array[int]
     """Slot by slot, the positions from which and before which it is satisfied."""
@@ -201,12 +212,14 @@ class Column:
         bits = bits_of(own) if isinstance(own, tuple) else own
         return bits << self.width | bits
 
-    def position(self, key: Key, bucket: int) -> int:
-        """How many cuts a key of the bucket has passed."""
-        position = bisect_right(self.ends, key, self.starts[bucket], self.starts[bucket + 1] - 1)
+    def holds(self, slot: int, key: Key, bucket: int) -> bool:
+        """Whether a slot that is possible but not sure in the key's bucket is satisfied by the key."""
+        position = bisect_right(self.ends, key, self.starts[bucket], self.starts[bucket + 1])
         if self.after is not None and position and self.after[position - 1] and self.ends[position - 1] == key:
             position -= 1
-        return position
+        if self.begins[slot] <= position < self.ends_before[slot]:
+            return True
+        return slot in self.several and bool(bisect_right(self.several[slot], position) & 1)
 
     def draft(self, alive: Callable[[int], bool]) -> Draft:
         """Everything in it that belongs to slots that are still in use, to build the next column of."""
@@ -243,13 +256,13 @@ class Column:
 
 def positions(bits: int) -> list[int]:
     """The slots in a set, ascending."""
-    if bits.bit_count() > SPARSE_SLOTS:
-        return _many_positions(bits)
-    found = []
-    while bits:  # from the top, so that the number gets shorter
-        highest = bits.bit_length() - 1
+    left, found = bits, []
+    while left:  # from the top, so that the number gets shorter
+        if len(found) == SPARSE_SLOTS:
+            return _many_positions(bits)
+        highest = left.bit_length() - 1
         found.append(highest)
-        bits ^= 1 << highest
+        left ^= 1 << highest
     found.reverse()
     return found
 

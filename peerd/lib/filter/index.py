@@ -31,11 +31,11 @@ NEW_MIN: Final = 64
 """So many filters are new before any are built in."""
 NEW_SHARE: Final = 32
 """Of so many filters one may be new, or removed and not yet forgotten."""
-BUCKETS_MAX: Final = 2560
-"""Buckets of all columns together. A bucket takes two bits for each slot: 640 bytes a slot in all."""
+BUCKETS_MAX: Final = 1280
+"""Buckets of all columns together. A bucket takes two bits for each slot: 320 bytes a slot in all."""
 
 
-_ColumnPlan = tuple[bool, Callable[[Any], Any], list[Any], bytes, list[int], bool, int, Column]
+_ColumnPlan = tuple[bool, Callable[[Any], Any], list[Any], bytes | None, list[int], bool, int, Column]
 """A column as `FilterIndex.match` needs it: whether it reads numbers, how it reads, its bounds, which of them lie after
 their keys, its pairs, whether it has single keys, its unconstrained slots, itself."""
 _Plan = tuple[str, bool, int, int | None, tuple[_ColumnPlan, ...]]
@@ -130,7 +130,7 @@ class FilterIndex(Generic[K]):
         bits = self._matching(event) if self._alive else 0
         slots = positions(bits)
         keys: list[Any] = [self._keys[slot] for slot in slots]
-        if bits & self._several:
+        if self._several and bits & self._several:
             keys = list(dict.fromkeys(keys))
         if self._new:
             keys += [key for key, (_, matches) in self._new.items() if matches(event)]
@@ -141,7 +141,7 @@ class FilterIndex(Generic[K]):
     def _matching(self, event: Mapping[str, Any]) -> int:
         """The slots that the event satisfies."""
         width, pair = self._width, self._alive_pair
-        asked: list[tuple[Column, Any, int]] = []
+        asked: list[tuple[Column, Any, int, int]] = []
         get = event.get
         for name, dotted, if_absent, if_present, columns in self._plan:
             value = get(name)
@@ -158,13 +158,13 @@ class FilterIndex(Generic[K]):
                         pair &= unconstrained
                         continue
                     bucket = bisect_right(bounds, key)
-                    if bucket and after[bucket - 1] and bounds[bucket - 1] == key:
+                    if after and bucket and after[bucket - 1] and bounds[bucket - 1] == key:
                         bucket -= 1
                     own = pairs[bucket]
                     if has_keys:
                         own |= column.at_key(key)
                     pair &= own
-                    asked.append((column, key, bucket))
+                    asked.append((column, key, bucket, own))
             if not pair:
                 return 0
         possible = pair >> width
@@ -173,20 +173,15 @@ class FilterIndex(Generic[K]):
             sure |= self._decided(possible ^ sure, asked)
         return self._fitting(event, sure) if self._residual_bits else sure
 
-    def _decided(self, doubtful: int, asked: list[tuple[Column, Any, int]]) -> int:
-        """Those of the doubtful slots that are satisfied in every column."""
-        places = [
-            (column.begins, column.ends_before, column.position(key, bucket), column.several)
-            for column, key, bucket in asked
-        ]
+    def _decided(self, doubtful: int, asked: list[tuple[Column, Any, int, int]]) -> int:
+        """Those of the doubtful slots that are satisfied in every column that was not sure of them."""
+        decided = doubtful
         for slot in positions(doubtful):
-            for begins, ends_before, position, several in places:
-                if not begins[slot] <= position < ends_before[slot] and (
-                    slot not in several or not bisect_right(several[slot], position) & 1
-                ):
-                    doubtful ^= 1 << slot
+            for column, key, bucket, own in asked:
+                if not own >> slot & 1 and not column.holds(slot, key, bucket):
+                    decided ^= 1 << slot
                     break
-        return doubtful
+        return decided
 
     def _fitting(self, event: Mapping[str, Any], bits: int) -> int:
         """Without the slots of which a residual test fails."""
