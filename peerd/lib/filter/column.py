@@ -213,11 +213,15 @@ class Column:
         return bits << self.width | bits
 
     def holds(self, slot: int, key: Key, bucket: int) -> bool:
-        """Whether a slot that is possible but not sure in the key's bucket is satisfied by the key."""
-        position = bisect_right(self.ends, key, self.starts[bucket], self.starts[bucket + 1])
+        """Whether a slot that is possible in the key's bucket is satisfied by the key."""
+        begin, end = self.begins[slot], self.ends_before[slot]
+        first, last = self.starts[bucket], self.starts[bucket + 1]
+        if begin <= first and last < end:
+            return True
+        position = bisect_right(self.ends, key, first, last)
         if self.after is not None and position and self.after[position - 1] and self.ends[position - 1] == key:
             position -= 1
-        if self.begins[slot] <= position < self.ends_before[slot]:
+        if begin <= position < end:
             return True
         return slot in self.several and bool(bisect_right(self.several[slot], position) & 1)
 

@@ -141,7 +141,7 @@ class FilterIndex(Generic[K]):
     def _matching(self, event: Mapping[str, Any]) -> int:
         """The slots that the event satisfies."""
         width, pair = self._width, self._alive_pair
-        asked: list[tuple[Column, Any, int, int]] = []
+        asked: list[tuple[Column, Any, int]] = []
         get = event.get
         for name, dotted, if_absent, if_present, columns in self._plan:
             value = get(name)
@@ -164,7 +164,7 @@ class FilterIndex(Generic[K]):
                     if has_keys:
                         own |= column.at_key(key)
                     pair &= own
-                    asked.append((column, key, bucket, own))
+                    asked.append((column, key, bucket))
             if not pair:
                 return 0
         possible = pair >> width
@@ -173,12 +173,12 @@ class FilterIndex(Generic[K]):
             sure |= self._decided(possible ^ sure, asked)
         return self._fitting(event, sure) if self._residual_bits else sure
 
-    def _decided(self, doubtful: int, asked: list[tuple[Column, Any, int, int]]) -> int:
+    def _decided(self, doubtful: int, asked: list[tuple[Column, Any, int]]) -> int:
         """Those of the doubtful slots that are satisfied in every column that was not sure of them."""
         decided = doubtful
         for slot in positions(doubtful):
-            for column, key, bucket, own in asked:
-                if not own >> slot & 1 and not column.holds(slot, key, bucket):
+            for column, key, bucket in asked:
+                if not column.holds(slot, key, bucket):
                     decided ^= 1 << slot
                     break
         return decided
