@@ -159,7 +159,7 @@ class _Builder:
         )
 
     def _spans(self) -> tuple[array[int], array[int], dict[int, tuple[int, ...]]]:
-        """Slot by slot the positions from which and before which it is satisfied; those of slots with several ranges."""
+        """The spans of a column: of each slot that has one range, and of those that have several."""
         begins, ends_before = array("I", [0]) * self.width, array("I", [ALWAYS]) * self.width
         turns: dict[int, list[int]] = {slot: [0] for slot in self.draft.inside}
         for position, slots in enumerate(self.slots, 1):
@@ -199,7 +199,7 @@ class Column:
     ends_before: array[int]
     """Slot by slot, the positions from which and before which it is satisfied."""
     several: dict[int, tuple[int, ...]]
-    """The positions at which slots with several ranges begin and end; in the two arrays above they are never satisfied."""
+    """Of slots with several ranges, the positions at which they begin and end; the arrays above then hold nowhere."""
     keys: dict[Key, int | tuple[int, ...]]
     unconstrained: int
     """A pair: slots that have no range here, so that they are satisfied even if the attribute is missing."""
@@ -260,7 +260,8 @@ class Column:
 
 def positions(bits: int) -> list[int]:
     """The slots in a set, ascending."""
-    left, found = bits, []
+    left = bits
+    found: list[int] = []
     while left:  # from the top, so that the number gets shorter
         if len(found) == SPARSE_SLOTS:
             return _many_positions(bits)
