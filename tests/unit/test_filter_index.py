@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -91,6 +92,18 @@ def test_many_filters_with_common_ends() -> None:
     index = FilterIndex(filters.items())
     for event in EVENTS:
         assert sorted(index.match(event)) == expected(filters, event)
+
+
+def test_every_end_decides_by_itself_in_buckets_that_hold_many() -> None:
+    shapes = ("a > {0}", "a >= {0}", "a < {0}", "a BETWEEN {0} AND {1}", "a IN ({0}, {1})", "NOT a BETWEEN {0} AND {1}")
+    few = [shapes[number % 6].format(number / 8, number / 8 + number % 7) for number in range(900)]
+    many = [f"a > {level} AND b = {number}" for level in (3, 50, 70) for number in range(40)]
+    filters = {key: parse(text) for key, text in enumerate(few + many)}
+    index = FilterIndex(filters.items())
+    for eighth in (*range(0, 900, 41), 24, 25, 400, 401, 560, 561):
+        for value in (eighth / 8, eighth / 8 - 0.01, Decimal(eighth) / 8 + Decimal("1e-30"), eighth // 8):
+            event = {"a": value, "b": 7}
+            assert sorted(index.match(event)) == expected(filters, event)
 
 
 def test_new_filters_are_built_in_and_removed_ones_forgotten() -> None:

@@ -3,8 +3,8 @@
 Filters are bits of whole numbers (*slots*), so that one operation of the processor handles dozens of them. The ends of
 all ranges lie sorted in an array; a key's *position* is the number of ends (cuts) that it has passed. Neighbouring
 positions share a bucket, and a bucket knows two sets: slots that are satisfied at all of its positions (sure) and those
-that are at some (possible). The few that differ are looked up among the bucket's own ends, and only if all other
-columns let them through. Ranges that are single keys are found in a dictionary.
+that are at some (possible). The few that differ are compared with the key's position, and only if all other columns let
+them through. Ranges that are single keys are found in a dictionary.
 
 Both sets of a bucket are one number, the possible slots above the sure ones (a *pair*), because what counts is how
 many operations Python has to do. How many slots lie in each half is the index's *width*.
@@ -28,6 +28,8 @@ SPARSE_SLOTS: Final = 48
 """Sets of so many slots are taken apart slot by slot."""
 TOUCHED_MIN: Final = 4
 """Ends that a bucket may hold however small the index is."""
+ALWAYS: Final = 2**32 - 1
+"""Where slots end that have no range in a column, or have keys there: they are never doubtful."""
 
 
 def bits_of(slots: Iterable[int]) -> int:
@@ -45,7 +47,7 @@ class Draft:
     name: str
     view: View
     ends: list[tuple[Cut, int]] = field(default_factory=list)
-    """A cut and a code: twice the slot, plus one where the range begins."""
+    """A cut at which a range of a slot begins or ends, and the slot."""
     keys: dict[Key, list[int]] = field(default_factory=dict)
     inside: list[int] = field(default_factory=list)
     """Slots whose ranges begin before the first cut."""
@@ -59,12 +61,9 @@ class Draft:
             for key in points:
                 self.keys.setdefault(key, []).append(slot)
             return
-        entering = not ranges.inside
         if ranges.inside:
             self.inside.append(slot)
-        for cut in ranges.cuts:
-            self.ends.append((cut, 2 * slot + entering))
-            entering = not entering
+        self.ends.extend((cut, slot) for cut in ranges.cuts)
 
     def build(self, everything: int, width: int, touched_max: int) -> Column:
         """The column. ``everything``: all slots in use; ``touched_max``: ends that may lie inside a bucket."""
@@ -87,41 +86,49 @@ class _Builder:
         self.touched_max = touched_max
         self.keys: list[Key] = []
         self.after = bytearray()
-        self.offsets = array("I", [0])
-        self.codes = array("I")
+        self.slots: list[list[int]] = []
+        """At each cut the slots that begin or end there."""
         self._group()
         self.starts = array("I")
+        self.bounds: list[Key] = []
+        self.bounds_after = bytearray()
         self.pairs: list[int] = []
         self._fill()
 
     def _group(self) -> None:
         previous: Cut | None = None
-        for cut, code in self.draft.ends:
+        for cut, slot in self.draft.ends:
             if cut != previous:
-                if previous is not None:
-                    self.offsets.append(len(self.codes))
                 self.keys.append(cut[0])
                 self.after.append(cut[1])
+                self.slots.append([])
                 previous = cut
-            self.codes.append(code)
-        if previous is not None:
-            self.offsets.append(len(self.codes))
+            self.slots[-1].append(slot)
 
     def _fill(self) -> None:
         state = self.unconstrained | bits_of(self.draft.inside)
         start, start_state, touched, count = 0, state, 0, 0
-        for index in range(len(self.keys)):
-            codes = self.codes[self.offsets[index] : self.offsets[index + 1]]
-            changed = bits_of(code >> 1 for code in codes)
-            if count + len(codes) > self.touched_max:
-                self._close(start, start_state, touched)
-                start, start_state, touched, count = index + 1, state ^ changed, 0, 0
-            else:
+        for index, slots in enumerate(self.slots):
+            changed = bits_of(slots)
+            if count + len(slots) <= self.touched_max:
                 touched |= changed
-                count += len(codes)
+                count += len(slots)
+            elif self.after[index] and len(slots) <= self.touched_max:
+                # The bucket ends before this key and not behind it, so that `match` finds it by the key alone.
+                self._close(start, start_state, touched)
+                self._bound(index, 0)
+                start, start_state, touched, count = index, state, changed, len(slots)
+            else:
+                self._close(start, start_state, touched)
+                self._bound(index, self.after[index])
+                start, start_state, touched, count = index + 1, state ^ changed, 0, 0
             state ^= changed
         self._close(start, start_state, touched)
-        self.starts.append(len(self.keys) + 1)
+        self.starts.append(len(self.keys))
+
+    def _bound(self, index: int, after: int) -> None:
+        self.bounds.append(self.keys[index])
+        self.bounds_after.append(after)
 
     def _close(self, start: int, state: int, touched: int) -> None:
         self.starts.append(start)
@@ -133,23 +140,41 @@ class _Builder:
         ends: MutableSequence[Key] = self.keys
         if self.keys and all(type(key) is float for key in self.keys):
             ends = array("d", self.keys)
-        firsts = [start - 1 for start in self.starts[1:-1]]
+        begins, ends_before, several = self._spans()
         return Column(
             name=self.draft.name,
             view=self.draft.view,
-            bounds=[self.keys[first] for first in firsts],
-            bounds_after=bytes(self.after[first] for first in firsts),
+            bounds=self.bounds,
+            bounds_after=bytes(self.bounds_after) if any(self.bounds_after) else None,
             pairs=self.pairs,
             width=self.width,
             ends=ends,
             after=bytes(self.after) if any(self.after) else None,
-            offsets=self.offsets,
-            codes=self.codes,
             starts=self.starts,
+            begins=begins,
+            ends_before=ends_before,
+            several=several,
             keys=keys,
-            inside=array("I", self.draft.inside),
             unconstrained=self.unconstrained << self.width | self.unconstrained,
         )
+
+    def _spans(self) -> tuple[array[int], array[int], dict[int, tuple[int, ...]]]:
+        """The spans of a column: of each slot that has one range, and of those that have several."""
+        begins, ends_before = array("I", [0]) * self.width, array("I", [ALWAYS]) * self.width
+        turns: dict[int, list[int]] = {slot: [0] for slot in self.draft.inside}
+        for position, slots in enumerate(self.slots, 1):
+            for slot in slots:
+                turns.setdefault(slot, []).append(position)
+        several = {}
+        for slot, own in turns.items():
+            if len(own) % 2:
+                own.append(len(self.slots) + 1)
+            if len(own) == 2:
+                begins[slot], ends_before[slot] = own
+            else:
+                begins[slot], ends_before[slot] = ALWAYS, 0
+                several[slot] = tuple(own)
+        return begins, ends_before, several
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,26 +185,24 @@ class Column:
     view: View
     bounds: list[Key]
     """The key of the cut at which each bucket but the first begins."""
-    bounds_after: bytes
-    """Whether those cuts lie after their keys."""
+    bounds_after: bytes | None
+    """Whether those cuts lie after their keys; ``None`` when none does."""
     pairs: list[int]
     """The slots of each bucket."""
     width: int
     ends: MutableSequence[Key]
     after: bytes | None
     """Whether each cut lies after its key; ``None`` when none does."""
-    offsets: array[int]
-    codes: array[int]
     starts: array[int]
+    """The first position of each bucket, and the last of all."""
+    begins: array[int]
+    ends_before: array[int]
+    """Slot by slot, the positions from which and before which it is satisfied."""
+    several: dict[int, tuple[int, ...]]
+    """Of slots with several ranges, the positions at which they begin and end; the arrays above then hold nowhere."""
     keys: dict[Key, int | tuple[int, ...]]
-    inside: array[int]
     unconstrained: int
     """A pair: slots that have no range here, so that they are satisfied even if the attribute is missing."""
-
-    def bucket(self, key: Key) -> int:
-        """The number of the key's bucket."""
-        found = bisect_right(self.bounds, key)
-        return found - 1 if found and self.bounds_after[found - 1] and self.bounds[found - 1] == key else found
 
     def at_key(self, key: Key) -> int:
         """A pair: the slots that name this very key."""
@@ -189,30 +212,30 @@ class Column:
         bits = bits_of(own) if isinstance(own, tuple) else own
         return bits << self.width | bits
 
-    def holds(self, slot: int, key: Key) -> bool:
-        """Whether a slot that is possible but not sure in the key's bucket is satisfied by the key."""
-        bucket = self.bucket(key)
-        position = bisect_right(self.ends, key)
+    def holds(self, slot: int, key: Key, bucket: int) -> bool:
+        """Whether a slot that is possible in the key's bucket is satisfied by the key."""
+        begin, end = self.begins[slot], self.ends_before[slot]
+        first, last = self.starts[bucket], self.starts[bucket + 1]
+        if begin <= first and last < end:
+            return True
+        position = bisect_right(self.ends, key, first, last)
         if self.after is not None and position and self.after[position - 1] and self.ends[position - 1] == key:
             position -= 1
-        middle = self.offsets[position]
-        for code in reversed(self.codes[self.offsets[self.starts[bucket]] : middle]):
-            if code >> 1 == slot:
-                return bool(code & 1)
-        for code in self.codes[middle : self.offsets[self.starts[bucket + 1] - 1]]:
-            if code >> 1 == slot:
-                return not code & 1
-        return False
+        if begin <= position < end:
+            return True
+        return slot in self.several and bool(bisect_right(self.several[slot], position) & 1)
 
     def draft(self, alive: Callable[[int], bool]) -> Draft:
         """Everything in it that belongs to slots that are still in use, to build the next column of."""
         draft = Draft(self.name, self.view)
-        draft.inside = [slot for slot in self.inside if alive(slot)]
-        draft.used.update(draft.inside)
-        for cut, code in self._ends():
-            if alive(code >> 1):
-                draft.ends.append((cut, code))
-                draft.used.add(code >> 1)
+        for slot, turns in self._turns():
+            if alive(slot):
+                draft.used.add(slot)
+                for position in turns:
+                    if position == 0:
+                        draft.inside.append(slot)
+                    elif position <= len(self.ends):
+                        draft.ends.append((self._cut(position), slot))
         for key, own in self.keys.items():
             slots = [slot for slot in (own if isinstance(own, tuple) else positions(own)) if alive(slot)]
             if slots:
@@ -220,11 +243,16 @@ class Column:
                 draft.used.update(slots)
         return draft
 
-    def _ends(self) -> Iterator[tuple[Cut, int]]:
-        for index, key in enumerate(self.ends):
-            cut = (key, 0 if self.after is None else self.after[index])
-            for code in self.codes[self.offsets[index] : self.offsets[index + 1]]:
-                yield cut, code
+    def _turns(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """The positions at which each slot begins and ends."""
+        for slot, (begin, end) in enumerate(zip(self.begins, self.ends_before, strict=True)):
+            if begin < end < ALWAYS:
+                yield slot, (begin, end)
+        yield from self.several.items()
+
+    def _cut(self, position: int) -> Cut:
+        """The cut after which the position lies."""
+        return self.ends[position - 1], 0 if self.after is None else self.after[position - 1]
 
 
 # --- sets of bits ---------------------------------------------------------------------------------------------------
@@ -232,13 +260,14 @@ class Column:
 
 def positions(bits: int) -> list[int]:
     """The slots in a set, ascending."""
-    if bits.bit_count() > SPARSE_SLOTS:
-        return _many_positions(bits)
-    found = []
-    while bits:  # from the top, so that the number gets shorter
-        highest = bits.bit_length() - 1
+    left = bits
+    found: list[int] = []
+    while left:  # from the top, so that the number gets shorter
+        if len(found) == SPARSE_SLOTS:
+            return _many_positions(bits)
+        highest = left.bit_length() - 1
         found.append(highest)
-        bits ^= 1 << highest
+        left ^= 1 << highest
     found.reverse()
     return found
 

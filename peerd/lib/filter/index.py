@@ -31,11 +31,11 @@ NEW_MIN: Final = 64
 """So many filters are new before any are built in."""
 NEW_SHARE: Final = 32
 """Of so many filters one may be new, or removed and not yet forgotten."""
-BUCKETS_MAX: Final = 2560
-"""Buckets of all columns together. A bucket takes two bits for each slot: 640 bytes a slot in all."""
+BUCKETS_MAX: Final = 1280
+"""Buckets of all columns together. A bucket takes two bits for each slot: 320 bytes a slot in all."""
 
 
-_ColumnPlan = tuple[bool, Callable[[Any], Any], list[Any], bytes, list[int], bool, int, Column]
+_ColumnPlan = tuple[bool, Callable[[Any], Any], list[Any], bytes | None, list[int], bool, int, Column]
 """A column as `FilterIndex.match` needs it: whether it reads numbers, how it reads, its bounds, which of them lie after
 their keys, its pairs, whether it has single keys, its unconstrained slots, itself."""
 _Plan = tuple[str, bool, int, int | None, tuple[_ColumnPlan, ...]]
@@ -130,7 +130,7 @@ class FilterIndex(Generic[K]):
         bits = self._matching(event) if self._alive else 0
         slots = positions(bits)
         keys: list[Any] = [self._keys[slot] for slot in slots]
-        if bits & self._several:
+        if self._several and bits & self._several:
             keys = list(dict.fromkeys(keys))
         if self._new:
             keys += [key for key, (_, matches) in self._new.items() if matches(event)]
@@ -158,13 +158,13 @@ class FilterIndex(Generic[K]):
                         pair &= unconstrained
                         continue
                     bucket = bisect_right(bounds, key)
-                    if bucket and after[bucket - 1] and bounds[bucket - 1] == key:
+                    if after and bucket and after[bucket - 1] and bounds[bucket - 1] == key:
                         bucket -= 1
                     own = pairs[bucket]
                     if has_keys:
                         own |= column.at_key(key)
                     pair &= own
-                    asked.append((column, key, own))
+                    asked.append((column, key, bucket))
             if not pair:
                 return 0
         possible = pair >> width
@@ -177,8 +177,8 @@ class FilterIndex(Generic[K]):
         """Those of the doubtful slots that are satisfied in every column that was not sure of them."""
         decided = doubtful
         for slot in positions(doubtful):
-            for column, key, own in asked:
-                if not own >> slot & 1 and not column.holds(slot, key):
+            for column, key, bucket in asked:
+                if not column.holds(slot, key, bucket):
                     decided ^= 1 << slot
                     break
         return decided
