@@ -124,17 +124,21 @@ async def test_dials_back_off_until_sending_fails_at_once(rig: ContractRig) -> N
     rig.settings = replace(FAST, backoff_min_s=0.01, backoff_wait_s=0.05)
     one = rig.add(1)
     nobody = rig.nobody()
-    for number in range(8):
-        one.note(nobody, number)
-        expected = number + 1
-        await rig.until(lambda expected=expected: len(one.downs) == expected)  # type: ignore[misc]  # bound early
-    reasons = [reason for _, reason in one.downs]
-    assert reasons[:2] == ["refused", "refused"] and reasons[-1] == "backoff"
-    assert rig.dropped(one, "backoff") == reasons.count("backoff")
+    reasons: list[str] = []
+
+    def is_told() -> bool:
+        return len(one.downs) > len(reasons)
+
+    while "backoff" not in reasons:  # on a busy machine the shorter pauses are over before the next frame
+        one.note(nobody, 0)
+        await rig.until(is_told)
+        reasons = [reason for _, reason in one.downs]
+    assert reasons[:2] == ["refused", "refused"] and len(reasons) < 20
+    assert rig.dropped(one, "backoff") == reasons.count("backoff") == 1
     for number in range(3):
         one.note(nobody, number)
-    await rig.until(lambda: len(one.downs) > 8)
-    assert len(one.downs) == 9, "once for all frames refused in one handler"
+    await rig.until(is_told)
+    assert len(one.downs) == len(reasons) + 1, "once for all frames refused in one handler"
 
 
 @on_both_hosts
