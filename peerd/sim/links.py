@@ -75,6 +75,7 @@ class Link:
         "_awaits_reading",
         "_blocked_since",
         "_bucket",
+        "_channel",
         "_ending",
         "_engine",
         "_impairment",
@@ -104,7 +105,7 @@ class Link:
         "target_port",
     )
 
-    def __init__(self, source: SimDriver, target: SimDriver, *, dialled: bool) -> None:
+    def __init__(self, source: SimDriver, target: SimDriver, *, dialled: bool, latency_s: float) -> None:
         self._network = network = source.network
         self._engine = network.engine
         self._port = source.port
@@ -118,7 +119,8 @@ class Link:
         self.established_at = source.now()
         self.goodbye: str | None = None
         self.state = LinkState.OPEN
-        self._latency_s = network.latency_s(source.port, target.port)
+        self._channel: Channel = source.policy.channel(self.peer)
+        self._latency_s = latency_s
         self._is_impaired = False
         self._impairment: Impairment | None = None
         self._mark = target.port.mark
@@ -161,10 +163,6 @@ class Link:
         clock = self._port.clock
         return self.last_used_s if clock is None else clock.monotonic(self.last_used_s)
 
-    @property
-    def _channel(self) -> Channel:
-        return self.source.policy.channel(self.peer)
-
     # Sending
 
     def send(self, frame: Frame, priority: Priority) -> None:
@@ -201,8 +199,8 @@ class Link:
         heapq.heappush(engine.heap, (arrival, sequence, mark, self.arrived, frame))
 
     def wake(self) -> None:
-        """Something is queued."""
-        if not self._is_draining:
+        """Something may be queued."""
+        if self._channel.outbox and not self._is_draining:
             self.flush()
 
     def flush(self) -> None:

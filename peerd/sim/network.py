@@ -160,6 +160,7 @@ class Network:
         "_everywhere",
         "_faults",
         "_impairments",
+        "_is_harmless",
         "_links_free_at",
         "_partition",
         "_ports_by_address",
@@ -207,6 +208,7 @@ class Network:
         """Control frames that never arrived, by reason."""
         self._ports_by_address: dict[tuple[str, int], Port] = {}
         self._everywhere = config.impairment()
+        self._is_harmless = self._everywhere.is_harmless
         self.jitter = config.jitter
         self._faults = 0
         self._cuts: dict[int, Cut] = {}
@@ -247,6 +249,7 @@ class Network:
         """Change loss, duplication, jitter and the like from now on. Raises ``ValueError`` for a bad value."""
         self.config = NetworkConfig.model_validate({**dict(self.config), **changes})
         self._everywhere = self.config.impairment()
+        self._is_harmless = self._everywhere.is_harmless
         self.jitter = self.config.jitter
         self.changed()
 
@@ -333,6 +336,8 @@ class Network:
     def impairment(self, source: Port, target: Port) -> Impairment | None:
         """What the path does to messages, all causes together; ``None`` for nothing."""
         result = self._everywhere
+        if not self._impairments and self._is_harmless:
+            return None
         for impairment, scope in self._impairments.values():
             if scope.covers(source.index, target.index):
                 result = result.combined(impairment)
@@ -352,8 +357,8 @@ class Network:
         self._stops[path] = begin, until
         return until if begin <= now else 0.0
 
-    def connect_s(self, source: Port, target: Port) -> float:
-        """How long TCP's handshake takes: its round trip, and what lost SYNs, lost answers and clogs add."""
+    def connect_wait_s(self, source: Port, target: Port) -> float:
+        """What lost SYNs, lost answers and clogs add to the round trip of TCP's handshake."""
         wait_s = max(self.clogged_until(source, target), self.clogged_until(target, source)) - self.engine.now
         for one, other in ((source, target), (target, source)):
             impairment = self.impairment(one, other)
@@ -364,7 +369,7 @@ class Network:
             losses = times_lost(impairment.loss, source.draw)
             if losses:
                 wait_s = max(wait_s, 0.0) + losses * CONNECT_RETRY_S
-        return self.rtt_s(source, target) + max(wait_s, 0.0)
+        return max(wait_s, 0.0)
 
     def repair_s(self, source: Port, target: Port) -> float:
         """What segments of TLS and of Hello that get lost add, each way once."""

@@ -44,6 +44,10 @@ class Opening:
         self._mark = mark_of(driver.port.index, DIAL_MARK)
         self._is_over = False
         self._deadline = 0.0
+        self._out_s = self._back_s = 0.0
+        if target is not None:
+            self._out_s = driver.network.latency_s(driver.port, target)
+            self._back_s = driver.network.latency_s(target, driver.port)
         self.has_said_hello = False
         driver.openings[self] = None
         if delay_s > 0:
@@ -85,14 +89,15 @@ class Opening:
         if target is None:
             self._after(CONNECT_RETRY_S, lambda _: self._fail("refused"))
         else:
-            self._after(network.connect_s(source, target), self._connected)
+            connect_s = self._out_s + self._back_s + network.connect_wait_s(source, target)
+            self._after(connect_s, self._connected)
 
     def _connected(self, _: None) -> None:
         """TCP is up, or would be."""
         target, network = self.target, self._network
         if target is None or not self._may_go_on(self._connected):
             return
-        rtt_s = network.rtt_s(self.driver.port, target)
+        rtt_s = self._out_s + self._back_s
         if target.state is State.SILENT or network.is_cut_either_way(self.driver.port, target):
             self._again(self._connected)
         elif target.state is State.STOPPED:
@@ -100,7 +105,7 @@ class Opening:
         elif self._expected is not None and target.peer.id != self._expected:
             self._after(rtt_s, lambda _: self._fail("wrong_callee"))
         else:
-            to_hello_s = rtt_s + network.latency_s(self.driver.port, target)
+            to_hello_s = rtt_s + self._out_s
             self._after(to_hello_s + network.repair_s(self.driver.port, target), self._hello_arrived)
 
     def _hello_arrived(self, _: None) -> None:
@@ -111,7 +116,6 @@ class Opening:
         if target.state in (State.SILENT, State.PAUSED) or network.is_cut_either_way(self.driver.port, target):
             self._again(self._hello_arrived)
             return
-        back_s = network.latency_s(target, self.driver.port)
         if there is None or there.node is None or target.state is State.STOPPED:
             refusal: str | None = "closed_early"
         elif target is self.driver.port:
@@ -119,9 +123,9 @@ class Opening:
         else:
             refusal = self.accept(there)
         if refusal is None:
-            self._engine.schedule(self._engine.now + back_s, self._mark, self._answered)
+            self._engine.schedule(self._engine.now + self._back_s, self._mark, self._answered)
         else:
-            self._after(back_s, lambda _: self._fail(refusal))
+            self._after(self._back_s, lambda _: self._fail(refusal))
 
     def _answered(self, _: None) -> None:
         if self._may_go_on(self._answered):
@@ -175,7 +179,7 @@ class LinkOpening(Opening):
         refusal = target.policy.admit(self.driver.peer.id, self.driver.boot_epoch)
         if refusal is not None:
             return refusal[0]
-        self.there = Link(target, self.driver, dialled=False)
+        self.there = Link(target, self.driver, dialled=False, latency_s=self._back_s)
         target.link_up(self.there, None)
         return None
 
@@ -183,7 +187,7 @@ class LinkOpening(Opening):
         """This end of the link, too."""
         if self.there is None:
             raise Bug("a link that nobody accepted")
-        here = Link(self.driver, self.there.source, dialled=True)
+        here = Link(self.driver, self.there.source, dialled=True, latency_s=self._out_s)
         here.pair(self.there)
         self.driver.link_up(here, dial)
 
