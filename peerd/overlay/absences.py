@@ -52,6 +52,7 @@ class AbsenceKeeper:
         self._saved = 0
         self._is_saving = False
         self._ticks = 0
+        self._asks_next = False
         self._told_at: dict[NodeId, float] = {}
 
     # Reading
@@ -115,6 +116,7 @@ class AbsenceKeeper:
         """A member was removed after silence."""
         if self._known.lost(peer, last_heard, self._host.now()):
             self._tell_missing(self._known.get(peer.id), "silent")
+            self._asks_next = True
         self._save_soon()
 
     def left(self, peer: PeerRef) -> None:
@@ -137,7 +139,10 @@ class AbsenceKeeper:
             self._tell_forgotten(absent, "expired", None)
         self._known.drop_outside(self._is_near, now)
         self._ticks += 1
-        if len(self._known) and len(self.state.leaves) and self._ticks % RETELL_EVERY == 0:
+        # After a loss at once: perhaps the peer said goodbye, and could not reach this node. Who heard it answers so.
+        is_due = self._asks_next or self._ticks % RETELL_EVERY == 0
+        self._asks_next = False
+        if is_due and len(self._known) and len(self.state.leaves):
             self._send(self._host.rng.choice(tuple(self.state.leaves)))
         self._save_soon()
 

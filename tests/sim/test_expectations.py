@@ -120,9 +120,9 @@ def test_a_stopped_process_that_wakes_only_to_leave_is_dropped() -> None:
     simulation.pause(place)
     until_missed(simulation, place)
     simulation.resume(place)
-    simulation.run_for(1.0)  # time for connections, three round trips: those that it had were closed meanwhile
+    simulation.run_for(0.5)  # too short to reach everybody: its connections were closed meanwhile
     simulation.stop(place)
-    simulation.run_for(60)
+    simulation.run_for(60)  # those that it has not reached hear of its goodbye from others
     assert everybody_misses(simulation)
 
 
