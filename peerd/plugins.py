@@ -26,6 +26,9 @@ from peerd.telemetry.schema import Event, union
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
+ANYTHING: Final = (Exception, SystemExit)
+"""What a third party's code may raise: one that ends the process, as a script does, must not end ours unsaid."""
+
 T = TypeVar("T")
 Configs = Mapping[str, BaseModel | Mapping[str, object]]
 
@@ -139,7 +142,7 @@ def guarded(plugin: str, what: str, function: Callable[[], T]) -> T:
     """What a function of a front returns. Raises `ConfigError`, naming the plugin, for whatever it raises."""
     try:
         return function()
-    except Exception as error:  # anybody's code, as when it is imported
+    except ANYTHING as error:  # anybody's code, as when it is imported
         raise ConfigError(f"its {what} fails: {type(error).__name__}: {error}", key=_key(plugin)) from error
 
 
@@ -219,7 +222,7 @@ def _bad_name(name: str) -> str | None:
 def _import(entry: EntryPoint) -> object:
     try:
         return entry.load()
-    except Exception as error:  # anybody's code: whatever it raises is told, with its name
+    except ANYTHING as error:  # anybody's code: whatever it raises is told, with its name
         raise ConfigError(
             f"the plugin {entry.value} cannot be imported: {type(error).__name__}: {error}", key=_key(entry.name)
         ) from error

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from peerd.front import Front, NodeOption
-from peerd.plugins import gather, usable_fronts
+from peerd.plugins import gather, usable_fronts, warn_on_stderr
 
 SETTINGS: Final = "protocol_settings"
 """The parameter that gets the settings: dotted keys to values."""
@@ -47,7 +47,8 @@ def with_node_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorates a command that has a parameter called `SETTINGS`.
 
-    A plugin that cannot be used has no options here; the command says what is wrong with it when it reads settings.
+    A plugin that cannot be imported has no options here; the command says what is wrong with it when it reads
+    settings. A front that fails to name its options costs only those, and a warning: every `--help` comes by here.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -81,6 +82,7 @@ def _owned(options: Callable[[Front], Sequence[NodeOption]], taken: Sequence[str
         "option",
         lambda front: ((option.flag, Owned(front.name, option)) for option in options(front)),
         taken,
+        warn=warn_on_stderr,
     )
     return list(found.values())
 

@@ -21,7 +21,7 @@ from peerd.daemon import admin_view
 from peerd.daemon.admin_access import access_router
 from peerd.daemon.admin_events import events_router
 from peerd.daemon.admin_front import App, Gate
-from peerd.daemon.admin_guard import RequestGuard, add_problem_handlers
+from peerd.daemon.admin_guard import RequestGuard, add_problem_handlers, document_problems
 from peerd.daemon.admin_identity import identity_router
 from peerd.daemon.admin_members import members_router
 from peerd.daemon.admin_plugins import add_router, plugin_routers
@@ -94,6 +94,7 @@ def _new_app(daemon: Subject, title: str, *dependencies: Any) -> FastAPI:
     )
     app.add_middleware(RequestGuard)
     add_problem_handlers(app)
+    document_problems(app)
     show_scopes(app)
     return app
 
@@ -164,6 +165,7 @@ def _document_probes(app: FastAPI, paths: Sequence[str]) -> None:
             responses={503: {"model": Health}},
             description=PROBES[path],
             operation_id=path[1:],
+            summary=path[1:].capitalize(),
         )
 
 

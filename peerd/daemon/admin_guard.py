@@ -110,3 +110,29 @@ def add_problem_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug in the daemon; its log has the traceback")
+
+
+def document_problems(app: FastAPI) -> None:
+    """Have the OpenAPI document state how errors look: a `Problem` for every status that a route does not describe.
+
+    FastAPI describes its own answer to a request that it cannot understand, which `add_problem_handlers` replaces.
+    """
+    make_document = app.openapi
+    reference = {"$ref": f"#/components/schemas/{Problem.__name__}"}
+    answer = {"description": "What went wrong.", "content": {PROBLEM_TYPE: {"schema": reference}}}
+
+    def document() -> dict[str, Any]:
+        made = make_document()
+        schemas = made.setdefault("components", {}).setdefault("schemas", {})
+        schemas[Problem.__name__] = Problem.model_json_schema()
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        for operations in made["paths"].values():
+            for operation in operations.values():
+                responses = operation["responses"]
+                if "HTTPValidationError" in str(responses.get("422")):
+                    del responses["422"]
+                responses.setdefault("default", answer)
+        return made
+
+    app.openapi = document  # type: ignore[method-assign]  # as FastAPI's documentation has it

@@ -202,6 +202,17 @@ async def test_openapi_is_published_and_has_the_plugins_routes(rig: Rig) -> None
         assert (await rig.http.get(path)).status_code == 404
 
 
+async def test_openapi_says_how_errors_look(rig: Rig) -> None:
+    document = (await rig.http.get("/v1/openapi.json")).json()
+    assert set(document["components"]["schemas"]["Problem"]["required"]) == {"title", "status"}
+    assert "HTTPValidationError" not in str(document)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            assert list(operation["responses"]["default"]["content"]) == ["application/problem+json"]
+    route = document["paths"]["/v1/route/{key}"]["get"]
+    assert set(route["responses"]) == {"200", "default"}
+
+
 async def test_routes_follow_a_restarted_plugin(rig: Rig) -> None:
     assert (await rig.http.get("/v1/echo/word")).json() == {"word": "hello"}
     rig.daemon.fake_node.plugins["echo"] = Echo("again")

@@ -349,6 +349,12 @@ def test_a_command_that_is_taken_costs_only_itself(
             '    name = "stranger"\n\n    def __init__(self):\n        1 / 0',
             "its front fails: Zero",
         ),
+        ('return {"shout"', 'raise SystemExit(5)\n        return {"shout"', "its command fails: SystemExit: 5"),
+        (
+            "class StrangerFront",
+            "raise SystemExit(5)\nclass StrangerFront",
+            "the plugin stranger_front:StrangerFront cannot be imported: SystemExit",
+        ),
     ],
 )
 def test_help_works_beside_a_front_that_fails(
@@ -372,6 +378,29 @@ def test_help_works_beside_a_front_that_fails(
     assert f"peerd: warning: protocols.stranger: {told}" in captured.err
     assert "\n  aggregate " in captured.out and "\n  status " in captured.out
     assert "\n  shout " not in captured.out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["init", "--help"], ["cluster", "up", "--help"]])
+def test_help_works_beside_a_front_whose_options_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    front = (
+        "from peerd.front import Front\n\n\nclass StrangerFront(Front):\n    name = 'stranger'\n\n"
+        "    def init_options(self):\n        1 / 0\n\n    def cluster_options(self):\n        1 / 0\n"
+    )
+    install(
+        tmp_path,
+        monkeypatch,
+        {"stranger_plugin": PLUGIN, "stranger_front": front},
+        plugins={"stranger": "stranger_plugin:Stranger"},
+        fronts={"stranger": "stranger_front:StrangerFront"},
+    )
+    for module in ("init", "join", "cluster"):  # their options are gathered when they are imported
+        monkeypatch.delitem(sys.modules, f"peerd.cli.{module}", raising=False)
+    assert main(arguments) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("peerd: warning: protocols.stranger: its option fails: ZeroDivisionError")
+    assert "Usage: peerd" in captured.out
 
 
 # Simulator and lab
