@@ -1,11 +1,11 @@
 # syntax=docker/dockerfile:1
 # Two stages: the first builds a virtual environment, the second carries it and nothing that builds.
 #   docker build --tag peerd:0.1.0 .
-#   docker build --build-arg EXTRAS=sql --tag peerd:0.1.0-sql .
+#   docker build --build-arg EXTRAS=filter,sql --tag peerd:0.1.0-sql .
 ARG PYTHON_IMAGE=python:3.12-slim
 
 FROM ${PYTHON_IMAGE} AS build
-ARG EXTRAS=""
+ARG EXTRAS="filter"
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 RUN python -m venv /opt/peerd
