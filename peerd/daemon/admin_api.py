@@ -122,6 +122,8 @@ def _add_state_routes(app: FastAPI, daemon: Subject) -> None:
         """Look up the root of a key: 32 hexadecimal digits are taken as they are, any other text is hashed."""
         node_id, is_hashed = admin_view.parse_key(key)
         node = daemon.node
+        if (outside := node.overlay.outside_reason()) is not None:
+            raise Unavailable(f"{outside}: ask another node")
         if not node.is_ready:
             raise Unavailable("this node has not joined the ring yet; try again in a moment")
         found: asyncio.Future[LookupResult] = asyncio.get_running_loop().create_future()

@@ -183,7 +183,10 @@ class Links:
         self._dialling.open_stream(peer, handler)
 
     def deny(self, denied: frozenset[NodeId], serials: frozenset[int] = frozenset()) -> None:
-        """Replace the deny list; links and streams with denied nodes or certificates end."""
+        """Replace the deny list; links and streams with denied nodes or certificates end.
+
+        What is queued for such a node, perhaps why, leaves first: a transport may write at the end of the iteration.
+        """
         self.context.denied, self.context.denied_serials = denied, serials
 
         def is_denied(peer_id: NodeId, certificate: PeerIdentity | None) -> bool:
@@ -191,7 +194,8 @@ class Links:
 
         for link in list(self._links):
             if is_denied(link.peer.id, link.certificate):
-                link.abort("denied")
+                link.flush()
+                asyncio.get_running_loop().call_soon(link.abort, "denied")
         self._streams.deny(is_denied)
 
     # From connections

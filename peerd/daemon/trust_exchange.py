@@ -73,11 +73,11 @@ class TrustExchange:
         self.save()
         for signed in news:
             self._telemetry.recorded(signed, None if source is None else source.peer)
+        denied = self.ledger.denied_ids()
+        self._tell(news, source, lambda peer: peer.id in denied)  # its link is about to end: so that it knows why
         self._obey()
         self._on_news()
-        for link in self._links.links():
-            if source is None or link.peer.id != source.peer.id:
-                self._send(link.peer, news)
+        self._tell(news, source, lambda peer: peer.id not in denied)
 
     def save(self) -> None:
         """Write the ledger; a disk that refuses costs the memory of it, not the node."""
@@ -89,6 +89,11 @@ class TrustExchange:
     def _restore(self, body: bytes) -> bool:
         self.ledger.restore(body, self._wall_time())
         return True
+
+    def _tell(self, news: Sequence[SignedRecord], source: Link | None, is_meant: Callable[[PeerRef], bool]) -> None:
+        for link in self._links.links():
+            if is_meant(link.peer) and (source is None or link.peer.id != source.peer.id):
+                self._send(link.peer, news)
 
     def _send(self, peer: PeerRef, records: Sequence[SignedRecord]) -> None:
         for batch in batches(records):

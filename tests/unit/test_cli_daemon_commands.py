@@ -82,6 +82,13 @@ def test_route_before_the_join(daemon: FakeDaemon, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "peerd: error: this node has not joined the ring yet; try again in a moment\n"
 
 
+def test_route_of_a_node_that_has_left(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon.set_ready(False)
+    daemon.overlay.outside = "this node has left the ring"
+    assert main(["route", "hello"]) == 69
+    assert capsys.readouterr().err == "peerd: error: this node has left the ring: ask another node\n"
+
+
 def test_healthcheck(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["healthcheck"]) == 0
     assert capsys.readouterr().out.startswith("ready: event_loop: ")
