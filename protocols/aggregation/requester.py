@@ -217,7 +217,8 @@ class Requester:
     def _answer(self, missing: list[PeerRef]) -> None:
         taken = self._taken
         contributors = () if taken is None else taken.partial.contributors
-        expected = max(self.collector.expected_count(), len(contributors))
+        # A contributor whose enrolment was lost on its way counts as well: it was there.
+        expected = max(self.collector.expected_count(), len(contributors) + len(missing))
         answer = Answer(
             round=self.round_id.hex(),
             query=str(self.query),
@@ -231,7 +232,7 @@ class Requester:
                 for peer in missing
                 if peer.id in self._reasons
             ),
-            missing_count=max(len(missing), expected - len(contributors)),
+            missing_count=expected - len(contributors),
             report=Report() if taken is None else taken.partial.report,
             duration_s=self.host.now() - self._began_at,
             value_bytes=0 if taken is None else taken.value_bytes,
