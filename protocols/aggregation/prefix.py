@@ -6,11 +6,15 @@ bits with this node (Cappos and Hartman 2008, section 2). L^i is one interval of
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from peerd.api import Host, LeafSet
 from peerd.ids import ID_BITS, NodeId, clockwise_distance, shared_prefix_bits
+from peerd.limits import LEAF_SET_SIZE
 from peerd.messages import PeerRef
+
+SPAN_RATIO_MAX: Final = 16
+"""How many times as far one side of a leaf set may reach as the other. Evenly spread ids hardly ever exceed it."""
 
 
 class Neighbourhood(Protocol):
@@ -36,8 +40,23 @@ def interval(own: NodeId, level: int) -> tuple[NodeId, NodeId]:
     return NodeId(first), NodeId(first + (1 << width) - 1)
 
 
+def is_plausible(leaf_set: LeafSet, own: NodeId) -> bool:
+    """Whether both sides reach about equally far, as they do among ids that are spread evenly.
+
+    After a death a leaf set may for a moment take a node from the far end of one side for the other's, and then spans
+    almost the whole ring without knowing it. A level must not be taken for empty on such a word.
+    """
+    if len(leaf_set.smaller) < LEAF_SET_SIZE // 2 or len(leaf_set.larger) < LEAF_SET_SIZE // 2:
+        return True  # all of a small ring
+    left = clockwise_distance(leaf_set.smaller[-1].id, own)
+    right = clockwise_distance(own, leaf_set.larger[-1].id)
+    return max(left, right) <= SPAN_RATIO_MAX * min(left, right)
+
+
 def lies_within(leaf_set: LeafSet, own: NodeId, first: NodeId, last: NodeId) -> bool:
     """Whether the leaf set spans the interval, so that it knows every live node of it."""
+    if not is_plausible(leaf_set, own):
+        return False
     if leaf_set.covers_ring:
         return True
     if not (leaf_set.is_complete and leaf_set.smaller and leaf_set.larger):

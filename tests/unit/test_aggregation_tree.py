@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from peerd.api import LeafSet
 from peerd.ids import ID_BITS, NodeId
 from peerd.messages import PeerRef
 from protocols.aggregation.messages import AnswerKind
+from protocols.aggregation.prefix import lies_within
 from protocols.aggregation.tree import Arm, LevelDone, Phase, SendAnswer, SendProposal, Timer, Tree, TreeSettings
 from tests.support.tree_network import TreeNetwork
 
@@ -160,3 +163,21 @@ def test_an_invitation_of_the_wrong_prefix_is_no_candidate() -> None:
     tree.begin()
     assert tree.invite_received(PEER, 5) == [SendAnswer(PEER, 5, AnswerKind.ABSENT)]
     assert tree.phase is Phase.WAITING
+
+
+def test_a_leaf_set_that_seems_to_span_a_large_ring_knows_no_level() -> None:
+    """After a death the ninth successor stood for the eighth predecessor, and levels of 64 nodes passed for empty."""
+    step = (1 << 128) // 1024
+    own = NodeId(512 * step)
+
+    def node(offset: int) -> PeerRef:
+        return PeerRef(NodeId(own + offset * step), "10.0.0.1", 7420)
+
+    larger = tuple(node(offset) for offset in range(1, 9))
+    right = LeafSet(tuple(node(-offset) for offset in range(1, 9)), larger, is_complete=True, covers_ring=False)
+    wrong = LeafSet((*right.smaller[:7], node(9)), larger, is_complete=True, covers_ring=False)
+    far = (NodeId(0), NodeId((1 << 127) - 1 - 16 * step))
+    near = (node(2).id, node(6).id)
+    assert [lies_within(right, own, *found) for found in (near, far)] == [True, False]
+    assert [lies_within(replace(wrong, covers_ring=spans), own, *near) for spans in (False, True)] == [False, False]
+    assert not lies_within(replace(wrong, covers_ring=True), own, *far)
