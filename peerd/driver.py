@@ -1,6 +1,6 @@
 """What a Host must provide below: the driver.
 
-There are two drivers, the asyncio one (`peerd.daemon`) and the simulator (`peerd.sim`). `peerd.node.Node` turns a
+There are two drivers, the asyncio one (`peerd.daemon`) and the simulator (`peerd.sim`). `peerd.node.node.Node` turns a
 driver into the `peerd.api.Host` that the overlay, the swap layer and the plugins see, so that everything above this
 line is the same code in both. No method here may call back into the node before it has returned.
 

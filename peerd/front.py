@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from peerd.lab.experiment import Experiment
     from peerd.sim.checkers import Checker
     from peerd.sim.simulation import Place
-    from peerd.sim.swarm_work import SwarmWork
+    from peerd.sim.swarm.work import SwarmWork
 
 Command: TypeAlias = "Callable[..., None] | Typer"
 """A function, which becomes ``peerd NAME``, or an application of its own, for ``peerd NAME SUBCOMMAND``."""

@@ -52,7 +52,7 @@ PEER_MESSAGES_BURST: Final = 8000
 HELLO_PLUGINS_MAX: Final = 32
 """Plugins of a node whose versions go into its handshakes."""
 
-# One node's bookkeeping (peerd.node)
+# One node's bookkeeping (peerd.node.node)
 REFUSALS_TOLD_MAX: Final = 1024
 """(Peer, message type, reason) that plugins are told of after one handler; the rest is only counted."""
 REQUESTS_OUTSTANDING_MAX: Final = 4096

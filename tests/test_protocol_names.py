@@ -45,9 +45,9 @@ def test_nothing_in_peerd_names_a_protocol() -> None:
     "text", ["class PubsubEvent: ...", "key = 'protocols.pubsub.topic'", "name = 'pubsub'", "kind = f'pubsub.{what}'"]
 )
 def test_check_bites(text: str) -> None:
-    assert len(list(named(Source("peerd/client.py", text), ["pubsub"]))) == 1
+    assert len(list(named(Source("peerd/client/__init__.py", text), ["pubsub"]))) == 1
 
 
 def test_prose_may_use_the_word() -> None:
     text = '"""About dissemination and more."""\nhelp = "data dissemination, and aggregation"\n'
-    assert list(named(Source("peerd/client.py", text), ["dissemination", "pubsub"])) == []
+    assert list(named(Source("peerd/client/__init__.py", text), ["dissemination", "pubsub"])) == []

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from peerd.api import Host, Plugin
-from peerd.daemon.ingest import LINES_BODY, LineRefused, ingest
-from peerd.daemon.streaming import Source, add_feed, json_bytes
+from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest
+from peerd.daemon.http.streaming import Source, add_feed, json_bytes
 from peerd.front import Front
 from peerd.lib.feed import Feed, Policy
 

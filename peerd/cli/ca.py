@@ -17,7 +17,7 @@ from peerd.config import NodeConfig
 from peerd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from peerd.daemon.roots import Roots
+    from peerd.identity.roots import Roots
 
 app = typer.Typer(help="Make, show and change the cluster's certificate authority.", no_args_is_help=True)
 
@@ -33,7 +33,7 @@ def init(
     cluster: Annotated[str, typer.Option(metavar="NAME", help="Name of the cluster.")] = NodeConfig().cluster,
 ) -> None:
     """Make a CA: an Ed25519 root for ten years. An existing one is never overwritten."""
-    from peerd.daemon.authority import ClusterAuthority
+    from peerd.identity.authority import ClusterAuthority
 
     folder = _folder(dir)
     authority = ClusterAuthority.create(cluster)
@@ -50,8 +50,8 @@ def init(
 @app.command()
 def show(dir: DirOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show a CA's certificate. Reads ca.crt only."""
-    from peerd.daemon.authority import CA_CERT_FILE
-    from peerd.daemon.roots import Roots, fingerprint
+    from peerd.identity.authority import CA_CERT_FILE
+    from peerd.identity.roots import Roots, fingerprint
 
     folder = _folder(dir)
     roots = Roots.load(folder / CA_CERT_FILE)
@@ -80,7 +80,7 @@ def sign(
     ] = None,
 ) -> None:
     """Sign a node's request with a CA that is offline. A node that has a certificate keeps its id."""
-    from peerd.daemon.offline import sign_request
+    from peerd.identity.offline import sign_request
 
     pem, identity = sign_request(_folder(dir), request, timedelta(seconds=duration_s(lifetime, "--lifetime")), role)
     write_text(out, pem, 0o644)
@@ -127,8 +127,8 @@ def publish(
 
 
 def _rotate_offline(folder: Path, overlap_s: float) -> None:
-    from peerd.daemon.authority import CA_CHANGE_FILE, ClusterAuthority
-    from peerd.daemon.issuer import rotate_authority
+    from peerd.identity.authority import CA_CHANGE_FILE, ClusterAuthority
+    from peerd.identity.issuer import rotate_authority
 
     try:
         new, _ = rotate_authority(ClusterAuthority.load(folder), folder, timedelta(seconds=overlap_s), time.time())

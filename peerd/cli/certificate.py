@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from peerd.admin_models import Certificate
 from peerd.cli.files import read_text
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_facts, print_json, seconds, stdout
+from peerd.models.admin import Certificate
 
 app = typer.Typer(help="This node's certificate: show, renew, install.", no_args_is_help=True)
 

@@ -130,8 +130,7 @@ def _settings(texts: Sequence[str], flags: Mapping[str, object], count: int) -> 
     """``--set`` options, and those of plugins, as configuration of each node. Raises `ConfigError`."""
     if not texts and not flags:
         return None
-    from peerd import config_sources
-    from peerd.config import PeerdConfig
+    from peerd.config import PeerdConfig, sources as config_sources
     from peerd.plugins import find_plugins, plugin_models
 
     schema = config_sources.Schema(PeerdConfig, plugin_models(find_plugins()))

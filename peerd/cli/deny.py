@@ -55,8 +55,8 @@ def deny(
 
 
 def _record(subject: str, reason: str, undo: bool, folder: Path) -> str:
-    from peerd.daemon.authority import ClusterAuthority
-    from peerd.daemon.trust import record_text, sign_record
+    from peerd.identity.authority import ClusterAuthority
+    from peerd.identity.ledger import record_text, sign_record
     from peerd.wire.trust import Denial
 
     authority = ClusterAuthority.load(folder)
@@ -65,7 +65,7 @@ def _record(subject: str, reason: str, undo: bool, folder: Path) -> str:
 
 
 def _subject(text: str) -> str:
-    from peerd.daemon.trust import parse_subject
+    from peerd.identity.ledger import parse_subject
 
     try:
         return parse_subject(text)

@@ -7,11 +7,11 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from peerd.admin_models import ReachAnswer, ReachPair, ReachProgress
 from peerd.cli.follow import How, follow
 from peerd.cli.options import Output, OutputOption, SocketOption
 from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
 from peerd.errors import ExitCode
+from peerd.models.admin import ReachAnswer, ReachPair, ReachProgress
 
 TARGETS_MAX: Final = 64
 MATRIX_NODES_MAX: Final = 16

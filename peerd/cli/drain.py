@@ -7,11 +7,11 @@ from typing import Annotated, Final
 
 import typer
 
-from peerd.admin_models import DrainAnswer, DrainProgress
 from peerd.cli.follow import How, follow
 from peerd.cli.options import Output, OutputOption, SocketOption
 from peerd.cli.output import print_json, seconds, stdout
 from peerd.errors import ExitCode
+from peerd.models.admin import DrainAnswer, DrainProgress
 from peerd.quantities import parse_duration
 
 TIMEOUT: Final = "60s"

@@ -13,7 +13,7 @@ import typer
 
 from peerd.cli.options import SocketOption, ask
 from peerd.cli.output import printable
-from peerd.client_streams import Dropped, End, Gap, Item, StreamEntry
+from peerd.client.streams import Dropped, End, Gap, Item, StreamEntry
 from peerd.telemetry.schema import COMMON_FIELDS
 
 if TYPE_CHECKING:

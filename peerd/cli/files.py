@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from peerd.admin_models import NewAccess, NewToken
 from peerd.cli.options import Output
 from peerd.cli.output import print_json
 from peerd.errors import ConfigError, Unavailable
+from peerd.models.admin import NewAccess, NewToken
 
 FILE_BYTES_MAX: Final = 64 * 1024
 STDIN: Final = Path("-")
@@ -35,7 +35,7 @@ def read_text(path: Path) -> str:
 
 def write_text(path: Path, text: str, mode: int) -> None:
     """Replace a file as a whole. Raises `Unavailable`."""
-    from peerd.daemon.durable_files import write_atomically
+    from peerd.system.durable_files import write_atomically
 
     try:
         write_atomically(path, text.encode(), mode)

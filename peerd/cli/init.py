@@ -22,7 +22,7 @@ from peerd.config import (
     scaffold_toml,
     split_address,
 )
-from peerd.config_sources import toml_value
+from peerd.config.sources import toml_value
 from peerd.errors import ConfigError
 from peerd.ids import NodeId, format_id
 
@@ -114,7 +114,7 @@ def create_node(
     directory: Path, settings: dict[str, Any], cluster: str | None, ca: Path | None, force: bool
 ) -> Created:
     """Write CA, identity and configuration. Raises `ConfigError`, before anything is written where it can."""
-    from peerd.daemon.authority import ClusterAuthority
+    from peerd.identity.authority import ClusterAuthority
 
     config_file = directory / CONFIG_NAME
     if config_file.exists() and not force:
@@ -141,7 +141,7 @@ def _make_private(directory: Path) -> None:
 
 
 def _load_authority(folder: Path) -> Any:
-    from peerd.daemon.authority import ClusterAuthority
+    from peerd.identity.authority import ClusterAuthority
 
     if not (folder / "ca.key").exists():
         raise ConfigError(
@@ -154,8 +154,8 @@ def _load_authority(folder: Path) -> Any:
 
 def _identity(directory: Path, authority: Any) -> NodeId:
     """Make the node's key and certificate, or check those that are there. Raises `ConfigError`."""
-    from peerd.daemon.authority import CA_CERT_FILE, NODE_CERT_FILE, NODE_KEY_FILE, create_node_files
-    from peerd.daemon.identity import load_node_identity
+    from peerd.identity.authority import CA_CERT_FILE, NODE_CERT_FILE, NODE_KEY_FILE, create_node_files
+    from peerd.identity.node_identity import load_node_identity
 
     if not (directory / NODE_KEY_FILE).exists():
         return create_node_files(authority, directory)

@@ -19,7 +19,7 @@ from peerd.errors import ConfigError
 from peerd.ids import format_id
 
 if TYPE_CHECKING:
-    from peerd.daemon.joining import Membership
+    from peerd.identity.joining import Membership
 
 CLOCK_OFF_S: Final = 120.0
 """Well within what peers allow for, and more than a slow join takes."""
@@ -68,9 +68,9 @@ def join(
 
 
 def _with_token(directory: Path, address: tuple[str, int], token_file: Path, force: bool) -> Membership:
-    from peerd.daemon.joining import join as ask_issuer, write_membership
-    from peerd.daemon.state_directory import StateDirectory
-    from peerd.daemon.tokens import JoinToken
+    from peerd.daemon.storage.state_directory import StateDirectory
+    from peerd.identity.joining import join as ask_issuer, write_membership
+    from peerd.identity.tokens import JoinToken
 
     _require_free(directory, force)
     try:
@@ -96,11 +96,11 @@ def _warn_of_clock(ahead_s: float) -> None:
 
 
 def _with_certificate(directory: Path, certificate: Path) -> Membership:
-    from peerd.daemon.authority import NODE_KEY_FILE
-    from peerd.daemon.identity import load_private_key
-    from peerd.daemon.joining import write_membership
-    from peerd.daemon.offline import accept_answer, read_answer
-    from peerd.daemon.state_directory import StateDirectory
+    from peerd.daemon.storage.state_directory import StateDirectory
+    from peerd.identity.authority import NODE_KEY_FILE
+    from peerd.identity.joining import write_membership
+    from peerd.identity.node_identity import load_private_key
+    from peerd.identity.offline import accept_answer, read_answer
 
     key = load_private_key(directory / NODE_KEY_FILE)
     granted = read_answer(read_text(certificate), str(certificate))
@@ -111,7 +111,7 @@ def _with_certificate(directory: Path, certificate: Path) -> Membership:
 
 
 def _request(directory: Path, csr_out: Path) -> None:
-    from peerd.daemon.offline import write_request
+    from peerd.identity.offline import write_request
 
     write_text(csr_out, write_request(directory), 0o644)
     typer.echo(
@@ -124,7 +124,7 @@ def _request(directory: Path, csr_out: Path) -> None:
 
 
 def _require_free(directory: Path, force: bool) -> None:
-    from peerd.daemon.authority import NODE_CERT_FILE, NODE_KEY_FILE
+    from peerd.identity.authority import NODE_CERT_FILE, NODE_KEY_FILE
 
     for name in (NODE_KEY_FILE, NODE_CERT_FILE):
         if (directory / name).exists() and not force:

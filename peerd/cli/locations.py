@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from peerd.config import AdminConfig, NodeConfig
-from peerd.config_sources import read_file, value_at
+from peerd.config.sources import read_file, value_at
 from peerd.errors import ConfigError
 
 SYSTEM_FILE: Final = Path("/etc/peerd/peerd.toml")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from peerd.admin_models import MissingPeer
 from peerd.cli.output import seconds
+from peerd.models.admin import MissingPeer
 
 NAMED_MAX: Final = 8
 

@@ -8,10 +8,10 @@ from typing import Annotated, Final
 
 import typer
 
-from peerd.admin_models import DepartedPeer, History, MissingPeer, Peer, Verdict
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
 from peerd.cli.rtt import predicted
+from peerd.models.admin import DepartedPeer, History, MissingPeer, Peer, Verdict
 
 LAG_NOTABLE_S: Final = 1.0
 """A node whose timers were so late may have accused the wrong one."""

@@ -8,7 +8,6 @@ from typing import Annotated, Final
 import typer
 from rich.text import Text
 
-from peerd.admin_models import Peer, Ring, RingCheck, RingNode, WalkProgress
 from peerd.cli.follow import How, follow
 from peerd.cli.members import missing_line
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
@@ -16,6 +15,7 @@ from peerd.cli.output import nodes, print_json, print_table, seconds, stdout
 from peerd.cli.ring_drawing import Kind, Mark, Symbols, dot, draw_ring, mermaid, symbols_for
 from peerd.errors import ExitCode
 from peerd.ids import parse_id
+from peerd.models.admin import Peer, Ring, RingCheck, RingNode, WalkProgress
 
 ROWS_MAX: Final = 40
 """Rows of the list below the drawing; the other formats have all."""

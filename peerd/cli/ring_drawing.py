@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from peerd.admin_models import RingNode
 from peerd.ids import RING, NodeId, short_id
+from peerd.models.admin import RingNode
 
 WIDTH: Final = 64
 HEIGHT: Final = 23

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peerd.admin_models import Route, Rtt
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
 from peerd.cli.rtt import predicted
 from peerd.errors import ExitCode, PeerdError
+from peerd.models.admin import Route, Rtt
 
 if TYPE_CHECKING:
     from peerd.client import Client

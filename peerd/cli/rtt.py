@@ -6,10 +6,10 @@ from typing import Annotated, Final
 
 import typer
 
-from peerd.admin_models import Peer, Rtt
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
 from peerd.errors import ExitCode
+from peerd.models.admin import Peer, Rtt
 
 UNSETTLED_ERROR: Final = 1.0
 _NODE: Final = "Full id, unique first digits of one, or host:port."

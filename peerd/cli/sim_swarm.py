@@ -19,7 +19,7 @@ from peerd.cli.output import print_facts, print_table, seconds, stderr, stdout
 from peerd.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from peerd.sim.swarm import SeedResult, SwarmSummary
+    from peerd.sim.swarm.swarm import SeedResult, SwarmSummary
 
 SEEDS_MAX: Final = 10_000_000
 NODES_MAX: Final = 100_000
@@ -50,7 +50,7 @@ def swarm(
 
     Exits with 0 when every seed is green, 1 when one is red (the last lines repeat each red one), 78 for a bad option.
     """
-    from peerd.sim.swarm import run_swarm
+    from peerd.sim.swarm.swarm import run_swarm
 
     errors = stderr()
     try:
@@ -79,7 +79,7 @@ def _range(text: str) -> range:
 
 
 def _features(text: str) -> frozenset[str]:
-    from peerd.sim.swarm_plan import draw
+    from peerd.sim.swarm.plan import draw
 
     features = frozenset(word.strip() for word in text.split(",") if word.strip())
     draw(0).without(features)  # complains about unknown ones before anything runs
@@ -87,7 +87,7 @@ def _features(text: str) -> frozenset[str]:
 
 
 def _protocols(names: Sequence[str]) -> tuple[str, ...]:
-    from peerd.sim.swarm_work import work_of
+    from peerd.sim.swarm.work import work_of
 
     chosen = tuple(dict.fromkeys(names))
     work_of(chosen)  # complains about unknown ones before anything runs
@@ -104,7 +104,7 @@ def repeat_command(seed: int, without: str, nodes: int | None, is_checked: bool,
 
 
 def _watch(results: Iterator[SeedResult], count: int, verbose: bool, output: Output, errors: Console) -> SwarmSummary:
-    from peerd.sim.swarm import SwarmSummary
+    from peerd.sim.swarm.swarm import SwarmSummary
 
     console, summary = stdout(), SwarmSummary()
     with _progress(errors, count) as advance:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from peerd.admin_models import Status
 from peerd.cli.members import missing_line
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import nodes, print_facts, print_json, seconds, stdout
+from peerd.models.admin import Status
 
 
 def status(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:

@@ -26,11 +26,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from peerd.cluster.processes import ProcessRef
 from peerd.config import UNIX_SOCKET_PATH_BYTES_MAX
-from peerd.config_sources import leaves, toml_value
-from peerd.daemon.authority import ClusterAuthority, create_node_files
-from peerd.daemon.durable_files import write_atomically
+from peerd.config.sources import leaves, toml_value
 from peerd.errors import ConfigError, Unavailable
+from peerd.identity.authority import ClusterAuthority, create_node_files
 from peerd.ids import format_id
+from peerd.system.durable_files import write_atomically
 
 RECORD_VERSION: Final = 1
 BOOTSTRAP_NODES: Final = 3

@@ -17,13 +17,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from peerd.admin_models import Ring, Status
 from peerd.client import Client
 from peerd.cluster import fork_server
 from peerd.cluster.layout import LOOPBACK, ClusterRecord, Layout, NodeRecord, Settings, socket_file
 from peerd.cluster.processes import is_alive, process_ref, require_linux, resident_bytes, send_signal
 from peerd.errors import ConfigError, Unavailable
 from peerd.limits import LEAF_SET_SIZE
+from peerd.models.admin import Ring, Status
 
 NODES_MAX: Final = 256
 READY_TIMEOUT_S: Final = 60.0

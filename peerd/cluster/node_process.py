@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from peerd.config import load_config
-from peerd.daemon.admin import start_admin
-from peerd.daemon.admin_api import admin_app
+from peerd.daemon.admin.api import admin_app
+from peerd.daemon.admin.server import start_admin
 from peerd.daemon.loops import loop_factory
 from peerd.daemon.service import serve
 from peerd.plugins import find_plugins, plugin_models

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from peerd.api import KeyValues, Log, Metric, Priority, Rng
-from peerd.daemon.buffers import allocate
-from peerd.daemon.link_settings import monotonic_s
-from peerd.daemon.link_telemetry import LINK_METRICS, LinkTelemetry
-from peerd.daemon.links import LinkEvents, Links
-from peerd.daemon.log_files import Work
+from peerd.daemon.links.buffers import allocate
+from peerd.daemon.links.links import LinkEvents, Links
+from peerd.daemon.links.settings import monotonic_s
+from peerd.daemon.links.telemetry import LINK_METRICS, LinkTelemetry
 from peerd.daemon.offload import OffloadPool
+from peerd.daemon.storage.log_files import Work
 from peerd.daemon.supervisor import SUPERVISOR_METRICS, PluginSupervisor, SupervisedNode
 from peerd.driver import StreamHandler, TimerHandle
 from peerd.errors import PeerMisbehaved
@@ -48,7 +48,7 @@ class Metrics(Protocol):
 
 
 class Stores(Protocol):
-    """Where plugin stores come from: `peerd.daemon.state_directory.StateDirectory`."""
+    """Where plugin stores come from: `peerd.daemon.storage.state_directory.StateDirectory`."""
 
     @property
     def path(self) -> Path: ...
@@ -57,7 +57,7 @@ class Stores(Protocol):
 
 
 class DrivenNode(LinkEvents, SupervisedNode, Protocol):
-    """`peerd.node.Node` as the driver uses it, besides its start and stop."""
+    """`peerd.node.node.Node` as the driver uses it, besides its start and stop."""
 
 
 class AsyncioDriver:

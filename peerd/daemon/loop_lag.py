@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from peerd.daemon.link_settings import monotonic_s
+from peerd.daemon.links.settings import monotonic_s
 
 INTERVAL_S: Final = 0.5
 

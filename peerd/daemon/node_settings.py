@@ -8,13 +8,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from peerd.config import PeerdConfig, is_loopback, split_address
-from peerd.daemon.identity import derive_node_id, load_node_identity, load_or_create_private_key, public_key_der
-from peerd.daemon.link_settings import TlsContexts
-from peerd.daemon.tls import client_context, server_context
+from peerd.daemon.links.settings import TlsContexts
 from peerd.errors import ConfigError
+from peerd.identity.node_identity import derive_node_id, load_node_identity, load_or_create_private_key, public_key_der
+from peerd.identity.tls import client_context, server_context
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from peerd.node import NodeSettings
+from peerd.node.node import NodeSettings
 
 _WILDCARDS = ("0.0.0.0", "::")
 _ROUTE_PROBE = ("192.0.2.1", 9)
@@ -75,7 +75,7 @@ def _outgoing_host(config: PeerdConfig) -> str:
 
 
 def node_settings(config: PeerdConfig, peer: PeerRef, boot_epoch: int) -> NodeSettings:
-    """What `peerd.node.Node` is made with."""
+    """What `peerd.node.node.Node` is made with."""
     return NodeSettings(
         peer=peer,
         boot_epoch=boot_epoch,

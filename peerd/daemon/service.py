@@ -15,25 +15,21 @@ import structlog
 
 from peerd.api import Plugin
 from peerd.config import TCP_SINK, LoadedConfig, TelemetryConfig, split_address
-from peerd.daemon.access import Access
+from peerd.daemon.admin.event_feed import EventFeed, Record
 from peerd.daemon.driver import AsyncioDriver
-from peerd.daemon.durable_files import write_atomically
-from peerd.daemon.enrolment import Enrolment
-from peerd.daemon.event_feed import EventFeed, Record
-from peerd.daemon.identity_keeper import IdentityKeeper, make_issuer
-from peerd.daemon.identity_telemetry import IDENTITY_METRICS, IdentityTelemetry
-from peerd.daemon.link_settings import LinkContext, link_settings, monotonic_s
-from peerd.daemon.link_telemetry import LinkTelemetry
-from peerd.daemon.links import Links
-from peerd.daemon.listener import Listener
+from peerd.daemon.http.access import Access
+from peerd.daemon.identity.enrolment import Enrolment
+from peerd.daemon.identity.keeper import IdentityKeeper, make_issuer
+from peerd.daemon.identity.telemetry import IDENTITY_METRICS, IdentityTelemetry
+from peerd.daemon.links.links import Links
+from peerd.daemon.links.listener import Listener
+from peerd.daemon.links.settings import LinkContext, link_settings, monotonic_s
+from peerd.daemon.links.telemetry import LinkTelemetry
 from peerd.daemon.loop_lag import LoopLag
 from peerd.daemon.loops import LoopName, run
 from peerd.daemon.node_settings import advertised, load_identity, node_settings, package_version
 from peerd.daemon.offload import OffloadPool
-from peerd.daemon.resources import resource_snapshot, room_for
-from peerd.daemon.sockets import BACKLOG, listening_socket
-from peerd.daemon.state_directory import StateDirectory
-from peerd.daemon.systemd import ServiceManager
+from peerd.daemon.storage.state_directory import StateDirectory
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.errors import ConfigError, ExitCode, Unavailable
 from peerd.front import Front
@@ -41,8 +37,12 @@ from peerd.ids import format_id
 from peerd.lib.feed import Feed
 from peerd.linking.rate_limit import TokenBucket
 from peerd.messages import PeerRef
-from peerd.node import Node
+from peerd.node.node import Node
 from peerd.plugins import find_plugins, make_plugins, usable_fronts
+from peerd.system.durable_files import write_atomically
+from peerd.system.resources import resource_snapshot, room_for
+from peerd.system.sockets import BACKLOG, listening_socket
+from peerd.system.systemd import ServiceManager
 from peerd.telemetry.metrics import RING_METRICS, PrometheusMetrics
 from peerd.telemetry.sinks import EventSink, FileSink, NullSink, StdoutSink, TcpSink
 from peerd.wire.handshake import LocalNode
@@ -500,7 +500,7 @@ def open_sink(telemetry: TelemetryConfig, peer: PeerRef, epoch: int) -> EventSin
 
 def serve(loaded: LoadedConfig, *, loop: LoopName = "auto", listening: socket.socket | None = None) -> ExitCode:
     """The whole life of a daemon process, admin API included. Raises `ConfigError` when it cannot start."""
-    from peerd.daemon.admin import start_admin  # FastAPI takes a while to import, and embedders may not want it
+    from peerd.daemon.admin.server import start_admin  # FastAPI takes a while to import, and embedders may not want it
 
     async def main() -> ExitCode:
         return await Daemon(loaded, start_admin=start_admin, listening=listening).run()

@@ -10,8 +10,8 @@ from typing import Final, Protocol
 import structlog
 
 from peerd.api import Metric
-from peerd.daemon.link_settings import monotonic_s
-from peerd.daemon.link_telemetry import MetricSink
+from peerd.daemon.links.settings import monotonic_s
+from peerd.daemon.links.telemetry import MetricSink
 from peerd.telemetry.schema import Event, PluginRestarted
 
 RESTARTS_MAX: Final = 5
@@ -31,7 +31,7 @@ _log = structlog.get_logger("peerd.daemon")
 
 
 class SupervisedNode(Protocol):
-    """The part of `peerd.node.Node` that replaces plugins."""
+    """The part of `peerd.node.node.Node` that replaces plugins."""
 
     def emit(self, event: Event) -> int: ...
     def restart_plugin(self, name: str) -> None: ...

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from peerd.daemon.durable_files import write_atomically
 from peerd.errors import ConfigError
 from peerd.lab.experiment import VERSION, Experiment, Point, Row, Settings
+from peerd.system.durable_files import write_atomically
 
 FORMAT: Final = 1
 MODE: Final = 0o644

@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 
 from peerd.errors import ConfigError, nearest
 from peerd.sim.scenario import parse_scenario
-from peerd.sim.topology import Topology
+from peerd.sim.topology.topology import Topology
 
 MODELS: Final = tuple(name for name in get_args(Topology.model_fields["model"].annotation))
 ALONE: Final = tuple(name for name in MODELS if name not in ("matrix", "inet"))

@@ -66,7 +66,7 @@ from peerd.overlay.ports import OverlayHost
 from peerd.overlay.reunion import Reunion
 from peerd.overlay.routing import known_peers
 from peerd.overlay.state import OverlayState
-from peerd.overlay.survey import Surveyor
+from peerd.overlay.survey.survey import Surveyor
 from peerd.overlay.table_care import TableCare
 
 

@@ -15,8 +15,8 @@ from peerd import limits
 from peerd.api import KeyValues, Log, Metric, Priority, SendRefusal
 from peerd.driver import StreamHandler
 from peerd.errors import Bug, PeerMisbehaved, Unavailable
-from peerd.group_log import LOG_NAME, GroupLog
 from peerd.ids import NodeId, format_id
+from peerd.lib.group_log import LOG_NAME, GroupLog
 from peerd.linking.channel import Channel, Dial
 from peerd.linking.policy import LinkPolicy
 from peerd.messages import PeerRef
@@ -31,7 +31,7 @@ from peerd.sim.streams import SimStream, StreamOpening
 from peerd.wire.frames import Frame
 
 if TYPE_CHECKING:
-    from peerd.node import Node
+    from peerd.node.node import Node
 
 BACKLOG_MAX: Final = 100_000
 """Over this many events, a paused node gets no more messages; its socket buffers are not endless either."""
@@ -48,7 +48,7 @@ LOG_MARK: Final = 0x4C4F47
 
 
 class Receiver(Protocol):
-    """What the driver drives: `peerd.node.Node`, or something smaller in a test."""
+    """What the driver drives: `peerd.node.node.Node`, or something smaller in a test."""
 
     def frame_received(self, peer: PeerRef, frame: Frame) -> None:
         """A control frame arrived."""

@@ -2,7 +2,7 @@
 
 Models know nodes by index. The delay of a pair never changes during a run (jitter is the network's), so that proximity
 means something and a measured RTT can be compared with the truth. Here are the models that are a formula; those that
-come from a file or a graph are in `peerd.sim.topology_sites` and `peerd.sim.topology_graph`.
+come from a file or a graph are in `peerd.sim.topology.sites` and `peerd.sim.topology.graph`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from peerd.group_log import GroupLog
+from peerd.lib.group_log import GroupLog
 
 LOG_SYNC_S: Final = 0.005
 """What making bytes durable costs; a disk of a data centre takes 0.1 ms to 20 ms."""
@@ -25,7 +25,7 @@ class LogDisk:
 
 
 class LogOnDisk:
-    """Implements `peerd.group_log.LogMedium` for one incarnation."""
+    """Implements `peerd.lib.group_log.LogMedium` for one incarnation."""
 
     def __init__(self, disk: LogDisk, later: Later) -> None:
         self._disk = disk

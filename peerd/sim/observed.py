@@ -9,7 +9,7 @@ from peerd.api import Plugin, Priority
 from peerd.driver import Driver
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from peerd.node import Node, NodeSettings
+from peerd.node.node import Node, NodeSettings
 from peerd.sim.checkers.base import Delivery
 from peerd.telemetry.schema import Event
 

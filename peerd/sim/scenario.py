@@ -24,8 +24,8 @@ from peerd.sim.fault_actions import FAULTS, AnyFault
 from peerd.sim.network import NetworkConfig
 from peerd.sim.plugin_checkers import checkers_by_name
 from peerd.sim.tables import NODES_MAX, Action, Seconds, Selection, Table
-from peerd.sim.topology import FOLDER, Topology
-from peerd.sim.topology_graph import TransitStub
+from peerd.sim.topology.graph import TransitStub
+from peerd.sim.topology.topology import FOLDER, Topology
 from peerd.swap.config import SwapConfig
 
 SCENARIO_BYTES_MAX: Final = 16 * 1024 * 1024

@@ -17,7 +17,7 @@ from peerd.api import Plugin
 from peerd.ids import NodeId
 from peerd.linking.settings import LinkSettings
 from peerd.messages import Message, PeerRef
-from peerd.node import NodeSettings, Traffic
+from peerd.node.node import NodeSettings, Traffic
 from peerd.overlay.config import OverlayConfig
 from peerd.services.groups.config import GroupsConfig
 from peerd.services.records.config import RecordsConfig

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from peerd.ids import NodeId
 from peerd.messages import U64, Message, encode_body, message, message_type
-from peerd.node import SENT, SENT_BYTES
+from peerd.node.node import SENT, SENT_BYTES
 from peerd.overlay.messages import LookupReply, Route, RouteAck
 from peerd.sim.checkers.base import Delivery, Watcher
 from peerd.sim.rng import fork, random_id

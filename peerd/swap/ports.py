@@ -20,7 +20,7 @@ class SwapDriver(Clock, Transport, Storage, Protocol):
 
 
 class SwapNode(Protocol):
-    """`peerd.node.Node`, as the swap layer uses it."""
+    """`peerd.node.node.Node`, as the swap layer uses it."""
 
     @property
     def driver(self) -> SwapDriver: ...

@@ -17,10 +17,10 @@ from typing import Final
 from peerd.api import Plugin
 from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
-from peerd.daemon.admin import start_admin
-from peerd.daemon.authority import ClusterAuthority, create_node_files
+from peerd.daemon.admin.server import start_admin
 from peerd.daemon.service import Daemon
-from peerd.node import Node
+from peerd.identity.authority import ClusterAuthority, create_node_files
+from peerd.node.node import Node
 from peerd.plugins import find_plugins, plugin_models
 
 LOOPBACK: Final = "127.0.0.1"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from peerd.client import Client
-from peerd.client_streams import Backoff, End, Gap, Item, StreamEntry
+from peerd.client.streams import Backoff, End, Gap, Item, StreamEntry
 from tests.support.daemon_process import DaemonProcess, clean_environment, running, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from peerd.admin_models import DrainAnswer, Status
 from peerd.cluster.layout import socket_file
 from peerd.cluster.local import LocalCluster
 from peerd.ids import format_id
+from peerd.models.admin import DrainAnswer, Status
 from protocols.aggregation.answer import Answer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from peerd.daemon.state_directory import StateDirectory
+from peerd.daemon.storage.state_directory import StateDirectory
 from peerd.errors import ExitCode
 from peerd.ids import NodeId, parse_id
 from peerd.messages import PeerRef

@@ -15,10 +15,11 @@ from types import ModuleType
 
 import pytest
 
-from peerd import client_streams
+from peerd.client import streams as client_streams
 from peerd.config import load_config
-from peerd.daemon import admin_guard, event_feed, http_listener, ingest, streaming
-from peerd.daemon.admin import start_admin
+from peerd.daemon.admin import event_feed
+from peerd.daemon.admin.server import start_admin
+from peerd.daemon.http import guard as admin_guard, ingest, listener as http_listener, streaming
 from peerd.daemon.service import Daemon
 from peerd.lib import feed as feeds
 from tests.support.daemon_process import clean_environment

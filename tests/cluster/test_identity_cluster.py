@@ -17,17 +17,17 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificate
 
 from peerd.api import Priority
-from peerd.daemon.authority import ClusterAuthority, create_node_files
-from peerd.daemon.identity import load_certificate, load_private_key
-from peerd.daemon.identity_keeper import ANSWER_TIMEOUT_S, ROTATION_SPREAD_S_MAX, IdentityKeeper
-from peerd.daemon.join_limits import REFUSAL_FORGOTTEN_S, REFUSALS_PER_HOST
-from peerd.daemon.joining import JoinFailed, NotOurCluster, join, return_to_cluster, write_membership
-from peerd.daemon.link import TRUST_REQUESTS_BURST
+from peerd.daemon.identity.keeper import ANSWER_TIMEOUT_S, ROTATION_SPREAD_S_MAX, IdentityKeeper
+from peerd.daemon.links.link import TRUST_REQUESTS_BURST
 from peerd.daemon.service import Daemon
-from peerd.daemon.tokens import JoinToken
-from peerd.daemon.trust import sign_record
 from peerd.errors import ConfigError, PeerdError, Unavailable
+from peerd.identity.authority import ClusterAuthority, create_node_files
+from peerd.identity.joining import JoinFailed, NotOurCluster, join, return_to_cluster, write_membership
+from peerd.identity.ledger import sign_record
+from peerd.identity.node_identity import load_certificate, load_private_key
+from peerd.identity.tokens import JoinToken
 from peerd.ids import format_id
+from peerd.linking.join_limits import REFUSAL_FORGOTTEN_S, REFUSALS_PER_HOST
 from peerd.wire.codec import encode
 from peerd.wire.enrolment import PREFACE, JoinGranted, JoinOffer, JoinRequest, RenewAnswer, RenewRequest
 from peerd.wire.trust import Denial, TrustRecords, TrustSummary

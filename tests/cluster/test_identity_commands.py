@@ -14,9 +14,9 @@ import structlog
 
 from peerd.cli.main import main
 from peerd.cli.run import load
-from peerd.daemon.admin import start_admin
+from peerd.daemon.admin.server import start_admin
 from peerd.daemon.service import Daemon
-from peerd.daemon.state_directory import StateDirectory
+from peerd.daemon.storage.state_directory import StateDirectory
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.link_rig import until
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from peerd.api import Priority
-from peerd.daemon import loops, sockets
-from peerd.daemon.link_settings import monotonic_s
-from peerd.daemon.links import Links
+from peerd.daemon import loops
+from peerd.daemon.links.links import Links
+from peerd.daemon.links.settings import monotonic_s
 from peerd.daemon.service import Daemon
-from peerd.daemon.sockets import listening_socket
 from peerd.daemon.tasks import running_tasks
 from peerd.linking.settings import LinkSettings
+from peerd.system import sockets
+from peerd.system.sockets import listening_socket
 from peerd.telemetry.schema import LinkDown
 from peerd.wire.codec import encode
 from tests.support.both_loops import both_loops

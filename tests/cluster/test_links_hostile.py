@@ -14,8 +14,8 @@ from datetime import timedelta
 
 import pytest
 
-from peerd.daemon.authority import ClusterAuthority
-from peerd.daemon.link_telemetry import REASONS
+from peerd.daemon.links.telemetry import REASONS
+from peerd.identity.authority import ClusterAuthority
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.telemetry.schema import LinkDown, LinkRefused, LinkUp, PeerMisbehaviour

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from peerd.daemon import loops
-from peerd.daemon.link_settings import monotonic_s
+from peerd.daemon.links.settings import monotonic_s
 from peerd.daemon.service import Daemon
-from peerd.daemon.sockets import listening_socket
 from peerd.linking.opening import FIRST_FRAME_ONE_WAYS
+from peerd.system.sockets import listening_socket
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import Rig, until
 from tests.support.relay import LongPath

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from peerd.api import Priority
-from peerd.daemon.connection import PendingConnection
-from peerd.daemon.dialler import connect
-from peerd.daemon.sockets import listening_socket
+from peerd.daemon.links.connection import PendingConnection
+from peerd.daemon.links.dialler import connect
 from peerd.daemon.tasks import spawn
 from peerd.ids import NodeId
 from peerd.linking.policy import WITNESS_MEMORY_S
 from peerd.messages import PeerRef
+from peerd.system.sockets import listening_socket
 from peerd.telemetry.schema import LinkDown, LinkRefused, LinkUp
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import FAST, Rig, linked, until

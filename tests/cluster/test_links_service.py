@@ -17,9 +17,9 @@ import structlog
 from peerd.api import Plugin, handles
 from peerd.daemon import service
 from peerd.daemon.service import Daemon
-from peerd.daemon.sockets import listening_socket
 from peerd.errors import ConfigError, ExitCode, Unavailable
 from peerd.messages import Message, PeerRef, message
+from peerd.system.sockets import listening_socket
 from peerd.telemetry.sinks import MemorySink
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import until

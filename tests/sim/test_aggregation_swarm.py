@@ -10,7 +10,7 @@ import pytest
 from peerd.errors import Bug, ConfigError
 from peerd.ids import NodeId
 from peerd.sim.simulation import Simulation
-from peerd.sim.swarm import run_seed
+from peerd.sim.swarm.swarm import run_seed
 from peerd.telemetry.schema import Event
 from peerd.testing.simulation import ring
 from protocols.aggregation.front.scenario import plugin_of

@@ -9,7 +9,7 @@ import pytest
 
 from peerd.api import Host, Plugin
 from peerd.ids import key_of
-from peerd.node import Node
+from peerd.node.node import Node
 from peerd.testing.simulation import ring
 
 

@@ -10,7 +10,7 @@ from peerd import limits
 from peerd.api import Plugin, SendRefusal
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from peerd.node_sends import UNKNOWN_TOLD_INTERVAL_S
+from peerd.node.sends import UNKNOWN_TOLD_INTERVAL_S
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from peerd import wire_types
 from peerd.errors import Bug
 from peerd.ids import NodeId
-from peerd.messages import PeerRef
+from peerd.messages import PeerRef, field_types
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.dedupe import Window
 from peerd.overlay.expectations import Expectations
@@ -165,7 +164,7 @@ def node_finds_fault_with_itself(patch: Patch) -> None:
 
 
 def a_field_gets_lost(patch: Patch) -> None:
-    patch.setitem(wire_types.decoders, RowRequest, lambda values: RowRequest(0))
+    patch.setitem(field_types.decoders, RowRequest, lambda values: RowRequest(0))
     checked(40, overlay=OverlayConfig.model_validate({"table_interval": "1s"})).run_for(60.0)
 
 

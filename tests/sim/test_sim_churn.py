@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from peerd.cli.sim import app
 from peerd.errors import ConfigError, ExitCode
 from peerd.ids import NodeId
-from peerd.node import SENT, SENT_BYTES
+from peerd.node.node import SENT, SENT_BYTES
 from peerd.overlay.leafset import Leaves
 from peerd.sim.churn import Churn, ChurnSettings, TraceChurn, TraceEvent, read_trace
 from peerd.sim.latency import ConstantLatency

@@ -14,7 +14,7 @@ from peerd.messages import PeerRef
 from peerd.sim.latency import ConstantLatency
 from peerd.sim.network import CONNECT_RETRY_S, SEND_TIMEOUT_S, NetworkConfig
 from peerd.sim.streams import HIGH_WATER_BYTES, WINDOW_BYTES
-from peerd.sim.topology_sites import SiteLatency
+from peerd.sim.topology.sites import SiteLatency
 from peerd.sim.world import SimulationFailure
 from tests.support.trivial_world import (
     EXACT,

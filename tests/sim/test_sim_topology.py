@@ -19,14 +19,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from peerd.errors import ConfigError
-from peerd.sim import topology_graph, topology_sites
 from peerd.sim.latency import EuclideanLatency, LatencyModel, SphereLatency
 from peerd.sim.rng import fork
 from peerd.sim.scenario import load_scenario
 from peerd.sim.simulation import Simulation
-from peerd.sim.topology import Topology
-from peerd.sim.topology_graph import Graph, TransitStub, TransitStubLatency, read_routers, shortest_paths
-from peerd.sim.topology_sites import SiteLatency, Sites, filled, mean_rtt_ms, parse_sites, read_sites
+from peerd.sim.topology import graph as topology_graph, sites as topology_sites
+from peerd.sim.topology.graph import Graph, TransitStub, TransitStubLatency, read_routers, shortest_paths
+from peerd.sim.topology.sites import SiteLatency, Sites, filled, mean_rtt_ms, parse_sites, read_sites
+from peerd.sim.topology.topology import Topology
 
 TRIANGLE = """
 # round-trip times, ms

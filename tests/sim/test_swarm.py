@@ -16,9 +16,9 @@ from peerd.cli.sim_swarm import _progress, repeat_command
 from peerd.errors import ConfigError, ExitCode
 from peerd.overlay.dedupe import Window
 from peerd.overlay.membership import Membership
-from peerd.sim.swarm import SeedRun, SwarmSummary, run_seed, run_swarm
-from peerd.sim.swarm_plan import FEATURES, NODES, draw
-from peerd.sim.swarm_states import SOMETIMES
+from peerd.sim.swarm.plan import FEATURES, NODES, draw
+from peerd.sim.swarm.states import SOMETIMES
+from peerd.sim.swarm.swarm import SeedRun, SwarmSummary, run_seed, run_swarm
 from peerd.sim.world import SimulationFailure
 
 SEEDS = (*range(50), 3317, 4094, 5112, 5195)

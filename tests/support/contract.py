@@ -15,8 +15,7 @@ from peerd.api import Metric, Priority, SendRefusal
 from peerd.daemon import loops
 from peerd.daemon.driver import AsyncioDriver
 from peerd.daemon.offload import OffloadPool
-from peerd.daemon.sockets import listening_socket
-from peerd.daemon.state_directory import StateDirectory
+from peerd.daemon.storage.state_directory import StateDirectory
 from peerd.daemon.tasks import running_tasks
 from peerd.driver import Driver, Stream, StreamHandler
 from peerd.errors import ProtocolError
@@ -28,6 +27,7 @@ from peerd.sim.driver import SimDriver
 from peerd.sim.latency import ConstantLatency
 from peerd.sim.network import NetworkConfig
 from peerd.sim.world import SimNode, World
+from peerd.system.sockets import listening_socket
 from peerd.telemetry.metrics import PrometheusMetrics
 from peerd.telemetry.schema import Event
 from peerd.wire.codec import decode, encode

@@ -17,26 +17,26 @@ from fastapi import APIRouter
 from peerd.api import LeafSet, LookupResult, Metric, MissingMember, Plugin, RoutedHop
 from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
-from peerd.daemon.access import Access
-from peerd.daemon.access_book import AccessBook
-from peerd.daemon.admin_api import admin_app
-from peerd.daemon.admin_front import App, Receive, Scope, Send
-from peerd.daemon.caller import STATE_KEY, Caller
-from peerd.daemon.event_feed import Record
-from peerd.daemon.identity_keeper import IdentityKeeper
+from peerd.daemon.admin.api import admin_app
+from peerd.daemon.admin.event_feed import Record
+from peerd.daemon.http.access import Access
+from peerd.daemon.http.access_book import AccessBook
+from peerd.daemon.http.caller import STATE_KEY, Caller
+from peerd.daemon.http.gate import App, Receive, Scope, Send
+from peerd.daemon.identity.keeper import IdentityKeeper
 from peerd.daemon.tasks import spawn
 from peerd.errors import Unavailable
 from peerd.front import Front
 from peerd.ids import NodeId
 from peerd.lib.feed import Feed
 from peerd.messages import PeerRef
-from peerd.node import Node
+from peerd.node.node import Node
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.coordinates import Coordinate
 from peerd.overlay.messages import Reached, ViewReply
 from peerd.overlay.ports import OverlayHost
 from peerd.overlay.state import OverlayState
-from peerd.overlay.survey_walk import Survey, View, WalkProgress
+from peerd.overlay.survey.walk import Survey, View, WalkProgress
 from peerd.plugins import usable_fronts
 
 
@@ -239,7 +239,7 @@ class FakeStorage:
 
 @dataclass
 class FakeDaemon:
-    """Implements `peerd.daemon.admin_view.Subject`."""
+    """Implements `peerd.daemon.admin.view.Subject`."""
 
     plugins: dict[str, Plugin] = field(default_factory=dict)
     loop_lag_s: float = 0.0

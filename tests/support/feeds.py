@@ -14,9 +14,9 @@ from pydantic import BaseModel
 from peerd.api import Plugin
 from peerd.client import Client
 from peerd.config import load_config
-from peerd.daemon.admin import AdminServer, start_admin
-from peerd.daemon.ingest import LINES_BODY, LineRefused, ingest
-from peerd.daemon.streaming import Source, add_feed, json_bytes
+from peerd.daemon.admin.server import AdminServer, start_admin
+from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest
+from peerd.daemon.http.streaming import Source, add_feed, json_bytes
 from peerd.errors import Unavailable
 from peerd.lib.feed import Feed, Policy
 from tests.support.fake_daemon import FakeDaemon

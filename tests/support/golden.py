@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).parent.parent / "unit" / "golden_messages.json"
 
 def all_messages() -> list[type[Message]]:
     """Every message of the kernel and of the installed plugins, in type-id order."""
-    import peerd.node  # registers the overlay's and the swap layer's messages
+    import peerd.node.node  # registers the overlay's and the swap layer's messages
     import peerd.wire.enrolment  # registers its messages, and those of trust
     import peerd.wire.handshake  # noqa: F401  # registers its messages
 

@@ -13,9 +13,9 @@ from typing import Any, cast
 import httpx
 
 from peerd.config import load_config
-from peerd.daemon.admin import AdminServer, start_admin
-from peerd.daemon.admin_front import Gate
-from peerd.daemon.caller import ListenerName
+from peerd.daemon.admin.server import AdminServer, start_admin
+from peerd.daemon.http.caller import ListenerName
+from peerd.daemon.http.gate import Gate
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.numbers_plugin import Numbers
 

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from peerd.api import Priority, SendRefusal
-from peerd.daemon.authority import ClusterAuthority, create_node_files
-from peerd.daemon.link_settings import LinkContext, TlsContexts, monotonic_s
-from peerd.daemon.link_telemetry import LinkTelemetry
-from peerd.daemon.links import Links
-from peerd.daemon.listener import Listener
-from peerd.daemon.sockets import listening_socket
-from peerd.daemon.streams import BulkStream
-from peerd.daemon.tls import client_context, server_context
+from peerd.daemon.links.links import Links
+from peerd.daemon.links.listener import Listener
+from peerd.daemon.links.settings import LinkContext, TlsContexts, monotonic_s
+from peerd.daemon.links.streams import BulkStream
+from peerd.daemon.links.telemetry import LinkTelemetry
 from peerd.driver import Stream, StreamHandler
 from peerd.errors import ProtocolError
+from peerd.identity.authority import ClusterAuthority, create_node_files
+from peerd.identity.tls import client_context, server_context
 from peerd.ids import NodeId
 from peerd.linking.settings import LinkSettings
 from peerd.messages import Message, PeerRef, Text, message
+from peerd.system.sockets import listening_socket
 from peerd.telemetry.schema import Event
 from peerd.wire.codec import decode, encode
 from peerd.wire.frames import Frame

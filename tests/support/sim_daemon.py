@@ -17,14 +17,14 @@ import structlog
 import peerd.client
 from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
-from peerd.daemon.access import Access
-from peerd.daemon.admin_api import admin_app
-from peerd.daemon.event_feed import Record
+from peerd.daemon.admin.api import admin_app
+from peerd.daemon.admin.event_feed import Record
+from peerd.daemon.http.access import Access
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.front import Front
 from peerd.ids import NodeId
 from peerd.lib.feed import Feed
-from peerd.node import Node
+from peerd.node.node import Node
 from peerd.sim.simulation import Place, Simulation
 from tests.support.fake_daemon import LOCAL_OPERATOR, FakeMetrics, FakeStorage, called_by
 
@@ -53,7 +53,7 @@ class SimLinks:
 
 
 class SimDaemon:
-    """Implements `peerd.daemon.admin_view.Subject` for one node of a simulation."""
+    """Implements `peerd.daemon.admin.view.Subject` for one node of a simulation."""
 
     def __init__(self, simulation: Simulation, place: Place) -> None:
         self.simulation = simulation

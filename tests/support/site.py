@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from peerd.config import LoadedConfig, load_config
-from peerd.daemon.authority import ClusterAuthority, create_node_files
 from peerd.daemon.service import Daemon
+from peerd.identity.authority import ClusterAuthority, create_node_files
 
 
 class Site:

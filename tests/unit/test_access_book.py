@@ -7,9 +7,9 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from peerd.daemon import access_book
-from peerd.daemon.access import FILE, Access
-from peerd.daemon.access_book import ACCESS_LIFE_S_MAX, ACCESS_MEMORY_S, AccessBook, AccessRefused
+from peerd.daemon.http import access_book
+from peerd.daemon.http.access import FILE, Access
+from peerd.daemon.http.access_book import ACCESS_LIFE_S_MAX, ACCESS_MEMORY_S, AccessBook, AccessRefused
 from peerd.errors import Unavailable
 from tests.support.fake_daemon import FakeStorage
 

@@ -11,8 +11,8 @@ from fastapi import APIRouter
 
 from peerd.api import LookupResult, MissingMember, Plugin
 from peerd.client import DaemonBusy
-from peerd.daemon.admin_front import is_local_host
-from peerd.daemon.admin_guard import REQUEST_BODY_BYTES_MAX
+from peerd.daemon.http.gate import is_local_host
+from peerd.daemon.http.guard import REQUEST_BODY_BYTES_MAX
 from peerd.errors import Unavailable
 from peerd.ids import format_id, key_of
 from tests.support.fake_daemon import LOCAL_OPERATOR, OWN, FakeDaemon, peer

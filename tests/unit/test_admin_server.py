@@ -17,8 +17,8 @@ from fastapi.responses import StreamingResponse
 from peerd.api import Plugin
 from peerd.client import Client, DaemonUnreachable
 from peerd.config import LoadedConfig, load_config
-from peerd.daemon.admin import LateApi, bind_unix_socket, start_admin
-from peerd.daemon.admin_front import App
+from peerd.daemon.admin.server import LateApi, bind_unix_socket, start_admin
+from peerd.daemon.http.gate import App
 from peerd.errors import ConfigError
 from peerd.limits import HTTP_CONNECTIONS_SPARE, HTTP_REQUESTS_MAX
 from tests.support.fake_daemon import FakeDaemon

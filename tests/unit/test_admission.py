@@ -18,9 +18,9 @@ from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import ConnectionClosed
 
 from peerd.client import Client
-from peerd.daemon import http_listener
-from peerd.daemon.caller import Caller, ListenerName, identify
-from peerd.daemon.join_limits import REFUSALS_PER_HOST
+from peerd.daemon.http import listener as http_listener
+from peerd.daemon.http.caller import Caller, ListenerName, identify
+from peerd.linking.join_limits import REFUSALS_PER_HOST
 from tests.support.both_loops import both_loops
 from tests.support.http_site import HttpSite, detail, http_site, until
 

@@ -12,7 +12,7 @@ import pytest
 import peerd.client
 from peerd.cli.main import main
 from peerd.client import Client
-from peerd.daemon.event_feed import EVENTS_HELD_MAX, RECORD_BYTES_MAX, EventFeed, encode_event
+from peerd.daemon.admin.event_feed import EVENTS_HELD_MAX, RECORD_BYTES_MAX, EventFeed, encode_event
 from peerd.ids import NodeId
 from peerd.lib.feed import Feed
 from peerd.telemetry.sinks import MemorySink

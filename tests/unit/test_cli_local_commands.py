@@ -18,9 +18,9 @@ from peerd.cli.output import seconds, size
 from peerd.cli.ring_drawing import ASCII, HEIGHT, UNICODE, WIDTH, Mark, draw_ring, symbols_for
 from peerd.cli.run import load
 from peerd.config import scaffold_toml
-from peerd.daemon.authority import ClusterAuthority
-from peerd.daemon.identity import load_node_identity
 from peerd.errors import Bug, ConfigError, PeerdError, PeerMisbehaved, ProtocolError, Unavailable
+from peerd.identity.authority import ClusterAuthority
+from peerd.identity.node_identity import load_node_identity
 from peerd.ids import NodeId
 
 
@@ -251,7 +251,15 @@ def modules_after(code: str) -> set[str]:
 def test_a_command_imports_only_what_it_needs() -> None:
     loaded = modules_after("from peerd.cli.main import main; main(['version'])")
     assert "typer" in loaded
-    assert not loaded & {"httpx", "fastapi", "uvicorn", "cryptography", "peerd.node", "peerd.config", "rich.console"}
+    assert not loaded & {
+        "httpx",
+        "fastapi",
+        "uvicorn",
+        "cryptography",
+        "peerd.node.node",
+        "peerd.config",
+        "rich.console",
+    }
 
 
 @pytest.mark.parametrize("command", ["status", "peers", "version"])
@@ -264,7 +272,7 @@ def test_a_built_in_command_imports_nothing_of_a_protocol(command: str) -> None:
 def test_the_daemon_imports_nothing_of_the_command_line() -> None:
     code = "from peerd.cli.run import _import_structlog; _import_structlog()\nimport peerd.daemon.service"
     loaded = modules_after(
-        f"import peerd.cli.main\n{code}\nimport peerd.daemon.admin_api, protocols.aggregation.front.http"
+        f"import peerd.cli.main\n{code}\nimport peerd.daemon.admin.api, protocols.aggregation.front.http"
     )
     assert "fastapi" in loaded and "structlog" in loaded
     assert not loaded & {"typer", "rich", "httpx", "peerd.client", "pyspark"}
@@ -274,10 +282,10 @@ def test_a_daemon_that_is_only_probed_does_not_load_the_admin_api() -> None:
     code = "from peerd.cli.run import _import_structlog; _import_structlog()\nimport peerd.daemon.service"
     find = "import peerd.plugins; peerd.plugins.find_plugins()"
     loaded = modules_after(
-        f"import peerd.cli.main\n{code}\n{find}\nimport peerd.daemon.admin, peerd.daemon.admin_front"
+        f"import peerd.cli.main\n{code}\n{find}\nimport peerd.daemon.admin.server, peerd.daemon.http.gate"
     )
-    assert {"uvicorn", "protocols.aggregation.plugin", "peerd.daemon.issuer"} <= loaded
-    assert not loaded & {"fastapi", "starlette", "opentelemetry", "peerd.admin_models", "peerd.daemon.admin_api"}
+    assert {"uvicorn", "protocols.aggregation.plugin", "peerd.identity.issuer"} <= loaded
+    assert not loaded & {"fastapi", "starlette", "opentelemetry", "peerd.models.admin", "peerd.daemon.admin.api"}
 
 
 # Printing

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 
 import pytest
 
-from peerd.admin_models import History, Verdict
 from peerd.api import Plugin
 from peerd.cli.main import main
 from peerd.cli.peers import conclusions, folded
 from peerd.cli.ring_drawing import dot, mermaid
 from peerd.client import DaemonBusy
-from peerd.daemon.admin_survey import ReachTests
+from peerd.daemon.admin.survey import ReachTests
 from peerd.errors import Unavailable
 from peerd.ids import format_id
-from peerd.overlay.survey_reach import Reachability
+from peerd.models.admin import History, Verdict
+from peerd.overlay.survey.reach import Reachability
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring as grown
 from tests.support.sim_daemon import SimDaemon
@@ -98,7 +98,7 @@ def test_ring_as_graphs(daemon: SimDaemon, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_what_a_node_calls_itself_cannot_break_out_of_a_graph() -> None:
-    from peerd.admin_models import RingNode
+    from peerd.models.admin import RingNode
 
     node = RingNode(
         id="a" * 32,

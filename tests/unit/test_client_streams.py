@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from peerd.client import Client, DaemonUnreachable, RequestRefused
-from peerd.client_streams import Backoff, Dropped, End, Gap, Item, StreamEntry, follow
+from peerd.client.streams import Backoff, Dropped, End, Gap, Item, StreamEntry, follow
 from peerd.errors import Unavailable
 from peerd.lib.feed import Feed
 from tests.support.feeds import Rig, serving, until
@@ -28,7 +28,7 @@ class Script:
         self.asked: list[str | None] = []
 
     async def connect(self, after: str | None) -> AsyncGenerator[bytes, None]:
-        """See `peerd.client_streams.Connect`."""
+        """See `peerd.client.streams.Connect`."""
         self.asked.append(after)
         for line in next(self._connections):
             if isinstance(line, Exception):

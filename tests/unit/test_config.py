@@ -26,7 +26,7 @@ from peerd.config import (
     scaffold_toml,
     split_address,
 )
-from peerd.config_sources import Schema, key_lines
+from peerd.config.sources import Schema, key_lines
 from peerd.errors import ConfigError
 from peerd.quantities import (
     ConfigSection,

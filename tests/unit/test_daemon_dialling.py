@@ -9,12 +9,12 @@ import ssl
 import pytest
 from hypothesis import given, strategies as st
 
-from peerd.daemon.dialler import failure_of
-from peerd.daemon.link_telemetry import REASONS
-from peerd.daemon.sockets import format_address
+from peerd.daemon.links.dialler import failure_of
+from peerd.daemon.links.telemetry import REASONS
 from peerd.linking.channel import keeps_old
 from peerd.linking.policy import backoff_s
 from peerd.linking.settings import LinkSettings
+from peerd.system.sockets import format_address
 
 IDS = st.tuples(st.integers(0, 99), st.integers(0, 99)).filter(lambda pair: pair[0] != pair[1])
 

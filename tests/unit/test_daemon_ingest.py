@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from peerd.client import DaemonUnreachable, IngestRefused
-from peerd.daemon import ingest
+from peerd.daemon.http import ingest
 from tests.support.feeds import Rig, serving, until
 
 LINES = {"content-type": "application/x-ndjson"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 from hypothesis import given, strategies as st
 
-from peerd.daemon.link_telemetry import LINK_METRICS, REASONS, LinkTelemetry, label, reason_of
+from peerd.daemon.links.telemetry import LINK_METRICS, REASONS, LinkTelemetry, label, reason_of
 from peerd.errors import PeerMisbehaved, ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef

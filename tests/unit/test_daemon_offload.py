@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from peerd.daemon.buffers import allocate
+from peerd.daemon.links.buffers import allocate
 from peerd.daemon.offload import OffloadPool
 from peerd.errors import Unavailable
 from tests.support.both_loops import both_loops

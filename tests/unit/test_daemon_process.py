@@ -15,11 +15,11 @@ from pydantic import Field
 from peerd.api import Plugin, PluginConfig
 from peerd.daemon.loop_lag import LoopLag
 from peerd.daemon.loops import loop_factory, run
-from peerd.daemon.resources import http_requests_room, resource_snapshot, room_for, rss_bytes
-from peerd.daemon.systemd import ServiceManager
 from peerd.entry_points import PLUGINS
 from peerd.errors import ConfigError
 from peerd.plugins import find_plugins, make_plugins, plugin_models
+from peerd.system.resources import http_requests_room, resource_snapshot, room_for, rss_bytes
+from peerd.system.systemd import ServiceManager
 from tests.support.both_loops import both_loops
 
 

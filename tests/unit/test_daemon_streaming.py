@@ -14,8 +14,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError, InvalidStatus
 
-from peerd.daemon import streaming
-from peerd.daemon.http_protocol import SEND_BUFFER_BYTES
+from peerd.daemon.http import streaming
+from peerd.daemon.http.protocol import SEND_BUFFER_BYTES
 from peerd.lib.feed import TOO_SLOW, Policy
 from tests.support.both_loops import both_loops
 from tests.support.feeds import Rig, serving, until

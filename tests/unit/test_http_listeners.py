@@ -12,11 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from peerd.daemon import admin_guard, http_listener, http_protocol
-from peerd.daemon.admin_front import DEFAULT_POLICY, Gate
-from peerd.daemon.authority import ClusterAuthority, create_node_files
+from peerd.daemon.http import guard as admin_guard, listener as http_listener, protocol as http_protocol
+from peerd.daemon.http.gate import DEFAULT_POLICY, Gate
 from peerd.daemon.tasks import spawn
 from peerd.errors import ConfigError
+from peerd.identity.authority import ClusterAuthority, create_node_files
 from peerd.limits import HTTP_CONNECTIONS_SPARE, HTTP_REQUESTS_MAX
 from tests.support.both_loops import both_loops
 from tests.support.fake_daemon import FakeDaemon

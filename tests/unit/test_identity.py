@@ -17,14 +17,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from peerd.daemon.authority import (
+from peerd.errors import ConfigError, HandshakeRefused
+from peerd.identity.authority import (
     CA_LIFETIME,
     CLOCK_SKEW,
     ClusterAuthority,
     create_node_files,
 )
-from peerd.daemon.durable_files import write_new_file
-from peerd.daemon.identity import (
+from peerd.identity.node_identity import (
     DEFAULT_ROLES,
     ISSUER_SALT_OID,
     derive_node_id,
@@ -37,8 +37,8 @@ from peerd.daemon.identity import (
     read_identity,
     verify_peer_certificate,
 )
-from peerd.errors import ConfigError, HandshakeRefused
 from peerd.ids import NodeId, id_to_bytes
+from peerd.system.durable_files import write_new_file
 
 CLUSTER = "test.cluster"
 

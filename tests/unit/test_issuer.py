@@ -12,15 +12,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from peerd.cli.join import _warn_of_clock
-from peerd.daemon.authority import CLOCK_SKEW, ClusterAuthority, make_request, read_request
-from peerd.daemon.identity import derive_node_id, load_node_identity, load_private_key, read_identity
-from peerd.daemon.issuer import Issuer, OverlapUnderWay, rotate_authority
-from peerd.daemon.joining import JoinFailed, NotOurCluster, admitted, write_membership
-from peerd.daemon.offline import accept_answer, read_answer, sign_request, write_request
-from peerd.daemon.roots import Roots
-from peerd.daemon.tokens import TokenBook, TokenRefused
-from peerd.daemon.trust import TrustLedger
 from peerd.errors import ConfigError, Unavailable
+from peerd.identity.authority import CLOCK_SKEW, ClusterAuthority, make_request, read_request
+from peerd.identity.issuer import Issuer, OverlapUnderWay, rotate_authority
+from peerd.identity.joining import JoinFailed, NotOurCluster, admitted, write_membership
+from peerd.identity.ledger import TrustLedger
+from peerd.identity.node_identity import derive_node_id, load_node_identity, load_private_key, read_identity
+from peerd.identity.offline import accept_answer, read_answer, sign_request, write_request
+from peerd.identity.roots import Roots
+from peerd.identity.tokens import TokenBook, TokenRefused
 from peerd.wire.enrolment import JoinGranted, JoinRequest
 
 CLUSTER = "test"

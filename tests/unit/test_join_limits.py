@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from peerd.daemon import join_limits
-from peerd.daemon.join_limits import REFUSAL_FORGOTTEN_S, REFUSALS_PER_HOST, REQUESTS_BURST, JoinLimits, host_of
+from peerd.linking import join_limits
+from peerd.linking.join_limits import REFUSAL_FORGOTTEN_S, REFUSALS_PER_HOST, REQUESTS_BURST, JoinLimits, host_of
 
 
 def test_a_host_that_is_refused_again_and_again_waits_and_the_others_do_not() -> None:

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from peerd.admin_models import Peer, Ring
 from peerd.cluster.layout import ClusterRecord, Layout, socket_file
 from peerd.cluster.local import LocalCluster, default_directory, is_ring_complete
 from peerd.cluster.processes import ProcessRef, is_alive, process_ref, resident_bytes, send_signal
 from peerd.config import UNIX_SOCKET_PATH_BYTES_MAX, load_config
 from peerd.errors import ConfigError, Unavailable
 from peerd.limits import LEAF_SET_SIZE
+from peerd.models.admin import Peer, Ring
 
 PORTS = (40001, 40002, 40003, 40004, 40005)
 

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from peerd import limits
 from peerd.ids import NodeId
 from peerd.messages import PEERS_INTERNED_MAX, PeerRef
-from peerd.wire_types import decoders, encoders
+from peerd.messages.field_types import decoders, encoders
 
 DECODE = decoders[PeerRef]
 PACK = encoders[PeerRef]

@@ -7,13 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from peerd import limits, node_sends
+from peerd import limits
 from peerd.api import SendRefusal
 from peerd.driver import Driver
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from peerd.node_requests import Requests
-from peerd.node_sends import UNKNOWN_TOLD_INTERVAL_S, RefusedSends, UnknownTold
+from peerd.node import sends as node_sends
+from peerd.node.requests import Requests
+from peerd.node.sends import UNKNOWN_TOLD_INTERVAL_S, RefusedSends, UnknownTold
 from peerd.wire.codec import encode, encode_reply, encode_request
 from tests.support.talker import Ask, Say
 

@@ -12,10 +12,10 @@ from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
 from peerd.overlay.coordinates import ORIGIN, Coordinate
 from peerd.overlay.messages import Reached, ReachReport, ReachRequest, ViewReply
-from peerd.overlay.survey import WALKS_MAX
-from peerd.overlay.survey_judge import judge
-from peerd.overlay.survey_reach import Reachability, ReachTest, plan
-from peerd.overlay.survey_walk import NODES_MAX, Survey, View, WalkProgress
+from peerd.overlay.survey.judge import judge
+from peerd.overlay.survey.reach import Reachability, ReachTest, plan
+from peerd.overlay.survey.survey import WALKS_MAX
+from peerd.overlay.survey.walk import NODES_MAX, Survey, View, WalkProgress
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring

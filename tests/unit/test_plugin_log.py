@@ -14,11 +14,11 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from peerd import limits
-from peerd.daemon import log_files
-from peerd.daemon.log_files import open_log as open_files, parse_segment
-from peerd.daemon.state_directory import StateDirectory
+from peerd.daemon.storage import log_files
+from peerd.daemon.storage.log_files import open_log as open_files, parse_segment
+from peerd.daemon.storage.state_directory import StateDirectory
 from peerd.errors import Bug, Unavailable
-from peerd.group_log import GroupLog
+from peerd.lib.group_log import GroupLog
 from peerd.sim.logs import LogDisk, open_log as open_simulated
 
 Job = tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any], None], Callable[[BaseException], None]]
@@ -335,7 +335,7 @@ def test_damage_in_the_middle_costs_what_it_hits_and_the_numbers_show_it(
 def test_logs_of_a_state_directory_are_named_safely_and_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peerd.daemon.state_directory.LOGS_PER_PLUGIN_MAX", 2)
+    monkeypatch.setattr("peerd.daemon.storage.state_directory.LOGS_PER_PLUGIN_MAX", 2)
     jobs = FileRig(tmp_path / "unused")
     with StateDirectory(tmp_path / "state") as state:
         log = state.plugin_log("demo", "one", jobs.work)

@@ -6,7 +6,7 @@ import random
 
 from hypothesis import given, strategies as st
 
-from peerd.daemon.renewal import ERROR_AT, RENEW_AT, RETRY_LONGEST, SPREAD, RenewalClock
+from peerd.identity.renewal import ERROR_AT, RENEW_AT, RETRY_LONGEST, SPREAD, RenewalClock
 
 DAY_S = 86_400.0
 START = 1_000_000.0

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from peerd.daemon.authority import ClusterAuthority, create_node_files
-from peerd.daemon.roots import Roots, fingerprint
 from peerd.errors import ConfigError
+from peerd.identity.authority import ClusterAuthority, create_node_files
+from peerd.identity.roots import Roots, fingerprint
 from tests.unit.test_tls_contexts import Node, handshake
 
 OLD = ClusterAuthority.create("test")

@@ -14,7 +14,7 @@ from peerd.sim import engine as engine_module
 from peerd.sim.engine import CHECKPOINT_EVENTS, COMPACT_MIN, Engine, Timer, mark_of
 from peerd.sim.latency import ConstantLatency, EuclideanLatency
 from peerd.sim.rng import fork
-from peerd.sim.topology_sites import SiteLatency
+from peerd.sim.topology.sites import SiteLatency
 
 
 def run_timer(timer: Timer) -> None:

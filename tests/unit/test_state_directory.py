@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from peerd.daemon import plugin_store, state_directory
-from peerd.daemon.durable_files import write_atomically, write_new_file
-from peerd.daemon.plugin_store import DamagedStore, PluginStore, read_store
-from peerd.daemon.state_directory import StateDirectory
+from peerd.daemon.storage import plugin_store, state_directory
+from peerd.daemon.storage.plugin_store import DamagedStore, PluginStore, read_store
+from peerd.daemon.storage.state_directory import StateDirectory
 from peerd.errors import ConfigError, Unavailable
 from peerd.ids import NodeId
 from peerd.limits import KNOWN_PEERS_MAX, STORE_VALUE_BYTES_MAX
 from peerd.messages import PeerRef
+from peerd.system.durable_files import write_atomically, write_new_file
 
 NOW_S = 1_700_000_000.0
 PEERS = [PeerRef(NodeId(7), "192.0.2.7", 7420), PeerRef(NodeId(2**127), "peer.example", 1)]

@@ -14,9 +14,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from peerd.daemon.authority import ClusterAuthority, create_node_files
-from peerd.daemon.identity import private_key_pem, read_identity, verify_peer_certificate
-from peerd.daemon.tls import (
+from peerd.errors import ConfigError, HandshakeRefused
+from peerd.identity.authority import ClusterAuthority, create_node_files
+from peerd.identity.node_identity import private_key_pem, read_identity, verify_peer_certificate
+from peerd.identity.tls import (
     client_context,
     enrolment_server_context,
     peer_certificate,
@@ -24,7 +25,6 @@ from peerd.daemon.tls import (
     reload_certificate,
     server_context,
 )
-from peerd.errors import ConfigError, HandshakeRefused
 from peerd.ids import NodeId
 
 CLUSTER = "tls.test"

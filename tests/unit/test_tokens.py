@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from peerd.daemon.tokens import (
+from peerd.errors import Unavailable
+from peerd.identity.tokens import (
     TOKEN_LIFE_S_MAX,
     TOKEN_MEMORY_S,
     TOKENS_MAX,
@@ -18,7 +19,6 @@ from peerd.daemon.tokens import (
     TokenRefused,
     token_id,
 )
-from peerd.errors import Unavailable
 
 SECRET = bytes(range(16))
 NOW = 1_000_000.0

@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from peerd.daemon import trust
-from peerd.daemon.authority import ClusterAuthority
-from peerd.daemon.roots import Roots
-from peerd.daemon.trust import (
+from peerd.errors import ProtocolError, Unavailable
+from peerd.identity import ledger as trust
+from peerd.identity.authority import ClusterAuthority
+from peerd.identity.ledger import (
     ISSUER_LIFE_S,
     BadSignature,
     TrustLedger,
@@ -22,7 +22,7 @@ from peerd.daemon.trust import (
     root_change,
     sign_record,
 )
-from peerd.errors import ProtocolError, Unavailable
+from peerd.identity.roots import Roots
 from peerd.ids import NodeId
 from peerd.messages import PeerRef, encode_body
 from peerd.wire.trust import Denial, IssuerNotice, SignedRecord, TrustRecords

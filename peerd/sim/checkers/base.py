@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from peerd.node import Node
+from peerd.node.node import Node
 from peerd.telemetry.schema import Event
 
 if TYPE_CHECKING:

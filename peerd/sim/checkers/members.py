@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from peerd import limits
 from peerd.api import LeafSet
 from peerd.ids import NodeId, short_id
-from peerd.node import Node
+from peerd.node.node import Node
 from peerd.overlay.expectations import ABSENT_MAX
 from peerd.sim.checkers.base import Checker
 from peerd.telemetry.schema import Event, NodeStopped

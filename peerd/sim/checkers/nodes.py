@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from peerd import limits
 from peerd.errors import Bug
 from peerd.ids import DIGIT_VALUES, DIGITS, NodeId, format_id, parse_id, short_id
-from peerd.node import Node
+from peerd.node.node import Node
 from peerd.overlay.departed import DEPARTED_MAX
 from peerd.overlay.forwarding import HELD_MAX
 from peerd.overlay.membership import LEFT, PROBES_MAX

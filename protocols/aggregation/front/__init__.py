@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from peerd.client import Client
     from peerd.sim.checkers import Checker
-    from peerd.sim.swarm_work import SwarmWork
+    from peerd.sim.swarm.work import SwarmWork
     from protocols.aggregation.front.client import AggregationClient
 
 

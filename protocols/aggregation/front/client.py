@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from peerd.admin_models import API_PREFIX
 from peerd.client import Client
 from peerd.errors import Unavailable
+from peerd.models.admin import API_PREFIX
 from protocols.aggregation.answer import LINE, Answer, Failed, Progress
 
 

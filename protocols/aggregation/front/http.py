@@ -15,7 +15,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.types import Receive, Scope, Send
 
-from peerd.daemon.streaming import Reports
+from peerd.daemon.http.streaming import Reports
 from peerd.errors import Unavailable
 from peerd.front import needs_scope
 from peerd.lib.feed import Feed

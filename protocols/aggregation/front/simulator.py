@@ -10,7 +10,7 @@ from peerd.errors import Unavailable
 from peerd.ids import format_id, short_id
 from peerd.sim.checkers import Checker
 from peerd.sim.simulation import Place, Simulation
-from peerd.sim.swarm_work import SwarmWork
+from peerd.sim.swarm.work import SwarmWork
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.front.scenario import one_record, plugin_of

@@ -13,10 +13,10 @@ from rollcall.messages import Call, Present
 from rollcall.plugin import RollCall
 from rollcall.roll import Roll
 
-from peerd.client_streams import Item
+from peerd.client.streams import Item
 from peerd.messages import PeerRef
 from peerd.sim.simulation import Simulation
-from peerd.sim.swarm import run_seed
+from peerd.sim.swarm.swarm import run_seed
 from peerd.sim.world import SimulationFailure
 from peerd.testing import FakeHost, assert_one_run, peer, ring, run_to_rest
 from peerd.testing.daemons import daemons, wait_for

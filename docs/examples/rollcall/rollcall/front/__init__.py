@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from peerd.client import Client
     from peerd.lab.experiment import Experiment
     from peerd.sim.checkers import Checker
-    from peerd.sim.swarm_work import SwarmWork
+    from peerd.sim.swarm.work import SwarmWork
     from rollcall.front.client import RollCallClient
 
 

@@ -6,8 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from peerd.admin_models import AdminModel
 from peerd.ids import format_id
+from peerd.models.admin import AdminModel
 from rollcall.config import LABEL_LENGTH_MAX
 from rollcall.roll import Answer, Roll
 

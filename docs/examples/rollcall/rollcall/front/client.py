@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from peerd.admin_models import API_PREFIX
 from peerd.client import Client
-from peerd.client_streams import StreamEntry
+from peerd.client.streams import StreamEntry
+from peerd.models.admin import API_PREFIX
 from rollcall.front.answers import Label, RollAnswer
 
 

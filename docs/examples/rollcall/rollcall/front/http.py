@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from fastapi import APIRouter
 
-from peerd.daemon.streaming import Source, add_feed
+from peerd.daemon.http.streaming import Source, add_feed
 from peerd.errors import Unavailable
 from peerd.front import needs_scope
 from rollcall.front.answers import Label, NodeAnswer, RollAnswer

@@ -11,7 +11,7 @@ from peerd.front import Report
 from peerd.ids import short_id
 from peerd.sim.checkers import Checker
 from peerd.sim.simulation import Place, Simulation
-from peerd.sim.swarm_work import SwarmWork
+from peerd.sim.swarm.work import SwarmWork
 from rollcall.plugin import RollCall
 from rollcall.roll import Roll
 

@@ -1,0 +1,575 @@
+"""The one module that a plugin author reads.
+
+A plugin is a subclass of `Plugin`. It reacts to events (a message, a timer, a change of neighbours, a finished
+transfer) in plain synchronous methods, and acts only through the `Host` that `Plugin.start` hands it. A handler runs
+to completion before anything else happens on the node, so no locks and no half-done state. ``docs/writing-a-plugin.md``
+walks through a whole one.
+
+The words are those of the common API for structured overlays (Dabek et al. 2003): ``route``, ``deliver``, ``forward``,
+root, leaf set, replica set.
+
+Rules: no asyncio, time, random, os, socket, threading; `Host.now` and `Host.rng` instead. `Host.send` never calls a
+handler before it returns. Long work goes through `Host.offload`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+from peerd.api.network import (
+    POSITION_MAX_MS as POSITION_MAX_MS,
+    Coordinate as Coordinate,
+    LeafSet as LeafSet,
+    LookupResult as LookupResult,
+    MissingMember as MissingMember,
+    NeighbourChange as NeighbourChange,
+    RoutedHop as RoutedHop,
+    SendRefusal as SendRefusal,
+)
+from peerd.api.services import (
+    NO_VERSION as NO_VERSION,
+    GroupOutcome as GroupOutcome,
+    Groups as Groups,
+    KeyValues as KeyValues,
+    LocalRecord as LocalRecord,
+    Log as Log,
+    RecordAck as RecordAck,
+    RecordOutcome as RecordOutcome,
+    RecordResult as RecordResult,
+    RecordRole as RecordRole,
+    Records as Records,
+    RecordVersion as RecordVersion,
+    Store as Store,
+)
+from peerd.errors import Bug
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from peerd.quantities import ConfigSection
+from peerd.telemetry.schema import Event
+
+
+class Priority(IntEnum):
+    """Which queued control frame goes first on a link."""
+
+    URGENT = 0
+    """Heartbeats, acks, membership: never behind anything else."""
+    NORMAL = 1
+    BACKGROUND = 2
+    """Periodic exchange that may wait, and is dropped first."""
+
+
+class Rng(Protocol):
+    """The part of ``random.Random`` that protocols use."""
+
+    def random(self) -> float: ...
+    def uniform(self, a: float, b: float) -> float: ...
+    def randrange(self, start: int, stop: int | None = None, /) -> int: ...
+    def getrandbits(self, k: int, /) -> int: ...
+    def choice(self, seq: Sequence[T], /) -> T: ...
+    def sample(self, population: Sequence[T], k: int) -> list[T]: ...
+    def shuffle(self, x: list[T], /) -> None: ...
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric that a plugin declares: Prometheus naming, base units."""
+
+    name: str
+    kind: str
+    """"counter", "gauge" or "histogram"."""
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A routed message on its way, as `Plugin.forward` sees it at each hop.
+
+    ``source`` started it, as far as the hops before say; ``previous_hop`` is the node that handed it to this one, which
+    its link proves. Where the message starts, both are this node. ``hops``: how many links it has crossed.
+    """
+
+    key: NodeId
+    source: PeerRef
+    message: Message
+    next_hop: PeerRef
+    hops: int
+    previous_hop: PeerRef
+
+
+class Verdict(Enum):
+    """What `Plugin.forward` decides; to redirect, return a `PeerRef` instead."""
+
+    PASS = "pass"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class SizedBlob:
+    """Counts as ``len(payload) + padding_bytes`` on the wire but holds only ``payload``. Simulator only."""
+
+    payload: bytes
+    padding_bytes: int = 0
+
+
+Value = bytes | bytearray | memoryview | SizedBlob
+"""What the swap layer moves. Received values are ``bytes``-like (``memoryview``), or `SizedBlob` in the simulator."""
+
+
+def value_size_bytes(value: Value) -> int:
+    """What a value occupies on the wire."""
+    return len(value.payload) + value.padding_bytes if isinstance(value, SizedBlob) else len(value)
+
+
+@dataclass(frozen=True, slots=True)
+class SwapProgress:
+    """How far a swap is, bytes."""
+
+    sent_bytes: int
+    send_total_bytes: int
+    received_bytes: int
+    receive_total_bytes: int | None
+    """``None`` until the peer has said how much it sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwapCallbacks:
+    """How a swap reports. Exactly one of ``done`` and ``failed`` is called, once, and nothing after it."""
+
+    done: Callable[[Value], None]
+    """The peer's whole value, length and digest verified, and the peer has confirmed ours."""
+    failed: Callable[[str], None]
+    """A stable reason label ("refused:...", "stalled", "deadline", "peer_down", "digest", "cancelled", "busy", ...)."""
+    progress: Callable[[SwapProgress], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SwapRequest:
+    """A peer opened a swap with this node, for the plugin that the tag belongs to."""
+
+    peer: PeerRef
+    tag: bytes
+    size_bytes: int
+    is_fetch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptSwap:
+    """The answer that gives ``value`` for the peer's."""
+
+    value: Value
+    callbacks: SwapCallbacks
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseSwap:
+    """The answer that declines, with a stable reason label."""
+
+    reason: str
+
+
+class SwapHandle(Protocol):
+    """A swap under way."""
+
+    def cancel(self) -> None:
+        """Abort it; ``failed("cancelled")`` follows. Harmless when it has ended."""
+
+
+class Host(Protocol):
+    """A plugin's only way out. No method re-enters the plugin before it returns: callbacks come after the handler.
+
+    Only `Store` waits for the disk; nothing else blocks. Each docstring says what its method raises: `Bug` for a
+    mistake of the plugin's own, `Unavailable` for what may work later. When the plugin is taken out of service, or is
+    replaced after a failure, callbacks of what it had begun are not called any more.
+    """
+
+    @property
+    def id(self) -> NodeId:
+        """This node's place on the ring."""
+
+    @property
+    def peer(self) -> PeerRef:
+        """This node, as others may reach it."""
+
+    @property
+    def rng(self) -> Rng:
+        """This plugin's own generator: in the simulator forked per (seed, node, boot, plugin), else unpredictable."""
+
+    @property
+    def boot_epoch(self) -> int:
+        """Of this start of the node: strictly larger after every restart."""
+
+    @property
+    def store(self) -> Store:
+        """What this plugin keeps on disk: values by key, and logs."""
+
+    @property
+    def records(self) -> Records:
+        """This plugin's records in the replicated store of the ring."""
+
+    def now(self) -> float:
+        """Seconds, monotonic; only differences mean anything."""
+
+    def wall_time(self) -> float:
+        """Seconds since the Unix epoch; for people, never for protocol decisions."""
+
+    # Messages
+
+    def send(self, peer: PeerRef, message: Message, priority: Priority = Priority.NORMAL) -> None:
+        """One hop, at most once. To this node itself it is delivered later, like any other.
+
+        A message that will not be sent, or that the peer does not know, is told to `Plugin.send_refused`. One that was
+        lost with its link on the way is told to nobody. Raises `Bug` for a message over its own size cap.
+        """
+
+    def request(
+        self,
+        peer: PeerRef,
+        message: Message,
+        timeout_s: float,
+        on_reply: Callable[[Message, PeerRef], None],
+        on_timeout: Callable[[], None],
+        priority: Priority = Priority.NORMAL,
+    ) -> None:
+        """Send, and expect what the peer's handler returns. Exactly one callback is called, once, unless the node ends.
+
+        ``on_timeout`` comes after ``timeout_s`` seconds (a node that stood still meanwhile waits once more), and before
+        when the message cannot be sent, the peer is down, it says that it does not know the message, or
+        `limits.REQUESTS_OUTSTANDING_MAX` are outstanding. A handler that returns nothing answers nothing. Raises `Bug`
+        for a request to this node itself, or a message over its own size cap.
+        """
+
+    def queued_bytes(self, peer: PeerRef) -> int:
+        """What waits in this node for this peer, bytes, headers included; 0 for this node itself.
+
+        What the kernel or the network has taken does not count. Above `limits.SEND_HIGH_WATER_BYTES` (or half of the
+        queue, if that is less) the peer is slow, and `Plugin.writable` tells when it has caught up.
+        """
+
+    def peer_version(self, peer: PeerRef) -> int | None:
+        """The highest version of this plugin that both nodes speak, as their handshake said.
+
+        ``None``: there is no link to the peer now, it does not run the plugin, or the two have no version in common.
+        A peer whose handshake says nothing about plugins (an older peerd) counts as speaking version 1 of each. Of this
+        node itself: `Plugin.version`.
+        """
+
+    def route(self, key: NodeId, message: Message) -> None:
+        """To the root of ``key``, at most once; there it arrives at `Plugin.deliver`.
+
+        Hops that do not answer are gone round; without a way it is held, at each hop for ``[overlay] route_deadline``
+        at most, and then given up. Nobody is told of that, nor when the root does not know the message. Raises `Bug`
+        for a message over its own size cap or `limits.ROUTED_BODY_BYTES_MAX`.
+        """
+
+    def multicast(self, keys: Iterable[NodeId], message: Message) -> None:
+        """To the roots of many keys, grouped by next hop: one copy a link at each hop (Li 2008, section 3).
+
+        A root of several of the keys gets it once for each. Otherwise as `route`.
+        """
+
+    def broadcast(self, message: Message) -> None:
+        """To every live node, this one included, at most once each; it takes it at `Plugin.deliver`.
+
+        Nodes that join, part or fail meanwhile may miss it, and nobody is told. Raises as `route`.
+        """
+
+    def lookup(self, key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:
+        """Find the root of a key, with the hops on the way; asked again every ``[overlay] lookup_retry``.
+
+        ``on_result`` is called once, within ``timeout_s`` seconds. Raises `Unavailable` when too many are under way.
+        """
+
+    # Neighbourhood
+
+    def leaf_set(self) -> LeafSet:
+        """This node's neighbours now; the same object until they change."""
+
+    def prefix_row(self, bits: int) -> tuple[PeerRef, ...]:
+        """Known nodes that share exactly ``bits`` leading bits with this one, from leaf set and routing table.
+
+        In id order; far from complete where there are many such nodes.
+        """
+
+    def replica_set(self, key: NodeId, count: int) -> tuple[PeerRef, ...]:
+        """The ``count`` known nodes closest to ``key``, closest first, possibly this one; fewer where fewer are known.
+
+        Right for keys near this node, as far as the leaf set reaches; for others, whom it happens to know.
+        """
+
+    def estimated_ring_size(self) -> float:
+        """How many nodes there are, estimated from the density of the leaf set; exact when it covers the ring."""
+
+    def expected_members(self) -> tuple[PeerRef, ...]:
+        """This node, its leaf set and the `missing_members`, in id order: whom an honest answer has to hear from.
+
+        All of the ring where ``leaf_set().covers_ring``, else this node's neighbourhood on it. Silence never makes it
+        smaller: a node leaves it by a goodbye, a denial, ``peerd forget``, or after ``overlay.expect_for``.
+        """
+
+    def missing_members(self) -> tuple[MissingMember, ...]:
+        """Expected members that are gone without goodbye, in id order, with their ages in seconds.
+
+        A member that has just died is in the leaf set until its silence has been noticed, and here afterwards.
+        """
+
+    def outside_reason(self) -> str | None:
+        """Why this node is in no ring of its cluster (never joined, denied, left), for people; ``None`` in the ring.
+
+        A node that has lost everybody is in the ring: everybody else is missing.
+        """
+
+    def next_hop(self, key: NodeId) -> PeerRef | None:
+        """Whom a message to ``key`` would be given to if it were routed now; ``None``: this node would deliver it.
+
+        A moment later the answer may be another one. Raises `Unavailable` while routing would hold the message: the
+        node is not in the ring, or whether its root lives is being found out.
+        """
+
+    # Distance
+
+    def rtt(self, peer: PeerRef) -> float | None:
+        """Round trip to a peer as the overlay measured it, seconds, smoothed; ``None`` when it never did.
+
+        The overlay measures members of the leaf set, entries of the routing table, and whoever it routes through.
+        """
+
+    def estimated_rtt(self, peer: PeerRef) -> float | None:
+        """The measured round trip, else what the coordinates predict, seconds; ``None`` when neither is known.
+
+        For a peer that the overlay does not know, let it send its `coordinate`: ``host.coordinate.rtt_s(theirs)``.
+        """
+
+    @property
+    def coordinate(self) -> Coordinate:
+        """This node's own place in the latency space; it moves a little with every measurement."""
+
+    # Services
+
+    @property
+    def groups(self) -> Groups:
+        """This plugin's multicast groups."""
+
+    # Bulk
+
+    def swap(
+        self, peer: PeerRef, tag: bytes, value: Value, callbacks: SwapCallbacks, deadline_s: float | None = None
+    ) -> SwapHandle:
+        """Exchange large values, both directions at once; the peer's `Plugin.swap_requested` decides.
+
+        Ends after ``deadline_s`` seconds at the latest (default: ``[swap] deadline``). ``tag`` is the plugin's own, at
+        most `limits.SWAP_TAG_BYTES_MAX` bytes. Whatever is wrong, limits too, ends in ``callbacks.failed``; raises
+        `Bug` for a swap with this node itself, or a longer tag.
+        """
+
+    def fetch(self, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None) -> SwapHandle:
+        """One-way swap: get the peer's value, give none. Raises as `swap`."""
+
+    # Work, time, state
+
+    def offload(
+        self,
+        function: Callable[..., T],
+        *arguments: Any,
+        done: Callable[[T], None],
+        failed: Callable[[BaseException], None],
+        cost_s: float = 0.0,
+    ) -> None:
+        """Run a pure function off the loop. In the simulator it costs ``cost_s`` of virtual time.
+
+        Exactly one of ``done`` (with what it returned) and ``failed`` (with what it raised, or `Unavailable` when too
+        many are waiting) is called, once, unless the node ends first.
+        """
+
+    def set_timer(self, name: str, delay_s: float, payload: Hashable = None) -> None:
+        """Arm the timer (``name``, ``payload``): in ``delay_s`` seconds or a little later, once, ``@on_timer`` runs.
+
+        Raises `Bug` when it is armed already, nothing handles it, or `limits.TIMERS_PER_PLUGIN_MAX` are armed.
+        """
+
+    def cancel_timer(self, name: str, payload: Hashable = None) -> None:
+        """Disarm it; harmless when it is not armed."""
+
+    def when_over(self, callback: Callable[[str], None]) -> None:
+        """Call back once, with a reason for people, when clients of this instance of the plugin have to be let go.
+
+        That is when the instance failed and will be replaced, and when the node stops; `Plugin.stop` may follow, and
+        after a failure does not. ``host.when_over(feed.end)`` ends a feed that clients read. Errors of the callback
+        are those of a handler.
+        """
+
+    def new_epoch(self) -> str:
+        """A short text that this cluster never sees again, not even after a restart: for a feed that clients resume."""
+
+    # Telling
+
+    def emit(self, event: Event) -> int:
+        """Record a telemetry event; returns its id, unique on this node in this boot. What sinks drop is counted.
+
+        Raises `Bug` for an event that the plugin does not declare in `Plugin.events`.
+        """
+
+    def count(self, name: str, amount: float = 1.0, **labels: str) -> None:
+        """Add to a counter. Raises `Bug` when `Plugin.metrics` does not declare it so, with these labels."""
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        """Set a gauge. Raises `Bug` as `count`."""
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        """Add to a histogram. Raises `Bug` as `count`."""
+
+
+class PluginConfig(ConfigSection):
+    """Base of a plugin's configuration: its ``[protocols.<name>]`` table. `peerd.quantities` has the field types."""
+
+
+_HANDLES = "_peerd_handles"
+_TIMERS = "_peerd_timers"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def handles(*message_types: type[Message]) -> Callable[[F], F]:
+    """Mark a method ``(self, message, source: PeerRef) -> Message | None`` as the handler of message types.
+
+    It gets messages sent, routed or broadcast to this node. What it returns answers a request (nothing: the request
+    times out); a one-way sender never sees it. A message type that the plugin lists but that nothing handles is told to
+    its sender as unknown.
+    """
+
+    def mark(function: F) -> F:
+        setattr(function, _HANDLES, message_types)
+        return function
+
+    return mark
+
+
+def on_timer(name: str) -> Callable[[F], F]:
+    """Mark a method ``(self, payload)`` as what runs when the timer ``name`` fires."""
+
+    def mark(function: F) -> F:
+        setattr(function, _TIMERS, name)
+        return function
+
+    return mark
+
+
+class Plugin:
+    """Base class of every protocol. Override what you need; each instance lives on one node.
+
+    After `start` you may use ``self.host``; in `stop` you may still send, but no timer will fire any more. What a
+    handler or an upcall raises ends the simulation; the daemon logs it and replaces the instance (see `inherit`).
+    """
+
+    name: ClassVar[str]
+    """Lower-case; names the config table, the metrics and the logs."""
+    version: ClassVar[int] = 1
+    """The highest version of the protocol that this plugin speaks, from 1 on; see `Host.peer_version`."""
+    version_min: ClassVar[int] = 1
+    """The lowest version that it still speaks."""
+    messages: ClassVar[tuple[type[Message], ...]] = ()
+    metrics: ClassVar[tuple[Metric, ...]] = ()
+    events: ClassVar[tuple[type[Event], ...]] = ()
+    """What it records in the event log. Their kinds begin with the plugin's name and a dot."""
+    Config: ClassVar[type[PluginConfig]] = PluginConfig
+    is_exempt_from_rate_limit: ClassVar[bool] = False
+    """Its messages do not count against the limit of messages a second that a peer may send."""
+
+    host: Host
+    message_handlers: ClassVar[Mapping[type[Message], str]] = {}
+    timer_handlers: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        by_message: dict[type[Message], str] = {}
+        by_timer: dict[str, str] = {}
+        for owner in reversed(cls.__mro__):
+            for attribute, member in vars(owner).items():
+                for message_type in getattr(member, _HANDLES, ()):
+                    by_message[message_type] = attribute
+                if (timer := getattr(member, _TIMERS, None)) is not None:
+                    by_timer[timer] = attribute
+        undeclared = [kind.__name__ for kind in by_message if kind not in cls.messages]
+        if undeclared:
+            raise Bug(f"{cls.__name__} handles {', '.join(undeclared)} but does not list them in `messages`")
+        if not 1 <= cls.version_min <= cls.version < 1 << 16:
+            raise Bug(f"{cls.__name__} speaks versions {cls.version_min} to {cls.version}")
+        cls.message_handlers, cls.timer_handlers = by_message, by_timer
+
+    def __init__(self, config: PluginConfig | None = None) -> None:
+        self.config = config if config is not None else self.Config()
+
+    def start(self, host: Host) -> None:
+        """The node is up (not necessarily joined). Call ``super().start(host)`` first."""
+        self.host = host
+
+    def stop(self) -> None:
+        """The node is going down gracefully; after a crash nobody asks."""
+
+    def inherit(self, failed: Self) -> None:
+        """Take over, before `start`, what others entrusted to the failed instance that this one replaces."""
+
+    def drain(self, done: Callable[[], None]) -> None:
+        """The node will leave: hand over what others need (keys, groups, children), then call ``done``, once.
+
+        The node is still in the ring, and a time limit runs; `stop` follows in any case. Take on nothing new. The
+        default has nothing to hand over.
+        """
+        done()
+
+    def deliver(self, key: NodeId, message: Message, source: PeerRef) -> None:
+        """A routed or broadcast message arrived at its root; ``source`` is who started it.
+
+        The default hands it to the `@handles` method of its type.
+        """
+        attribute = self.message_handlers.get(type(message))
+        if attribute is not None:
+            getattr(self, attribute)(message, source)
+
+    def forward(self, envelope: Envelope) -> Verdict | PeerRef:
+        """A routed message of this plugin is about to go on: let it pass, stop it here, or name another next hop.
+
+        Called once a key at each node on the way, where it starts and at the root, too: there ``envelope.next_hop`` is
+        this node.
+        """
+        return Verdict.PASS
+
+    def neighbours_changed(self, change: NeighbourChange) -> None:
+        """The leaf set changed; called after the current handler. ``host.leaf_set()`` may be newer than ``change``."""
+
+    def record_changed(self, key: NodeId, role: RecordRole, item: bytes) -> None:
+        """A record of this plugin came to this node, changed, or this node's role for it did.
+
+        ``host.records.local(key, item)`` has it; ``item`` is empty where the writer named none. With `RecordRole.NONE`
+        and no local record it is gone: deleted, lapsed or handed over. Called after the current handler, at least once
+        after the last change.
+        """
+
+    def writable(self, peer: PeerRef) -> None:
+        """What is queued for a peer fell to the low-water mark, a quarter of the high one that it had been above.
+
+        Called once each time, after the current handler; also when the queue was emptied because the peer is gone. Any
+        plugin that overrides it is told, whoever filled the queue.
+        """
+
+    def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
+        """``count`` one-way messages of one type, sent to this peer since the last call, will not be handled there.
+
+        Called after the current handler, once for each peer, type and reason; beyond `limits.REFUSALS_TOLD_MAX` of
+        these at a time the rest is only counted. A request that is refused ends with its ``on_timeout`` instead. Of
+        `SendRefusal.UNKNOWN_MESSAGE` a peer tells at most once a minute and type. Messages that are routed or
+        broadcast are the overlay's to send again, and are not told.
+        """
+
+    def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+        """A peer wants to swap. Decide now; the value must be ready. Raise `PeerMisbehaved` to cut the peer off."""
+        return RefuseSwap("not_supported")
+
+    def validate(self) -> None:
+        """Assert every invariant of this plugin's state; the simulator calls it in check mode."""

@@ -1,0 +1,563 @@
+"""The Python client of a running daemon: the admin API over its unix socket, or over loopback HTTP.
+
+    async with Client() as client:
+        print((await client.status()).ring_size)
+
+It carries requests and streams, and has the operators' calls; what a protocol adds (`peerd.front.Front.client`) is an
+attribute under the protocol's name. The command line uses it and nothing else. A daemon that does not answer is
+`DaemonUnreachable`, whose text says what to do; a request that the daemon refuses is `RequestRefused`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import quote, urlencode
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from peerd.client.streams import SILENCE_MAX_S, Backoff, StreamEntry, follow, json_lines
+from peerd.config import AdminConfig
+from peerd.errors import ConfigError, PeerdError, Unavailable
+from peerd.limits import MIB
+from peerd.models.admin import (
+    API_PREFIX,
+    PROBLEM_TYPE,
+    STREAM_TYPE,
+    AccessEntries,
+    AccessEntry,
+    AccessRequest,
+    AdminModel,
+    Certificate,
+    CertificateRequest,
+    DenialRequest,
+    Denials,
+    DeniedSubject,
+    DrainAnswer,
+    DrainLine,
+    DrainProgress,
+    ForgetRequest,
+    Forgotten,
+    Health,
+    History,
+    NewAccess,
+    NewToken,
+    Peer,
+    Peers,
+    Problem,
+    ReachAnswer,
+    ReachLine,
+    ReachProgress,
+    RecordAnswer,
+    RecordRequest,
+    Ring,
+    RingCheck,
+    RingLine,
+    RotationRequest,
+    Route,
+    Rtt,
+    Setting,
+    Settings,
+    Status,
+    Token,
+    TokenRequest,
+    Tokens,
+    WalkProgress,
+)
+from peerd.models.streams import IngestAnswer
+
+__all__ = [
+    "Client",
+    "DaemonBusy",
+    "DaemonUnreachable",
+    "Health",
+    "IngestRefused",
+    "Peer",
+    "Problem",
+    "RequestRefused",
+    "Ring",
+    "Route",
+    "Setting",
+    "Status",
+    "default_socket",
+    "run_sync",
+]
+
+SOCKET_VARIABLE: Final = "PEERD_ADMIN__SOCKET"
+TOKEN_VARIABLE: Final = "PEERD_ACCESS_TOKEN"
+"""An access token for a daemon's data port over TCP; in the environment, since command lines are seen by all."""
+CONNECT_TIMEOUT_S: Final = 5.0
+ANSWER_TIMEOUT_S: Final = 30.0
+PROGRESS_TIMEOUT_S: Final = 90_000.0
+"""A stream may be silent as long as its round may last (a day), and a little more."""
+LINE_BYTES_MAX: Final = 256 * MIB
+"""Longest line of a stream: an answer of very many groups."""
+POLL_INTERVAL_S: Final = 0.05
+
+Model = TypeVar("Model", bound=AdminModel)
+Result = TypeVar("Result")
+
+_ring_lines: Final[TypeAdapter[WalkProgress | RingCheck]] = TypeAdapter(RingLine)
+_reach_lines: Final[TypeAdapter[ReachProgress | ReachAnswer]] = TypeAdapter(ReachLine)
+_drain_lines: Final[TypeAdapter[DrainProgress | DrainAnswer]] = TypeAdapter(DrainLine)
+
+
+class DaemonUnreachable(Unavailable):
+    """Nobody answers at the admin API's address. The text says where, why, and what to do."""
+
+
+class RequestRefused(PeerdError):
+    """The daemon answered with an error; ``problem`` has what it said."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail or problem.title)
+        self.problem = problem
+
+
+class IngestRefused(RequestRefused):
+    """Some lines were not accepted; ``answer`` says how many were, and which were not."""
+
+    def __init__(self, problem: Problem, answer: IngestAnswer) -> None:
+        super().__init__(problem)
+        self.answer = answer
+
+
+class DaemonBusy(RequestRefused, Unavailable):
+    """The daemon cannot do it now (not joined yet, too many requests, stopping); trying again may help."""
+
+
+def default_socket(environment: Mapping[str, str] = os.environ) -> str:
+    """Where the admin socket is when nobody says: ``PEERD_ADMIN__SOCKET``, else the default of the configuration."""
+    return environment.get(SOCKET_VARIABLE) or AdminConfig().socket
+
+
+class Client:
+    """One connection pool to one daemon. Use it as an asynchronous context manager.
+
+    ``address``: path of the unix socket, or ``http://127.0.0.1:7421``; default `default_socket`. ``token``: an access
+    token of `peerd access create`, for a daemon's data port; default ``PEERD_ACCESS_TOKEN`` for a URL, else none.
+    """
+
+    def __init__(
+        self,
+        address: str | Path | None = None,
+        *,
+        token: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.address = str(address) if address is not None else default_socket()
+        is_url = self.address.startswith(("http://", "https://"))
+        if transport is None and not is_url:
+            transport = httpx.AsyncHTTPTransport(uds=self.address, verify=_no_tls())
+        if token is None and is_url:
+            token = os.environ.get(TOKEN_VARIABLE)
+        self._http = httpx.AsyncClient(
+            transport=transport,
+            base_url=self.address if is_url else "http://localhost",
+            timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            headers={"Authorization": f"Bearer {token}"} if token else None,
+            verify=ssl.create_default_context() if self.address.startswith("https://") else _no_tls(),
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def status(self) -> Status:
+        """The daemon in one object. Raises `DaemonUnreachable`, like every call here."""
+        return await self.get(f"{API_PREFIX}/status", Status)
+
+    async def peers(self) -> list[Peer]:
+        """Every peer that the daemon knows, in id order."""
+        return (await self.get(f"{API_PREFIX}/peers", Peers)).peers
+
+    async def ring(self) -> Ring:
+        """The ring as the daemon sees it."""
+        return await self.get(f"{API_PREFIX}/ring", Ring)
+
+    async def route(self, key: str) -> Route:
+        """The root of a key (32 hexadecimal digits, or any text, which is hashed) and the hops to it."""
+        return await self.get(f"{API_PREFIX}/route/{quote(key, safe='')}", Route)
+
+    async def settings(self) -> list[Setting]:
+        """The daemon's effective configuration with origins."""
+        return (await self.get(f"{API_PREFIX}/config", Settings)).settings
+
+    async def ready(self) -> Health:
+        """The daemon's readiness; a daemon that is not ready is an answer, not an error."""
+        return await self._health("/readyz")
+
+    async def health(self) -> Health:
+        """Every health check."""
+        return await self._health("/healthz?verbose=1")
+
+    async def known(self) -> Peers:
+        """Every peer that the daemon knows, and those that it has removed."""
+        return await self.get(f"{API_PREFIX}/peers", Peers)
+
+    async def history(self, node: str, *, around: bool = False) -> History:
+        """What the daemon thought of a peer, oldest first; ``node``: an id, a unique prefix of one, or host:port.
+
+        ``around``: and what the neighbours of that peer thought.
+        Raises `RequestRefused` when it knows no such peer, or several.
+        """
+        return await self.get(f"{API_PREFIX}/peers/{quote(node, safe='')}/history?around={int(around)}", History)
+
+    async def rtt(self, target: str, source: str | None = None) -> Rtt:
+        """Predicted and measured round trip between two nodes; ``source``: the daemon itself, when not given."""
+        wanted = {"target": target} | ({} if source is None else {"source": source})
+        return await self.get(f"{API_PREFIX}/rtt?{urlencode(wanted)}", Rtt)
+
+    async def check_ring(self) -> AsyncGenerator[WalkProgress | RingCheck, None]:
+        """Ask every node of the ring; yields progress, then exactly one `RingCheck`. Leaving early ends the walk."""
+        async with aclosing(self.answers(f"{API_PREFIX}/ring/check", {}, _ring_lines)) as lines:
+            async for line in lines:
+                yield line
+
+    async def reach(self, targets: int | None = None) -> AsyncGenerator[ReachProgress | ReachAnswer, None]:
+        """Have every node ping others; yields progress, then exactly one `ReachAnswer`."""
+        body = {} if targets is None else {"targets": targets}
+        async with aclosing(self.answers(f"{API_PREFIX}/reach", body, _reach_lines)) as lines:
+            async for line in lines:
+                yield line
+
+    async def drain(self, timeout_s: float, *, stop: bool = False) -> AsyncGenerator[DrainProgress | DrainAnswer, None]:
+        """Have the daemon hand over and leave the ring; yields progress, then one `DrainAnswer`."""
+        body = {"timeout_s": timeout_s, "stop": stop}
+        async with aclosing(self.answers(f"{API_PREFIX}/drain", body, _drain_lines)) as lines:
+            async for line in lines:
+                yield line
+
+    async def metrics(self) -> str:
+        """The Prometheus text."""
+        response = await self._request("/metrics")
+        await self._raise_for_problem(response)
+        return response.text
+
+    def events(
+        self,
+        kind: str | Sequence[str] = (),
+        *,
+        after: str | None = None,
+        follow: bool = True,
+        backoff: Backoff | None = None,
+    ) -> AsyncGenerator[StreamEntry, None]:
+        """The daemon's events as they happen; see `follow`. ``kind``: only these, such as "overlay.*".
+
+        ``follow=False``: those that it holds, then an `End`.
+        """
+        kinds = [kind] if isinstance(kind, str) else list(kind)
+        wanted = {"kind": kinds, "follow": int(follow)}
+        return self.follow(f"{API_PREFIX}/events", wanted, after=after, backoff=backoff)
+
+    def follow(
+        self,
+        path: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        after: str | None = None,
+        backoff: Backoff | None = None,
+    ) -> AsyncGenerator[StreamEntry, None]:
+        """Any stream that can be resumed; comes back by itself when the connection or the daemon goes away.
+
+        ``after``: the id of the last entry that was seen, "start" for all that the daemon holds, "now" for what
+        follows; default: as the stream has it. Yields `Item`, `Gap`, `Dropped` and `End` of `peerd.client.streams`.
+        Raises `DaemonUnreachable` or `DaemonBusy` when there is no first connection, `RequestRefused`.
+        """
+
+        async def connect(place: str | None) -> AsyncGenerator[bytes, None]:
+            given = dict(parameters or {}) | ({} if place is None else {"after": place})
+            address = f"{path}?{urlencode(given, doseq=True)}"
+            async with aclosing(self.stream(address, None, "GET", SILENCE_MAX_S)) as lines:
+                async for line in lines:
+                    yield line
+
+        return self._checked(follow(connect, after, backoff))
+
+    async def send_lines(self, path: str, items: AsyncIterable[Any] | Iterable[Any]) -> IngestAnswer:
+        """Send JSON lines to a route that takes them one by one, as fast as it takes them; any number of them.
+
+        Raises `IngestRefused` when some were not accepted, `DaemonUnreachable`.
+        """
+        headers = {"content-type": STREAM_TYPE}
+        timeout = httpx.Timeout(PROGRESS_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        try:
+            response = await self._http.post(path, content=json_lines(items), headers=headers, timeout=timeout)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        try:
+            answer = IngestAnswer.model_validate_json(response.content)
+        except ValidationError as error:
+            await self._raise_for_problem(response)
+            raise self._not_ours(error) from error
+        if response.status_code >= 400:
+            raise IngestRefused(Problem.model_validate_json(response.content), answer)
+        return answer
+
+    async def wait_ready(self, timeout_s: float) -> Status:
+        """Poll until the daemon is ready. Raises `DaemonUnreachable` or `Unavailable` when it is not in time."""
+        due_at = time.monotonic() + timeout_s
+        while True:
+            try:
+                health = await self.ready()
+                if health.status == "ok":
+                    return await self.status()
+                reason: PeerdError = Unavailable(_failing(health, timeout_s))
+            except (DaemonUnreachable, DaemonBusy) as error:
+                reason = error
+            if time.monotonic() + POLL_INTERVAL_S > due_at:
+                raise reason
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+    # Identity
+
+    async def certificate(self) -> Certificate:
+        """The node's certificate, and what it knows of the cluster's CA."""
+        return await self.get(f"{API_PREFIX}/certificate", Certificate)
+
+    async def renew_certificate(self) -> Certificate:
+        """Renew it now. Raises `DaemonBusy` when no issuer does it."""
+        return await self.call("POST", f"{API_PREFIX}/certificate/renewal", Certificate)
+
+    async def install_certificate(self, pem: str) -> Certificate:
+        """Use a certificate that an offline CA renewed."""
+        body = CertificateRequest(pem=pem)
+        return await self.call("POST", f"{API_PREFIX}/certificate", Certificate, body)
+
+    async def tokens(self) -> list[Token]:
+        """The join tokens of an issuer, oldest first. Raises `RequestRefused` where the daemon is none."""
+        return (await self.call("GET", f"{API_PREFIX}/tokens", Tokens)).tokens
+
+    async def create_token(self, life_s: float, uses: int = 1, roles: Sequence[str] = ()) -> NewToken:
+        """Make a join token; its text is told this once. No roles: those of an ordinary member."""
+        body = TokenRequest(life_s=life_s, uses=uses, roles=list(roles))
+        return await self.call("POST", f"{API_PREFIX}/tokens", NewToken, body)
+
+    async def revoke_token(self, identifier: str) -> Token:
+        """End a join token."""
+        return await self.call("DELETE", f"{API_PREFIX}/tokens/{quote(identifier, safe='')}", Token)
+
+    async def access_tokens(self) -> list[AccessEntry]:
+        """The access tokens of the daemon's data clients, oldest first."""
+        return (await self.get(f"{API_PREFIX}/access", AccessEntries)).tokens
+
+    async def create_access(self, name: str, scopes: Sequence[str], life_s: float) -> NewAccess:
+        """Make an access token; its text is told this once. Scopes: "<protocol>:read", "<protocol>:write", "*"."""
+        body = AccessRequest(name=name, scopes=list(scopes), life_s=life_s)
+        return await self.call("POST", f"{API_PREFIX}/access", NewAccess, body)
+
+    async def revoke_access(self, name: str) -> AccessEntry:
+        """End an access token by its name or id, and every request that uses it."""
+        return await self.call("DELETE", f"{API_PREFIX}/access/{quote(name, safe='')}", AccessEntry)
+
+    async def denials(self) -> list[DeniedSubject]:
+        """The deny list."""
+        return (await self.get(f"{API_PREFIX}/denials", Denials)).denials
+
+    async def deny(self, subject: str, reason: str = "", *, is_withdrawn: bool = False) -> DeniedSubject:
+        """Deny a node id or a certificate's serial number everywhere, or (withdrawn) let it in again."""
+        body = DenialRequest(subject=subject, reason=reason, is_withdrawn=is_withdrawn)
+        return await self.call("POST", f"{API_PREFIX}/denials", DeniedSubject, body)
+
+    async def forget(self, node: str | None = None, *, all_missing: bool = False) -> Forgotten:
+        """Have the ring stop expecting a missing node (id, at least 8 digits of it, or host:port), or all of them.
+
+        Raises `RequestRefused` when it is not missing, or not known, or several are meant.
+        """
+        body = ForgetRequest(node=node, all_missing=all_missing)
+        return await self.call("POST", f"{API_PREFIX}/members/forgotten", Forgotten, body)
+
+    async def rotate_ca(self, overlap_s: float) -> Certificate:
+        """Change the cluster's root; both roots are trusted for the overlap."""
+        body = RotationRequest(overlap_s=overlap_s)
+        return await self.call("POST", f"{API_PREFIX}/ca/rotation", Certificate, body)
+
+    async def publish_record(self, record: str) -> bool:
+        """Spread a record that an offline CA signed; whether it was news to the daemon."""
+        body = RecordRequest(record=record)
+        return (await self.call("POST", f"{API_PREFIX}/records", RecordAnswer, body)).is_new
+
+    # Protocols
+
+    def __getattr__(self, name: str) -> Any:
+        """The methods that an installed protocol brings, by its name: ``client.NAME.method(...)``.
+
+        Type checkers see what it is when the protocol's class is used directly, on this client.
+        """
+        if name.startswith("_"):
+            raise AttributeError(name)
+        from peerd.plugins import guarded, load_front
+
+        try:
+            methods = guarded(name, "client", partial(load_front(name).client, self))
+        except ConfigError as error:
+            raise AttributeError(f"the client has no {name!r}: {error}") from error
+        if methods is None:
+            raise AttributeError(f"the protocol {name} adds nothing to the client")
+        setattr(self, name, methods)
+        return methods
+
+    # For protocols
+
+    async def answers(
+        self, path: str, body: Mapping[str, Any], line_type: TypeAdapter[Result]
+    ) -> AsyncGenerator[Result, None]:
+        """POST, and the lines of the stream that comes back; its last one has the type "answer".
+
+        Raises `DaemonUnreachable` when the stream ends before, and what `call` raises.
+        """
+        is_answered = False
+        async with aclosing(self.stream(path, body)) as lines:
+            async for line in lines:
+                try:
+                    parsed = line_type.validate_json(line)
+                except ValidationError as error:
+                    raise self._not_ours(error) from error
+                is_answered = getattr(parsed, "type", "") == "answer"
+                yield parsed
+        if not is_answered:
+            raise DaemonUnreachable(
+                "the daemon stopped, or gave up, before it could answer; see its log, then ask again"
+            )
+
+    async def get(self, path: str, model: type[Model]) -> Model:
+        """As `call`."""
+        return await self.call("GET", path, model)
+
+    async def call(self, method: str, path: str, model: type[Model], body: AdminModel | None = None) -> Model:
+        """One request and its answer, typed.
+
+        Raises `RequestRefused` for what the daemon refuses, `DaemonBusy`, `DaemonUnreachable`.
+        """
+        content = None if body is None else body.model_dump(mode="json")
+        response = await self._request(path, method, content)
+        await self._raise_for_problem(response)
+        try:
+            return model.model_validate_json(response.content)
+        except ValidationError as error:
+            raise self._not_ours(error) from error
+
+    async def stream(
+        self, path: str, body: Mapping[str, Any] | None, method: str = "POST", silence_s: float = PROGRESS_TIMEOUT_S
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of the answer as they come, without their ends. Raises what `call` raises."""
+        timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=silence_s)
+        try:
+            async with self._http.stream(method, path, json=body, timeout=timeout) as response:
+                if response.status_code >= 400:
+                    await response.aread()
+                    await self._raise_for_problem(response)
+                is_stream = response.headers.get("content-type", "").startswith(STREAM_TYPE)
+                if method == "GET" and not is_stream:  # else `follow` would come back to it for ever
+                    raise self._strange("it sent no stream")
+                rest = bytearray()
+                async for chunk in response.aiter_bytes():
+                    first, *others = chunk.split(b"\n")
+                    rest += first
+                    for following in others:
+                        yield bytes(rest)
+                        rest = bytearray(following)
+                    if len(rest) > LINE_BYTES_MAX:
+                        raise Unavailable(f"the daemon sent a line of more than {LINE_BYTES_MAX} bytes")
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    # Inside
+
+    async def _checked(self, entries: AsyncGenerator[StreamEntry, None]) -> AsyncGenerator[StreamEntry, None]:
+        async with aclosing(entries):
+            try:
+                async for entry in entries:
+                    yield entry
+            except ValidationError as error:
+                raise self._not_ours(error) from error
+
+    async def _health(self, path: str) -> Health:
+        response = await self._request(path)
+        try:
+            return Health.model_validate_json(response.content)
+        except ValidationError:
+            await self._raise_for_problem(response)
+            raise
+
+    async def _request(self, path: str, method: str = "GET", body: Mapping[str, Any] | None = None) -> httpx.Response:
+        try:
+            return await self._http.request(method, path, json=body)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    async def _raise_for_problem(self, response: httpx.Response) -> None:
+        if response.status_code < 400:
+            return
+        if response.headers.get("content-type", "").startswith(PROBLEM_TYPE):
+            problem = Problem.model_validate_json(response.content)
+        else:
+            detail = response.text[:200].strip() or response.reason_phrase
+            problem = Problem(title=response.reason_phrase, status=response.status_code, detail=detail)
+        raise (DaemonBusy if response.status_code == 503 else RequestRefused)(problem)
+
+    def _unreachable(self, error: httpx.TransportError) -> DaemonUnreachable:
+        return DaemonUnreachable(f"no daemon answers at {self.address} ({_why(self.address, error)})")
+
+    def _not_ours(self, error: ValidationError) -> RequestRefused:
+        return self._strange(error.errors(include_url=False)[0]["msg"])
+
+    def _strange(self, why: str) -> RequestRefused:
+        detail = f"what answers at {self.address} is no peerd of a version that this one understands: {why}"
+        return RequestRefused(Problem(title="Unexpected answer", status=502, detail=detail))
+
+
+def run_sync(call: Callable[[Client], Coroutine[Any, Any, Result]], address: str | Path | None = None) -> Result:
+    """Run one conversation with the daemon from synchronous code: ``run_sync(lambda client: client.status())``."""
+
+    async def run() -> Result:
+        async with Client(address) as client:
+            return await call(client)
+
+    return asyncio.run(run())
+
+
+def _no_tls() -> ssl.SSLContext:
+    """An empty context: loopback and unix sockets need no TLS, and loading the system's CAs takes 20 ms."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _failing(health: Health, timeout_s: float) -> str:
+    failing = "; ".join(f"{check.name}: {check.detail}" for check in health.checks if not check.ok)
+    return f"the daemon is up but not ready after {timeout_s:g} s ({failing})"
+
+
+def _why(address: str, error: httpx.TransportError) -> str:
+    """The cause and the remedy, in one phrase."""
+    start = "start one with `peerd run`, or name its socket with --socket or PEERD_ADMIN__SOCKET"
+    if address.startswith("http"):
+        return f"{str(error) or type(error).__name__}; {start}"
+    try:
+        Path(address).lstat()
+    except FileNotFoundError:
+        return f"there is no such socket; {start}"
+    except PermissionError:
+        return "you may not look there; join the socket's group, or become its owner"
+    if not os.access(address, os.R_OK | os.W_OK):
+        return "you may not open that socket; join its group, or become its owner"
+    if isinstance(error, httpx.ConnectError):
+        return f"nobody listens on that socket, so the daemon has died or is starting; {start}"
+    return f"{type(error).__name__} {error}".strip()

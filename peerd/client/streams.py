@@ -1,0 +1,101 @@
+"""Streams that outlive their connection: the client comes back by itself and goes on where it was.
+
+    async for entry in client.events(kind="overlay.*"):
+        match entry:
+            case Item():
+                print(entry.data)
+            case Gap() | Dropped():
+                print("missed", entry.count)
+
+What was missed is never silent: it is a `Gap` or a `Dropped` in the stream. An `End` that is final ends the iteration;
+after any other (the daemon stops, its plugin was restarted) the client comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from peerd.errors import Unavailable
+from peerd.models.streams import Dropped, End, Gap, Heartbeat, Item, stream_lines
+
+__all__ = ["Backoff", "Dropped", "End", "Gap", "Item", "StreamEntry", "follow", "json_lines"]
+
+SILENCE_MAX_S: Final = 45.0
+"""Three heartbeats: a connection that is silent for longer is dead, whatever the kernel says."""
+PAUSE_S: Final = 0.2
+PAUSE_S_MAX: Final = 10.0
+EXPONENT_MAX: Final = 16
+
+StreamEntry = Item | Gap | Dropped | End
+Connect = Callable[[str | None], AsyncGenerator[bytes, None]]
+"""Opens the stream after an id (``None``: where the daemon begins by itself) and yields its lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before coming back: a random time, up to twice as long each time, and when to stop trying.
+
+    Random, so that a thousand clients of a daemon that was restarted do not come back in the same moment.
+    """
+
+    first_s: float = PAUSE_S
+    most_s: float = PAUSE_S_MAX
+    give_up_s: float | None = None
+    """Without an answer for so long, the error is raised; ``None``: never."""
+
+    def pause_s(self, failures: int) -> float:
+        """Before the next attempt, after so many in a row that failed."""
+        return random.uniform(0.0, min(self.most_s, self.first_s * 2.0 ** min(failures, EXPONENT_MAX)))
+
+
+async def follow(
+    connect: Connect, after: str | None = None, backoff: Backoff | None = None
+) -> AsyncGenerator[StreamEntry, None]:
+    """The entries of a stream, over as many connections as it takes.
+
+    Raises what ``connect`` raises for the first connection. Later on an `Unavailable` is waited out, up to
+    ``backoff.give_up_s``; anything else (the daemon refuses, it is another program) is raised. Raises
+    ``ValidationError`` for a line that is none.
+    """
+    patience = backoff if backoff is not None else Backoff()
+    place, failures, is_known = after, 0, False
+    silent_since: float | None = None
+    while True:
+        try:
+            async with aclosing(connect(place)) as lines:
+                async for line in lines:
+                    entry = stream_lines.validate_json(line)
+                    place, failures, silent_since, is_known = entry.id, 0, None, True
+                    if not isinstance(entry, Heartbeat):
+                        yield entry
+                    if isinstance(entry, End) and entry.is_final:
+                        return
+        except Unavailable:
+            now = time.monotonic()
+            silent_since = now if silent_since is None else silent_since
+            is_hopeless = patience.give_up_s is not None and now - silent_since >= patience.give_up_s
+            if not is_known or is_hopeless:
+                raise
+        await asyncio.sleep(patience.pause_s(failures))
+        failures += 1
+
+
+async def json_lines(items: AsyncIterable[Any] | Iterable[Any]) -> AsyncGenerator[bytes, None]:
+    """Each item as one line of JSON."""
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield _line(item)
+    else:
+        for item in items:
+            yield _line(item)
+
+
+def _line(item: Any) -> bytes:
+    return json.dumps(item, separators=(",", ":"), allow_nan=False).encode() + b"\n"

@@ -1,0 +1,1 @@
+"""The routes of the admin API, and the server that offers them."""

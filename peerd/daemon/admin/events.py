@@ -1,0 +1,40 @@
+"""``/v1/events``: the daemon's events while they happen; docs/http-api.md shows how clients follow them."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, Final
+
+from fastapi import APIRouter, Query
+
+from peerd.daemon.admin.event_feed import Record, encode_event
+from peerd.daemon.http.streaming import Source, add_feed
+
+if TYPE_CHECKING:
+    from peerd.daemon.admin.subject import Subject
+
+KINDS_MAX: Final = 16
+KIND_LENGTH_MAX: Final = 64
+
+Kind = Annotated[str, Query(max_length=KIND_LENGTH_MAX)]
+
+
+def events_router(daemon: Subject) -> APIRouter:
+    """The route, for one daemon."""
+    routes = APIRouter(tags=["state"])
+
+    def events(
+        kind: Annotated[
+            list[Kind],
+            Query(max_length=KINDS_MAX, description="Only these, such as `overlay.*`; repeat it for several."),
+        ] = [],  # noqa: B006  # FastAPI copies a default
+    ) -> Source[Record]:
+        """The daemon's events as they happen; the newest thousand are held for clients that come back."""
+
+        def wants(record: Record) -> bool:
+            return any(fnmatchcase(str(record["event"]), pattern) for pattern in kind)
+
+        return Source(daemon.events, encode_event, wants if kind else None)
+
+    add_feed(routes, "/events", events)
+    return routes

@@ -1,0 +1,221 @@
+"""The admin API's routes about identity: certificate, tokens, deny list, rotation.
+
+What changes anything is for the local operator (`peerd.daemon.http.admission`): otherwise every user of the machine
+could let machines in. So is the list of tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from typing import Annotated, Final
+
+from fastapi import APIRouter, HTTPException, Path as PathParameter
+
+from peerd.daemon.admin.subject import Subject
+from peerd.daemon.identity.keeper import ANSWER_TIMEOUT_S, IdentityKeeper
+from peerd.errors import ConfigError, PeerMisbehaved, Unavailable
+from peerd.front import WRITES
+from peerd.identity.issuer import Issuer, OverlapUnderWay
+from peerd.identity.ledger import parse_record_text, parse_subject
+from peerd.identity.node_identity import DEFAULT_ROLES, format_serial, load_certificate
+from peerd.identity.offline import read_answer
+from peerd.identity.roots import fingerprint, is_issued_by
+from peerd.identity.tokens import TokenRecord
+from peerd.ids import format_id
+from peerd.models.admin import (
+    Certificate,
+    CertificateRequest,
+    DenialRequest,
+    Denials,
+    DeniedSubject,
+    NewToken,
+    RecordAnswer,
+    RecordRequest,
+    RootCertificate,
+    RotationRequest,
+    Token,
+    TokenRequest,
+    Tokens,
+)
+
+RENEWAL_TIMEOUT_S: Final = ANSWER_TIMEOUT_S + 5.0
+
+TokenId = Annotated[str, PathParameter(pattern=r"^[0-9a-f]{8}$")]
+
+
+def identity_router(daemon: Subject) -> APIRouter:
+    """All of it."""
+    router = APIRouter()
+    _add_certificate_routes(router, daemon)
+    _add_token_routes(router, daemon)
+    _add_denial_routes(router, daemon)
+    return router
+
+
+def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
+    @router.get("/certificate")
+    async def certificate() -> Certificate:
+        """This node's certificate, and the roots and issuers that it knows."""
+        return view(_keeper(daemon))
+
+    @router.post("/certificate/renewal")
+    async def renew() -> Certificate:
+        """Renew now."""
+        keeper = _keeper(daemon)
+        try:
+            await asyncio.wait_for(keeper.renewed(), RENEWAL_TIMEOUT_S)
+        except TimeoutError as error:
+            raise Unavailable("no issuer answered in time") from error
+        return view(keeper)
+
+    @router.post("/certificate")
+    async def install(given: CertificateRequest) -> Certificate:
+        """Use a certificate that an offline CA renewed."""
+        keeper = _keeper(daemon)
+        try:
+            keeper.install(read_answer(given.pem, "the certificate").chain)
+        except ConfigError as error:
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+        return view(keeper)
+
+    @router.post("/ca/rotation")
+    async def rotate(wanted: RotationRequest) -> Certificate:
+        """Change the cluster's root; both are trusted for the overlap."""
+        keeper = _keeper(daemon)
+        _issuer(keeper)
+        try:
+            keeper.rotate(timedelta(seconds=wanted.overlap_s))
+        except (ValueError, OverflowError) as error:
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+        except (OverlapUnderWay, ConfigError) as error:
+            raise HTTPException(HTTPStatus.CONFLICT, str(error)) from error
+        return view(keeper)
+
+    @router.post("/records")
+    async def record(given: RecordRequest) -> RecordAnswer:
+        """Take in, and spread, a record that an offline CA signed."""
+        try:
+            return RecordAnswer(is_new=_keeper(daemon).accept_record(parse_record_text(given.record)))
+        except (ValueError, PeerMisbehaved) as error:
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+
+
+def _add_token_routes(router: APIRouter, daemon: Subject) -> None:
+    @router.get("/tokens", openapi_extra=WRITES)
+    async def tokens() -> Tokens:
+        """The issuer's book."""
+        keeper = _keeper(daemon)
+        now = keeper.wall_time()
+        return Tokens(tokens=[_token(record, now) for record in _issuer(keeper).book.records()])
+
+    @router.post("/tokens", status_code=HTTPStatus.CREATED)
+    async def create(wanted: TokenRequest) -> NewToken:
+        """Make a token. Its text is told here and never again."""
+        keeper = _keeper(daemon)
+        try:
+            token, record = _issuer(keeper).create_token(wanted.life_s, wanted.uses, wanted.roles or DEFAULT_ROLES)
+        except ValueError as error:
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+        return NewToken(token=_token(record, keeper.wall_time()), text=token.text())
+
+    @router.delete("/tokens/{identifier}")
+    async def revoke(identifier: TokenId) -> Token:
+        """End a token. Certificates made with it stay; `peerd deny` is for those."""
+        keeper = _keeper(daemon)
+        try:
+            return _token(_issuer(keeper).revoke_token(identifier), keeper.wall_time())
+        except KeyError as error:
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no token {identifier}") from error
+
+
+def _add_denial_routes(router: APIRouter, daemon: Subject) -> None:
+    @router.get("/denials")
+    async def denials() -> Denials:
+        """The deny list."""
+        found = _keeper(daemon).ledger.denials()
+        return Denials(
+            denials=[
+                DeniedSubject(subject=denial.subject, reason=denial.reason, denied_at=denial.version / 1000)
+                for denial in found
+            ]
+        )
+
+    @router.post("/denials")
+    async def deny(wanted: DenialRequest) -> DeniedSubject:
+        """Deny a node or a certificate everywhere, or let it in again."""
+        keeper = _keeper(daemon)
+        try:
+            subject = parse_subject(wanted.subject)
+        except ValueError as error:
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+        if not wanted.is_withdrawn and keeper.is_self(subject):
+            raise HTTPException(HTTPStatus.CONFLICT, "this is the issuer's own node: ask another issuer to deny it")
+        _issuer(keeper)
+        denial = keeper.deny(subject, wanted.reason, is_withdrawn=wanted.is_withdrawn)
+        return DeniedSubject(subject=denial.subject, reason=denial.reason, denied_at=denial.version / 1000)
+
+
+def view(keeper: IdentityKeeper) -> Certificate:
+    """The certificate as the admin API shows it."""
+    identity, clock, roots = keeper.identity, keeper.clock, keeper.ledger.roots
+    leaf = load_certificate(keeper.files.cert_file)
+    issued_by = next((root for root in roots.trusted if is_issued_by(leaf, root)), None)
+    now = datetime.fromtimestamp(keeper.wall_time(), UTC)
+    return Certificate(
+        id=format_id(identity.node_id),
+        cluster=identity.cluster,
+        serial=format_serial(identity.serial),
+        roles=sorted(identity.roles),
+        issued_at=clock.issued_at,
+        expires_at=clock.expires_at,
+        issued_by="" if issued_by is None else fingerprint(issued_by).hex(),
+        state=keeper.renewal_state,
+        renews_at=clock.due_at,
+        last_failure=keeper.last_failure,
+        is_issuer=keeper.issuer is not None,
+        issuers=[issuer.address for issuer in keeper.ledger.issuers(now.timestamp())],
+        roots=[
+            RootCertificate(
+                fingerprint=fingerprint(root).hex(),
+                expires_at=root.not_valid_after_utc.timestamp(),
+                trusted_until=(
+                    roots.overlap_ends if roots.overlap_ends and root == roots.previous else root.not_valid_after_utc
+                ).timestamp(),
+            )
+            for root in roots.trusted
+        ],
+    )
+
+
+def _keeper(daemon: Subject) -> IdentityKeeper:
+    if daemon.identity is None:
+        raise Unavailable('this node runs without TLS (tls.mode = "off"), so it has no certificate')
+    return daemon.identity
+
+
+def _issuer(keeper: IdentityKeeper) -> Issuer:
+    if keeper.issuer is None:
+        known = keeper.ledger.issuers(keeper.wall_time())
+        where = f"ask {', '.join(issuer.address for issuer in known)}" if known else "none is known"
+        raise HTTPException(
+            HTTPStatus.CONFLICT,
+            f"this node is no issuer ({where}); to make it one, put ca.key and ca.crt where issuer.ca_dir says, set "
+            "issuer.enabled = true, and restart it",
+        )
+    return keeper.issuer
+
+
+def _token(record: TokenRecord, now: float) -> Token:
+    return Token.model_validate(
+        {
+            "id": record.id,
+            "state": record.state(now),
+            "created_at": record.created_at,
+            "expires_at": record.expires_at,
+            "uses": record.uses,
+            "uses_max": record.uses_max,
+            "roles": list(record.roles),
+        }
+    )

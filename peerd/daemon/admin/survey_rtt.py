@@ -1,0 +1,117 @@
+"""The round trip between any two nodes of the ring, and how a person's word for a node is understood."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from peerd.api import LookupResult
+from peerd.config import split_address
+from peerd.daemon.admin.view import Unknown, match
+from peerd.errors import Unavailable
+from peerd.ids import DIGITS, NodeId, format_id
+from peerd.messages import PeerRef
+from peerd.models.admin import ReachNode, Rtt
+from peerd.node.node import Node
+from peerd.overlay.messages import Reached, ViewReply
+
+PINGS: Final = 5
+LOOKUP_TIMEOUT_S: Final = 10.0
+
+Result = TypeVar("Result")
+
+
+async def call(start: Callable[[Callable[[Result], None]], object]) -> Result:
+    """Await what a callback is told: ``await call(lambda done: walk(done))``."""
+    future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+    def done(result: Result) -> None:
+        if not future.done():
+            future.set_result(result)
+
+    start(done)
+    return await future
+
+
+async def find_node(node: Node, text: str) -> PeerRef:
+    """The one node that a full id, a unique prefix of an id, or an address names, anywhere in the ring.
+
+    Nodes whose ids begin alike are neighbours, so the root of the prefix's first key and its successors tell whether
+    there is one, and only one. Raises `Unknown`, `Unavailable`.
+    """
+    wanted = text.strip().lower()
+    known = {peer.id: peer for peer in node.overlay.state.peers()}
+    known[node.peer.id] = node.peer
+    if ":" in wanted:
+        return await _at_address(node, wanted, known)
+    if not wanted or len(wanted) > DIGITS or any(digit not in "0123456789abcdef" for digit in wanted):
+        raise Unknown(f"{text!r} is no node: give the first digits of an id, or host:port; see `peerd peers`")
+    first = NodeId(int(wanted.ljust(DIGITS, "0"), 16))
+    if len(wanted) == DIGITS and first in known:
+        return known[first]
+    if not node.is_ready:
+        return known[match(wanted, known, known)]
+    near = await around(node, first)
+    return near[match(wanted, near, near)]
+
+
+async def _at_address(node: Node, wanted: str, known: dict[NodeId, PeerRef]) -> PeerRef:
+    for peer in known.values():
+        if peer.address == wanted:
+            return peer
+    try:
+        host, port = split_address(wanted)
+    except ValueError as error:
+        raise Unknown(f"{wanted!r} is no address: expected host:port") from error
+    dial = node.hosts[node.overlay.name].dial
+
+    def start(done: Callable[[PeerRef | None], None]) -> None:
+        dial(host, port, done)
+
+    found: PeerRef | None = await call(start)
+    if found is None:
+        raise Unavailable(f"nobody of this cluster answers at {wanted}")
+    return found
+
+
+async def around(node: Node, key: NodeId) -> dict[NodeId, PeerRef]:
+    """The root of a key, and its leaf set."""
+    host = node.hosts[node.overlay.name]
+    result: LookupResult = await call(lambda done: host.lookup(key, done, LOOKUP_TIMEOUT_S))
+    if result.root is None:
+        raise Unavailable("the lookup of that node got no answer; try again in a moment, or see `peerd ring --check`")
+    root = result.root
+    view = await _view(node, root)
+    near = {root.id: root}
+    if view is not None:
+        near |= {peer.id: peer for peer in (*view.smaller, *view.larger)}
+    return near
+
+
+async def _view(node: Node, peer: PeerRef) -> ViewReply | None:
+    return await call(lambda done: node.overlay.survey.ask_view(peer, done))
+
+
+async def measure_rtt(node: Node, source: PeerRef, target: PeerRef, pings: int) -> Rtt:
+    """Prediction and measurement. Raises `Unknown` when both are one node."""
+    if source.id == target.id:
+        raise Unknown(f"both are {format_id(source.id)}: name two nodes")
+    survey = node.overlay.survey
+    views = [await _view(node, peer) for peer in (source, target)]
+    places = [view.coordinate for view in views if view is not None]
+    found: dict[NodeId, Reached] | str = await call(lambda done: survey.measure(source, [target], pings, done))
+    reached = None if isinstance(found, str) else found.get(target.id)
+    return Rtt(
+        source=_node(source),
+        target=_node(target),
+        predicted_s=places[0].rtt_s(places[1]) if len(places) == 2 else None,
+        prediction_error=max(place.error for place in places) if len(places) == 2 else None,
+        measured_s=None if reached is None else reached.rtt_s,
+        is_reached=reached is not None and reached.is_reached,
+        reason=found if isinstance(found, str) else None,
+    )
+
+
+def _node(peer: PeerRef) -> ReachNode:
+    return ReachNode(id=format_id(peer.id), address=peer.address)

@@ -1,0 +1,1 @@
+"""HTTP for operators and data clients: listeners, admission, tokens, streams in and out."""

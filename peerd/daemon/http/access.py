@@ -1,0 +1,143 @@
+"""The daemon's access tokens at work: kept on disk, checked at each request, and ended while they are in use."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Final, Protocol
+
+import structlog
+
+from peerd.daemon.http.access_book import (
+    ACCESS_RECORD_BYTES_MAX,
+    ACCESS_TOKENS_MAX,
+    ID_BYTES,
+    SECRET_BYTES,
+    AccessBook,
+    AccessRefused,
+    AccessToken,
+)
+from peerd.errors import Unavailable
+from peerd.linking.join_limits import REFUSAL_FORGOTTEN_S, RefusedHosts
+from peerd.linking.rate_limit import TokenBucket
+
+FILE: Final = "access-tokens.json"
+REFUSALS_LOGGED_PER_SECOND: Final = 0.2
+REFUSALS_LOGGED_BURST: Final = 10
+RETRY_AFTER_S: Final = int(REFUSAL_FORGOTTEN_S)
+
+_log = structlog.get_logger("peerd.daemon")
+
+
+class Storage(Protocol):
+    """What is needed of `peerd.daemon.storage.state_directory.StateDirectory`."""
+
+    def write(self, name: str, body: bytes) -> None: ...
+    def load(self, name: str, size_max: int, parse: Callable[[bytes], AccessBook]) -> AccessBook | None: ...
+
+
+class Access:
+    """The tokens of one daemon. ``wall_time`` gives Unix seconds, ``now`` monotonic ones."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        wall_time: Callable[[], float] = time.time,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._storage = storage
+        self._wall_time = wall_time
+        self._now = now
+        self._book = storage.load(FILE, ACCESS_TOKENS_MAX * ACCESS_RECORD_BYTES_MAX, AccessBook.parse) or AccessBook()
+        self._hosts = RefusedHosts()
+        self._logged = TokenBucket(REFUSALS_LOGGED_PER_SECOND, REFUSALS_LOGGED_BURST, now())
+        self._uses: dict[str, dict[asyncio.Timeout, None]] = {}
+
+    # For the operator
+
+    def tokens(self) -> list[AccessToken]:
+        """Oldest first."""
+        return self._book.tokens()
+
+    def is_expired(self, token: AccessToken) -> bool:
+        """Whether its time is over."""
+        return self._wall_time() >= token.expires_at
+
+    def create(self, name: str, scopes: Iterable[str], life_s: float) -> tuple[str, AccessToken]:
+        """A new token and its text, which nobody can ask for again. Raises ``ValueError``, `Unavailable`."""
+        text, token = self._book.create(
+            name, scopes, life_s, self._wall_time(), secrets.token_bytes(ID_BYTES), secrets.token_bytes(SECRET_BYTES)
+        )
+        try:
+            self._save()
+        except Unavailable:
+            self._book.remove(token)
+            raise
+        _log.info("access.created", name=name, id=token.id, scopes=list(token.scopes))
+        return text, token
+
+    def revoke(self, name: str) -> AccessToken:
+        """End the tokens of a name (or an id), and every request that uses them; returns the latest.
+
+        Raises ``KeyError``, and `Unavailable` when it cannot be made durable; then they stay.
+        """
+        found = self._book.named(name)
+        if not found:
+            raise KeyError(name)
+        for token in found:
+            self._book.remove(token)
+        try:
+            self._save()
+        except Unavailable:
+            for token in found:
+                self._book.restore(token)
+            raise
+        for token in found:
+            for use in self._uses.get(token.id, {}):
+                if not use.expired():
+                    use.reschedule(asyncio.get_running_loop().time())
+        _log.info("access.revoked", name=found[-1].name, id=found[-1].id)
+        return found[-1]
+
+    # For every request
+
+    def check(self, authorization: str, host: str) -> AccessToken:
+        """The token of an ``Authorization`` header. Raises `AccessRefused`.
+
+        A right token is taken however many wrong ones its address has tried: behind one address there may be a proxy
+        and everybody, and a secret of 256 bits needs no help against guessing. Wrong ones are told to wait.
+        """
+        scheme, _, text = authorization.partition(" ")
+        try:
+            if scheme.lower() != "bearer":
+                raise AccessRefused("token_malformed", "expected Authorization: Bearer TOKEN")
+            return self._book.find(text.strip(), self._wall_time())
+        except AccessRefused as error:
+            must_wait = self._hosts.must_wait(host, self._now())
+            self._hosts.refused(host, self._now())
+            if self._logged.take(self._now()):
+                _log.warning("access.refused", host=host, reason=error.reason)
+            if must_wait:
+                detail = f"too many wrong tokens from {host}; try again in {RETRY_AFTER_S} s"
+                raise AccessRefused("too_many_wrong_tokens", detail) from error
+            raise
+
+    @asynccontextmanager
+    async def while_valid(self, token: AccessToken) -> AsyncIterator[asyncio.Timeout]:
+        """Run a request; it is cancelled, with ``TimeoutError``, when the token expires or is revoked."""
+        async with asyncio.timeout(token.expires_at - self._wall_time()) as use:
+            uses = self._uses.setdefault(token.id, {})
+            uses[use] = None
+            try:
+                yield use
+            finally:
+                del uses[use]
+                if not uses:
+                    self._uses.pop(token.id, None)
+
+    def _save(self) -> None:
+        self._storage.write(FILE, self._book.to_json())

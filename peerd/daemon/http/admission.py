@@ -1,0 +1,103 @@
+"""Who may call a route: FastAPI dependencies that `peerd.daemon.admin.api` puts before every route.
+
+On the operators' listeners everybody who gets in may read; changes are for the local operator, whom the kernel names on
+the unix socket. On the data clients' listeners a token, where one was shown, must have the route's scope.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Final
+
+import structlog
+from fastapi import FastAPI, HTTPException, WebSocketException, status
+from starlette.requests import HTTPConnection
+
+from peerd.daemon.admin.subject import Subject
+from peerd.daemon.http.access_book import AccessToken
+from peerd.daemon.http.caller import caller_of
+from peerd.daemon.http.gate import CHALLENGE, TOKEN_KEY
+from peerd.front import SCOPE_KEY, ScopeName, scope_of
+
+ROOT_USER_ID: Final = 0
+NOT_OPERATIONS: Final = frozenset({"parameters", "summary", "description", "servers"})
+"""Keys of a path in an OpenAPI document beside its methods."""
+
+Dependency = Callable[[HTTPConnection], Awaitable[None]]
+
+_log = structlog.get_logger("peerd.daemon")
+
+
+def operators_only(daemon: Subject, refused: Callable[[str], None]) -> Dependency:
+    """For the operators' listeners: reads pass, changes are for the local operator, and logged with who it was."""
+    settings = daemon.loaded.config.admin
+    operators = frozenset({ROOT_USER_ID, os.geteuid(), *settings.operators})
+
+    async def check(connection: HTTPConnection) -> None:
+        if needed_scope(connection) == "read":
+            return
+        method, path = connection.scope.get("method", "WEBSOCKET"), connection.url.path
+        caller = caller_of(connection.scope)
+        if caller is None or caller.is_tcp:
+            refused("not_local")
+            raise refusal(
+                connection,
+                f"{method} {path} is for the local operator, and over TCP nobody knows who asks: use the unix socket "
+                f"{settings.socket}",
+            )
+        if caller.user_id not in operators:
+            refused("not_operator")
+            _log.warning("admin.call_refused", method=method, path=path, uid=caller.user_id, pid=caller.process_id)
+            raise refusal(
+                connection,
+                f"{method} {path} is for operators: root, the daemon's own user {os.geteuid()}, and those in "
+                f"admin.operators; you are user {caller.user_id}",
+            )
+        if method != "GET":  # the lists that are for operators change nothing
+            _log.info("admin.call", method=method, path=path, uid=caller.user_id, pid=caller.process_id)
+
+    return check
+
+
+def scope_needed(plugin: str, refused: Callable[[str], None]) -> Dependency:
+    """For the data clients' listeners: a token that was shown must have the scope of the plugin's route."""
+
+    async def check(connection: HTTPConnection) -> None:
+        token = connection.scope.get("state", {}).get(TOKEN_KEY)
+        scope = f"{plugin}:{needed_scope(connection)}"
+        if isinstance(token, AccessToken) and not token.allows(scope):
+            refused("scope_missing")
+            challenge = f'{CHALLENGE}, error="insufficient_scope", scope="{scope}"'
+            raise refusal(connection, f"the token {token.name} lacks the scope {scope}", challenge)
+
+    return check
+
+
+def needed_scope(connection: HTTPConnection) -> ScopeName:
+    """What the route of a request needs. A WebSocket begins as a GET, so it reads."""
+    return "read" if connection.scope["type"] == "websocket" else scope_of(connection.scope.get("route"))
+
+
+def refusal(connection: HTTPConnection, detail: str, challenge: str = "") -> Exception:
+    """What to raise: 403, or for a WebSocket what becomes 403 because it is not open yet."""
+    if connection.scope["type"] == "websocket":
+        return WebSocketException(status.WS_1008_POLICY_VIOLATION, detail)
+    headers = {"www-authenticate": challenge} if challenge else None
+    return HTTPException(HTTPStatus.FORBIDDEN, detail, headers)
+
+
+def show_scopes(app: FastAPI) -> None:
+    """Have the OpenAPI document state what each route needs, also where nobody wrote it down."""
+    make_document = app.openapi
+
+    def document() -> dict[str, object]:
+        made = make_document()
+        for operations in made["paths"].values():
+            for method, operation in operations.items():
+                if method not in NOT_OPERATIONS:
+                    operation.setdefault(SCOPE_KEY, "read" if method in ("get", "head") else "write")
+        return made
+
+    app.openapi = document  # type: ignore[method-assign]  # as FastAPI's documentation has it

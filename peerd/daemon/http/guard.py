@@ -1,0 +1,138 @@
+"""What every request of the admin API passes before a route sees it, and how errors look.
+
+A request body above its cap, or too slow, is refused while it arrives. A body of JSON lines may be of any length and
+take any time where the route takes it line by line (`peerd.daemon.http.ingest`), and only there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException as AnyHTTPException
+
+from peerd.daemon.http.gate import App, Receive, Scope, Send, refuse
+from peerd.errors import Unavailable
+from peerd.limits import KIB
+from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE, Problem
+
+REQUEST_BODY_BYTES_MAX: Final = 64 * KIB
+BODY_LIMIT_S: Final = 15.0
+"""How long such a body may take to arrive."""
+RETRY_AFTER_S: Final = 1
+NOT_READY_TITLE: Final = "Unavailable"
+BODY_LIMIT: Final = "peerd.body_limit"
+"""Key of the ASGI scope: the request's `BodyLimit`."""
+
+
+@dataclass(slots=True)
+class BodyLimit:
+    """How many bytes a request's body may have. A route that bounds it in another way sets ``None``; `BODY_LIMIT_S`
+    then does not hold, either.
+    """
+
+    bytes_max: int | None
+
+
+class RequestGuard:
+    """ASGI middleware: `REQUEST_BODY_BYTES_MAX` and `BODY_LIMIT_S`."""
+
+    def __init__(self, app: App, body_bytes_max: int = REQUEST_BODY_BYTES_MAX) -> None:
+        self.app = app
+        self.body_bytes_max = body_bytes_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length", b"0")
+        is_lines = headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == STREAM_TYPE.encode()
+        if not length.isdigit() or (not is_lines and (len(length) > 12 or int(length) > self.body_bytes_max)):
+            await refuse(send, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_large())
+            return
+        await self._run_bounded(scope, receive, send)
+
+    async def _run_bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        limit, received, is_whole = BodyLimit(self.body_bytes_max), 0, False
+        scope[BODY_LIMIT] = limit
+        due_at = asyncio.get_running_loop().time() + BODY_LIMIT_S
+
+        async def bounded_receive() -> MutableMapping[str, Any]:
+            nonlocal received, is_whole
+            try:
+                async with asyncio.timeout_at(None if is_whole or limit.bytes_max is None else due_at):
+                    event = await receive()
+            except TimeoutError as error:
+                detail = f"the request body did not arrive within {BODY_LIMIT_S:g} s"
+                raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, detail, {"connection": "close"}) from error
+            received += len(event.get("body", b""))
+            is_whole = not event.get("more_body", False)
+            if limit.bytes_max is not None and received > limit.bytes_max:  # whoever reads the body lets it through
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_large())
+            return event
+
+        await self.app(scope, bounded_receive, send)
+
+    def _too_large(self) -> str:
+        return f"a request body has at most {self.body_bytes_max} bytes"
+
+
+def problem(status: int, detail: str, title: str = "", headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """An RFC 9457 answer."""
+    body = Problem(title=title or HTTPStatus(status).phrase, status=status, detail=detail)
+    return JSONResponse(body.model_dump(), status, dict(headers or {}), media_type=PROBLEM_TYPE)
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    """Every error leaves as problem+json; one that nobody expected is a 500 here, and a traceback in the log."""
+
+    @app.exception_handler(AnyHTTPException)
+    async def http_error(request: Request, error: AnyHTTPException) -> JSONResponse:
+        return problem(error.status_code, str(error.detail), headers=error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        found = [f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors()[:8]]
+        return problem(HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(found), "Invalid request")
+
+    @app.exception_handler(Unavailable)
+    async def unavailable(request: Request, error: Unavailable) -> JSONResponse:
+        headers = {"Retry-After": str(RETRY_AFTER_S)}
+        return problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), NOT_READY_TITLE, headers)
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug in the daemon; its log has the traceback")
+
+
+def document_problems(app: FastAPI) -> None:
+    """Have the OpenAPI document state how errors look: a `Problem` for every status that a route does not describe.
+
+    FastAPI describes its own answer to a request that it cannot understand, which `add_problem_handlers` replaces.
+    """
+    make_document = app.openapi
+    reference = {"$ref": f"#/components/schemas/{Problem.__name__}"}
+    answer = {"description": "What went wrong.", "content": {PROBLEM_TYPE: {"schema": reference}}}
+
+    def document() -> dict[str, Any]:
+        made = make_document()
+        schemas = made.setdefault("components", {}).setdefault("schemas", {})
+        schemas[Problem.__name__] = Problem.model_json_schema()
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        for operations in made["paths"].values():
+            for operation in operations.values():
+                responses = operation["responses"]
+                if "HTTPValidationError" in str(responses.get("422")):
+                    del responses["422"]
+                responses.setdefault("default", answer)
+        return made
+
+    app.openapi = document  # type: ignore[method-assign]  # as FastAPI's documentation has it

@@ -1,0 +1,126 @@
+"""One HTTP connection: uvicorn's, with a time limit for what is unfinished, and with the caller in every scope.
+
+A stream that a client does not read must end in this process, not in the buffers of the kernel: the send buffer has a
+bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import replace
+from typing import Any, Final, Protocol, cast
+
+import h11
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from peerd.daemon.http.caller import STATE_KEY, Caller
+from peerd.limits import KIB
+
+HEAD_LIMIT_S: Final = 10.0
+"""How long a connection may go without a whole request head, however its bytes trickle in."""
+SEND_BUFFER_BYTES: Final = 128 * KIB
+"""Of the kernel, per connection; Linux doubles it for its own bookkeeping. It would grow to megabytes otherwise."""
+
+
+class Waiting(Protocol):
+    """What a connection tells its listener, `peerd.daemon.http.listener.HttpListener`."""
+
+    def waits(self, connection: BoundedProtocol) -> None:
+        """It has no request under way from now on."""
+
+    def works(self, connection: BoundedProtocol) -> None:
+        """It has a request under way, or is over."""
+
+    def refused(self, reason: str) -> None:
+        """Counted."""
+
+
+class BoundedProtocol(H11Protocol):
+    """A connection whose unfinished requests cannot hold it for ever."""
+
+    def __init__(self, listener: Waiting, caller: Caller, *, config: Config, server_state: ServerState) -> None:
+        super().__init__(config, server_state, {})
+        self._listener = listener
+        self._caller = caller
+        self._is_over = False
+        self._limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        self.app_state = {STATE_KEY: replace(self._caller, hang_up=transport.abort)}
+        self._note()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is waited for any more."""
+        self._is_over = True
+        self._note()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        """A request may have begun."""
+        super().handle_events()
+        self._note()
+
+    def on_response_complete(self) -> None:
+        """A request is over; the client may not have sent all of it."""
+        super().on_response_complete()
+        self._note()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """From here on the connection is the WebSocket's."""
+        self._is_over = True
+        self._note()
+        super().handle_websocket_upgrade(event)
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is not HTTP."""
+        self._listener.refused("malformed")
+        super().send_400_response(msg)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether part of an answer has yet to leave."""
+        return self.transport.get_write_buffer_size() > 0
+
+    def give_up(self, reason: str) -> None:
+        """End a connection that waits."""
+        self._listener.refused(reason)
+        self.transport.abort()
+
+    def _note(self) -> None:
+        # No request yet, one that is answered, or one under way.
+        is_working = self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # uvicorn declares it too early
+        if self._is_over or is_working:
+            if self._limit is not None:
+                self._limit.cancel()
+                self._limit = None
+                self._listener.works(self)
+        elif self._limit is None:
+            self._limit = self.loop.call_later(HEAD_LIMIT_S, self._waited_long)
+            self._listener.waits(self)
+
+    def _waited_long(self) -> None:
+        if self.is_sending:  # a long answer to a slow reader; it gives way when somebody needs the room
+            self._limit = self.loop.call_later(HEAD_LIMIT_S, self._waited_long)
+        else:
+            self.give_up("head_timeout")
+
+
+def websocket_protocol(**options: Any) -> asyncio.Protocol:
+    """uvicorn's WebSocket connection; its library is loaded by the first one."""
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+    class WebSocketConnection(WebSocketsSansIOProtocol):
+        async def send(self, message: Any) -> None:
+            await super().send(message)
+            if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+                self.handshake_complete = True  # refused in order; uvicorn would log an error for each
+
+    return cast(asyncio.Protocol, WebSocketConnection(**options))

@@ -1,0 +1,153 @@
+"""The peer port's door for newcomers: see `peerd.wire.enrolment` for the conversation.
+
+A newcomer proves nothing until its token is redeemed, so it gets what any stranger gets: an accept that the listener's
+limits allowed, one small frame, seconds, and a few requests a second for all of them together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Protocol
+
+from peerd.daemon.links.settings import LinkContext
+from peerd.errors import ProtocolError, Unavailable
+from peerd.identity.issuer import refusal_of
+from peerd.identity.tokens import TokenRefused
+from peerd.limits import FRAME_HEADER_BYTES, PREAUTH_FRAME_BYTES_MAX
+from peerd.linking.join_limits import JoinLimits, host_of
+from peerd.messages import Message
+from peerd.wire.codec import decode, encode
+from peerd.wire.enrolment import PREFACE, JoinGranted, JoinOffer, JoinRequest
+from peerd.wire.frames import Frame, parse_header
+
+
+class Desk(Protocol):
+    """Who decides: `peerd.daemon.identity.keeper.IdentityKeeper`."""
+
+    def offer(self) -> JoinOffer: ...
+
+    def enrolment_context(self) -> ssl.SSLContext | None:
+        """For the TLS of newcomers; ``None`` on a node that does not issue."""
+
+    def enrol(self, request: JoinRequest, address: str) -> JoinGranted:
+        """Raises `TokenRefused`, `Unavailable`."""
+
+    def turned_away(self, address: str, why: str) -> None:
+        """A request was not looked at: limits."""
+
+
+class Enrolment:
+    """Serves one newcomer at a time per connection; the listener owns the tasks and the limits."""
+
+    def __init__(self, desk: Desk, context: LinkContext) -> None:
+        self._desk = desk
+        self._context = context
+        self._limits = JoinLimits(context.now())
+
+    async def serve(self, sock: socket.socket, address: str) -> None:
+        """The conversation from the preface on; closes the socket.
+
+        Raises ``TimeoutError``, `ProtocolError` or ``OSError`` for what ended it before an answer was given.
+        """
+        settings = self._context.settings
+        async with asyncio.timeout(settings.tls_handshake_timeout_s + settings.hello_timeout_s):
+            await self._serve(sock, address)
+
+    async def _greet(self, sock: socket.socket) -> ssl.SSLContext | None:
+        """The part in the clear; ``None`` when that is all, the socket then being closed."""
+        context = None
+        try:
+            if await _receive_exactly(sock, len(PREFACE)) != PREFACE:
+                raise ProtocolError("malformed", "neither TLS nor the preface of a newcomer")
+            await asyncio.get_running_loop().sock_sendall(sock, encode(self._desk.offer()).to_bytes())
+            context = self._desk.enrolment_context()
+        finally:
+            if context is None:
+                sock.close()
+        return context
+
+    async def _serve(self, sock: socket.socket, address: str) -> None:
+        context = await self._greet(sock)
+        if context is None:
+            return
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=PREAUTH_FRAME_BYTES_MAX + FRAME_HEADER_BYTES)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol,
+            sock,
+            ssl=context,
+            ssl_handshake_timeout=self._context.settings.tls_handshake_timeout_s,
+            ssl_shutdown_timeout=self._context.settings.tls_shutdown_timeout_s,
+        )
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        try:
+            answer = self._answer(await _read_frame(reader), address)
+            writer.write(encode(answer).to_bytes())
+            await writer.drain()
+        except asyncio.IncompleteReadError:
+            pass  # it has looked at our certificate and did not like it, or it died
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    def _answer(self, frame: Frame, address: str) -> Message:
+        decoded = decode(frame)
+        if decoded is None or not isinstance(decoded.message, JoinRequest):
+            raise ProtocolError("unexpected_message", f"type {frame.type_id:#06x} in place of a request to join")
+        host, now = host_of(address), self._context.now()
+        if why := self._limits.admit(host, now):
+            self._desk.turned_away(address, why)
+            return refusal_of(Unavailable(why))
+        try:
+            return self._desk.enrol(decoded.message, address)
+        except Unavailable as error:
+            return refusal_of(error)
+        except TokenRefused as error:
+            self._limits.refused(host, now)
+            return refusal_of(error)
+
+
+async def first_byte(sock: socket.socket) -> bytes:
+    """Look at the first byte without taking it; empty when the peer closed. Raises ``OSError``."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            pass
+        readable: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(sock.fileno(), _resolve(readable))
+        try:
+            await readable
+        finally:
+            loop.remove_reader(sock.fileno())
+
+
+def _resolve(future: asyncio.Future[None]) -> Callable[[], None]:
+    def resolve() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    return resolve
+
+
+async def _receive_exactly(sock: socket.socket, size: int) -> bytes:
+    loop, received = asyncio.get_running_loop(), b""
+    while len(received) < size:
+        chunk = await loop.sock_recv(sock, size - len(received))
+        if not chunk:
+            raise ConnectionResetError("closed during the preface")
+        received += chunk
+    return received
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> Frame:
+    """One frame. Raises `ProtocolError`, ``asyncio.IncompleteReadError``, ``OSError``."""
+    type_id, flags, length = parse_header(await reader.readexactly(FRAME_HEADER_BYTES), 0, PREAUTH_FRAME_BYTES_MAX)
+    return Frame(type_id, flags, await reader.readexactly(length))

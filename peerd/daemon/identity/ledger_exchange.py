@@ -1,0 +1,107 @@
+"""The ledger of signed records at work: kept on disk, obeyed by the links, exchanged with neighbours.
+
+Records travel on links and not over the ring: they arrive before a node has joined, while the ring is in parts, and in
+spite of members that forward nothing. Both sides compare digests when a link comes up and once in a while; whoever
+learns something tells all its other links. A record crosses each link at most twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from peerd.api import Priority
+from peerd.daemon.identity.telemetry import IdentityTelemetry
+from peerd.daemon.links.link import Link
+from peerd.daemon.links.links import Links
+from peerd.daemon.storage.state_directory import StateDirectory
+from peerd.errors import Unavailable
+from peerd.identity.ledger import RECORDS_MAX, TrustLedger, batches
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
+from peerd.wire.codec import encode
+from peerd.wire.trust import SignedRecord, TrustRecords, TrustSummary
+
+RECORDS_FILE: Final = "trust-records.json"
+RECORDS_FILE_BYTES_MAX: Final = RECORDS_MAX * 8 * 1024
+
+_log = structlog.get_logger("peerd.daemon")
+
+
+class TrustExchange:
+    """Owns the ledger of one node. ``on_news`` is called after the deny list was obeyed, before others are told."""
+
+    def __init__(
+        self,
+        ledger: TrustLedger,
+        own_id: NodeId,
+        state: StateDirectory,
+        links: Links,
+        telemetry: IdentityTelemetry,
+        on_news: Callable[[], None],
+    ) -> None:
+        self.ledger = ledger
+        self._own_id = own_id
+        self._state = state
+        self._links = links
+        self._telemetry = telemetry
+        self._on_news = on_news
+        self._wall_time = links.context.wall_time
+        self.on_denied: Callable[[frozenset[NodeId]], None] = lambda denied: None
+        state.load(RECORDS_FILE, RECORDS_FILE_BYTES_MAX, self._restore)
+        self._obey()
+
+    def compare(self, link: Link) -> None:
+        """Ask the peer for what this node does not hold."""
+        self._links.send(link.peer, encode(TrustSummary(self.ledger.digest())), Priority.URGENT)
+
+    def summary_received(self, link: Link, summary: TrustSummary) -> None:
+        """Give the peer everything when it holds something else; it drops what it has."""
+        if summary.digest != self.ledger.digest():
+            self._send(link.peer, self.ledger.signed())
+
+    def records_received(self, link: Link, records: Sequence[SignedRecord]) -> None:
+        """Take over what is news. Raises `PeerMisbehaved`."""
+        self.learned(self.ledger.merge(records, self._wall_time()), link)
+
+    def learned(self, news: Sequence[SignedRecord], source: Link | None = None) -> None:
+        """Make it durable, act on it, pass it on."""
+        if not news:
+            return
+        self.save()
+        for signed in news:
+            self._telemetry.recorded(signed, None if source is None else source.peer)
+        denied = self.ledger.denied_ids()
+        self._tell(news, source, lambda peer: peer.id in denied)  # its link is about to end: so that it knows why
+        self._obey()
+        self._on_news()
+        self._tell(news, source, lambda peer: peer.id not in denied)
+
+    def save(self) -> None:
+        """Write the ledger; a disk that refuses costs the memory of it, not the node."""
+        try:
+            self._state.write(RECORDS_FILE, self.ledger.to_json())
+        except Unavailable as error:
+            _log.error("identity.records_not_saved", error=str(error))
+
+    def _restore(self, body: bytes) -> bool:
+        self.ledger.restore(body, self._wall_time())
+        return True
+
+    def _tell(self, news: Sequence[SignedRecord], source: Link | None, is_meant: Callable[[PeerRef], bool]) -> None:
+        for link in self._links.links():
+            if is_meant(link.peer) and (source is None or link.peer.id != source.peer.id):
+                self._send(link.peer, news)
+
+    def _send(self, peer: PeerRef, records: Sequence[SignedRecord]) -> None:
+        for batch in batches(records):
+            self._links.send(peer, encode(TrustRecords(batch)), Priority.URGENT)
+
+    def _obey(self) -> None:
+        denied = self.ledger.denied_ids()
+        if self._own_id in denied:
+            _log.error("identity.denied", detail="this node is on the deny list of its cluster: nobody will talk to it")
+        self.on_denied(denied)  # before links end: a denied node is not one that was lost
+        self._links.deny(denied - {self._own_id}, self.ledger.denied_serials())

@@ -1,0 +1,1 @@
+"""Connections to other daemons: dialling, listening, control links and bulk streams."""

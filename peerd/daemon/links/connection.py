@@ -1,0 +1,203 @@
+"""A connection before it is anything: certificate, HELLO, answer. Then it becomes a link or a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from peerd.daemon.links.link import as_transport
+from peerd.daemon.links.settings import LinkContext
+from peerd.driver import StreamHandler
+from peerd.errors import HandshakeRefused, PeerMisbehaved, ProtocolError
+from peerd.identity.node_identity import PeerIdentity
+from peerd.ids import NodeId
+from peerd.limits import FRAME_HEADER_BYTES, PREAUTH_FRAME_BYTES_MAX
+from peerd.system.sockets import format_address
+from peerd.wire.codec import decode, encode
+from peerd.wire.frames import Frame, parse_header
+from peerd.wire.handshake import Established, Goodbye, Handshake, Hello, HelloAck, HelloRefused, Purpose
+
+
+class ConnectionOwner(Protocol):
+    """Who decides about connections: `peerd.daemon.links.links.Links`."""
+
+    @property
+    def sockets(self) -> int:
+        """How many established connections are open."""
+
+    def admit(self, established: Established) -> tuple[str, str] | None:
+        """Accepting side, before the answer: ``None``, or (reason, detail) of the refusal."""
+
+    def adopt(self, connection: PendingConnection, established: Established, rest: bytes) -> None:
+        """The handshake is done; ``rest`` is what came behind it."""
+
+    def duplicate_claimed(self, detail: str, witness: NodeId | None) -> None:
+        """``witness`` says that another process has this node's identity, and a newer boot epoch."""
+
+
+class PendingConnection(asyncio.Protocol):
+    """One connection's handshake, either side. `outcome` resolves once, with what was established or with the error.
+
+    The error is `HandshakeRefused` (reason and detail) or `ProtocolError` (bytes that are no handshake).
+    """
+
+    def __init__(
+        self,
+        owner: ConnectionOwner,
+        context: LinkContext,
+        *,
+        dialled: bool,
+        address: str,
+        purpose: Purpose = Purpose.CONTROL,
+        expected_id: NodeId | None = None,
+        stream_handler: StreamHandler | None = None,
+    ) -> None:
+        self.dialled = dialled
+        self.address = address
+        self.expected_id = expected_id
+        self.stream_handler = stream_handler
+        self.certificate: PeerIdentity | None = None
+        self.transport: asyncio.Transport | None = None
+        self.outcome: asyncio.Future[Established] = asyncio.get_running_loop().create_future()
+        self._owner = owner
+        self._context = context
+        self._purpose = purpose
+        self._received = bytearray()
+        self._is_lost = False
+        self._handshake = Handshake(context.local, certified_id=None, expected_id=expected_id, purpose=purpose)
+
+    @property
+    def certified_id(self) -> NodeId | None:
+        """The id that the peer's certificate proves, once there is one."""
+        return None if self.certificate is None else self.certificate.node_id
+
+    @property
+    def is_established(self) -> bool:
+        """Whether it has become a link or a stream."""
+        outcome = self.outcome
+        return outcome.done() and not outcome.cancelled() and outcome.exception() is None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """TCP, and TLS where it is on, are done; what this says about the peer's certificate is not final yet."""
+        self.transport = as_transport(transport)
+        if self.dialled:
+            self.address = format_address(transport.get_extra_info("peername")) or self.address
+        if self.outcome.done():  # abandoned while connecting
+            self.transport.abort()
+            return
+        try:
+            ssl_object = transport.get_extra_info("ssl_object")
+            self.certificate = self._context.certified(ssl_object, self.expected_id)
+        except HandshakeRefused as error:
+            self._fail(self._handshake.refuse(error.reason, error.detail))
+            return
+        self._handshake = Handshake(
+            self._context.local, certified_id=self.certified_id, expected_id=self.expected_id, purpose=self._purpose
+        )
+        if self.dialled:
+            self.transport.write(self._handshake.hello().to_bytes())
+
+    def data_received(self, data: bytes) -> None:
+        """Collect the first frame, small by its cap, and take the handshake's step."""
+        if self.outcome.done():
+            return
+        self._received += data
+        try:
+            self._step()
+        except (HandshakeRefused, ProtocolError) as error:
+            self._fail(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ended before the handshake did. A refused client certificate shows in no other way (TLS 1.3)."""
+        self._is_lost = True
+        if self.outcome.done():
+            return
+        if self.dialled and self._context.tls is not None:
+            detail = "the peer closed before it answered: it refused our certificate, or its limits are reached"
+            self.outcome.set_exception(HandshakeRefused("auth_rejected", detail))
+        else:
+            received = len(self._received)
+            detail = f"closed after {received} bytes of a handshake" + (f" ({exc})" if exc is not None else "")
+            self.outcome.set_exception(HandshakeRefused("closed_early", detail))
+
+    def closed_by_loop(self) -> None:
+        """The event loop gave the connection up while making it. A transport of uvloop's does not show that."""
+        self._is_lost = True
+
+    def refuse(self, reason: str, detail: str) -> None:
+        """End it for a reason of this side's own, such as a time-out."""
+        if not self.outcome.done():
+            self._fail(self._handshake.refuse(reason, detail))
+
+    def abandon(self, reason: str) -> None:
+        """Give the connection up: the peer, which may count it as established, reads a Goodbye."""
+        if not self.outcome.done():
+            self.outcome.cancel()
+        if self.transport is not None and not self._is_lost and not self.transport.is_closing():
+            self.transport.write(encode(Goodbye(reason)).to_bytes())
+            self.transport.close()
+
+    def _step(self) -> None:
+        buffer = self._received
+        if len(buffer) < FRAME_HEADER_BYTES:
+            return
+        type_id, flags, length = parse_header(buffer, 0, PREAUTH_FRAME_BYTES_MAX)
+        end = FRAME_HEADER_BYTES + length
+        allowed = HelloAck.TYPE_ID if self.dialled else Hello.TYPE_ID
+        if type_id not in (allowed, HelloRefused.TYPE_ID):
+            raise ProtocolError("unexpected_message", f"type {type_id:#06x} in place of the handshake")
+        if len(buffer) < end:
+            return
+        frame, rest = Frame(type_id, flags, bytes(buffer[FRAME_HEADER_BYTES:end])), bytes(buffer[end:])
+        answer = self._answer(frame)
+        established = self._handshake.established
+        if established is None or self.transport is None:
+            raise ProtocolError("unexpected_message", "the handshake did not end with its answer")
+        if not self.dialled:
+            refusal = self._owner.admit(established)
+            if refusal is not None:
+                raise self._handshake.refuse(*refusal)
+        if answer is not None:
+            self.transport.write(answer.to_bytes())
+        self.outcome.set_result(established)
+        self._received.clear()
+        self._owner.adopt(self, established, rest)
+
+    def _answer(self, frame: Frame) -> Frame | None:
+        try:
+            return self._handshake.receive(frame)
+        except HandshakeRefused as error:
+            if error.reason == "duplicate_identity":
+                raise self._same_identity(frame, error) from None
+            raise
+
+    def _same_identity(self, frame: Frame, error: HandshakeRefused) -> HandshakeRefused:
+        """Our own id on the other side: our own dial (same boot epoch), or a copy of our state directory.
+
+        Of two processes the one with the larger boot epoch lives (it started last); the other one ends.
+        """
+        if self._handshake.refusal is None:  # the peer's verdict about us
+            self._owner.duplicate_claimed(error.detail, self.certified_id)
+            return error
+        decoded = decode(frame)
+        message = decoded.message if decoded is not None else None
+        ours = self._context.local.boot_epoch
+        if not isinstance(message, Hello | HelloAck):
+            return error
+        if message.boot_epoch == ours:
+            return self._handshake.refuse("self", "this is the node's own address")
+        if message.boot_epoch > ours:
+            self._owner.duplicate_claimed(error.detail, self.certified_id)
+            return self._handshake.refuse("superseded", f"this process, with boot epoch {ours}, is ending")
+        return error
+
+    def _fail(self, error: PeerMisbehaved) -> None:
+        self.outcome.set_exception(error)
+        if self.transport is None or self._is_lost:
+            return
+        refusal = self._handshake.refusal
+        if refusal is not None and isinstance(error, HandshakeRefused):
+            self.transport.write(refusal.to_bytes())
+            self.transport.close()
+        else:
+            self.transport.abort()

@@ -1,0 +1,180 @@
+"""Dials under way: to peers with frames waiting, to addresses whose node is unknown, for bulk streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from peerd.daemon.links.connection import ConnectionOwner, PendingConnection
+from peerd.daemon.links.dialler import DialFailed, connect
+from peerd.daemon.links.link import Link
+from peerd.daemon.links.settings import LinkContext
+from peerd.daemon.links.telemetry import LinkTelemetry
+from peerd.daemon.tasks import cancel_and_wait, spawn
+from peerd.driver import StreamHandler
+from peerd.linking.channel import Channel
+from peerd.messages import PeerRef
+from peerd.wire.handshake import Purpose
+
+FAILURES_MAX: Final = 16
+"""Addresses whose last failure is remembered, for people to read."""
+
+
+class DialOwner(ConnectionOwner, Protocol):
+    """Who wants the connections: `peerd.daemon.links.links.Links`."""
+
+    def links(self) -> list[Link]: ...
+
+    def dial_failed(self, channel: Channel, dial: PeerDial, reason: str) -> bool:
+        """No link; returns whether that is worth telling people."""
+
+
+class PeerDial:
+    """`peerd.linking.channel.Dial` as a task and the connection that it makes."""
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.connection: PendingConnection | None = None
+
+    @property
+    def has_said_hello(self) -> bool:
+        """Whether it has begun."""
+        return self.connection is not None
+
+    def abandon(self) -> None:
+        """End it; a peer that counts the connection as established reads a Goodbye."""
+        if self.connection is not None:
+            self.connection.abandon("duplicate_link")
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Dialling:
+    """Runs dials as tasks, a bounded number at a time; whether and when to dial is decided by the link policy."""
+
+    def __init__(self, owner: DialOwner, context: LinkContext, telemetry: LinkTelemetry) -> None:
+        self._owner = owner
+        self._context = context
+        self._telemetry = telemetry
+        self._slots = asyncio.Semaphore(context.settings.dials_max)
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._is_stopping = False
+        self.failures: dict[str, str] = {}
+        """Addresses that answered with no node when they were dialled last, and why."""
+
+    async def stop(self) -> None:
+        """Give up every dial; nobody is told but the handlers of streams."""
+        self._is_stopping = True
+        await cancel_and_wait(list(self._tasks))
+
+    def dial_peer(self, channel: Channel, delay_s: float) -> PeerDial:
+        """Get a link to a peer, from ``delay_s`` on."""
+        dial = PeerDial()
+        dial.task = self._spawn(self._dial_peer(channel, dial, delay_s), f"dial {channel.peer}")
+        return dial
+
+    def dial_address(self, host: str, port: int, done: Callable[[PeerRef | None], None]) -> None:
+        """Find out who answers there; ``done`` is called later, once."""
+        for link in self._owner.links():
+            if (link.peer.host, link.peer.port) == (host, port):
+                asyncio.get_running_loop().call_soon(done, link.peer)
+                return
+        if self._is_stopping:
+            asyncio.get_running_loop().call_soon(done, None)
+            return
+        self._spawn(self._dial_address(host, port, done), f"dial {host}:{port}")
+
+    def open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
+        """Open a bulk connection; the handler is told how that ended, later."""
+        if self._is_stopping:  # nobody would end a dial that begins now
+            asyncio.get_running_loop().call_soon(handler.closed, "stopping")
+            return
+        self._spawn(self._open_stream(peer, handler), f"stream to {peer}")
+
+    async def _dial_peer(self, channel: Channel, dial: PeerDial, delay_s: float) -> None:
+        peer = channel.peer
+        try:
+            await asyncio.sleep(delay_s)
+            async with self._slots:
+                dial.connection = self._connection(peer, Purpose.CONTROL)
+                await connect(peer.host, peer.port, self._context, dial.connection)
+        except DialFailed as error:
+            self._telemetry.dialled(error.reason)
+            if self._owner.dial_failed(channel, dial, error.reason):
+                self._telemetry.refused(peer.id, peer.address, error.reason, error.detail)
+        else:
+            self._telemetry.dialled("ok")
+
+    async def _dial_address(self, host: str, port: int, done: Callable[[PeerRef | None], None]) -> None:
+        connection = PendingConnection(self._owner, self._context, dialled=True, address=f"{host}:{port}")
+        try:
+            async with self._slots:
+                established = await connect(host, port, self._context, connection)
+        except DialFailed as error:
+            self._telemetry.dialled(error.reason)
+            if error.reason == "duplicate_link":
+                done(await self._existing_link(connection))
+                return
+            if error.reason == "self":  # a list of bootstrap addresses may well contain our own, by another name
+                done(self._context.local.node)
+                return
+            self._telemetry.refused(connection.certified_id, connection.address, error.reason, error.detail)
+            self._failed(f"{host}:{port}", str(error))
+            done(None)
+        else:
+            self._telemetry.dialled("ok")
+            self.failures.pop(f"{host}:{port}", None)
+            done(established.peer)
+
+    def _failed(self, address: str, why: str) -> None:
+        self.failures.pop(address, None)
+        self.failures[address] = why
+        if len(self.failures) > FAILURES_MAX:
+            del self.failures[next(iter(self.failures))]
+
+    async def _existing_link(self, connection: PendingConnection) -> PeerRef | None:
+        """The peer keeps another connection with us: it is up already, or about to be."""
+        deadline = self._context.now() + self._context.settings.dial_timeout_s
+        while self._context.now() < deadline:
+            for link in self._owner.links():
+                if link.peer.id == connection.certified_id or link.peer.address == connection.address:
+                    return link.peer
+            await asyncio.sleep(0.02)
+        return None
+
+    async def _open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
+        connection = self._connection(peer, Purpose.BULK, handler)
+        try:
+            async with self._slots:
+                await connect(peer.host, peer.port, self._context, connection)
+        except DialFailed as error:
+            self._telemetry.dialled(error.reason)
+            self._telemetry.refused(peer.id, peer.address, error.reason, error.detail)
+            handler.closed(error.reason)
+        except asyncio.CancelledError:
+            if not connection.is_established:
+                handler.closed("stopping")
+            raise
+        else:
+            self._telemetry.dialled("ok")
+
+    def _connection(self, peer: PeerRef, purpose: Purpose, handler: StreamHandler | None = None) -> PendingConnection:
+        return PendingConnection(
+            self._owner,
+            self._context,
+            dialled=True,
+            address=peer.address,
+            purpose=purpose,
+            expected_id=peer.id,
+            stream_handler=handler,
+        )
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = spawn(coroutine, name=name)
+        self._tasks[task] = None
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)

@@ -1,0 +1,75 @@
+"""What all connections of one daemon share, and the operator's limits of them."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from peerd.config import LimitsConfig
+from peerd.identity.node_identity import PeerIdentity, verify_peer_certificate
+from peerd.identity.tls import peer_certificate
+from peerd.ids import NodeId
+from peerd.linking.settings import SOCKETS_UNBOUNDED, LinkSettings
+from peerd.system.resources import Room
+from peerd.wire.handshake import LocalNode
+
+
+def monotonic_s() -> float:
+    """Seconds, monotonic. Never ``loop.time()``: uvloop's has a resolution of milliseconds."""
+    return time.monotonic_ns() / 1e9
+
+
+def link_settings(config: LimitsConfig, room: Room | None = None) -> LinkSettings:
+    """The defaults with the operator's limits, lowered to what the system has ``room`` for."""
+    room = room or Room(config.links_max, SOCKETS_UNBOUNDED)
+    return LinkSettings(
+        links_max=room.links,
+        sockets_max=room.sockets,
+        transient_links_max=config.transient_links_max,
+        accepts_per_second=config.accepts_per_second,
+        accepts_burst=config.accepts_burst,
+        send_queue_bytes_max=config.send_queue_bytes,
+        messages_per_second=config.peer_messages_per_second,
+        messages_burst=config.peer_messages_burst,
+        link_age_max_s=config.link_age_max,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TlsContexts:
+    """The two sides of mutual TLS."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+@dataclass(slots=True)
+class LinkContext:
+    """What every connection of this daemon needs to know. ``tls`` is ``None`` only on loopback."""
+
+    local: LocalNode
+    settings: LinkSettings = field(default_factory=LinkSettings)
+    tls: TlsContexts | None = None
+    denied: frozenset[NodeId] = frozenset()
+    denied_serials: frozenset[int] = frozenset()
+    exempt_types: frozenset[int] = frozenset()
+    """Type ids that the message rate does not count."""
+    now: Callable[[], float] = monotonic_s
+    wall_time: Callable[[], float] = time.time
+    """Unix seconds, for certificates only."""
+
+    def certified(
+        self, connection: ssl.SSLObject | ssl.SSLSocket | None, expected: NodeId | None
+    ) -> PeerIdentity | None:
+        """Whom the peer's certificate proves; ``None`` without TLS. Raises `HandshakeRefused`."""
+        if self.tls is None or connection is None:
+            return None
+        return verify_peer_certificate(
+            peer_certificate(connection),
+            cluster=self.local.cluster,
+            expected=expected,
+            denied=self.denied,
+            denied_serials=self.denied_serials,
+        )

@@ -1,0 +1,74 @@
+"""The bulk connections that are open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from peerd.daemon.links.connection import PendingConnection
+from peerd.daemon.links.streams import BulkStream
+from peerd.daemon.links.telemetry import LinkTelemetry
+from peerd.driver import StreamHandler
+from peerd.errors import PeerMisbehaved
+from peerd.identity.node_identity import PeerIdentity
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
+from peerd.wire.handshake import Established
+
+
+class StreamUser(Protocol):
+    """What the table needs around it: `peerd.daemon.links.links.Links`."""
+
+    @property
+    def telemetry(self) -> LinkTelemetry: ...
+    def stream_accepted(self, peer: PeerRef) -> StreamHandler: ...
+    def stream_ended(self) -> None: ...
+    def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None: ...
+
+
+class StreamTable:
+    """Keeps streams until they are lost, so that a stop can end them."""
+
+    def __init__(self, user: StreamUser) -> None:
+        self._user = user
+        self._streams: dict[BulkStream, PeerIdentity | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def adopt(
+        self, connection: PendingConnection, established: Established, transport: asyncio.Transport, rest: bytes
+    ) -> None:
+        """Make a stream of a connection whose handshake is done."""
+        handler = connection.stream_handler or self._user.stream_accepted(established.peer)
+        stream = BulkStream(self, established.peer, handler)
+        self._streams[stream] = connection.certificate
+        self._user.telemetry.streams(len(self._streams))
+        stream.attach(transport, rest)
+
+    def stream_misbehaved(self, stream: BulkStream, error: PeerMisbehaved) -> None:
+        """A stream's bytes were not what its protocol says; it is aborted already."""
+        self._user.misbehaved(stream.peer, error)
+
+    def stream_lost(self, stream: BulkStream) -> None:
+        """It ended."""
+        self._streams.pop(stream, None)
+        self._user.telemetry.streams(len(self._streams))
+        self._user.stream_ended()
+
+    def deny(self, is_denied: Callable[[NodeId, PeerIdentity | None], bool]) -> None:
+        """End every stream with a peer that is denied."""
+        for stream, certificate in list(self._streams.items()):
+            if is_denied(stream.peer.id, certificate):
+                stream.end("denied")
+
+    def close(self) -> None:
+        """Flush and close every stream."""
+        for stream in list(self._streams):
+            stream.finish("stopping")
+
+    def abort(self) -> None:
+        """End every stream now."""
+        for stream in list(self._streams):
+            stream.end("stopping")

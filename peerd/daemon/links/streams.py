@@ -1,0 +1,128 @@
+"""Bulk connections: received bytes go straight into the swap layer's buffers, sent ones straight to the transport."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from peerd.driver import StreamHandler
+from peerd.errors import Bug, PeerMisbehaved, ProtocolError
+from peerd.limits import KIB, MIB
+from peerd.messages import PeerRef
+
+STREAM_HIGH_WATER_BYTES: Final = MIB
+STREAM_LOW_WATER_BYTES: Final = 256 * KIB
+
+
+class StreamOwner(Protocol):
+    """Who hears of a stream: `peerd.daemon.links.links.Links`."""
+
+    def stream_misbehaved(self, stream: BulkStream, error: PeerMisbehaved) -> None: ...
+
+    def stream_lost(self, stream: BulkStream) -> None:
+        """Called once, after the handler's ``closed``."""
+
+
+class BulkStream(asyncio.BufferedProtocol):
+    """`peerd.driver.Stream` on a transport whose handshake is done."""
+
+    def __init__(self, owner: StreamOwner, peer: PeerRef, handler: StreamHandler) -> None:
+        self._owner = owner
+        self._peer = peer
+        self._handler = handler
+        self._transport: asyncio.Transport | None = None
+        self._is_paused = False
+        self._is_closing = False
+        self._reason: str | None = None
+        self.get_buffer = handler.get_buffer  # type: ignore[method-assign,assignment]  # one call less for each read
+
+    def attach(self, transport: asyncio.Transport, rest: bytes) -> None:
+        """Take over the connection; ``rest`` came right behind the handshake."""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=STREAM_HIGH_WATER_BYTES, low=STREAM_LOW_WATER_BYTES)
+        # Socket buffers stay the kernel's: a fixed size would switch its own tuning off, at a smaller maximum.
+        transport.set_protocol(self)
+        self._handler.opened(self)
+        view = memoryview(rest)
+        while view and self._reason is None:
+            buffer = self._handler.get_buffer(len(view))
+            size = min(len(buffer), len(view))
+            buffer[:size] = view[:size]
+            view = view[size:]
+            self.buffer_updated(size)
+
+    # Stream
+
+    @property
+    def peer(self) -> PeerRef:
+        return self._peer
+
+    @property
+    def is_writable(self) -> bool:
+        """False above the high-water mark, and once it is closing."""
+        is_ending = self._is_closing or self._reason is not None
+        return self._transport is not None and not self._is_paused and not is_ending
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Queue bytes; dropped silently once the stream is closing, as the handler's ``closed`` tells."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def write_padding(self, size_bytes: int) -> None:
+        """Simulator only."""
+        raise Bug(f"{size_bytes} bytes of padding on a real connection")
+
+    def close(self) -> None:
+        """Flush, then close."""
+        self._is_closing = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.end("aborted")
+
+    def finish(self, reason: str) -> None:
+        """Send what was written, then close; ``reason`` is what the handler's ``closed`` gets."""
+        if self._transport is not None:
+            self._reason = self._reason or reason
+            self._transport.close()
+
+    def end(self, reason: str) -> None:
+        """Close at once; ``reason`` is what the handler's ``closed`` gets."""
+        if self._transport is not None:
+            self._reason = self._reason or reason
+            self._transport.abort()
+
+    # asyncio
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes are in the handler's buffer."""
+        try:
+            self._handler.buffer_updated(nbytes)
+        except ProtocolError as error:
+            self.end(error.reason)
+            self._owner.stream_misbehaved(self, error)
+
+    def pause_writing(self) -> None:
+        """Above the high-water mark."""
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        """Below the low-water mark."""
+        self._is_paused = False
+        if self.is_writable:
+            self._handler.writable()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Clean end of stream, or not."""
+        if self._transport is None:
+            return
+        self._transport = None
+        reason = self._reason
+        if reason is None and exc is not None:
+            reason = "reset" if isinstance(exc, ConnectionResetError | BrokenPipeError) else "error"
+        try:
+            self._handler.closed(reason)
+        finally:  # a handler that fails must not leave a stream behind that no longer is one
+            self._owner.stream_lost(self)

@@ -1,0 +1,241 @@
+"""The files of a plugin's log: segments of checksummed records, written by a worker thread.
+
+A folder a log, a file a segment, named by the number of its first record: the line ``peerd-log 1``, then entries of
+CRC-32 (4 bytes, big endian), length (4), kind (1), number (8), content. Kind 0 is a record; kind 1 is a mark without
+content: every record up to its number is gone. A write goes behind the last durable byte, and first cuts off what a
+write that failed may have left there. A segment is removed once all of it is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from peerd.errors import Unavailable
+from peerd.lib.group_log import GroupLog
+from peerd.limits import LOG_RECORD_BYTES_MAX, MIB
+from peerd.system.durable_files import sync_directory
+
+SEGMENT_BYTES: Final = 4 * MIB
+"""With more than this in its file, a log begins another."""
+
+_MAGIC: Final = b"peerd-log 1\n"
+_HEAD: Final = Struct(">IIBQ")
+_CHECKED: Final = Struct(">IBQ")
+_RECORD, _MARK = range(2)
+
+Work = Callable[[Callable[..., Any], tuple[Any, ...], Callable[[Any], None], Callable[[BaseException], None]], None]
+"""Runs a function off the loop: ``work(function, arguments, done, failed)``, as `peerd.daemon.offload.OffloadPool`."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """One file: where its durable records are, from ``first`` on, and how many bytes of it count."""
+
+    path: Path
+    first: int
+    size: int = 0
+    offsets: array[int] = field(default_factory=lambda: array("Q"))
+    lengths: array[int] = field(default_factory=lambda: array("I"))
+
+    @property
+    def next(self) -> int:
+        """The number after its last record."""
+        return self.first + len(self.offsets)
+
+
+class Step(NamedTuple):
+    """Bytes for one file, behind its first ``start``."""
+
+    path: Path
+    start: int
+    content: bytes
+
+
+class Found(NamedTuple):
+    """What a segment's file holds, up to the first byte that is no record."""
+
+    offsets: array[int]
+    lengths: array[int]
+    size: int
+    gone: int
+    """Everything up to this number has been truncated."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one write does to files, and what is known of the log when it has succeeded."""
+
+    step: Step
+    segments: list[Segment]
+    unlinked: list[Path]
+
+
+class LogFiles:
+    """Implements `peerd.lib.group_log.LogMedium`. Everything but `perform` runs on the loop."""
+
+    def __init__(self, folder: Path, work: Work, segments: list[Segment]) -> None:
+        self._folder = folder
+        self._work = work
+        self._segments = segments
+        self._lock = threading.Lock()
+        """Held while files are written: the end of the process waits for a write under way."""
+        self._is_closed = False
+
+    def write(
+        self,
+        records: list[tuple[int, bytes]],
+        first: int,
+        done: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """In the worker."""
+        plan = self._plan(records, first)
+
+        def written(result: object) -> None:
+            self._segments = plan.segments
+            done()
+
+        self._work(self._perform, (plan, False), written, failed)
+
+    def write_now(self, records: list[tuple[int, bytes]], first: int) -> None:
+        """Here; the bytes that a write under way has written are written again, to the same places."""
+        plan = self._plan(records, first)
+        try:
+            self._perform(plan, True)
+        except OSError as error:
+            raise Unavailable(f"cannot write {self._folder}: {error.strerror}") from error
+        self._segments = plan.segments
+
+    def records(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """From the files, one open at a time."""
+        for segment in self._segments:
+            numbers = range(max(first, segment.first), min(last + 1, segment.next))
+            if not numbers:
+                continue
+            try:
+                with segment.path.open("rb") as file:
+                    for number in numbers:
+                        index = number - segment.first
+                        file.seek(segment.offsets[index])
+                        yield number, file.read(segment.lengths[index])
+            except OSError as error:
+                raise Unavailable(f"cannot read {segment.path}: {error.strerror}") from error
+
+    def _plan(self, records: list[tuple[int, bytes]], first: int) -> Plan:
+        """Append to the last segment, or to a new one when that is full; drop those that are gone as a whole."""
+        segments = list(self._segments)
+        last = segments[-1] if segments else None
+        start = records[0][0] if records else max(first, last.next if last is not None else first)
+        content = bytearray()
+        if last is None or last.size > SEGMENT_BYTES or last.next != start:
+            last = Segment(self._folder / f"{start:020}.seg", start)
+        else:
+            segments.pop()
+            last = Segment(last.path, last.first, last.size, last.offsets[:], last.lengths[:])
+        if not last.size:
+            content += _MAGIC
+        content += _encode(_MARK, first - 1, b"")
+        for number, record in records:
+            last.offsets.append(last.size + len(content) + _HEAD.size)
+            last.lengths.append(len(record))
+            content += _encode(_RECORD, number, record)
+        step = Step(last.path, last.size, bytes(content))
+        last.size += len(content)
+        kept = [segment for segment in segments if segment.next > first]
+        unlinked = [segment.path for segment in segments if segment.next <= first]
+        return Plan(step, [*kept, last], unlinked)
+
+    def _perform(self, plan: Plan, is_last: bool) -> None:
+        """Raises ``OSError``. A worker that comes after the end finds everything done already."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = is_last
+            _write_step(plan.step)
+            for path in plan.unlinked:
+                path.unlink(missing_ok=True)
+
+
+def _write_step(step: Step) -> None:
+    descriptor = os.open(step.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size < step.start:
+            raise OSError(None, f"the file has {size} bytes, and had {step.start}")
+        if size > step.start:
+            os.ftruncate(descriptor, step.start)
+        written = 0
+        while written < len(step.content):
+            written += os.pwrite(descriptor, step.content[written:], step.start + written)
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+    if not step.start:
+        sync_directory(step.path.parent)
+
+
+def _encode(kind: int, number: int, content: bytes) -> bytes:
+    checked = _CHECKED.pack(len(content), kind, number) + content
+    return zlib.crc32(checked).to_bytes(4, "big") + checked
+
+
+def parse_segment(content: bytes, first: int) -> Found:
+    """The records of a segment in order, up to the first byte that is none: a crash cut it there, or it is damaged."""
+    offsets, lengths, gone = array("Q"), array("I"), 0
+    if not content.startswith(_MAGIC):
+        return Found(offsets, lengths, 0, gone)
+    position = len(_MAGIC)
+    while len(content) - position >= _HEAD.size:
+        checksum, length, kind, number = _HEAD.unpack_from(content, position)
+        start = position + _HEAD.size
+        if length > LOG_RECORD_BYTES_MAX or len(content) - start < length:
+            break
+        if zlib.crc32(content[position + 4 : start + length]) != checksum:
+            break
+        if kind == _MARK:
+            gone = max(gone, number)
+        elif kind == _RECORD and number == first + len(offsets):
+            offsets.append(start)
+            lengths.append(length)
+        else:
+            break
+        position = start + length
+    return Found(offsets, lengths, position, gone)
+
+
+def open_log(folder: Path, work: Work) -> tuple[GroupLog, list[str]]:
+    """The log in a folder, made if need be, and what was wrong with it, a line each. Raises `Unavailable`."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        contents = [(path, path.read_bytes()) for path in sorted(folder.glob("*.seg")) if path.stem.isdecimal()]
+        for parent in list(folder.parents)[:3]:  # up to the state directory: each may be new
+            sync_directory(parent)
+    except OSError as error:
+        raise Unavailable(f"cannot open the log {folder}: {error.strerror}") from error
+    segments: list[Segment] = []
+    warnings: list[str] = []
+    gone = 0
+    for path, content in contents:
+        number = int(path.stem)
+        found = parse_segment(content, number)
+        gone = max(gone, found.gone)
+        segments.append(Segment(path, number, found.size, found.offsets, found.lengths))
+        if found.size < len(content):
+            rest = len(content) - found.size
+            warnings.append(f"{path}: no whole record after {found.size} bytes; the {rest} bytes behind are left out")
+    next_number = max([gone + 1, *(segment.next for segment in segments)])
+    sizes = {
+        number: segment.lengths[number - segment.first]
+        for segment in segments
+        for number in range(max(segment.first, gone + 1), segment.next)
+    }
+    first = min([next_number, *sizes])
+    return GroupLog(LogFiles(folder, work, segments), first, next_number, sizes), warnings

@@ -1,0 +1,1 @@
+"""Who a node is: keys, certificates, the cluster's CA, join tokens, and the ledger of what the CA said."""

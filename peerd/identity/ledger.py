@@ -1,0 +1,363 @@
+"""What a node believes of its cluster: the roots, and the records that they signed.
+
+Pure: bytes and times in, decisions out. `TrustLedger.merge` is the only way in for what others send; it verifies before
+it keeps, and returns what is news, which is what the caller makes durable, acts on and passes on.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from peerd.errors import Bug, PeerMisbehaved, ProtocolError, Unavailable
+from peerd.identity.authority import ClusterAuthority
+from peerd.identity.roots import Roots, fingerprint, is_cross, is_root
+from peerd.ids import NodeId, parse_id
+from peerd.messages import PeerRef, decode_body, encode_body, message_type
+from peerd.wire.trust import DIGEST_BYTES, Denial, IssuerNotice, RootChange, SignedRecord, TrustRecords
+
+RECORDS_MAX: Final = 4096
+"""About 1 MiB. Above it new denials are refused where they are made; a rotation forgets the withdrawn ones."""
+RECORDS_NOT_DENIALS: Final = 64
+"""Of them no denials, so that there is room for a change of the root."""
+ISSUER_LIFE_S: Final = 7 * 86_400.0
+"""An issuer that has not said so for this long is not asked any more."""
+BATCH_BYTES_MAX: Final = 32 * 1024
+BATCH_RECORDS_MAX: Final = 128
+NODE_SUBJECT: Final = "node:"
+SERIAL_SUBJECT: Final = "serial:"
+
+Record = Denial | IssuerNotice | RootChange
+
+
+class BadSignature(PeerMisbehaved):
+    """A record that no trusted root signed as it stands."""
+
+    reason = "bad_signature"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A record with the signature that came with it."""
+
+    record: Record
+    signed: SignedRecord
+
+
+def sign_record(authority: ClusterAuthority, record: Record) -> SignedRecord:
+    """A record under the CA's signature."""
+    unsigned = SignedRecord(record.TYPE_ID, encode_body(record), authority.fingerprint, bytes(64))
+    return SignedRecord(unsigned.type_id, unsigned.body, unsigned.signer, authority.sign(unsigned.signed_bytes()))
+
+
+def parse_subject(text: str) -> str:
+    """The subject of a denial: 32 hexadecimal digits are a node id, 40 a certificate's serial number.
+
+    Raises ``ValueError``.
+    """
+    digits = text.removeprefix(NODE_SUBJECT).removeprefix(SERIAL_SUBJECT).lower()
+    if not set(digits) <= set("0123456789abcdef") or len(digits) not in (32, 40):
+        raise ValueError("expected a node id (32 hexadecimal digits) or a certificate's serial number (40)")
+    return (NODE_SUBJECT if len(digits) == 32 else SERIAL_SUBJECT) + digits
+
+
+class TrustLedger:
+    """The roots and records of one node. ``cluster``: records of another one are refused."""
+
+    def __init__(self, cluster: str, roots: Roots) -> None:
+        self.cluster = cluster
+        self.roots = roots
+        self._held: dict[str, Held] = {}
+
+    # Reading
+
+    def signed(self) -> list[SignedRecord]:
+        """Every record as it travels; changes of the root first, since the others may need them."""
+        ordered = sorted(self._held.items(), key=lambda item: (not isinstance(item[1].record, RootChange), item[0]))
+        return [held.signed for _, held in ordered]
+
+    def denials(self) -> list[Denial]:
+        """Every denial that is in force, by subject."""
+        records = [self._held[key].record for key in sorted(self._held)]
+        return [record for record in records if isinstance(record, Denial) and not record.is_withdrawn]
+
+    def stale_denials(self) -> list[Denial]:
+        """Those in force that end with an old root, because the newest one has not signed them."""
+        if self.roots.previous is None:
+            return []
+        newest = fingerprint(self.roots.newest)
+        return [denial for denial in self.denials() if self._held[key_of_record(denial)].signed.signer != newest]
+
+    def denied_ids(self) -> frozenset[NodeId]:
+        """Nodes that must not be let in."""
+        return frozenset(
+            parse_id(denial.subject.removeprefix(NODE_SUBJECT))
+            for denial in self.denials()
+            if denial.subject.startswith(NODE_SUBJECT)
+        )
+
+    def denied_serials(self) -> frozenset[int]:
+        """Certificates that must not be let in."""
+        return frozenset(
+            int(denial.subject.removeprefix(SERIAL_SUBJECT), 16)
+            for denial in self.denials()
+            if denial.subject.startswith(SERIAL_SUBJECT)
+        )
+
+    def issuers(self, now: float) -> list[PeerRef]:
+        """Nodes that renew certificates, latest word first. ``now``: Unix seconds."""
+        return [notice.node for notice, _ in self._notices(now)]
+
+    def issuer_notices(self, now: float) -> list[SignedRecord]:
+        """What they are known by."""
+        return [signed for _, signed in self._notices(now)]
+
+    def _notices(self, now: float) -> list[tuple[IssuerNotice, SignedRecord]]:
+        denied = self.denied_ids()
+        found = [
+            (held.record, held.signed)
+            for held in self._held.values()
+            if isinstance(held.record, IssuerNotice)
+            and is_fresh(held.record, now)
+            and held.record.node.id not in denied
+        ]
+        return sorted(found, key=lambda each: (-each[0].version, each[0].node.id))
+
+    def digest(self) -> bytes:
+        """Equal on two nodes when they hold the same records."""
+        content = hashlib.sha256()
+        for key in sorted(self._held):
+            content.update(f"{key} {self._held[key].record.version}\n".encode())
+        return content.digest()[:DIGEST_BYTES]
+
+    def next_version(self, record_key: str, now: float) -> int:
+        """The version of a new record of this key: the time, and larger than the one held."""
+        held = self._held.get(record_key)
+        return max(int(now * 1000), 0 if held is None else held.record.version + 1)
+
+    # Changing
+
+    def merge(self, records: Sequence[SignedRecord], now: float) -> list[SignedRecord]:
+        """Take over what is new and rightly signed; returns that. ``now``: Unix seconds.
+
+        Raises `ProtocolError` or `BadSignature` for what no honest node passes on, and then takes over nothing; a root
+        that this node does not know (yet, or any more) is no offence.
+        """
+        news = []
+        held, roots = dict(self._held), self.roots
+        try:
+            # A change of the root may be what the other records in the same message are signed by.
+            for signed in sorted(records, key=lambda each: each.type_id != RootChange.TYPE_ID):
+                record = self._decode(signed)
+                if record is not None and self._is_news(record) and self._accept(record, signed, now):
+                    news.append(signed)
+        except PeerMisbehaved:
+            self._held, self.roots = held, roots
+            raise
+        return news
+
+    def put(self, authority: ClusterAuthority, record: Record, now: float) -> SignedRecord:
+        """Sign a record of our own making and take it over. Raises `Unavailable` when the ledger is full."""
+        signed = sign_record(authority, record)
+        if not self.merge([signed], now):
+            raise Unavailable(
+                f"the record was not kept: {len(self._held)} of {RECORDS_MAX} are held, or its root is not trusted"
+            )
+        return signed
+
+    def expire(self, now: float) -> bool:
+        """End an overlap whose time has come: the old root goes, and what only it signed. Whether that was so."""
+        roots = self.roots.at(datetime.fromtimestamp(now, UTC))
+        if roots is self.roots:
+            return False
+        self.roots = roots
+        for key in [key for key, held in self._held.items() if roots.by_fingerprint(held.signed.signer) is None]:
+            del self._held[key]
+        return True
+
+    # Persistence
+
+    def to_json(self) -> bytes:
+        """What `restore` reads."""
+        rows = [
+            [each.type_id, *(base64.b64encode(part).decode() for part in (each.body, each.signer, each.signature))]
+            for each in self.signed()
+        ]
+        return json.dumps(rows).encode()
+
+    def restore(self, body: bytes, now: float) -> None:
+        """Take over what was persisted, verified anew. Raises ``ValueError`` for a damaged file."""
+        rows = json.loads(body)
+        if not isinstance(rows, list) or len(rows) > RECORDS_MAX:
+            raise ValueError("not a bounded list of records")
+        try:
+            self.merge([_row(row) for row in rows], now)
+        except PeerMisbehaved as error:
+            raise ValueError(str(error)) from error
+
+    # Inside
+
+    def _decode(self, signed: SignedRecord) -> Record | None:
+        """The record; ``None`` for a kind that this version does not know. Raises `ProtocolError`."""
+        kind = message_type(signed.type_id)
+        if kind not in (Denial, IssuerNotice, RootChange):
+            return None
+        record = decode_body(kind, signed.body)
+        if not isinstance(record, Denial | IssuerNotice | RootChange):
+            return None
+        if record.cluster != self.cluster:
+            raise ProtocolError("invalid", f"a record of cluster {record.cluster!r}, this is {self.cluster!r}")
+        if isinstance(record, Denial) and not _is_subject(record.subject):
+            return None  # signed by a newer version, perhaps; nothing that this one could act on
+        return record
+
+    def _is_news(self, record: Record) -> bool:
+        held = self._held.get(key_of_record(record))
+        return held is None or record.version > held.record.version
+
+    def _accept(self, record: Record, signed: SignedRecord, now: float) -> bool:
+        signer = self.roots.by_fingerprint(signed.signer)
+        if signer is None:
+            return False
+        if not is_signed_by(signed, signer):
+            raise BadSignature(f"{type(record).__name__} is not signed by the root that it names")
+        key = key_of_record(record)
+        limit = RECORDS_MAX - RECORDS_NOT_DENIALS if isinstance(record, Denial) else RECORDS_MAX
+        if key not in self._held and len(self._held) >= limit:
+            return False
+        if isinstance(record, RootChange) and not self._adopt(record, signer, now):
+            return False
+        self._held[key] = Held(record, signed)
+        return True
+
+    def _adopt(self, change: RootChange, signer: x509.Certificate, now: float) -> bool:
+        """Trust the next root, if the newest one says so. Whether the change is one that this node may keep."""
+        try:
+            root, cross = x509.load_der_x509_certificate(change.root), x509.load_der_x509_certificate(change.cross)
+        except ValueError as error:
+            raise ProtocolError("invalid", f"RootChange: {error}") from None
+        if not is_root(root) or not is_cross(cross, root, signer):
+            raise ProtocolError("invalid", "RootChange: the certificates do not lead from one root to the next")
+        roots = Roots(root, signer, cross)
+        if roots.at(datetime.fromtimestamp(now, UTC)) is not roots:
+            return False  # the overlap is over: who slept through all of it joins anew
+        if root == self.roots.newest:
+            return True
+        if signer != self.roots.newest:
+            return False  # only the newest root names the next one: a stolen old key must not undo a rotation
+        self.roots = roots
+        return True
+
+
+def is_signed_by(signed: SignedRecord, root: x509.Certificate) -> bool:
+    """Whether the signature verifies."""
+    public_key = root.public_key()
+    try:
+        if not isinstance(public_key, Ed25519PublicKey):
+            return False
+        public_key.verify(signed.signature, signed.signed_bytes())
+    except InvalidSignature:
+        return False
+    return True
+
+
+def is_fresh(notice: IssuerNotice, now: float) -> bool:
+    """Whether an issuer has said so lately. ``now``: Unix seconds.
+
+    One from the future counts: its clock was ahead, or ours is behind, and its versions only ever grow.
+    """
+    return now - notice.version / 1000 < ISSUER_LIFE_S
+
+
+def known_issuers(
+    notices: Iterable[SignedRecord], roots: Iterable[x509.Certificate], cluster: str, now: float
+) -> list[PeerRef]:
+    """The issuers among the notices that one of the roots signed; for who has no ledger yet."""
+    by_fingerprint = {fingerprint(root): root for root in roots}
+    found = []
+    for signed in notices:
+        root = by_fingerprint.get(signed.signer)
+        if root is None or signed.type_id != IssuerNotice.TYPE_ID or not is_signed_by(signed, root):
+            continue
+        try:
+            notice = decode_body(IssuerNotice, signed.body)
+        except ProtocolError:
+            continue
+        if notice.cluster == cluster and is_fresh(notice, now):
+            found.append(notice.node)
+    return found
+
+
+def key_of_record(record: Record) -> str:
+    """What a record is about; of each the newest version counts."""
+    match record:
+        case Denial(subject=subject):
+            return f"deny {subject}"
+        case IssuerNotice(node=node):
+            return f"issuer {node.id:032x}"
+        case RootChange(root=root):
+            return f"root {hashlib.sha256(root).hexdigest()}"
+
+
+def root_change(roots: Roots, cluster: str, now: float) -> RootChange:
+    """The record that tells every node of the next root. ``roots`` are those of the successor."""
+    der = Encoding.DER
+    if roots.cross is None:
+        raise Bug("a change of the root needs the certificate between the two")
+    return RootChange(cluster, int(now * 1000), roots.newest.public_bytes(der), roots.cross.public_bytes(der))
+
+
+def batches(records: Iterable[SignedRecord]) -> list[tuple[SignedRecord, ...]]:
+    """Cut into what fits one frame each."""
+    found: list[tuple[SignedRecord, ...]] = []
+    batch: list[SignedRecord] = []
+    size = 0
+    for record in records:
+        cost = len(record.body) + 128
+        if batch and (size + cost > BATCH_BYTES_MAX or len(batch) >= BATCH_RECORDS_MAX):
+            found.append(tuple(batch))
+            batch, size = [], 0
+        batch.append(record)
+        size += cost
+    return [*found, tuple(batch)] if batch else found
+
+
+def _is_subject(text: str) -> bool:
+    try:
+        return parse_subject(text) == text
+    except ValueError:
+        return False
+
+
+def _row(row: Any) -> SignedRecord:
+    match row:
+        case [int(type_id), str(body), str(signer), str(signature)]:
+            parts = [base64.b64decode(part, validate=True) for part in (body, signer, signature)]
+            return SignedRecord(type_id, *parts)
+    raise ValueError("a record is [type id, body, signer, signature]")
+
+
+def record_text(signed: SignedRecord) -> str:
+    """One line of text for a record that is carried by hand, from an offline CA to any daemon."""
+    return base64.b64encode(encode_body(TrustRecords((signed,)))).decode()
+
+
+def parse_record_text(text: str) -> SignedRecord:
+    """What `record_text` wrote. Raises ``ValueError``."""
+    try:
+        records = decode_body(TrustRecords, base64.b64decode(text.strip(), validate=True)).records
+    except ProtocolError as error:
+        raise ValueError(f"not a signed record: {error}") from error
+    if len(records) != 1:
+        raise ValueError("not one signed record")
+    return records[0]

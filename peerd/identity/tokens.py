@@ -1,0 +1,201 @@
+"""Join tokens: what they say, and the issuer's book of them.
+
+``peerd1.<cluster>.<fingerprint>.<secret>``: the cluster's name, SHA-256 of the CA's public key (16 bytes) and 128
+random bits, both in hexadecimal. The fingerprint lets a newcomer know the cluster before it sends the secret; the
+issuer keeps a hash of the secret only. The book is pure: times are given, and the caller makes each change durable
+before it acts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from peerd.config import CLUSTER_NAME_PATTERN
+from peerd.errors import PeerdError, Unavailable
+from peerd.identity.node_identity import KNOWN_ROLES
+from peerd.wire.enrolment import SECRET_BYTES
+from peerd.wire.trust import FINGERPRINT_BYTES
+
+TOKENS_MAX: Final = 1024
+TOKEN_USES_MAX: Final = 10_000
+TOKEN_LIFE_S_MAX: Final = 30 * 86_400.0
+TOKEN_MEMORY_S: Final = 86_400.0
+"""A token that is over is remembered this long, so that who comes late hears why."""
+TOKEN_LENGTH_MAX: Final = 256
+
+_TOKEN: Final = re.compile(
+    rf"peerd1\.(?P<cluster>{CLUSTER_NAME_PATTERN})"
+    rf"\.(?P<fingerprint>[0-9a-f]{{{2 * FINGERPRINT_BYTES}}})\.(?P<secret>[0-9a-f]{{{2 * SECRET_BYTES}}})"
+)
+
+
+class TokenRefused(PeerdError):
+    """This secret does not open the door. ``reason``: unknown_token, token_expired, token_used_up, token_revoked."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class JoinToken:
+    """A token as its holder sees it."""
+
+    cluster: str
+    fingerprint: bytes
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"JoinToken({self.cluster}, id {token_id(self.secret)})"
+
+    def text(self) -> str:
+        """What is copied to the newcomer."""
+        return f"peerd1.{self.cluster}.{self.fingerprint.hex()}.{self.secret.hex()}"
+
+    @classmethod
+    def parse(cls, text: str) -> JoinToken:
+        """Raises ``ValueError``, without the text: it may be a secret."""
+        match = _TOKEN.fullmatch(text.strip()) if len(text) <= TOKEN_LENGTH_MAX else None
+        if match is None:
+            raise ValueError(
+                "expected one line peerd1.<cluster>.<fingerprint>.<secret>, as `peerd token create` prints"
+            )
+        return cls(match["cluster"], bytes.fromhex(match["fingerprint"]), bytes.fromhex(match["secret"]))
+
+
+def token_id(secret: bytes) -> str:
+    """The public name of a token: eight hexadecimal digits of its secret's hash."""
+    return hashlib.sha256(secret).hexdigest()[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecord:
+    """One line of the book. Times are Unix seconds."""
+
+    digest: str
+    """SHA-256 of the secret, hexadecimal; it begins with the token's id."""
+    created_at: float
+    expires_at: float
+    uses_max: int
+    uses: int
+    roles: tuple[str, ...]
+    is_revoked: bool = False
+
+    @property
+    def id(self) -> str:
+        """See `token_id`."""
+        return self.digest[:8]
+
+    def state(self, now: float) -> str:
+        """usable, revoked, used_up or expired."""
+        if self.is_revoked:
+            return "revoked"
+        if self.uses >= self.uses_max:
+            return "used_up"
+        return "expired" if now >= self.expires_at else "usable"
+
+
+class TokenBook:
+    """Every token that the issuer remembers, in the order of their making."""
+
+    def __init__(self, records: Iterable[TokenRecord] = ()) -> None:
+        self._records = {record.digest: record for record in records}
+
+    def records(self) -> list[TokenRecord]:
+        """Oldest first."""
+        return list(self._records.values())
+
+    def create(self, secret: bytes, now: float, life_s: float, uses: int, roles: Iterable[str]) -> TokenRecord:
+        """Enter a new token. Raises ``ValueError`` for what cannot be granted, `Unavailable` for a full book."""
+        granted = tuple(sorted(set(roles)))
+        if not 0 < life_s <= TOKEN_LIFE_S_MAX:
+            raise ValueError(f"a token lives at most {TOKEN_LIFE_S_MAX / 86_400:g} days")
+        if not 1 <= uses <= TOKEN_USES_MAX:
+            raise ValueError(f"a token has 1 to {TOKEN_USES_MAX} uses")
+        if not granted or not KNOWN_ROLES.issuperset(granted):
+            raise ValueError(f"roles are some of {', '.join(sorted(KNOWN_ROLES))}")
+        self._forget(now)
+        if len(self._records) >= TOKENS_MAX:
+            raise Unavailable(f"there are {TOKENS_MAX} tokens: revoke some, or wait until they expire")
+        record = TokenRecord(hashlib.sha256(secret).hexdigest(), now, now + life_s, uses, 0, granted)
+        self._records[record.digest] = record
+        return record
+
+    def redeem(self, secret: bytes, now: float) -> TokenRecord:
+        """Take one use, and return the token as it is then. Raises `TokenRefused`."""
+        given = hashlib.sha256(secret).hexdigest()
+        # All are compared in constant time: how long it takes must not say how much of a hash was right.
+        found = [record for record in self._records.values() if hmac.compare_digest(record.digest, given)]
+        if not found:
+            raise TokenRefused(
+                "unknown_token",
+                "this issuer does not know the token: it is not copied whole, another issuer made it, or it ended more "
+                "than a day ago",
+            )
+        record = found[0]
+        match record.state(now):
+            case "revoked":
+                raise TokenRefused("token_revoked", f"the token {record.id} was revoked")
+            case "used_up":
+                raise TokenRefused(
+                    "token_used_up", f"the token {record.id} was used {record.uses} of {record.uses_max} times"
+                )
+            case "expired":
+                ago_s = now - record.expires_at
+                raise TokenRefused("token_expired", f"the token {record.id} expired {ago_s:.0f} s ago")
+        taken = self._records[record.digest] = replace(record, uses=record.uses + 1)
+        return taken
+
+    def revoke(self, identifier: str) -> TokenRecord:
+        """End a token by its id. Raises ``KeyError``."""
+        for digest, record in self._records.items():
+            if record.id == identifier:
+                revoked = self._records[digest] = replace(record, is_revoked=True)
+                return revoked
+        raise KeyError(identifier)
+
+    def restore(self, record: TokenRecord) -> None:
+        """Put a record back as it was, after a change that could not be made durable."""
+        self._records[record.digest] = record
+
+    def remove(self, record: TokenRecord) -> None:
+        """Take a new record out again, for the same reason."""
+        self._records.pop(record.digest, None)
+
+    def to_json(self) -> bytes:
+        """What `parse` reads."""
+        return json.dumps([asdict(record) for record in self._records.values()], indent=1).encode()
+
+    @classmethod
+    def parse(cls, body: bytes) -> TokenBook:
+        """Raises ``ValueError``."""
+        rows = json.loads(body)
+        if not isinstance(rows, list) or len(rows) > TOKENS_MAX:
+            raise ValueError("not a bounded list of tokens")
+        return cls(_record(row) for row in rows)
+
+    def _forget(self, now: float) -> None:
+        for digest in [key for key, record in self._records.items() if now - record.expires_at > TOKEN_MEMORY_S]:
+            del self._records[digest]
+
+
+def _record(row: Any) -> TokenRecord:
+    match row:
+        case {
+            "digest": str(digest),
+            "created_at": float(created_at) | int(created_at),
+            "expires_at": float(expires_at) | int(expires_at),
+            "uses_max": int(uses_max),
+            "uses": int(uses),
+            "roles": [*roles],
+            "is_revoked": bool(is_revoked),
+        } if re.fullmatch(r"[0-9a-f]{64}", digest) and all(role in sorted(KNOWN_ROLES) for role in roles):
+            return TokenRecord(digest, created_at, expires_at, uses_max, uses, tuple(roles), is_revoked)
+    raise ValueError("a token is {digest, created_at, expires_at, uses_max, uses, roles, is_revoked}")

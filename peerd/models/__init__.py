@@ -1,0 +1,1 @@
+"""What travels as JSON between a daemon and its clients."""

@@ -1,0 +1,1 @@
+"""One node: its composition, and the dispatch of events to its parts."""

@@ -1,0 +1,302 @@
+"""The `Host` of one plugin on one node: the plugin's name bound to the node's services."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from peerd import limits
+from peerd.api import (
+    Coordinate,
+    Groups,
+    LeafSet,
+    LookupResult,
+    MissingMember,
+    NeighbourChange,
+    Plugin,
+    Priority,
+    RecordResult,
+    RecordRole,
+    Records,
+    Rng,
+    Store,
+    SwapCallbacks,
+    SwapHandle,
+    Value,
+)
+from peerd.driver import TimerHandle
+from peerd.errors import Bug
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from peerd.node.store import BoundStore
+from peerd.services.groups.facade import BoundGroups
+from peerd.services.records.facade import BoundRecords
+from peerd.telemetry.schema import CORE_EVENTS, Event
+
+if TYPE_CHECKING:
+    from peerd.node.node import Node
+
+
+class PluginHost:
+    """Implements `peerd.api.Host`, and the overlay's extension of it, for one plugin."""
+
+    def __init__(self, node: Node, plugin: Plugin) -> None:
+        self._node = node
+        self._plugin = plugin
+        self._name = plugin.name
+        self._driver = node.driver
+        self._timers: dict[tuple[str, Hashable], TimerHandle] = {}
+        self._when_over: list[Callable[[str], None]] = []
+        self._rng: Rng | None = None
+        self._store: Store | None = None
+        self.is_disabled = False
+        self._records = BoundRecords(lambda: node.records, plugin.name)
+        self.now = node.driver.now
+        self.wall_time = node.driver.wall_time
+        self.send = node.send
+        self._events = frozenset((*CORE_EVENTS, *plugin.events))
+
+    @property
+    def id(self) -> NodeId:
+        return self._node.peer.id
+
+    @property
+    def peer(self) -> PeerRef:
+        return self._node.peer
+
+    @property
+    def rng(self) -> Rng:
+        if self._rng is None:  # 2.5 KiB that not every plugin needs
+            self._rng = self._driver.rng(self._name)
+        return self._rng
+
+    @property
+    def boot_epoch(self) -> int:
+        return self._node.settings.boot_epoch
+
+    @property
+    def store(self) -> Store:
+        if self._store is None:
+            self._store = BoundStore(self._driver, self._name, self._call_back)
+        return self._store
+
+    def _call_back(self, callback: Callable[..., None], *arguments: Any, cause: int | None = None) -> None:
+        """Later, as the plugin; unless it was taken out of service, or replaced, since."""
+        if self._node.hosts.get(self._name) is self and not self.is_disabled:
+            self._node.run_as(self._name, callback, *arguments, cause=cause)
+
+    @property
+    def records(self) -> Records:
+        return self._records
+
+    def request(
+        self,
+        peer: PeerRef,
+        message: Message,
+        timeout_s: float,
+        on_reply: Callable[[Message, PeerRef], None],
+        on_timeout: Callable[[], None],
+        priority: Priority = Priority.NORMAL,
+    ) -> None:
+        self._node.request(self._name, peer, message, timeout_s, on_reply, on_timeout, priority)
+
+    def queued_bytes(self, peer: PeerRef) -> int:
+        return 0 if peer.id == self.id else self._driver.queued_bytes(peer)
+
+    def peer_version(self, peer: PeerRef) -> int | None:
+        plugin = self._plugin
+        if peer.id == self.id:
+            return plugin.version
+        spoken = self._driver.introduced(peer)
+        if spoken is None:
+            return None
+        version_min, version_max = spoken.get(self._name, (0, 0)) if spoken else (1, 1)
+        version = min(version_max, plugin.version)
+        return version if version >= max(version_min, plugin.version_min) else None
+
+    def route(self, key: NodeId, message: Message) -> None:
+        self._node.overlay.route(key, message)
+
+    def multicast(self, keys: Iterable[NodeId], message: Message) -> None:
+        self._node.overlay.multicast(keys, message)
+
+    def broadcast(self, message: Message) -> None:
+        self._node.overlay.broadcast(message)
+
+    def lookup(self, key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:
+        self._node.overlay.lookup(key, lambda result: self._call_back(on_result, result), timeout_s)
+
+    def leaf_set(self) -> LeafSet:
+        return self._node.overlay.leaf_set()
+
+    def prefix_row(self, bits: int) -> tuple[PeerRef, ...]:
+        return self._node.overlay.prefix_row(bits)
+
+    def replica_set(self, key: NodeId, count: int) -> tuple[PeerRef, ...]:
+        return self._node.overlay.replica_set(key, count)
+
+    def estimated_ring_size(self) -> float:
+        return self._node.overlay.estimated_ring_size()
+
+    def expected_members(self) -> tuple[PeerRef, ...]:
+        return self._node.overlay.expected_members()
+
+    def missing_members(self) -> tuple[MissingMember, ...]:
+        return self._node.overlay.missing_members()
+
+    def outside_reason(self) -> str | None:
+        return self._node.overlay.outside_reason()
+
+    def next_hop(self, key: NodeId) -> PeerRef | None:
+        return self._node.overlay.next_hop(key)
+
+    def rtt(self, peer: PeerRef) -> float | None:
+        return self._node.overlay.rtt(peer)
+
+    def estimated_rtt(self, peer: PeerRef) -> float | None:
+        return self._node.overlay.estimated_rtt(peer)
+
+    @property
+    def coordinate(self) -> Coordinate:
+        return self._node.overlay.coordinate
+
+    @property
+    def groups(self) -> Groups:
+        return BoundGroups(lambda: self._node.groups, self._plugin)
+
+    def swap(
+        self, peer: PeerRef, tag: bytes, value: Value, callbacks: SwapCallbacks, deadline_s: float | None = None
+    ) -> SwapHandle:
+        return self._node.swaps.swap(self._name, peer, tag, value, callbacks, deadline_s)
+
+    def fetch(self, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None) -> SwapHandle:
+        return self._node.swaps.fetch(self._name, peer, tag, callbacks, deadline_s)
+
+    def offload(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        done: Callable[[Any], None],
+        failed: Callable[[BaseException], None],
+        cost_s: float = 0.0,
+    ) -> None:
+        cause = self._node.cause
+        self._driver.offload(
+            function,
+            arguments,
+            lambda result: self._call_back(done, result, cause=cause),
+            lambda error: self._call_back(failed, error, cause=cause),
+            cost_s,
+        )
+
+    def set_timer(self, name: str, delay_s: float, payload: Hashable = None) -> None:
+        key = (name, payload)
+        attribute = self._plugin.timer_handlers.get(name)
+        if attribute is None:
+            raise Bug(f"{self._name} arms the timer {name!r}, which no @on_timer method handles")
+        if key in self._timers:
+            raise Bug(f"{self._name} arms the timer {name!r} ({payload!r}) twice")
+        if len(self._timers) >= limits.TIMERS_PER_PLUGIN_MAX:
+            raise Bug(f"{self._name} holds {len(self._timers)} timers")
+        method, cause = getattr(self._plugin, attribute), self._node.cause
+
+        def fire() -> None:
+            del self._timers[key]
+            self._node.run_as(self._name, method, payload, cause=cause)
+
+        self._timers[key] = self._driver.call_later(delay_s, fire)
+
+    def cancel_timer(self, name: str, payload: Hashable = None) -> None:
+        handle = self._timers.pop((name, payload), None)
+        if handle is not None:
+            handle.cancel()
+
+    def disable(self) -> None:
+        """The plugin is out of service: no timer fires any more, and what it began does not call it back."""
+        self.is_disabled = True
+        self.cancel_timers()
+
+    def cancel_timers(self) -> None:
+        """Disarm everything; the node stops, or the plugin is out of service."""
+        for handle in self._timers.values():
+            handle.cancel()
+        self._timers.clear()
+
+    def when_over(self, callback: Callable[[str], None]) -> None:
+        self._when_over.append(callback)
+
+    def new_epoch(self) -> str:
+        return self._node.new_epoch()
+
+    def over(self, reason: str) -> None:
+        """Tell whoever asked `when_over`, once."""
+        callbacks, self._when_over = self._when_over, []
+        for callback in callbacks:
+            self._node.run_as(self._name, callback, reason)
+
+    def emit(self, event: Event) -> int:
+        if type(event) not in self._events:
+            raise Bug(f"{self._name} records {type(event).__name__}, which is not among its `events`")
+        return self._node.emit(event)
+
+    def count(self, name: str, amount: float = 1.0, **labels: str) -> None:
+        self._driver.count(name, amount, labels)
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        self._driver.gauge(name, value, labels)
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        self._driver.observe(name, value, labels)
+
+    # The services' extension (peerd.services.groups.ports.ServiceHost)
+
+    def call_plugin(
+        self, plugin: str, function: Callable[..., Any], *arguments: Any, then: Callable[[Any], None] | None = None
+    ) -> None:
+        self._node.call_plugin(self._name, plugin, function, arguments, then)
+
+    # The overlay's extension (peerd.overlay.ports.OverlayHost)
+
+    def dial(self, host: str, port: int, done: Callable[[PeerRef | None], None]) -> None:
+        self._driver.dial(host, port, lambda peer: self._node.run_as(self._name, done, peer))
+
+    def disconnect(self, peer: PeerRef, reason: str) -> None:
+        self._driver.disconnect(peer, reason)
+
+    def is_linked(self, peer: PeerRef) -> bool:
+        return self._driver.is_linked(peer)
+
+    def forward_upcall(
+        self,
+        key: NodeId,
+        type_id: int,
+        body: bytes,
+        source: PeerRef,
+        next_hop: PeerRef,
+        hops: int,
+        previous_hop: PeerRef,
+    ) -> PeerRef | None:
+        return self._node.forward(key, type_id, body, source, next_hop, hops, previous_hop)
+
+    def deliver_upcall(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None:
+        self._node.deliver(key, type_id, body, source)
+
+    def neighbours_changed_upcall(self, change: NeighbourChange) -> None:
+        self._node.neighbours_changed(change)
+
+    def ready_changed_upcall(self, is_ready: bool) -> None:
+        self._node.ready_changed(is_ready)
+
+    # The record store's extension (peerd.services.records.ports.RecordsHost)
+
+    @property
+    def is_ready(self) -> bool:
+        return not self._node.is_stopped and self._node.overlay.may_serve
+
+    def record_changed_upcall(self, namespace: str, key: NodeId, role: RecordRole, item: bytes) -> None:
+        self._node.record_changed(namespace, key, role, item)
+
+    def record_result_upcall(
+        self, namespace: str, on_result: Callable[[RecordResult], None], result: RecordResult
+    ) -> None:
+        self._node.run_as(namespace, on_result, result)

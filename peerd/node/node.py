@@ -1,0 +1,547 @@
+"""One node: overlay, swap layer and plugins on a driver.
+
+`Node` dispatches what comes in (frames, timers, streams) and is what the plugins' hosts act through. It is the same
+object in the daemon and in the simulator, and sans-IO like everything below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+from peerd import limits
+from peerd.api import (
+    AcceptSwap,
+    Envelope,
+    NeighbourChange,
+    Plugin,
+    Priority,
+    RecordRole,
+    RefuseSwap,
+    SendRefusal,
+    SwapRequest,
+    Verdict,
+)
+from peerd.driver import Driver, StreamHandler, TimerHandle
+from peerd.errors import Bug, PeerMisbehaved, ProtocolError
+from peerd.ids import NodeId, format_id
+from peerd.limits import FRAME_HEADER_BYTES
+from peerd.messages import Message, PeerRef, decode_body, message_type
+from peerd.node.host import PluginHost
+from peerd.node.requests import Requests
+from peerd.node.sends import RefusedSends, UnknownTold
+from peerd.overlay.config import OverlayConfig
+from peerd.overlay.overlay import Overlay
+from peerd.services.groups.config import GroupsConfig
+from peerd.services.groups.service import GroupService
+from peerd.services.records.config import RecordsConfig
+from peerd.services.records.plugin import RecordStore
+from peerd.swap.config import SwapConfig
+from peerd.swap.layer import SwapLayer
+from peerd.telemetry.schema import (
+    SCHEMA_VERSION,
+    Event,
+    NodeReady,
+    NodeStarted,
+    NodeStopped,
+    PeerMisbehaviour,
+    TrafficSnapshot,
+)
+from peerd.wire.codec import decode, encode, encode_reply, encode_request
+from peerd.wire.frames import CORRELATION, FLAG_REPLY, FLAG_REQUEST, Frame
+from peerd.wire.unknown import UnknownMessage
+
+SENT, SENT_BYTES, RECEIVED, RECEIVED_BYTES = range(4)
+
+
+class Traffic(dict[int, list[int]]):
+    """Messages and bytes by type id: columns `SENT`, `SENT_BYTES`, `RECEIVED`, `RECEIVED_BYTES`. On the hot path."""
+
+    def __missing__(self, type_id: int) -> list[int]:
+        counts = self[type_id] = [0, 0, 0, 0]
+        return counts
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What a node is told at birth."""
+
+    peer: PeerRef
+    boot_epoch: int
+    overlay: OverlayConfig = field(default_factory=OverlayConfig)
+    swap: SwapConfig = field(default_factory=SwapConfig)
+    groups: GroupsConfig = field(default_factory=GroupsConfig)
+    records: RecordsConfig = field(default_factory=RecordsConfig)
+    profile: str = "local"
+    version: str = "0"
+
+
+class Node:
+    """Dispatcher and composition root of one node.
+
+    The driver calls `start`, `frame_received`, `peer_down`, `stream_accepted` and `stop`; everything else is for the
+    plugins' hosts and for reading state.
+    """
+
+    def __init__(self, driver: Driver, settings: NodeSettings, plugins: Sequence[Plugin]) -> None:
+        self.driver = driver
+        self.settings = settings
+        self.peer = settings.peer
+        self.overlay = Overlay(settings.overlay)
+        self.swaps = SwapLayer(settings.swap, self)
+        self.plugins: dict[str, Plugin] = {}
+        self.hosts: dict[str, PluginHost] = {}
+        self.traffic = Traffic()
+        self.unknown_messages = 0
+        self.cause: int | None = None
+        self._handlers: dict[type[Message], tuple[str, Callable[[Any, PeerRef], Message | None]]] = {}
+        self._owners: dict[type[Message], str] = {}
+        self.requests = Requests(driver, self._guard)
+        self._refused = RefusedSends(driver, self.requests, self._hears_refusals, self._tell_refused)
+        self._unknown_told = UnknownTold()
+        self._event_id = 0
+        self._started_at = driver.now()
+        self._ready_once = False
+        self.is_stopped = False
+        self._epochs = 0
+        self._drain_order: list[str] | None = None
+        self._drain_timer: TimerHandle | None = None
+        self._drain_done: list[Callable[[tuple[str, ...]], None]] = []
+        for plugin in (self.overlay, GroupService(settings.groups), RecordStore(settings.records), *plugins):
+            if plugin.name in self.plugins:
+                raise Bug(f"two plugins are called {plugin.name}")
+            self._adopt(plugin)
+        self._handlers[UnknownMessage] = (self.overlay.name, self._unknown_told_by)
+        if len(self.plugins) > limits.HELLO_PLUGINS_MAX:
+            raise Bug(f"{len(self.plugins)} plugins, limit {limits.HELLO_PLUGINS_MAX}")
+        driver.introduce({name: (each.version_min, each.version) for name, each in self.plugins.items()})
+
+    # Life
+
+    def start(self, bootstrap: Iterable[tuple[str, int]] = (), known: Iterable[PeerRef] = ()) -> None:
+        """Start every plugin and join the ring. With neither addresses nor known peers, found a ring."""
+        settings = self.settings
+        self.emit(NodeStarted(address=self.peer.address, version=settings.version, profile=settings.profile))
+        for name in self.plugins:
+            self._guard(name, self._start_plugin, name)
+        self.overlay.join(bootstrap, known)
+
+    def stop(self, reason: str) -> None:
+        """Leave the ring and stop every plugin; the driver then closes links after a short flush."""
+        if self.is_stopped:
+            return
+        self.let_clients_go(f"node stopping: {reason}")
+        for name, plugin in reversed(self.plugins.items()):
+            self._guard(name, plugin.stop)
+        self.overlay.leave()
+        self.swaps.stop()
+        self.is_stopped = True
+        self._drain_over()
+        for host in self.hosts.values():
+            host.cancel_timers()
+        self.requests.clear()
+        self.snapshot_traffic()
+        self.emit(NodeStopped(reason=reason, uptime_s=self.driver.now() - self._started_at))
+
+    def new_epoch(self) -> str:
+        """See `peerd.api.Host.new_epoch`. Counted, not drawn: a plugin's generator begins anew when it is replaced."""
+        self._epochs += 1
+        return f"{format_id(self.peer.id)[:8]}.{self.settings.boot_epoch}.{self._epochs}"
+
+    def let_clients_go(self, reason: str) -> None:
+        """Have every plugin end what its clients read; `stop` does it, too, for those that are still there."""
+        for host in self.hosts.values():
+            host.over(reason)
+
+    def drain(self, timeout_s: float, done: Callable[[tuple[str, ...]], None], reason: str = "drained") -> None:
+        """Have each plugin hand over what it holds, then `stop`: out of the ring, in order.
+
+        One plugin after the other, the last one first, so that what plugins build on goes last. ``done`` is told, once
+        and never before this returns, which plugins had not finished after ``timeout_s``; a second call waits for the
+        same end.
+        """
+        if self.is_stopped:
+            self.driver.call_soon(lambda: done(()))
+            return
+        self._drain_done.append(done)
+        if self._drain_order is None:
+            self._drain_order = [name for name in self.plugins if name != self.overlay.name]
+            self._drain_timer = self.driver.call_later(timeout_s, lambda: self.stop(reason))
+            self.driver.call_soon(lambda: self._drain_next(reason))
+
+    @property
+    def draining(self) -> tuple[str, ...] | None:
+        """Plugins that have yet to hand over, the next one first; ``None`` while nobody wants the node to leave."""
+        return None if self._drain_order is None else tuple(reversed(self._drain_order))
+
+    def _drain_next(self, reason: str) -> None:
+        """Ask the plugin whose turn it is; when there is none left, leave."""
+        order = self._drain_order or []
+        if self.is_stopped:
+            return
+        if not order:
+            self.stop(reason)
+            return
+        name = order[-1]
+
+        def finished() -> None:
+            if order and order[-1] == name:  # else it says so twice, or too late
+                order.pop()
+                self.driver.call_soon(lambda: self._drain_next(reason))
+
+        self._guard(name, self.plugins[name].drain, finished)
+
+    def _drain_over(self) -> None:
+        """The node is stopped: whoever waits for the end of a drain hears who had not finished."""
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+        waiting, self._drain_done = self._drain_done, []
+        unfinished = self.draining or ()
+        for done in waiting:
+            self.driver.call_soon(partial(done, unfinished))
+
+    def restart_plugin(self, name: str) -> None:
+        """Replace a plugin that failed by a fresh instance (the overlay cannot be: it *is* the node)."""
+        if name == self.overlay.name:
+            raise Bug("the overlay cannot be restarted by itself")
+        self.disable_plugin(name)
+        failed = self.plugins[name]
+        fresh = type(failed)(failed.config)
+        fresh.inherit(failed)
+        self._adopt(fresh)
+        self._start_plugin(name)
+
+    def disable_plugin(self, name: str) -> None:
+        """Take a plugin out of service: no timer, reply or message reaches it any more."""
+        self.groups.disable_plugin(name)
+        self.hosts[name].over("plugin restarted")
+        self.hosts[name].disable()
+        self.swaps.disable_plugin(name)
+        self.records.forget(name)
+        self.requests.forget(name)
+        self._handlers = {kind: entry for kind, entry in self._handlers.items() if entry[0] != name}
+        self._owners = {kind: owner for kind, owner in self._owners.items() if owner != name}
+
+    @property
+    def groups(self) -> GroupService:
+        """The groups service: always there, replaced when it failed."""
+        return cast(GroupService, self.plugins[GroupService.name])
+
+    @property
+    def is_ready(self) -> bool:
+        """Joined, with a complete leaf set, and neither draining nor stopping."""
+        return not self.is_stopped and self._drain_order is None and self.overlay.is_ready
+
+    @property
+    def records(self) -> RecordStore:
+        """The record store of this node; another object after it was restarted."""
+        return cast(RecordStore, self.plugins[RecordStore.name])
+
+    def validate(self) -> None:
+        """Assert the invariants of everything on this node."""
+        for plugin in self.plugins.values():
+            plugin.validate()
+        self.swaps.validate()
+        self.requests.validate()
+
+    # From the driver
+
+    def frame_received(self, peer: PeerRef, frame: Frame) -> None:
+        """Decode, validate, count and dispatch one control frame. Never raises for what a peer sent."""
+        if self.is_stopped:
+            return
+        try:
+            decoded = decode(frame)
+        except ProtocolError as error:
+            self.driver.misbehaved(peer, error)
+            return
+        counts = self.traffic[frame.type_id]
+        counts[RECEIVED] += 1
+        counts[RECEIVED_BYTES] += FRAME_HEADER_BYTES + len(frame.body)
+        self.overlay.peer_heard(peer)
+        if decoded is None:
+            self._unknown_received(peer, frame)
+        elif decoded.is_reply:
+            self.requests.replied(peer, decoded.correlation or 0, decoded.message)
+        else:
+            self._dispatch(decoded.message, peer, decoded.correlation)
+
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        """No link to this peer, and no way to get one: its outstanding requests end now."""
+        if self.is_stopped:
+            return
+        self.requests.peer_down(peer.id)
+        self._guard(self.overlay.name, self.overlay.peer_down, peer, reason)
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """The driver will not send this. Only notes it, so it may be called within a call of the node's own."""
+        if not self.is_stopped:
+            self._refused.frame_refused(peer, frame, reason)
+
+    def writable(self, peer: PeerRef) -> None:
+        """The queue of a slow peer has shrunk; told from the loop, never within a call of the node's own."""
+        for name, plugin in list(self.plugins.items()):
+            if type(plugin).writable is not Plugin.writable and not self.is_stopped:
+                self._guard(name, plugin.writable, peer)
+
+    def stream_accepted(self, peer: PeerRef) -> StreamHandler:
+        """A peer opened a bulk connection; the swap layer reads it."""
+        return self.swaps.accept(peer)
+
+    # For the plugins' hosts
+
+    def send(self, peer: PeerRef, message: Message, priority: Priority = Priority.NORMAL) -> None:
+        """One message, one hop."""
+        if peer.id == self.peer.id:
+            self.driver.call_soon(lambda: self._dispatch(message, peer, None))
+            return
+        frame = encode(message)
+        counts = self.traffic[frame.type_id]
+        counts[SENT] += 1
+        counts[SENT_BYTES] += FRAME_HEADER_BYTES + len(frame.body)
+        self.driver.send(peer, frame, priority)
+
+    def request(
+        self,
+        plugin: str,
+        peer: PeerRef,
+        message: Message,
+        timeout_s: float,
+        on_reply: Callable[[Message, PeerRef], None],
+        on_timeout: Callable[[], None],
+        priority: Priority,
+    ) -> None:
+        """Send and remember whom to tell about the reply."""
+        if peer.id == self.peer.id:
+            raise Bug(f"{plugin} sends a request to its own node")
+        correlation = self.requests.begin(plugin, peer, timeout_s, on_reply, on_timeout, self.cause)
+        if correlation is not None:
+            self._send_counted(peer, encode_request(message, correlation), priority)
+
+    def deliver(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None:
+        """A routed or broadcast message arrived here; its plugin gets it after the current handler."""
+
+        def run() -> None:
+            kind = message_type(type_id)
+            owner = self._owners.get(kind) if kind is not None else None
+            if kind is None or owner is None or self.is_stopped:
+                self.unknown_messages += 1
+                return
+            try:
+                message = decode_body(kind, body)
+            except ProtocolError as error:
+                self._refuse_routed(source, error)
+                return
+            self._guard(owner, self.plugins[owner].deliver, key, message, source)
+
+        self.driver.call_soon(run)
+
+    def forward(
+        self,
+        key: NodeId,
+        type_id: int,
+        body: bytes,
+        source: PeerRef,
+        next_hop: PeerRef,
+        hops: int,
+        previous_hop: PeerRef,
+    ) -> PeerRef | None:
+        """Ask the owning plugin about a message passing through. Plugins that do not care cost nothing."""
+        kind = message_type(type_id)
+        owner = self._owners.get(kind) if kind is not None else None
+        if kind is None or owner is None or type(self.plugins[owner]).forward is Plugin.forward:
+            return next_hop
+        try:
+            message = decode_body(kind, body)
+        except ProtocolError as error:
+            self._refuse_routed(source, error)
+            return None
+        envelope = Envelope(key, source, message, next_hop, hops, previous_hop)
+        verdict = self._guard(owner, self.plugins[owner].forward, envelope)
+        if isinstance(verdict, PeerRef):
+            return verdict
+        return None if verdict is Verdict.STOP else next_hop
+
+    def _refuse_routed(self, source: PeerRef, error: ProtocolError) -> None:
+        """Recorded, and nobody's link is cut: any hop may have damaged the body, or made up its source."""
+        self.emit(PeerMisbehaviour(peer=None, address=source.address, reason=error.reason, detail=f"routed: {error}"))
+
+    def neighbours_changed(self, change: NeighbourChange) -> None:
+        """Tell every plugin but the overlay, after the current handler."""
+
+        def run() -> None:
+            for name, plugin in list(self.plugins.items()):
+                if name != self.overlay.name and not self.is_stopped:
+                    self._guard(name, plugin.neighbours_changed, change)
+
+        self.driver.call_soon(run)
+
+    def record_changed(self, plugin: str, key: NodeId, role: RecordRole, item: bytes) -> None:
+        """Tell the plugin that a record belongs to, after the current handler, if this node has it and it cares."""
+        owner = self.plugins.get(plugin)
+        if owner is not None and type(owner).record_changed is not Plugin.record_changed:
+            self.driver.call_soon(lambda: self.run_as(plugin, self.plugins[plugin].record_changed, key, role, item))
+
+    def ready_changed(self, is_ready: bool) -> None:
+        """First time ready: say how long it took."""
+        if is_ready and not self._ready_once:
+            self._ready_once = True
+            duration_s = self.driver.now() - self._started_at
+            self.emit(NodeReady(duration_s=duration_s, ring_size=self.overlay.estimated_ring_size()))
+
+    def swap_requested(self, plugin: str, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+        """Ask the plugin that a swap's tag names."""
+        if plugin not in self.plugins or self.is_stopped:
+            return RefuseSwap("no_such_plugin")
+        answer: AcceptSwap | RefuseSwap | None = self._guard(plugin, self.plugins[plugin].swap_requested, request)
+        return RefuseSwap("failed") if answer is None else answer
+
+    def run_as(self, plugin: str, callback: Callable[..., Any], *arguments: Any, cause: int | None = None) -> None:
+        """Call back into a plugin (timer, reply, finished swap or offload); ``cause`` is the event that led to it."""
+        if not self.is_stopped:
+            self._guard(plugin, callback, *arguments, cause=cause)
+
+    def call_plugin(
+        self,
+        service: str,
+        plugin: str,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        then: Callable[[Any], None] | None,
+    ) -> None:
+        """A service calls a plugin back, after the current handler; ``then`` hands the service what it returned."""
+
+        def run() -> None:
+            if self.is_stopped:
+                return
+            answer = self._guard(plugin, function, *arguments)
+            if then is not None:
+                self._guard(service, then, answer)
+
+        self.driver.call_soon(run)
+
+    # Telling
+
+    def emit(self, event: Event) -> int:
+        """Number one event, stamp it and hand it to the sinks."""
+        self._event_id += 1
+        self.driver.record(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "ts": self.driver.wall_time(),
+                "mono_s": self.driver.now(),
+                "node": format_id(self.peer.id),
+                "boot": self.settings.boot_epoch,
+                "id": self._event_id,
+                "cause": self.cause,
+                "event": event.KIND,
+                **event.model_dump(),
+            }
+        )
+        self.cause = self._event_id
+        return self._event_id
+
+    def snapshot_traffic(self) -> None:
+        """Record what was sent and received so far, a line a message type."""
+        for type_id, counts in sorted(self.traffic.items()):
+            kind = message_type(type_id)
+            name = kind.__name__ if kind is not None else f"{type_id:#06x}"
+            self.emit(
+                TrafficSnapshot(
+                    message=name,
+                    sent=counts[SENT],
+                    received=counts[RECEIVED],
+                    sent_bytes=counts[SENT_BYTES],
+                    received_bytes=counts[RECEIVED_BYTES],
+                )
+            )
+
+    # Inside
+
+    def _adopt(self, plugin: Plugin) -> None:
+        name = plugin.name
+        self.plugins[name] = plugin
+        self.hosts[name] = PluginHost(self, plugin)
+        for kind in plugin.messages:
+            if self._owners.setdefault(kind, name) != name:
+                raise Bug(f"{kind.__name__} belongs to {self._owners[kind]}, not to {name}")
+        for kind, attribute in plugin.message_handlers.items():
+            self._handlers[kind] = (name, getattr(plugin, attribute))
+
+    def _start_plugin(self, name: str) -> None:
+        plugin = self.plugins[name]
+        self.driver.declare_metrics(plugin.metrics)
+        plugin.start(self.hosts[name])
+
+    def _dispatch(self, message: Message, source: PeerRef, correlation: int | None) -> None:
+        entry = self._handlers.get(type(message))
+        if entry is None or self.is_stopped:
+            self._tell_unknown(source, message.TYPE_ID, correlation)
+            return
+        plugin, handler = entry
+        self.cause = None
+        try:  # as `_guard` does, without its call: every message comes by here
+            answer = handler(message, source)
+        except PeerMisbehaved:
+            raise
+        except Exception as error:  # the boundary between plugins, see `_guard`
+            self.driver.handler_failed(plugin, error)
+            return
+        finally:
+            self.cause = None
+        if correlation is not None and isinstance(answer, Message):
+            self._send_counted(source, encode_reply(answer, correlation), Priority.URGENT)
+
+    # Messages that somebody does not know
+
+    def _unknown_received(self, peer: PeerRef, frame: Frame) -> None:
+        """A type that no module here declares. A reply is not answered, whatever it is."""
+        is_request = frame.flags == FLAG_REQUEST and len(frame.body) >= CORRELATION.size
+        if frame.flags == FLAG_REPLY:
+            self.unknown_messages += 1
+        else:
+            self._tell_unknown(peer, frame.type_id, CORRELATION.unpack_from(frame.body)[0] if is_request else None)
+
+    def _tell_unknown(self, peer: PeerRef, type_id: int, correlation: int | None) -> None:
+        """Nobody here handles this: a request is answered so, a one-way message now and then."""
+        self.unknown_messages += 1
+        if self.is_stopped or peer.id == self.peer.id:
+            return
+        if correlation is not None:
+            self._send_counted(peer, encode_reply(UnknownMessage(type_id), correlation), Priority.URGENT)
+        elif self._unknown_told.is_due(peer.id, type_id, self.driver.now()):
+            self._send_counted(peer, encode(UnknownMessage(type_id)), Priority.BACKGROUND)
+
+    def _unknown_told_by(self, message: UnknownMessage, peer: PeerRef) -> None:
+        """A peer does not know what this node sent it."""
+        self._refused.note(peer, message.type_id, SendRefusal.UNKNOWN_MESSAGE)
+
+    def _hears_refusals(self, kind: type[Message]) -> bool:
+        owner = self._owners.get(kind)
+        return owner is not None and type(self.plugins[owner]).send_refused is not Plugin.send_refused
+
+    def _tell_refused(self, peer: PeerRef, kind: type[Message], reason: SendRefusal, count: int) -> None:
+        owner = self._owners.get(kind)
+        if owner is not None:
+            self.run_as(owner, self.plugins[owner].send_refused, peer, kind, reason, count)
+
+    def _guard(self, plugin: str, function: Callable[..., Any], *arguments: Any, cause: int | None = None) -> Any:
+        """Run plugin code; what it raises is the driver's to deal with, never the peer's fault."""
+        self.cause = cause
+        try:
+            return function(*arguments)
+        except PeerMisbehaved:
+            raise
+        except Exception as error:  # the boundary between plugins: the driver raises it or restarts the plugin
+            self.driver.handler_failed(plugin, error)
+            return None
+        finally:
+            self.cause = None
+
+    def _send_counted(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
+        counts = self.traffic[frame.type_id]
+        counts[SENT] += 1
+        counts[SENT_BYTES] += FRAME_HEADER_BYTES + len(frame.body)
+        self.driver.send(peer, frame, priority)

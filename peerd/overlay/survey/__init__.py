@@ -1,0 +1,1 @@
+"""Questions of operators that walk the ring: check, ping, reach."""

@@ -1,0 +1,1 @@
+"""Random scenarios from seeds, with faults and work, judged by the checkers."""

@@ -1,0 +1,1 @@
+"""Networks for the simulator: distances between sites, graphs, and measured sets."""

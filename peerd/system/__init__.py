@@ -1,0 +1,1 @@
+"""What the operating system is asked for: files that survive a crash, sockets, resources, the service manager."""
