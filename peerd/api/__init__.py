@@ -455,8 +455,6 @@ class Plugin(Part):
     events: ClassVar[tuple[type[Event], ...]] = ()
     """What it records in the event log. Their kinds begin with the plugin's name and a dot."""
     Config: ClassVar[type[PluginConfig]] = PluginConfig
-    is_exempt_from_rate_limit: ClassVar[bool] = False
-    """Its messages do not count against the limit of messages a second that a peer may send."""
 
     host: Host
     handlers: HandlerTable

@@ -257,13 +257,7 @@ class Daemon:
         room = room_for(config.limits.links_max, config.http_budgets())
         settings = link_settings(config.limits, room)
         plugins = self._make_plugins()
-        exempt = [kind.TYPE_ID for plugin in plugins if plugin.is_exempt_from_rate_limit for kind in plugin.messages]
-        context = LinkContext(
-            LocalNode(self.peer, config.node.cluster, epoch),
-            settings,
-            identity.tls,
-            exempt_types=frozenset(exempt),
-        )
+        context = LinkContext(LocalNode(self.peer, config.node.cluster, epoch), settings, identity.tls)
         telemetry = LinkTelemetry(self.metrics, now)
         self.links = Links(context, telemetry)
         self.links.on_duplicate_identity = self._duplicate

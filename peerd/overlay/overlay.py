@@ -60,7 +60,6 @@ class Overlay(Plugin):
         Metric("peerd_overlay_routes_dropped_total", "counter", "Keys of routed messages given up here.", ("reason",)),
     )
     Config = OverlayConfig
-    is_exempt_from_rate_limit = True
 
     def __init__(self, config: OverlayConfig | None = None) -> None:
         super().__init__(config)

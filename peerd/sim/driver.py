@@ -139,8 +139,6 @@ class SimDriver:
         self.records_written = 0
         self.plugins: Mapping[str, tuple[int, int]] = {}
         """What this node says in handshakes."""
-        self.exempt_types: frozenset[int] = frozenset()
-        """Type ids that the message rate does not count."""
         self._declared: dict[str, Metric] = {}
         self._stores = stores
         self._backlog: list[tuple[Callable[[Any], None], Any]] = []

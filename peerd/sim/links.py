@@ -334,10 +334,9 @@ class Link:
                 self._room_made()
             network.frames_delivered += 1
             network.frames_delivered_bytes += size
-            if frame.type_id not in target.exempt_types:
-                self._uncharged = uncharged = self._uncharged + 1
-                if uncharged == CHARGE_FRAMES and not self._charge():
-                    return
+            self._uncharged = uncharged = self._uncharged + 1
+            if uncharged == CHARGE_FRAMES and not self._charge():
+                return
             try:
                 target.receive(self._port.peer, frame)
             except PeerMisbehaved as error:
@@ -356,7 +355,7 @@ class Link:
         if target.state == State.RUNNING:
             network.frames_delivered += 1
             network.frames_delivered_bytes += frame.size_bytes
-            self._uncharged += frame.type_id not in target.exempt_types
+            self._uncharged += 1
             if self._uncharged >= CHARGE_FRAMES and not self._charge():
                 return
             try:

@@ -115,8 +115,6 @@ class Simulation(World[ObservedNode]):
             profile="simulator",
         )
         plugins = self._plugins(place.index)
-        exempt = [kind.TYPE_ID for plugin in plugins if plugin.is_exempt_from_rate_limit for kind in plugin.messages]
-        driver.exempt_types = frozenset(exempt)
         is_watched = any(self._watchers[hook] for hook in ("handled", "sent", "emitted"))
         kind = WatchedNode if is_watched else ObservedNode
         node = kind(driver, settings, plugins, self, place.index)

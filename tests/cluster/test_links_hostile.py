@@ -165,17 +165,6 @@ async def test_bad_bytes_on_a_link_cost_the_link(name: str) -> None:
 
 
 @both_loops
-async def test_messages_that_are_exempt_are_no_flood() -> None:
-    async with Rig(settings=replace(FAST, messages_per_second=50, messages_burst=50)) as rig:
-        one, two = rig.pair()
-        two.context.exempt_types = frozenset({Note.TYPE_ID})
-        for number in range(500):
-            one.note(two.ref, number)
-        await until(lambda: len(two.node.received) == 500)
-        assert two.node.of(PeerMisbehaviour) == []
-
-
-@both_loops
 async def test_who_keeps_misbehaving_is_banned() -> None:
     async with Rig() as rig:
         one = rig.add(1)

@@ -8,6 +8,8 @@ from peerd.api import Priority
 from peerd.errors import ProtocolError
 from peerd.linking.rate_limit import SCORE_LIMIT
 from peerd.messages import PeerRef
+from peerd.overlay.messages import Heartbeat
+from peerd.wire.codec import encode
 from peerd.wire.frames import Frame
 from tests.support.contract import ContractNode, ContractRig, on_both_hosts
 from tests.support.link_rig import FAST
@@ -312,6 +314,18 @@ async def test_a_flood_is_misbehaviour(rig: ContractRig) -> None:
     assert two.misbehaviours[0] == "flood" and len(two.received) < 1000
     await rig.until(lambda: two.downs)
     assert two.downs[0] == (one.peer, "misbehaved")
+
+
+@on_both_hosts
+async def test_no_type_of_message_is_exempt_from_the_message_rate(rig: ContractRig) -> None:
+    """The overlay's own neither: unlimited heartbeats would be a flood as any other."""
+    rig.settings = replace(FAST, messages_per_second=10.0, messages_burst=200)
+    one, two = rig.add(1), rig.add(2)
+    await linked(rig, one, two)
+    for _ in range(1000):
+        one.driver.send(two.peer, encode(Heartbeat()), Priority.URGENT)
+    await rig.until(lambda: two.misbehaviours)
+    assert two.misbehaviours[0] == "flood" and len(two.others) < 1000
 
 
 # Dialling addresses

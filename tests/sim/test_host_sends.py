@@ -37,6 +37,25 @@ def talker(place: Place) -> Talker:
     return plugin
 
 
+class Pushy(Talker):
+    """Asks for an exception that nobody gets."""
+
+    is_exempt_from_rate_limit = True
+
+
+def test_no_plugin_can_exempt_its_messages_from_the_rate_limit() -> None:
+    simulation = pair([Pushy, Pushy])
+    one, two = simulation.nodes
+    talker(one).host.send(two.peer, Say(0))
+    simulation.run_for(1.0)
+    for number in range(2 * limits.PEER_MESSAGES_BURST):
+        talker(one).host.send(two.peer, Say(number))
+    simulation.misbehaviour_is_failure = False
+    simulation.run_for(1.0)
+    assert len(talker(two).heard) <= limits.PEER_MESSAGES_BURST + limits.PEER_MESSAGES_PER_SECOND
+    assert two.driver.policy.scores.points(one.id, simulation.now) > 0
+
+
 def unknown_sent(place: Place) -> int:
     return place.node.traffic[UnknownMessage.TYPE_ID][0]
 

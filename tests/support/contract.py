@@ -22,7 +22,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.linking.policy import LinkPolicy
 from peerd.linking.settings import LinkSettings
-from peerd.messages import PeerRef
+from peerd.messages import Message, PeerRef
 from peerd.sim.driver import SimDriver
 from peerd.sim.latency import ConstantLatency
 from peerd.sim.network import NetworkConfig
@@ -97,6 +97,8 @@ class ContractNode:
         self.writables: list[PeerRef] = []
         self.accepted: list[Handler] = []
         self.misbehaviours: list[str] = []
+        self.others: list[tuple[PeerRef, Message]] = []
+        """What is no `Note`."""
         self.records: list[dict[str, object]] = []
         self.on_frame: Callable[[PeerRef, Frame], None] = lambda peer, frame: None
         self.reentered: list[str] = []
@@ -108,8 +110,11 @@ class ContractNode:
         self.upcall()
         self.on_frame(peer, frame)
         decoded = decode(frame)
-        assert decoded is not None and isinstance(decoded.message, Note)
-        self.received.append((peer, decoded.message.number))
+        assert decoded is not None
+        if isinstance(decoded.message, Note):
+            self.received.append((peer, decoded.message.number))
+        else:
+            self.others.append((peer, decoded.message))
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         self.upcall()

@@ -179,9 +179,7 @@ class Link(asyncio.Protocol):
         return self._reason is None or self.is_retired
 
     def _charge(self, frames: list[Frame], now: float) -> None:
-        exempt = self._context.exempt_types
-        amount = len(frames) if not exempt else sum(frame.type_id not in exempt for frame in frames)
-        if not self._bucket.take(now, amount):
+        if not self._bucket.take(now, len(frames)):
             rate = self._settings.messages_per_second
             raise ProtocolError("flood", f"more than {rate:g} messages a second")
 

@@ -54,8 +54,6 @@ class LinkContext:
     tls: TlsContexts | None = None
     denied: frozenset[NodeId] = frozenset()
     denied_serials: frozenset[int] = frozenset()
-    exempt_types: frozenset[int] = frozenset()
-    """Type ids that the message rate does not count."""
     now: Callable[[], float] = monotonic_s
     wall_time: Callable[[], float] = time.time
     """Unix seconds, for certificates only."""
