@@ -12,13 +12,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     Field,
     SerializeAsAny,
+    create_model,
     model_validator,
 )
 
@@ -26,6 +27,7 @@ from peerd import limits
 from peerd.config import sources as config_sources
 from peerd.config.sources import Schema, Tree
 from peerd.errors import ConfigError
+from peerd.node.services import service_sections
 from peerd.overlay.config import OverlayConfig
 from peerd.quantities import (
     Age,
@@ -38,8 +40,6 @@ from peerd.quantities import (
     misfit,
     setting,
 )
-from peerd.services.groups.config import GroupsConfig
-from peerd.services.records.config import RecordsConfig
 from peerd.swap.config import SwapConfig
 
 CLUSTER_NAME_PATTERN: Final = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
@@ -329,8 +329,8 @@ class TlsFiles(NamedTuple):
     key_file: Path
 
 
-class PeerdConfig(ConfigSection):
-    """The whole configuration of one daemon."""
+class _KernelSections(ConfigSection):
+    """The tables before those of the services."""
 
     node: NodeConfig = setting(NodeConfig(), "Which cluster this node belongs to, and where it is found.")
     tls: TlsConfig = setting(TlsConfig(), "Mutual TLS 1.3 between nodes.")
@@ -339,8 +339,20 @@ class PeerdConfig(ConfigSection):
     data: DataConfig = setting(DataConfig(), "Where programs reach the protocols' data.")
     overlay: OverlayConfig = setting(OverlayConfig(), "Timers of the ring.")
     swap: SwapConfig = setting(SwapConfig(), "Bulk transfers.")
-    groups: GroupsConfig = setting(GroupsConfig(), "Multicast groups.")
-    records: RecordsConfig = setting(RecordsConfig(), "Replicated soft state of plugins.")
+
+
+if TYPE_CHECKING:
+
+    class _ServiceSections(_KernelSections):
+        """With a table for each service, which the type checker cannot know."""
+
+else:
+    _ServiceSections = create_model("_ServiceSections", __base__=_KernelSections, **service_sections())
+
+
+class PeerdConfig(_ServiceSections):
+    """The whole configuration of one daemon."""
+
     telemetry: TelemetryConfig = setting(TelemetryConfig(), "Logs and the event log.")
     limits: LimitsConfig = setting(LimitsConfig(), "What others may make this daemon spend.")
     protocols: dict[str, SerializeAsAny[BaseModel]] = setting({}, "One table a plugin, by the plugin's name.")

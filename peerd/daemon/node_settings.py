@@ -14,7 +14,8 @@ from peerd.identity.node_identity import derive_node_id, load_node_identity, loa
 from peerd.identity.tls import client_context, server_context
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from peerd.node.node import NodeSettings
+from peerd.node.services import service_configs
+from peerd.node.settings import NodeSettings
 
 _WILDCARDS = ("0.0.0.0", "::")
 _ROUTE_PROBE = ("192.0.2.1", 9)
@@ -81,8 +82,7 @@ def node_settings(config: PeerdConfig, peer: PeerRef, boot_epoch: int) -> NodeSe
         boot_epoch=boot_epoch,
         overlay=config.overlay,
         swap=config.swap,
-        groups=config.groups,
-        records=config.records,
+        services=service_configs(config),
         profile=config.node.profile,
         version=package_version(),
     )

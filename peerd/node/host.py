@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from peerd import limits
 from peerd.api import (
@@ -28,19 +28,19 @@ from peerd.driver import TimerHandle
 from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.node.ports import HostNode
 from peerd.node.store import BoundStore
 from peerd.services.groups.facade import BoundGroups
+from peerd.services.groups.service import GroupService
 from peerd.services.records.facade import BoundRecords
+from peerd.services.records.plugin import RecordStore
 from peerd.telemetry.schema import CORE_EVENTS, Event
-
-if TYPE_CHECKING:
-    from peerd.node.node import Node
 
 
 class PluginHost:
     """Implements `peerd.api.Host`, and the overlay's extension of it, for one plugin."""
 
-    def __init__(self, node: Node, plugin: Plugin) -> None:
+    def __init__(self, node: HostNode, plugin: Plugin) -> None:
         self._node = node
         self._plugin = plugin
         self._name = plugin.name
@@ -50,7 +50,7 @@ class PluginHost:
         self._rng: Rng | None = None
         self._store: Store | None = None
         self.is_disabled = False
-        self._records = BoundRecords(lambda: node.records, plugin.name)
+        self._records = BoundRecords(lambda: node.service(RecordStore), plugin.name)
         self.now = node.driver.now
         self.wall_time = node.driver.wall_time
         self.send = node.send
@@ -82,7 +82,7 @@ class PluginHost:
 
     def _call_back(self, callback: Callable[..., None], *arguments: Any, cause: int | None = None) -> None:
         """Later, as the plugin; unless it was taken out of service, or replaced, since."""
-        if self._node.hosts.get(self._name) is self and not self.is_disabled:
+        if not self.is_disabled:
             self._node.run_as(self._name, callback, *arguments, cause=cause)
 
     @property
@@ -98,7 +98,10 @@ class PluginHost:
         on_timeout: Callable[[], None],
         priority: Priority = Priority.NORMAL,
     ) -> None:
-        self._node.request(self._name, peer, message, timeout_s, on_reply, on_timeout, priority)
+        if peer.id == self.id:
+            raise Bug(f"{self._name} sends a request to its own node")
+        cause = self._node.cause
+        self._node.requests.start(self._name, peer, message, timeout_s, on_reply, on_timeout, priority, cause)
 
     def queued_bytes(self, peer: PeerRef) -> int:
         return 0 if peer.id == self.id else self._driver.queued_bytes(peer)
@@ -162,7 +165,7 @@ class PluginHost:
 
     @property
     def groups(self) -> Groups:
-        return BoundGroups(lambda: self._node.groups, self._plugin)
+        return BoundGroups(lambda: self._node.service(GroupService), self._plugin)
 
     def swap(
         self, peer: PeerRef, tag: bytes, value: Value, callbacks: SwapCallbacks, deadline_s: float | None = None

@@ -7,8 +7,6 @@ object in the daemon and in the simulator, and sans-IO like everything below it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 
 from peerd import limits
@@ -25,21 +23,22 @@ from peerd.api import (
     SwapRequest,
     Verdict,
 )
-from peerd.driver import Driver, StreamHandler, TimerHandle
+from peerd.driver import Driver, StreamHandler
 from peerd.errors import Bug, PeerMisbehaved, ProtocolError
 from peerd.ids import NodeId, format_id
 from peerd.limits import FRAME_HEADER_BYTES
 from peerd.messages import Message, PeerRef, decode_body, message_type
+from peerd.node.drain import Drain
 from peerd.node.host import PluginHost
+from peerd.node.ports import S
 from peerd.node.requests import Requests
 from peerd.node.sends import RefusedSends, UnknownTold
-from peerd.overlay.config import OverlayConfig
+from peerd.node.services import make_services
+from peerd.node.settings import NodeSettings as NodeSettings
 from peerd.overlay.overlay import Overlay
-from peerd.services.groups.config import GroupsConfig
 from peerd.services.groups.service import GroupService
-from peerd.services.records.config import RecordsConfig
 from peerd.services.records.plugin import RecordStore
-from peerd.swap.config import SwapConfig
+from peerd.services.service import Service
 from peerd.swap.layer import SwapLayer
 from peerd.telemetry.schema import (
     SCHEMA_VERSION,
@@ -65,20 +64,6 @@ class Traffic(dict[int, list[int]]):
         return counts
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSettings:
-    """What a node is told at birth."""
-
-    peer: PeerRef
-    boot_epoch: int
-    overlay: OverlayConfig = field(default_factory=OverlayConfig)
-    swap: SwapConfig = field(default_factory=SwapConfig)
-    groups: GroupsConfig = field(default_factory=GroupsConfig)
-    records: RecordsConfig = field(default_factory=RecordsConfig)
-    profile: str = "local"
-    version: str = "0"
-
-
 class Node:
     """Dispatcher and composition root of one node.
 
@@ -99,7 +84,7 @@ class Node:
         self.cause: int | None = None
         self._handlers: dict[type[Message], tuple[str, Handler]] = {}
         self._owners: dict[type[Message], str] = {}
-        self.requests = Requests(driver, self._guard)
+        self.requests = Requests(driver, self._guard, self._send_request)
         self._refused = RefusedSends(driver, self.requests, self._hears_refusals, self._tell_refused)
         self._unknown_told = UnknownTold()
         self._event_id = 0
@@ -107,10 +92,8 @@ class Node:
         self._ready_once = False
         self.is_stopped = False
         self._epochs = 0
-        self._drain_order: list[str] | None = None
-        self._drain_timer: TimerHandle | None = None
-        self._drain_done: list[Callable[[tuple[str, ...]], None]] = []
-        for plugin in (self.overlay, GroupService(settings.groups), RecordStore(settings.records), *plugins):
+        self._drain = Drain(driver, self._guard, self.plugins, self.overlay.name, self.stop)
+        for plugin in (self.overlay, *make_services(settings.services), *plugins):
             if plugin.name in self.plugins:
                 raise Bug(f"two plugins are called {plugin.name}")
             self._adopt(plugin)
@@ -139,7 +122,7 @@ class Node:
         self.overlay.leave()
         self.swaps.stop()
         self.is_stopped = True
-        self._drain_over()
+        self._drain.over()
         for host in self.hosts.values():
             host.cancel_timers()
         self.requests.clear()
@@ -163,45 +146,12 @@ class Node:
         and never before this returns, which plugins had not finished after ``timeout_s``; a second call waits for the
         same end.
         """
-        if self.is_stopped:
-            self.driver.call_soon(lambda: done(()))
-            return
-        self._drain_done.append(done)
-        if self._drain_order is None:
-            self._drain_order = [name for name in self.plugins if name != self.overlay.name]
-            self._drain_timer = self.driver.call_later(timeout_s, lambda: self.stop(reason))
-            self.driver.call_soon(lambda: self._drain_next(reason))
+        self._drain.begin(timeout_s, done, reason)
 
     @property
     def draining(self) -> tuple[str, ...] | None:
         """Plugins that have yet to hand over, the next one first; ``None`` while nobody wants the node to leave."""
-        return None if self._drain_order is None else tuple(reversed(self._drain_order))
-
-    def _drain_next(self, reason: str) -> None:
-        """Ask the plugin whose turn it is; when there is none left, leave."""
-        order = self._drain_order or []
-        if self.is_stopped:
-            return
-        if not order:
-            self.stop(reason)
-            return
-        name = order[-1]
-
-        def finished() -> None:
-            if order and order[-1] == name:  # else it says so twice, or too late
-                order.pop()
-                self.driver.call_soon(lambda: self._drain_next(reason))
-
-        self._guard(name, self.plugins[name].drain, finished)
-
-    def _drain_over(self) -> None:
-        """The node is stopped: whoever waits for the end of a drain hears who had not finished."""
-        if self._drain_timer is not None:
-            self._drain_timer.cancel()
-        waiting, self._drain_done = self._drain_done, []
-        unfinished = self.draining or ()
-        for done in waiting:
-            self.driver.call_soon(partial(done, unfinished))
+        return self._drain.remaining
 
     def restart_plugin(self, name: str) -> None:
         """Replace a plugin that failed by a fresh instance (the overlay cannot be: it *is* the node)."""
@@ -216,29 +166,34 @@ class Node:
 
     def disable_plugin(self, name: str) -> None:
         """Take a plugin out of service: no timer, reply or message reaches it any more."""
-        self.groups.disable_plugin(name)
+        for plugin in self.plugins.values():
+            if isinstance(plugin, Service):
+                plugin.plugin_disabled(name)
         self.hosts[name].over("plugin restarted")
         self.hosts[name].disable()
         self.swaps.disable_plugin(name)
-        self.records.forget(name)
         self.requests.forget(name)
         self._handlers = {kind: entry for kind, entry in self._handlers.items() if entry[0] != name}
         self._owners = {kind: owner for kind, owner in self._owners.items() if owner != name}
 
+    def service(self, kind: type[S]) -> S:
+        """The built-in service of a kind: always there, and another object after it failed and was restarted."""
+        return cast(S, self.plugins[kind.name])
+
     @property
     def groups(self) -> GroupService:
-        """The groups service: always there, replaced when it failed."""
-        return cast(GroupService, self.plugins[GroupService.name])
+        """The groups service."""
+        return self.service(GroupService)
 
     @property
     def is_ready(self) -> bool:
         """Joined, with a complete leaf set, and neither draining nor stopping."""
-        return not self.is_stopped and self._drain_order is None and self.overlay.is_ready
+        return not self.is_stopped and self._drain.remaining is None and self.overlay.is_ready
 
     @property
     def records(self) -> RecordStore:
-        """The record store of this node; another object after it was restarted."""
-        return cast(RecordStore, self.plugins[RecordStore.name])
+        """The record store."""
+        return self.service(RecordStore)
 
     def validate(self) -> None:
         """Assert the invariants of everything on this node."""
@@ -304,22 +259,8 @@ class Node:
         counts[SENT_BYTES] += FRAME_HEADER_BYTES + len(frame.body)
         self.driver.send(peer, frame, priority)
 
-    def request(
-        self,
-        plugin: str,
-        peer: PeerRef,
-        message: Message,
-        timeout_s: float,
-        on_reply: Callable[[Message, PeerRef], None],
-        on_timeout: Callable[[], None],
-        priority: Priority,
-    ) -> None:
-        """Send and remember whom to tell about the reply."""
-        if peer.id == self.peer.id:
-            raise Bug(f"{plugin} sends a request to its own node")
-        correlation = self.requests.begin(plugin, peer, timeout_s, on_reply, on_timeout, self.cause)
-        if correlation is not None:
-            self._send_counted(peer, encode_request(message, correlation), priority)
+    def _send_request(self, peer: PeerRef, message: Message, correlation: int, priority: Priority) -> None:
+        self._send_counted(peer, encode_request(message, correlation), priority)
 
     def deliver(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None:
         """A routed or broadcast message arrived here; its plugin gets it after the current handler."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from peerd import limits
+from peerd.api import Priority
 from peerd.driver import Clock, TimerHandle
 from peerd.errors import Bug
 from peerd.ids import NodeId
@@ -19,6 +20,8 @@ TIMER_LATE_S: Final = 0.2
 
 Guard = Callable[..., Any]
 """Runs plugin code: ``guard(plugin, function, *arguments, cause=event)``."""
+Send = Callable[[PeerRef, Message, int, Priority], None]
+"""Sends a message as a request with this correlation."""
 
 
 @dataclass(slots=True)
@@ -37,35 +40,40 @@ class PendingRequest:
 
 
 class Requests:
-    """Gives requests their correlation numbers and ends them. Callbacks run through ``guard``."""
+    """Sends requests with a number each, their correlation, and ends them. Callbacks run through ``guard``."""
 
-    def __init__(self, clock: Clock, guard: Guard) -> None:
+    def __init__(self, clock: Clock, guard: Guard, send: Send) -> None:
         self._clock = clock
         self._guard = guard
+        self._send = send
         self._pending: dict[int, PendingRequest] = {}
         self._correlation = 0
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def begin(
+    def start(
         self,
         plugin: str,
         peer: PeerRef,
+        message: Message,
         timeout_s: float,
         on_reply: Callable[[Message, PeerRef], None],
         on_timeout: Callable[[], None],
+        priority: Priority,
         cause: int | None,
-    ) -> int | None:
-        """The correlation number to send with; ``None`` above `limits.REQUESTS_OUTSTANDING_MAX`: it timed out then."""
+    ) -> None:
+        """See `peerd.api.Host.request`; ``cause`` is the event that led to it. Above
+        `limits.REQUESTS_OUTSTANDING_MAX` it is not sent, and times out at once.
+        """
         if len(self._pending) >= limits.REQUESTS_OUTSTANDING_MAX:
             self._clock.call_soon(lambda: self._guard(plugin, on_timeout))
-            return None
+            return
         self._correlation = correlation = (self._correlation + 1) % _CORRELATIONS
         timer = self._clock.call_later(timeout_s, lambda: self._due(correlation))
         due_at = self._clock.now() + timeout_s
         self._pending[correlation] = PendingRequest(peer, plugin, on_reply, on_timeout, timer, cause, due_at, timeout_s)
-        return correlation
+        self._send(peer, message, correlation, priority)
 
     def replied(self, peer: PeerRef, correlation: int, reply: Message) -> None:
         """A reply came; one that is late, or from somebody else, is ignored."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from peerd.api import Handler, Plugin, Priority
@@ -74,19 +74,9 @@ class WatchedNode(ObservedNode):
         self._observer.on_sent(self._index, message)
         super().send(peer, message, priority)
 
-    def request(
-        self,
-        plugin: str,
-        peer: PeerRef,
-        message: Message,
-        timeout_s: float,
-        on_reply: Callable[[Message, PeerRef], None],
-        on_timeout: Callable[[], None],
-        priority: Priority,
-    ) -> None:
-        """Tell, then as ever."""
+    def _send_request(self, peer: PeerRef, message: Message, correlation: int, priority: Priority) -> None:
         self._observer.on_sent(self._index, message)
-        super().request(plugin, peer, message, timeout_s, on_reply, on_timeout, priority)
+        super()._send_request(peer, message, correlation, priority)
 
     def emit(self, event: Event) -> int:
         """Tell, then as ever."""

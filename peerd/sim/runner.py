@@ -9,6 +9,7 @@ from typing import Any
 from peerd.api import LookupResult, Plugin
 from peerd.errors import ConfigError, Unavailable, nearest
 from peerd.ids import NodeId
+from peerd.node.services import service_configs
 from peerd.plugins import load_front, plugin_factory
 from peerd.sim import scenario as actions
 from peerd.sim.checkers import CONTINUOUS, Checker, CorrectDelivery
@@ -67,8 +68,7 @@ class Runner:
             plugins=plugins if plugins is not None else plugin_factory(scenario.protocols),
             overlay=scenario.overlay,
             swap=scenario.swap,
-            groups=scenario.groups,
-            records=scenario.records,
+            services=service_configs(scenario),
             network=scenario.network,
             latency=scenario.topology.build(seed),
             sink=sink,

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, create_model, field_validator, model_validator
 
 from peerd.errors import ConfigError, nearest
 from peerd.ids import NodeId, parse_id
+from peerd.node.services import SERVICES, service_sections
 from peerd.overlay.config import OverlayConfig
-from peerd.services.groups.config import GroupsConfig
-from peerd.services.records.config import RecordsConfig
 from peerd.sim.checkers import BY_NAME, QUIESCENT, USUAL
 from peerd.sim.churn import ChurnSettings
 from peerd.sim.fault_actions import FAULTS, AnyFault
@@ -210,7 +209,16 @@ class Phase(Table):
     actions: tuple[AnyAction, ...] = Field(default=(), description="What happens, in order of ``at_s``.")
 
 
-class Scenario(Table):
+if TYPE_CHECKING:
+
+    class _ServiceTables(Table):
+        """With a table for each service, which the type checker cannot know."""
+
+else:
+    _ServiceTables = create_model("_ServiceTables", __base__=Table, **service_sections())
+
+
+class Scenario(_ServiceTables):
     """A whole scenario file."""
 
     name: str = Field(default="scenario", max_length=64, description="For the report.")
@@ -231,8 +239,6 @@ class Scenario(Table):
     topology: Topology = Field(default=Topology(), description="How far apart nodes are.")
     overlay: OverlayConfig = Field(default=OverlayConfig(), description="The overlay's parameters.")
     swap: SwapConfig = Field(default=SwapConfig(), description="The swap layer's parameters.")
-    groups: GroupsConfig = Field(default=GroupsConfig(), description="The groups service's parameters.")
-    records: RecordsConfig = Field(default=RecordsConfig(), description="The record store's parameters.")
     protocols: dict[str, dict[str, Any]] = Field(
         default={}, description="Plugins to load, by name, each with its configuration table."
     )
@@ -311,8 +317,7 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "transit_stub": TransitStub,
     "overlay": OverlayConfig,
     "swap": SwapConfig,
-    "groups": GroupsConfig,
-    "records": RecordsConfig,
+    **{kind.name: kind.Config for kind in SERVICES},
     "phases": Phase,
     "actions": Phase,
 }

@@ -10,17 +10,15 @@ simulation.check(RING_CHECKERS)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from peerd.api import Plugin
+from peerd.api import Plugin, PluginConfig
 from peerd.ids import NodeId
 from peerd.linking.settings import LinkSettings
 from peerd.messages import Message, PeerRef
 from peerd.node.node import NodeSettings, Traffic
 from peerd.overlay.config import OverlayConfig
-from peerd.services.groups.config import GroupsConfig
-from peerd.services.records.config import RecordsConfig
 from peerd.sim.checkers import Checker, Delivery, RingOracle, Watcher
 from peerd.sim.driver import SimDriver
 from peerd.sim.latency import LatencyModel
@@ -62,8 +60,6 @@ class Simulation(World[ObservedNode]):
         plugins: Callable[[int], Sequence[Plugin]] = lambda index: (),
         overlay: OverlayConfig | None = None,
         swap: SwapConfig | None = None,
-        groups: GroupsConfig | None = None,
-        records: RecordsConfig | None = None,
         network: NetworkConfig | None = None,
         latency: LatencyModel | None = None,
         sink: RecordSink | None = None,
@@ -71,6 +67,7 @@ class Simulation(World[ObservedNode]):
         check_every: int = 0,
         sweep_every: int = SWEEP_EVENTS,
         links: LinkSettings | None = None,
+        services: Mapping[str, PluginConfig] | None = None,
     ) -> None:
         super().__init__(seed, network=network, latency=latency, sink=sink, links=links)
         self.truth = Truth(self.network)
@@ -83,8 +80,7 @@ class Simulation(World[ObservedNode]):
         self._plugins = plugins
         self._overlay = overlay or OverlayConfig()
         self._swap = swap or SwapConfig()
-        self._groups = groups or GroupsConfig()
-        self._records = records or RecordsConfig()
+        self._services = services or {}
         self._contacts = fork(seed, "contacts")
         self._watchers: dict[str, list[Watcher]] = {hook: [] for hook in _HOOKS}
         self._former_traffic = Traffic()
@@ -110,8 +106,7 @@ class Simulation(World[ObservedNode]):
             boot_epoch=place.boot_epoch,
             overlay=self._overlay,
             swap=self._swap,
-            groups=self._groups,
-            records=self._records,
+            services=self._services,
             profile="simulator",
         )
         plugins = self._plugins(place.index)

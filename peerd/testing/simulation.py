@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from peerd.api import Plugin
+from peerd.api import Plugin, PluginConfig
 from peerd.overlay.config import OverlayConfig
-from peerd.services.groups.config import GroupsConfig
-from peerd.services.records.config import RecordsConfig
 from peerd.sim.checkers import CONTINUOUS, QUIESCENT, Checker
 from peerd.sim.latency import LatencyModel
 from peerd.sim.network import NetworkConfig
@@ -26,8 +24,6 @@ def ring(
     *,
     plugins: Callable[[int], Sequence[Plugin]] = lambda index: (),
     overlay: OverlayConfig | None = None,
-    groups: GroupsConfig | None = None,
-    records: RecordsConfig | None = None,
     network: NetworkConfig | None = None,
     latency: LatencyModel | None = None,
     sink: RecordSink | None = None,
@@ -35,6 +31,7 @@ def ring(
     spacing_s: float = 0.2,
     settle_s: float = 5.0,
     check_every: int = 0,
+    services: Mapping[str, PluginConfig] | None = None,
 ) -> Simulation:
     """A simulation of ``count`` nodes that have all joined and settled; virtual time goes on from there.
 
@@ -46,13 +43,12 @@ def ring(
         seed,
         plugins=plugins,
         overlay=overlay,
-        groups=groups,
-        records=records,
         network=network,
         latency=latency,
         sink=sink,
         checkers=checkers,
         check_every=check_every,
+        services=services,
     )
     simulation.start(count, spacing_s=spacing_s)
     simulation.run_for(spacing_s * count)

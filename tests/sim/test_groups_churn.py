@@ -22,7 +22,7 @@ class Churn:
 
     def __init__(self, seed: int) -> None:
         config = GroupsConfig(children_max=2 + seed % 2)
-        self.simulation: Simulation = chat_ring(30, seed, groups=config, check_every=25)
+        self.simulation: Simulation = chat_ring(30, seed, services={"groups": config}, check_every=25)
         self.rng = self.simulation.rng
         self.members: dict[str, list[Place]] = {group: [] for group in GROUPS}
         self.said = 0
@@ -96,7 +96,7 @@ def test_left_alone_every_group_is_one_tree(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [11, 12, 17])
 def test_who_leaves_and_is_back_or_whose_service_fails_hears_nothing_twice(seed: int) -> None:
-    simulation = chat_ring(16, seed, groups=GroupsConfig(children_max=2), check_every=50)
+    simulation = chat_ring(16, seed, services={"groups": GroupsConfig(children_max=2)}, check_every=50)
     members = simulation.live_nodes()
     for place in members:
         chatter(place).join("a")

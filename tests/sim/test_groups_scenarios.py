@@ -76,7 +76,7 @@ def test_members_hear_in_order_and_others_nothing() -> None:
 
 def test_a_full_node_sends_joiners_on() -> None:
     config = GroupsConfig(children_max=3)
-    simulation = chat_ring(40, seed=2, groups=config, check_every=1)
+    simulation = chat_ring(40, seed=2, services={"groups": config}, check_every=1)
     membership = populate(simulation, groups=1, members=40)
     parts = trees(simulation, "g0").values()
     assert max(len(part.children) for part in parts) == 3
@@ -144,7 +144,7 @@ def test_inner_nodes_that_leave_lose_no_multicast(seed: int) -> None:
 @pytest.mark.parametrize(("seed", "children_max"), [(5, 16), (9, 16), (4, 3), (12, 3)])
 def test_inner_nodes_that_drain_one_after_the_other_lose_nothing(seed: int, children_max: int) -> None:
     """Each begins before the one before it has finished; several roots in a row are among them."""
-    simulation = chat_ring(50, seed=seed, groups=GroupsConfig(children_max=children_max), check_every=50)
+    simulation = chat_ring(50, seed=seed, services={"groups": GroupsConfig(children_max=children_max)}, check_every=50)
     membership = populate(simulation, groups=1, members=30)
     inner = [simulation.find(node_id) for node_id, part in trees(simulation, "g0").items() if part.children]
     speakers = [place for place in simulation.live_nodes() if place not in inner]

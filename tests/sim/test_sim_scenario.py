@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from peerd.cli.sim import sim
 from peerd.errors import ConfigError, ExitCode
 from peerd.ids import format_id
+from peerd.services.groups.config import GroupsConfig
+from peerd.services.records.config import RecordsConfig
 from peerd.sim import determinism
 from peerd.sim.determinism import Trace, check_determinism, compare, trace_of
 from peerd.sim.engine import CHECKPOINT_EVENTS, mark_of
@@ -176,7 +178,9 @@ def test_parameters_of_every_layer_reach_the_nodes() -> None:
     runner.simulation.run_for(1.0)
     settings = runner.simulation.nodes[0].node.settings
     assert (settings.overlay.heartbeat_interval, settings.swap.offer_timeout) == (3.0, 7.0)
-    assert (settings.groups.lease, settings.records.replicas) == (3000.0, 5)
+    groups, records = settings.services["groups"], settings.services["records"]
+    assert isinstance(groups, GroupsConfig) and isinstance(records, RecordsConfig)
+    assert (groups.lease, records.replicas) == (3000.0, 5)
 
 
 def test_missing_file_is_a_config_error(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ class GroupWorld:
     def restart(self, node: GroupNode) -> None:
         """The service of a node fails. The next one inherits what is the plugins'."""
         failed = node.service
-        failed.disable_plugin(failed.name)
+        failed.plugin_disabled(failed.name)
         node.host.timers.clear()
         for waiting in node.questions:
             waiting.clear()

@@ -43,7 +43,8 @@ class RecordUser(Plugin):
 
 def record_ring(count: int, seed: int, config: RecordsConfig | None = None, **arguments: Any) -> Simulation:
     """A settled ring whose nodes all have a `RecordUser`."""
-    return ring(count, seed, plugins=lambda index: [RecordUser()], records=config, **arguments)
+    services = {"records": config or RecordsConfig()}
+    return ring(count, seed, plugins=lambda index: [RecordUser()], services=services, **arguments)
 
 
 def user(place: Place) -> RecordUser:

@@ -36,12 +36,14 @@ from peerd.services.groups.ports import ServiceHost
 from peerd.services.groups.refresh import Refresher
 from peerd.services.groups.state import Group
 from peerd.services.groups.tree import Trees
+from peerd.services.service import Service
 
 
-class GroupService(Plugin):
+class GroupService(Service):
     """Ties the parts together: `Trees`, `Refresher`, `Multicaster`, `Anycaster`, `Members`."""
 
     name: ClassVar[str] = "groups"
+    purpose: ClassVar[str] = "Multicast groups."
     version: ClassVar[int] = 1
     messages = GROUP_MESSAGES
     metrics = (
@@ -102,7 +104,7 @@ class GroupService(Plugin):
         if not self._is_off:
             self.trees.leave()
 
-    def disable_plugin(self, name: str) -> None:
+    def plugin_disabled(self, name: str) -> None:
         """A plugin is taken out of service: end its memberships. This service itself: take no more calls."""
         if name == self.name:
             self._is_off = True

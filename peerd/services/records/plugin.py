@@ -10,7 +10,6 @@ from peerd.api import (
     LocalRecord,
     Metric,
     NeighbourChange,
-    Plugin,
     RecordResult,
     RecordRole,
     RecordVersion,
@@ -29,16 +28,18 @@ from peerd.services.records.replication import Replicator
 from peerd.services.records.root import Root
 from peerd.services.records.state import RecordState
 from peerd.services.records.sync import Synchroniser
+from peerd.services.service import Service
 
 LAPSE_MIN_S: Final = 0.5
 LAPSE_MAX_S: Final = 5.0
 """A lapsed record is never served; its plugin and the memory may wait this long."""
 
 
-class RecordStore(Plugin):
+class RecordStore(Service):
     """Every node has one. Its host is a `peerd.services.records.ports.RecordsHost`."""
 
     name: ClassVar[str] = "records"
+    purpose: ClassVar[str] = "Replicated soft state of plugins."
     messages = messages.RECORD_MESSAGES
     metrics = (
         Metric("peerd_records_held", "gauge", "Records held here, by what this node is for them.", ("role",)),
@@ -141,9 +142,9 @@ class RecordStore(Plugin):
             if record.namespace == namespace and record.value is not None
         ]
 
-    def forget(self, namespace: str) -> None:
-        """A plugin was taken out of service: its callbacks must not be called any more."""
-        self.operations.forget(namespace)
+    def plugin_disabled(self, name: str) -> None:
+        """Its callbacks must not be called any more."""
+        self.operations.forget(name)
 
     def drain(self, done: Callable[[], None]) -> None:
         """Hand every record over; what that failed for is counted and told by events."""

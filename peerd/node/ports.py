@@ -1,0 +1,78 @@
+"""The node as the hosts of its plugins use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from peerd.api import NeighbourChange, Priority, RecordRole
+from peerd.driver import Driver
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from peerd.node.requests import Requests
+from peerd.node.settings import NodeSettings
+from peerd.overlay.overlay import Overlay
+from peerd.services.service import Service
+from peerd.swap.layer import SwapLayer
+from peerd.telemetry.schema import Event
+
+S = TypeVar("S", bound=Service)
+
+
+class HostNode(Protocol):
+    """What `peerd.node.host.PluginHost` needs of `peerd.node.node.Node`, and no more."""
+
+    @property
+    def driver(self) -> Driver: ...
+    @property
+    def settings(self) -> NodeSettings: ...
+    @property
+    def peer(self) -> PeerRef: ...
+    @property
+    def overlay(self) -> Overlay: ...
+    @property
+    def swaps(self) -> SwapLayer: ...
+    @property
+    def requests(self) -> Requests: ...
+    @property
+    def cause(self) -> int | None:
+        """The event that the running handler follows from."""
+
+    @property
+    def is_stopped(self) -> bool: ...
+
+    def service(self, kind: type[S]) -> S:
+        """The built-in service of a kind; another object after it was restarted."""
+
+    def new_epoch(self) -> str: ...
+    def send(self, peer: PeerRef, message: Message, priority: Priority = Priority.NORMAL) -> None: ...
+    def emit(self, event: Event) -> int: ...
+
+    def run_as(self, plugin: str, callback: Callable[..., Any], *arguments: Any, cause: int | None = None) -> None:
+        """Call back into a plugin, unless the node has stopped."""
+
+    def call_plugin(
+        self,
+        service: str,
+        plugin: str,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        then: Callable[[Any], None] | None,
+    ) -> None: ...
+
+    # Upcalls of overlay and record store
+
+    def deliver(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None: ...
+    def forward(
+        self,
+        key: NodeId,
+        type_id: int,
+        body: bytes,
+        source: PeerRef,
+        next_hop: PeerRef,
+        hops: int,
+        previous_hop: PeerRef,
+    ) -> PeerRef | None: ...
+    def neighbours_changed(self, change: NeighbourChange) -> None: ...
+    def ready_changed(self, is_ready: bool) -> None: ...
+    def record_changed(self, plugin: str, key: NodeId, role: RecordRole, item: bytes) -> None: ...
