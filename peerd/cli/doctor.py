@@ -11,7 +11,7 @@ from peerd.cli.follow import How, follow
 from peerd.cli.options import Output, OutputOption, SocketOption
 from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
 from peerd.errors import ExitCode
-from peerd.models.admin import ReachAnswer, ReachPair, ReachProgress
+from peerd.models.admin import ReachAnswer, ReachPair, ReachProgressView
 
 TARGETS_MAX: Final = 64
 MATRIX_NODES_MAX: Final = 16
@@ -50,7 +50,7 @@ def reach(
     raise typer.Exit(_EXIT[found.outcome])
 
 
-def _progress(line: ReachProgress) -> How:
+def _progress(line: ReachProgressView) -> How:
     return line.measured, max(1, line.total), f"{line.measured} of {line.total} nodes have tested"
 
 

@@ -11,7 +11,7 @@ import typer
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
 from peerd.cli.rtt import predicted
-from peerd.models.admin import DepartedPeer, History, MissingPeer, Peer, Verdict
+from peerd.models.admin import DepartedPeer, HistoryView, MissingPeer, Peer, VerdictView
 
 LAG_NOTABLE_S: Final = 1.0
 """A node whose timers were so late may have accused the wrong one."""
@@ -90,7 +90,7 @@ def score(misbehaviour: float) -> str:
     return "banned" if misbehaviour >= 100 else f"{misbehaviour:.0f}" if misbehaviour >= 0.5 else "-"
 
 
-def _show_history(found: History) -> None:
+def _show_history(found: HistoryView) -> None:
     console = stdout()
     print_facts(
         console,
@@ -116,9 +116,9 @@ def _show_history(found: History) -> None:
         console.print(line)
 
 
-def folded(verdicts: Sequence[Verdict]) -> list[tuple[Verdict, int]]:
+def folded(verdicts: Sequence[VerdictView]) -> list[tuple[VerdictView, int]]:
     """The first of what one observer was told again and again by one accuser, with how often, until it decided."""
-    rows: list[tuple[Verdict, int]] = []
+    rows: list[tuple[VerdictView, int]] = []
     open_rows: dict[tuple[str, str | None], int] = {}
     for verdict in verdicts:
         key = verdict.observer, verdict.accuser
@@ -134,7 +134,7 @@ def folded(verdicts: Sequence[Verdict]) -> list[tuple[Verdict, int]]:
     return rows
 
 
-def conclusions(found: History) -> list[str]:
+def conclusions(found: HistoryView) -> list[str]:
     """What a person would make of it."""
     lines = []
     lags: dict[str, float] = {}

@@ -15,7 +15,7 @@ from peerd.cli.output import nodes, print_json, print_table, seconds, stdout
 from peerd.cli.ring_drawing import Kind, Mark, Symbols, dot, draw_ring, mermaid, symbols_for
 from peerd.errors import ExitCode
 from peerd.ids import parse_id
-from peerd.models.admin import Peer, Ring, RingCheck, RingNode, WalkProgress
+from peerd.models.admin import Peer, Ring, RingCheck, RingNode, WalkProgressView
 
 ROWS_MAX: Final = 40
 """Rows of the list below the drawing; the other formats have all."""
@@ -70,7 +70,7 @@ def ring(
         typer.echo((dot if shape is Format.DOT else mermaid)(found.nodes))
 
 
-def _progress(line: WalkProgress) -> How:
+def _progress(line: WalkProgressView) -> How:
     silent = f", {line.silent} silent" if line.silent else ""
     return line.answered + line.silent, max(line.found, line.expected), f"{line.answered} nodes answered{silent}"
 

@@ -10,7 +10,7 @@ from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
 from peerd.cli.rtt import predicted
 from peerd.errors import ExitCode, PeerdError
-from peerd.models.admin import Route, Rtt
+from peerd.models.admin import RouteView, Rtt
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -36,7 +36,7 @@ def route(
         raise typer.Exit(ExitCode.FAILURE)
 
 
-async def _ask(client: Client, key: str) -> tuple[Route, Rtt | None]:
+async def _ask(client: Client, key: str) -> tuple[RouteView, Rtt | None]:
     found = await client.route(key)
     if found.root is None or not found.hops:
         return found, None
@@ -46,13 +46,13 @@ async def _ask(client: Client, key: str) -> tuple[Route, Rtt | None]:
         return found, None
 
 
-def way_s(found: Route) -> float | None:
+def way_s(found: RouteView) -> float | None:
     """The sum of the hops' round trips; ``None`` when one was never measured."""
     times = [hop.rtt_s for hop in found.hops]
     return None if any(rtt_s is None for rtt_s in times) else sum(rtt_s for rtt_s in times if rtt_s is not None)
 
 
-def _show(key: str, found: Route, direct: Rtt | None, total_s: float | None) -> None:
+def _show(key: str, found: RouteView, direct: Rtt | None, total_s: float | None) -> None:
     console = stdout()
     root = "nobody answered in time" if found.root is None else f"{found.root.id} at {found.root.address}"
     if found.root is not None and not found.hops:

@@ -19,7 +19,7 @@ from peerd.cli.sim_swarm import swarm
 from peerd.errors import ConfigError, ExitCode, PeerdError
 
 if TYPE_CHECKING:
-    from peerd.sim.determinism import Verdict
+    from peerd.sim.determinism import RunComparison
     from peerd.sim.report import ScenarioReport
 
 DEFAULT: Final = "run"
@@ -114,7 +114,7 @@ def repeat_command(path: Path, seed: int, is_checked: bool) -> str:
     return shlex.join([*words, "--check-determinism"] if is_checked else words)
 
 
-def report_as_json(report: ScenarioReport, verdict: Verdict | None) -> dict[str, Any]:
+def report_as_json(report: ScenarioReport, verdict: RunComparison | None) -> dict[str, Any]:
     """The report, and the verdict on determinism if there is one."""
     data = report.to_json()
     if verdict is not None:
@@ -123,7 +123,7 @@ def report_as_json(report: ScenarioReport, verdict: Verdict | None) -> dict[str,
     return data
 
 
-def print_report(report: ScenarioReport, verdict: Verdict | None, console: Console) -> None:
+def print_report(report: ScenarioReport, verdict: RunComparison | None, console: Console) -> None:
     """The tables for people."""
     _print_rows(
         console,

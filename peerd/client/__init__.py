@@ -48,22 +48,22 @@ from peerd.models.admin import (
     ForgetRequest,
     Forgotten,
     Health,
-    History,
+    HistoryView,
     NewAccess,
     NewToken,
+    NoticeAnswer,
+    NoticeBody,
     Peer,
     Peers,
     Problem,
     ReachAnswer,
     ReachLine,
-    ReachProgress,
-    RecordAnswer,
-    RecordRequest,
+    ReachProgressView,
     Ring,
     RingCheck,
     RingLine,
     RotationRequest,
-    Route,
+    RouteView,
     Rtt,
     Setting,
     Settings,
@@ -71,7 +71,7 @@ from peerd.models.admin import (
     Token,
     TokenRequest,
     Tokens,
-    WalkProgress,
+    WalkProgressView,
 )
 from peerd.models.streams import IngestAnswer
 
@@ -106,8 +106,8 @@ POLL_INTERVAL_S: Final = 0.05
 Model = TypeVar("Model", bound=AdminModel)
 Result = TypeVar("Result")
 
-_ring_lines: Final[TypeAdapter[WalkProgress | RingCheck]] = TypeAdapter(RingLine)
-_reach_lines: Final[TypeAdapter[ReachProgress | ReachAnswer]] = TypeAdapter(ReachLine)
+_ring_lines: Final[TypeAdapter[WalkProgressView | RingCheck]] = TypeAdapter(RingLine)
+_reach_lines: Final[TypeAdapter[ReachProgressView | ReachAnswer]] = TypeAdapter(ReachLine)
 _drain_lines: Final[TypeAdapter[DrainProgress | DrainAnswer]] = TypeAdapter(DrainLine)
 
 
@@ -193,9 +193,9 @@ class Client:
         """The ring as the daemon sees it."""
         return await self.get(f"{API_PREFIX}/ring", Ring)
 
-    async def route(self, key: str) -> Route:
+    async def route(self, key: str) -> RouteView:
         """The root of a key (32 hexadecimal digits, or any text, which is hashed) and the hops to it."""
-        return await self.get(f"{API_PREFIX}/route/{quote(key, safe='')}", Route)
+        return await self.get(f"{API_PREFIX}/route/{quote(key, safe='')}", RouteView)
 
     async def settings(self) -> list[Setting]:
         """The daemon's effective configuration with origins."""
@@ -213,26 +213,26 @@ class Client:
         """Every peer that the daemon knows, and those that it has removed."""
         return await self.get(f"{API_PREFIX}/peers", Peers)
 
-    async def history(self, node: str, *, around: bool = False) -> History:
+    async def history(self, node: str, *, around: bool = False) -> HistoryView:
         """What the daemon thought of a peer, oldest first; ``node``: an id, a unique prefix of one, or host:port.
 
         ``around``: and what the neighbours of that peer thought.
         Raises `RequestRefused` when it knows no such peer, or several.
         """
-        return await self.get(f"{API_PREFIX}/peers/{quote(node, safe='')}/history?around={int(around)}", History)
+        return await self.get(f"{API_PREFIX}/peers/{quote(node, safe='')}/history?around={int(around)}", HistoryView)
 
     async def rtt(self, target: str, source: str | None = None) -> Rtt:
         """Predicted and measured round trip between two nodes; ``source``: the daemon itself, when not given."""
         wanted = {"target": target} | ({} if source is None else {"source": source})
         return await self.get(f"{API_PREFIX}/rtt?{urlencode(wanted)}", Rtt)
 
-    async def check_ring(self) -> AsyncGenerator[WalkProgress | RingCheck, None]:
+    async def check_ring(self) -> AsyncGenerator[WalkProgressView | RingCheck, None]:
         """Ask every node of the ring; yields progress, then exactly one `RingCheck`. Leaving early ends the walk."""
         async with aclosing(self.answers(f"{API_PREFIX}/ring/check", {}, _ring_lines)) as lines:
             async for line in lines:
                 yield line
 
-    async def reach(self, targets: int | None = None) -> AsyncGenerator[ReachProgress | ReachAnswer, None]:
+    async def reach(self, targets: int | None = None) -> AsyncGenerator[ReachProgressView | ReachAnswer, None]:
         """Have every node ping others; yields progress, then exactly one `ReachAnswer`."""
         body = {} if targets is None else {"targets": targets}
         async with aclosing(self.answers(f"{API_PREFIX}/reach", body, _reach_lines)) as lines:
@@ -392,8 +392,8 @@ class Client:
 
     async def publish_record(self, record: str) -> bool:
         """Spread a record that an offline CA signed; whether it was news to the daemon."""
-        body = RecordRequest(record=record)
-        return (await self.call("POST", f"{API_PREFIX}/records", RecordAnswer, body)).is_new
+        body = NoticeBody(record=record)
+        return (await self.call("POST", f"{API_PREFIX}/records", NoticeAnswer, body)).is_new
 
     # Protocols
 

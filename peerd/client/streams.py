@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from peerd.errors import Unavailable
-from peerd.models.streams import Dropped, End, Gap, Heartbeat, Item, stream_lines
+from peerd.models.streams import Dropped, End, Gap, Item, StreamHeartbeat, stream_lines
 
 __all__ = ["Backoff", "Dropped", "End", "Gap", "Item", "StreamEntry", "follow", "json_lines"]
 
@@ -73,7 +73,7 @@ async def follow(
                 async for line in lines:
                     entry = stream_lines.validate_json(line)
                     place, failures, silent_since, is_known = entry.id, 0, None, True
-                    if not isinstance(entry, Heartbeat):
+                    if not isinstance(entry, StreamHeartbeat):
                         yield entry
                     if isinstance(entry, End) and entry.is_final:
                         return

@@ -136,7 +136,7 @@ class Peers(AdminModel):
     missing: list[MissingPeer] = Field(default=[], description="Expected all the same, in id order.")
 
 
-class Verdict(AdminModel):
+class VerdictView(AdminModel):
     """One thing that a node found, or was told, about a peer."""
 
     at: float = Field(description="Seconds since the Unix epoch.")
@@ -148,13 +148,13 @@ class Verdict(AdminModel):
     observer: str = Field(default="", description="Whose verdict it is; times are its clock's.")
 
 
-class History(AdminModel):
+class HistoryView(AdminModel):
     """What this node (and those that were asked) thought of one peer, oldest first."""
 
     id: str
     address: str | None
     state: Literal["member", "entry", "departed", "unknown"]
-    verdicts: list[Verdict]
+    verdicts: list[VerdictView]
     asked: list[str] = Field(default=[], description="Other nodes that were asked, and answered.")
     silent: list[str] = Field(default=[], description="Other nodes that were asked, and did not answer.")
 
@@ -181,7 +181,7 @@ class Hop(AdminModel):
     rtt_s: float | None
 
 
-class Route(AdminModel):
+class RouteView(AdminModel):
     """Who the root of a key is, and the way there. ``root`` is null when nobody answered in time."""
 
     key: str
@@ -205,7 +205,7 @@ class RingNode(AdminModel):
     partition_suspected: bool
 
 
-class WalkProgress(AdminModel):
+class WalkProgressView(AdminModel):
     """How far a walk over the ring is, in nodes; ``found`` are known of, asked or not."""
 
     type: Literal["progress"] = "progress"
@@ -232,11 +232,11 @@ class RingCheck(AdminModel):
     missing_total: int = 0
 
 
-RingLine = Annotated[WalkProgress | RingCheck, Field(discriminator="type")]
+RingLine = Annotated[WalkProgressView | RingCheck, Field(discriminator="type")]
 """One line of the stream that answers ``POST /v1/ring/check``."""
 
 
-class ReachProgress(AdminModel):
+class ReachProgressView(AdminModel):
     """How far a reachability test is, in nodes."""
 
     type: Literal["progress"] = "progress"
@@ -280,7 +280,7 @@ class ReachAnswer(AdminModel):
     duration_s: float
 
 
-ReachLine = Annotated[ReachProgress | ReachAnswer, Field(discriminator="type")]
+ReachLine = Annotated[ReachProgressView | ReachAnswer, Field(discriminator="type")]
 """One line of the stream that answers ``POST /v1/reach``."""
 
 
@@ -473,13 +473,13 @@ class RotationRequest(AdminModel):
     overlap_s: float = Field(gt=0)
 
 
-class RecordRequest(AdminModel):
+class NoticeBody(AdminModel):
     """What ``POST /v1/records`` takes: a record that an offline CA signed."""
 
     record: str = Field(max_length=32 * 1024)
 
 
-class RecordAnswer(AdminModel):
+class NoticeAnswer(AdminModel):
     """Whether the record was news."""
 
     is_new: bool

@@ -52,7 +52,7 @@ class Dropped(StreamModel):
     count: int
 
 
-class Heartbeat(StreamModel):
+class StreamHeartbeat(StreamModel):
     """The stream is alive and nothing was pushed for a while."""
 
     type: Literal["heartbeat"] = "heartbeat"
@@ -68,7 +68,7 @@ class End(StreamModel):
     is_final: bool
 
 
-StreamLine = Item | Gap | Dropped | Heartbeat | End
+StreamLine = Item | Gap | Dropped | StreamHeartbeat | End
 stream_lines: Final[TypeAdapter[StreamLine]] = TypeAdapter(Annotated[StreamLine, Field(discriminator="type")])
 """Validates one line."""
 

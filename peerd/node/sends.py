@@ -22,7 +22,7 @@ UNKNOWN_TOLD_INTERVAL_S: Final = 60.0
 UNKNOWN_TOLD_MAX: Final = 1024
 """(Peer, type) pairs for which it is remembered when that was."""
 
-Told = Callable[[PeerRef, type[Message], SendRefusal, int], None]
+TellRefused = Callable[[PeerRef, type[Message], SendRefusal, int], None]
 
 
 class RefusedSends:
@@ -31,7 +31,9 @@ class RefusedSends:
     ``told`` reaches the plugin that a message type belongs to; ``cares`` says whether it wants to know.
     """
 
-    def __init__(self, clock: Clock, requests: Requests, cares: Callable[[type[Message]], bool], told: Told) -> None:
+    def __init__(
+        self, clock: Clock, requests: Requests, cares: Callable[[type[Message]], bool], told: TellRefused
+    ) -> None:
         self._clock = clock
         self._requests = requests
         self._cares = cares

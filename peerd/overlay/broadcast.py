@@ -18,7 +18,7 @@ from peerd import limits
 from peerd.api import Part, Priority, handles, on_timer
 from peerd.ids import RING, NodeId, clockwise_distance
 from peerd.messages import Message, PeerRef
-from peerd.overlay.dedupe import BROADCAST_KEY, Identity, Window
+from peerd.overlay.dedupe import BROADCAST_KEY, MessageIdentity, Window
 from peerd.overlay.forwarding import ACCEPTED, REFUSED, encoded
 from peerd.overlay.membership import Membership
 from peerd.overlay.messages import Broadcast, RouteAck
@@ -78,7 +78,7 @@ class Broadcaster(Part):
 
     def _take(self, broadcast: Broadcast, deadline: float) -> None:
         own = self.state.own
-        identity: Identity = (broadcast.source.id, broadcast.epoch, broadcast.sequence, BROADCAST_KEY)
+        identity: MessageIdentity = (broadcast.source.id, broadcast.epoch, broadcast.sequence, BROADCAST_KEY)
         covered = self._window.get(identity)
         if covered is None:
             self._window.put(identity)

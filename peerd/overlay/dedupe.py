@@ -10,7 +10,7 @@ from peerd.ids import NodeId
 BROADCAST_KEY: Final = -1
 """Stands where a routed message has its key."""
 
-Identity = tuple[NodeId, int, int, int]
+MessageIdentity = tuple[NodeId, int, int, int]
 """(source, boot epoch of the source, its sequence number, key)."""
 
 
@@ -21,22 +21,22 @@ class Window:
 
     def __init__(self, size: int = limits.DEDUPE_WINDOW) -> None:
         self._size = size
-        self._seen: dict[Identity, int] = {}
+        self._seen: dict[MessageIdentity, int] = {}
 
     def __len__(self) -> int:
         return len(self._seen)
 
-    def get(self, identity: Identity) -> int | None:
+    def get(self, identity: MessageIdentity) -> int | None:
         """The number stored with it; ``None`` when it was not seen."""
         return self._seen.get(identity)
 
-    def put(self, identity: Identity, number: int = 0) -> None:
+    def put(self, identity: MessageIdentity, number: int = 0) -> None:
         """Remember it, or change its number."""
         if identity not in self._seen and len(self._seen) >= self._size:
             del self._seen[next(iter(self._seen))]
         self._seen[identity] = number
 
-    def is_new(self, identity: Identity) -> bool:
+    def is_new(self, identity: MessageIdentity) -> bool:
         """Whether it was not seen before; it has been afterwards."""
         if identity in self._seen:
             return False

@@ -304,7 +304,7 @@ class HistoryRequest(Message):
 
 
 @struct
-class Verdict:
+class HistoryNote:
     """One note of the sender's about a peer; see `peerd.overlay.history.Note`."""
 
     wall_s: float
@@ -319,7 +319,7 @@ class Verdict:
 class HistoryReply(Message):
     """The sender's latest verdicts on the peer, oldest first; times are its own wall clock's."""
 
-    verdicts: Annotated[tuple[Verdict, ...], annotated_types.MaxLen(NOTES_MAX)]
+    verdicts: Annotated[tuple[HistoryNote, ...], annotated_types.MaxLen(NOTES_MAX)]
 
 
 @message(0x0030)

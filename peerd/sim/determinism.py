@@ -41,7 +41,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RunComparison:
     """Whether two runs were the same, and if not, the first event that differed."""
 
     digests: tuple[str, str]
@@ -68,17 +68,17 @@ class Verdict:
         return text
 
 
-def check_determinism(path: Path, seed: int) -> Verdict:
+def check_determinism(path: Path, seed: int) -> RunComparison:
     """Run twice, compare. Raises `Bug` when a process does not report."""
     first, second = (_trace(path, seed, hash_seed, None) for hash_seed in HASH_SEEDS)
     return compare(first, second, lambda chunk: _two_chunks(path, seed, chunk))
 
 
-def compare(first: Trace, second: Trace, chunks: Chunks) -> Verdict:
+def compare(first: Trace, second: Trace, chunks: Chunks) -> RunComparison:
     """The verdict on two traces; ``chunks(number)`` gives both runs' events of one chunk, for the second pass."""
     digests, events = (first.digest, second.digest), (first.events, second.events)
     if first.digest == second.digest:
-        return Verdict(digests, events, first.failure)
+        return RunComparison(digests, events, first.failure)
     same_events, same_until_s = 0, 0.0
     for a, b in zip(first.checkpoints, second.checkpoints, strict=False):
         if a != b:
@@ -88,7 +88,7 @@ def compare(first: Trace, second: Trace, chunks: Chunks) -> Verdict:
         if one != other:
             time_s, mark = min(event for event in (one, other) if event is not None)
             node = mark >> NODE_SHIFT
-            return Verdict(
+            return RunComparison(
                 digests,
                 events,
                 first.failure,
@@ -97,7 +97,7 @@ def compare(first: Trace, second: Trace, chunks: Chunks) -> Verdict:
                 None if node == NO_NODE else node,
             )
     # a run so long that checkpoints were thinned out: the difference is somewhere after the last equal one
-    return Verdict(digests, events, first.failure, same_events, same_until_s)
+    return RunComparison(digests, events, first.failure, same_events, same_until_s)
 
 
 def _two_chunks(path: Path, seed: int, chunk: int) -> tuple[Events, Events]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from peerd.ids import NodeId, closeness, short_id
-from peerd.services.records.record import Identity, Record
+from peerd.services.records.record import Record, RecordId
 from peerd.sim.checkers import Checker
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Replication(Checker):
 
     def check(self, simulation: Simulation) -> list[str]:
         """Compare each record's holders with the sorted ring."""
-        held: dict[Identity, dict[NodeId, Record]] = {}
+        held: dict[RecordId, dict[NodeId, Record]] = {}
         for place in simulation.live_nodes():
             for record in place.node.records.state.table:
                 if record.expires_at > simulation.now + self._remaining_s_min:
@@ -36,7 +36,7 @@ class Replication(Checker):
         ids = simulation.oracle().ids
         return [text for identity in sorted(held) for text in self._check(identity, held[identity], ids)]
 
-    def _check(self, identity: Identity, copies: dict[NodeId, Record], ids: list[NodeId]) -> Iterator[str]:
+    def _check(self, identity: RecordId, copies: dict[NodeId, Record], ids: list[NodeId]) -> Iterator[str]:
         key, namespace, item = identity
         name = " ".join((namespace, short_id(key), *([repr(item)] if item else ())))
         expected = sorted(ids, key=lambda node_id: closeness(key, node_id))[: self._copies]

@@ -52,7 +52,7 @@ class JoinOffer(Message):
 
 
 @message(0x0007, bytes_max=5 * 1024)
-class JoinRequest(Message):
+class EnrolmentRequest(Message):
     """The secret of a token, and a PKCS #10 request that proves possession of the key. Over pinned TLS only.
 
     A node whose certificate ended while it was off gives that certificate in place of a secret, and keeps its id.
@@ -63,7 +63,7 @@ class JoinRequest(Message):
     certificate: CertificateDer = b""
 
     def __repr__(self) -> str:
-        return f"JoinRequest({'certificate' if self.certificate else 'secret'}, not shown)"
+        return f"EnrolmentRequest({'certificate' if self.certificate else 'secret'}, not shown)"
 
 
 @message(0x0008, bytes_max=15 * 1024)

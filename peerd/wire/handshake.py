@@ -83,7 +83,7 @@ class HelloRefused(Message):
 
 
 @message(0x0004, bytes_max=16)
-class Heartbeat(Message):
+class LinkHeartbeat(Message):
     """Keeps an idle link provably alive; any other traffic serves as well."""
 
 

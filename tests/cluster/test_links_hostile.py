@@ -21,7 +21,7 @@ from peerd.messages import PeerRef
 from peerd.telemetry.schema import LinkDown, LinkRefused, LinkUp, PeerMisbehaviour
 from peerd.wire.codec import encode
 from peerd.wire.frames import HEADER, MAGIC
-from peerd.wire.handshake import Goodbye, Heartbeat, Hello, HelloAck
+from peerd.wire.handshake import Goodbye, Hello, HelloAck, LinkHeartbeat
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import CLUSTER, FAST, Note, Peer, Rig, linked, until
 
@@ -52,7 +52,7 @@ BAD_FIRST_BYTES = {
     "oversized": (HEADER.pack(MAGIC, Hello.TYPE_ID, 0, 16 * 1024 + 1), "oversize"),
     "huge": (HEADER.pack(MAGIC, Hello.TYPE_ID, 0, 0xFFFFFFFF), "oversize"),
     "both flags": (HEADER.pack(MAGIC, Hello.TYPE_ID, 3, 4), "bad_flags"),
-    "no hello": (encode(Heartbeat()).to_bytes(), "unexpected_message"),
+    "no hello": (encode(LinkHeartbeat()).to_bytes(), "unexpected_message"),
     "ack first": (encode(HelloAck(1, 0, CLUSTER, STRANGER, 1)).to_bytes(), "unexpected_message"),
     "goodbye first": (encode(Goodbye("x")).to_bytes(), "unexpected_message"),
     "garbage body": (HEADER.pack(MAGIC, Hello.TYPE_ID, 0, 4) + b"\xc1\xc1\xc1\xc1", "malformed"),

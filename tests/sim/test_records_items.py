@@ -9,7 +9,7 @@ from peerd.ids import NodeId
 from peerd.messages import Message
 from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import ITEM_BYTES_MAX, DigestRequest, ReplicaPut, VersionsRequest
-from peerd.services.records.record import Identity
+from peerd.services.records.record import RecordId
 from peerd.sim.record_checkers import Replication
 from peerd.sim.simulation import Place, Simulation
 from tests.support.records import TTL_S, delete, get, holders, key_number, put, record_ring, user
@@ -117,7 +117,7 @@ def test_comparing_costs_what_differs_and_not_what_is_there() -> None:
     simulation.run_for(200.0)
     replica = holders(simulation, KEY)[1]
     before = {kind: sent(simulation, kind) for kind in (DigestRequest, VersionsRequest, ReplicaPut)}
-    replica.node.records.state.table.drop(Identity(KEY, "record_user", name(77)))
+    replica.node.records.state.table.drop(RecordId(KEY, "record_user", name(77)))
     simulation.run_until(lambda: not Replication().check(simulation), limit_s=1200.0, poll_s=1.0)
     spent = {
         kind: tuple(now - then for now, then in zip(sent(simulation, kind), before[kind], strict=True))

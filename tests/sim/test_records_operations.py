@@ -10,7 +10,7 @@ from peerd.ids import NodeId
 from peerd.services.records import operations, replication, sync
 from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import PUT, RecordCopy, RecordRequest, ReplicaPut, RequestId
-from peerd.services.records.record import Identity, Record
+from peerd.services.records.record import Record, RecordId
 from peerd.sim.network import NetworkConfig
 from peerd.sim.record_checkers import Replication
 from tests.support.records import (
@@ -312,7 +312,7 @@ def test_a_read_repairs_replicas_that_missed_a_write() -> None:
     origin = simulation.nodes[0]
     put(simulation, origin, KEY, b"old", ack="replicated")
     root, second, third = holders(simulation, KEY)
-    stale = second.node.records.state.table.get(Identity(KEY, "record_user"))
+    stale = second.node.records.state.table.get(RecordId(KEY, "record_user"))
     newest = put(simulation, origin, KEY, b"new", ack="replicated")
     assert stale is not None
     for place in (second, third):

@@ -26,7 +26,7 @@ from peerd.services.records.messages import (
     VersionsReply,
     VersionsRequest,
 )
-from peerd.services.records.record import Identity
+from peerd.services.records.record import RecordId
 from peerd.sim.record_checkers import Replication
 from peerd.sim.simulation import Place, Simulation
 from tests.support.records import TTL_S, get, holders, key_number, put, put_many, record_ring, user
@@ -91,7 +91,7 @@ def test_one_difference_is_repaired_by_moving_one_record() -> None:
     simulation = record_ring(12, seed=2)
     put_many(simulation, 300)
     replica = holders(simulation, KEY)[1]
-    replica.node.records.state.table.drop(Identity(KEY, "record_user"))
+    replica.node.records.state.table.drop(RecordId(KEY, "record_user"))
     before = sent(simulation, ReplicaPut), sent(simulation, VersionsRequest)
     simulation.run_until(lambda: not Replication().check(simulation), limit_s=300.0, poll_s=5.0)
     after = sent(simulation, ReplicaPut), sent(simulation, VersionsRequest)
@@ -148,7 +148,7 @@ def test_replies_say_what_is_held_and_what_is_newer() -> None:
     old = put(simulation, one, KEY, b"old", ack="replicated").version
     assert old is not None
     state = one.node.records.state
-    stale = state.copy(state.table.get(Identity(KEY, "record_user")))  # type: ignore[arg-type]  # it was just put
+    stale = state.copy(state.table.get(RecordId(KEY, "record_user")))  # type: ignore[arg-type]  # it was just put
     new = put(simulation, one, KEY, b"new", ack="replicated").version
     ack = ask(simulation, one, two.peer, ReplicaPut((stale,)))
     assert isinstance(ack, ReplicaAck)
@@ -192,7 +192,7 @@ def test_a_comparison_without_end_makes_way_for_others() -> None:
     put_many(simulation, 40)
     liar = holders(simulation, KEY)[1]
     state, counter = liar.node.records.state, iter(range(10_000, 1_000_000))
-    copy = state.copy(state.table.get(Identity(KEY, "record_user")))  # type: ignore[arg-type]  # it was just put
+    copy = state.copy(state.table.get(RecordId(KEY, "record_user")))  # type: ignore[arg-type]  # it was just put
 
     def versions(message: VersionsRequest) -> VersionsReply:
         return VersionsReply((), (replace(copy, version=RecordVersion(next(counter), 1, liar.id)),), True)

@@ -36,7 +36,7 @@ from peerd.overlay.coordinates import Coordinate
 from peerd.overlay.messages import Reached, ViewReply
 from peerd.overlay.ports import OverlayHost
 from peerd.overlay.state import OverlayState
-from peerd.overlay.survey.walk import Survey, View, WalkProgress
+from peerd.overlay.survey.walk import NodeView, Survey, WalkProgress
 from peerd.plugins import usable_fronts
 
 
@@ -96,7 +96,7 @@ class FakeSurvey:
     def walk(self, finished: Callable[[Survey], None], progress: Callable[[WalkProgress], None]) -> object:
         """Over at once."""
         view = self.view()
-        finished(Survey(OWN.id, {OWN.id: View(OWN, view)}, {other.id: other for other in view.larger}))
+        finished(Survey(OWN.id, {OWN.id: NodeView(OWN, view)}, {other.id: other for other in view.larger}))
         return None
 
     def measure(

@@ -17,7 +17,7 @@ from peerd.client import DaemonBusy
 from peerd.daemon.admin.survey import ReachTests
 from peerd.errors import Unavailable
 from peerd.ids import format_id
-from peerd.models.admin import History, Verdict
+from peerd.models.admin import HistoryView, VerdictView
 from peerd.overlay.survey.reach import Reachability
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring as grown
@@ -424,8 +424,8 @@ async def test_one_reachability_test_at_a_time_and_whoever_hangs_up_ends_it() ->
 
 
 def test_conclusions_name_a_starved_accuser_and_count_refutations() -> None:
-    def verdict(kind: str, observer: str, lag_s: float = 0.0, accuser: str | None = None) -> Verdict:
-        return Verdict(
+    def verdict(kind: str, observer: str, lag_s: float = 0.0, accuser: str | None = None) -> VerdictView:
+        return VerdictView(
             at=1.0, verdict=kind, evidence="silent", silence_s=20.0, lag_s=lag_s, accuser=accuser, observer=observer
         )
 
@@ -445,7 +445,7 @@ def test_conclusions_name_a_starved_accuser_and_count_refutations() -> None:
         (starved, 1),
         (unknown, 1),
     ]
-    found = History(id="d" * 32, address=None, state="member", verdicts=told, silent=["e" * 32])
+    found = HistoryView(id="d" * 32, address=None, state="member", verdicts=told, silent=["e" * 32])
     assert conclusions(found) == [
         "aaaaaaaa was itself up to 4.5 s late when it accused: look at that machine first",
         "refuted 1 time: it was alive after all",

@@ -10,8 +10,8 @@ from peerd.api import Host
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_body
 from peerd.services.groups.facade import BoundGroups
-from peerd.services.groups.members import LEFT_MAX, Entrusted, Membership
-from peerd.services.groups.messages import Attached, GroupMulticast, Join, Position, Publication, Publish
+from peerd.services.groups.members import LEFT_MAX, Entrusted, GroupMembership
+from peerd.services.groups.messages import Attached, GroupMulticast, Join, MulticastPosition, Publication, Publish
 from peerd.services.groups.service import GroupService
 from peerd.services.groups.stream import Seen
 from peerd.testing.host import FakeHost, peer
@@ -19,9 +19,9 @@ from tests.support.group_world import KEY, Speaker
 from tests.support.groups import Saying
 
 OWN, PARENT, OTHER, ORIGIN, CHILD = peer(50), peer(40), peer(41), peer(103), peer(101)
-AT_3 = Position(1, NodeId(30), 3)
+AT_3 = MulticastPosition(1, NodeId(30), 3)
 FOURTH = Publication(ORIGIN, 7, 4, Saying.TYPE_ID, encode_body(Saying(4)))
-SENT = GroupMulticast(KEY, Position(1, NodeId(30), 4), FOURTH)
+SENT = GroupMulticast(KEY, MulticastPosition(1, NodeId(30), 4), FOURTH)
 
 
 class Member:
@@ -118,7 +118,7 @@ def test_a_member_hears_nothing_again_after_a_failure_of_the_service() -> None:
 def test_what_was_heard_in_a_group_that_was_left_is_remembered_for_a_while(others: int) -> None:
     entrusted = Entrusted()
     for key in (NodeId(number) for number in range(others + 2)):  # one of them stays
-        entrusted.memberships[key] = Membership("chatter", (Saying,), None, None)
+        entrusted.memberships[key] = GroupMembership("chatter", (Saying,), None, None)
         entrusted.heard[key] = Seen(1)
     for number in range(1, others + 2):
         assert entrusted.end(NodeId(number)) and not entrusted.end(NodeId(number))

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from peerd.ids import NodeId
 from peerd.services.groups.config import GroupsConfig
-from peerd.services.groups.messages import GroupMulticast, Position, Publication
+from peerd.services.groups.messages import GroupMulticast, MulticastPosition, Publication
 from peerd.services.groups.stream import ReplayLog, Seen, later, missed
 from peerd.testing.host import peer
 
@@ -16,12 +16,12 @@ ROOT, OTHER = NodeId(1), NodeId(2)
 GROUP = NodeId(9)
 
 
-def at(generation: int, sequence: int, root: NodeId = ROOT) -> Position:
+def at(generation: int, sequence: int, root: NodeId = ROOT) -> MulticastPosition:
     """A position."""
-    return Position(generation, root, sequence)
+    return MulticastPosition(generation, root, sequence)
 
 
-def multicast(position: Position, size: int = 10, group: NodeId = GROUP) -> GroupMulticast:
+def multicast(position: MulticastPosition, size: int = 10, group: NodeId = GROUP) -> GroupMulticast:
     """A multicast of that size at that position."""
     return GroupMulticast(group, position, Publication(peer(5), 1, position.sequence, 1, b"x" * size))
 
@@ -43,7 +43,7 @@ def test_the_window_forgets_the_oldest() -> None:
         (at(1, 7), at(1, 3, OTHER), 3),
     ],
 )
-def test_what_was_missed(last: Position | None, start: Position, count: int) -> None:
+def test_what_was_missed(last: MulticastPosition | None, start: MulticastPosition, count: int) -> None:
     assert missed(last, start) == count
 
 
@@ -59,7 +59,7 @@ def test_a_child_is_owed_the_rest_of_its_reign_and_later_ones() -> None:
         log.add(multicast(position))
     own = positions[-1]
 
-    def owed(child: Position | None) -> tuple[Position | None, list[Position]]:
+    def owed(child: MulticastPosition | None) -> tuple[MulticastPosition | None, list[MulticastPosition]]:
         replay = log.replay(GROUP, child, own)
         return replay.start, [each.position for each in replay.multicasts]
 

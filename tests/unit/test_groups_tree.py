@@ -21,7 +21,7 @@ from peerd.services.groups.messages import (
     Detach,
     GroupMulticast,
     Join,
-    Position,
+    MulticastPosition,
     Publication,
     Publish,
     PublishOutcome,
@@ -39,7 +39,7 @@ from tests.support.groups import Saying
 OWN, PARENT, OTHER, ROOT = peer(50), peer(40), peer(41), peer(30)
 A, B, C = peer(101), peer(102), peer(103)
 CONFIG = GroupsConfig(children_max=2, trees_max=2, memberships_max=2, held_max=2, outstanding_max=2)
-AT_3 = Position(1, ROOT.id, 3)
+AT_3 = MulticastPosition(1, ROOT.id, 3)
 
 
 class Rig:
@@ -84,7 +84,7 @@ class Rig:
         self.service.deliver(KEY, message, source)
         return self.finish()
 
-    def attach(self, start: Position | None = AT_3) -> None:
+    def attach(self, start: MulticastPosition | None = AT_3) -> None:
         """Hang below ``PARENT``, which hangs below the root."""
         self.get(Attached(KEY, (ROOT.id, PARENT.id), start), PARENT)
 
@@ -108,7 +108,7 @@ def member() -> Rig:
     return rig
 
 
-def join(joiner: PeerRef, position: Position | None = None, *, insists: bool = False) -> Join:
+def join(joiner: PeerRef, position: MulticastPosition | None = None, *, insists: bool = False) -> Join:
     """A join of the group."""
     return Join(KEY, joiner, position, insists)
 
@@ -117,7 +117,7 @@ def multicast(sequence: int, number: int = 0, generation: int = 1) -> GroupMulti
     """The ``sequence``-th multicast of the root."""
     body = encode_body(Saying(number or sequence))
     publication = Publication(C, 7, number or sequence, Saying.TYPE_ID, body)
-    return GroupMulticast(KEY, Position(generation, ROOT.id, sequence), publication)
+    return GroupMulticast(KEY, MulticastPosition(generation, ROOT.id, sequence), publication)
 
 
 def test_a_member_joins_through_the_root_and_follows_who_takes_it() -> None:
@@ -285,15 +285,15 @@ def test_a_new_child_gets_what_it_missed() -> None:
     rig = member()
     for sequence in (4, 5, 6):
         rig.get(multicast(sequence), PARENT)
-    rig.passing(join(A, Position(1, ROOT.id, 4)), A)
+    rig.passing(join(A, MulticastPosition(1, ROOT.id, 4)), A)
     path = (ROOT.id, PARENT.id, OWN.id)
     assert rig.finish() == [
-        (A, Attached(KEY, path, Position(1, ROOT.id, 4))),
+        (A, Attached(KEY, path, MulticastPosition(1, ROOT.id, 4))),
         (A, multicast(5)),
         (A, multicast(6)),
     ]
     rig.passing(join(B), B)  # it was never a member: nothing of the past
-    assert rig.finish() == [(B, Attached(KEY, path, Position(1, ROOT.id, 6)))]
+    assert rig.finish() == [(B, Attached(KEY, path, MulticastPosition(1, ROOT.id, 6)))]
 
 
 def test_a_gap_is_asked_for_before_anything_later_is_heard() -> None:
@@ -323,7 +323,7 @@ def test_what_the_parent_has_not_itself_is_given_up_after_a_few_questions() -> N
 
 def test_what_the_parent_no_longer_has_is_counted() -> None:
     rig = member()
-    rig.attach(Position(1, ROOT.id, 9))
+    rig.attach(MulticastPosition(1, ROOT.id, 9))
     rig.get(multicast(10), PARENT)
     assert [number for number, _ in rig.heard] == [10]
     assert rig.host.counted["peerd_groups_missed_total", ""] == 6
@@ -347,7 +347,7 @@ def test_a_lost_tail_is_asked_for_after_two_refreshes() -> None:
         rig.host.fire("tick")
         [request] = rig.host.requests
         assert isinstance(request.message, Refresh) and request.message.groups == (KEY,)
-        request.on_reply(Refreshed((TreeState(KEY, True, path, Position(1, ROOT.id, 5)),)), PARENT)
+        request.on_reply(Refreshed((TreeState(KEY, True, path, MulticastPosition(1, ROOT.id, 5)),)), PARENT)
     assert rig.finish() == [(PARENT, join(OWN, AT_3, insists=True))]
 
 
@@ -464,18 +464,17 @@ def test_a_child_stays_with_a_parent_that_drains_until_it_is_taken() -> None:
 
 def test_an_heir_joins_the_root_that_leaves_and_then_is_the_root() -> None:
     rig, leaver = Rig(), PeerRef(KEY, "10.1.0.2", 1)  # closest to the key, and its only neighbour
-    at = Position(1, leaver.id, 5)
-    assert rig.get(Bequest(KEY, at, False, ()), leaver) == [(leaver, join(OWN, Position(0, OWN.id, 0)))]
+    at = MulticastPosition(1, leaver.id, 5)
+    assert rig.get(Bequest(KEY, at, False, ()), leaver) == [(leaver, join(OWN, MulticastPosition(0, OWN.id, 0)))]
     rig.get(Attached(KEY, (leaver.id,), at), leaver)
     assert rig.get(Bequest(KEY, at, True, ()), leaver) == [
         (leaver, Detach(KEY)),
-        (leaver, Attached(KEY, (OWN.id,), Position(2, OWN.id, 0))),
+        (leaver, Attached(KEY, (OWN.id,), MulticastPosition(2, OWN.id, 0))),
     ]
     rig.service.neighbours_changed(NeighbourChange((), ()))
     assert rig.part.is_root, "the old root is no better one, though it is closer"
-    body = encode_body(Saying(9))
-    rig.get(Publish(KEY, Publication(C, 7, 9, Saying.TYPE_ID, body)), leaver)
-    assert rig.part.position == Position(2, OWN.id, 1)
+    rig.get(Publish(KEY, Publication(C, 7, 9, Saying.TYPE_ID, encode_body(Saying(9)))), leaver)
+    assert rig.part.position == MulticastPosition(2, OWN.id, 1)
 
 
 def test_nobody_is_made_the_heir_of_a_key_that_is_not_its_own() -> None:
@@ -485,12 +484,13 @@ def test_nobody_is_made_the_heir_of_a_key_that_is_not_its_own() -> None:
 
 def test_a_root_numbers_in_a_generation_after_all_it_has_heard_of() -> None:
     rig = Rig(is_root=True)
-    assert rig.arrive(join(A, Position(4, ROOT.id, 9)), A) == [(A, Attached(KEY, (OWN.id,), Position(5, OWN.id, 0)))]
+    attached = Attached(KEY, (OWN.id,), MulticastPosition(5, OWN.id, 0))
+    assert rig.arrive(join(A, MulticastPosition(4, ROOT.id, 9)), A) == [(A, attached)]
     rig.arrive(Publish(KEY, multicast(1).publication), C)
-    sent = rig.arrive(join(B, Position(6, ROOT.id, 1)), B)
-    assert (A, Attached(KEY, (OWN.id,), Position(7, OWN.id, 0))) in sent
-    rig.arrive(join(B, Position(GENERATION_MAX, ROOT.id, 1)), B)
-    assert rig.part.position == Position(GENERATION_MAX, OWN.id, 0)
+    sent = rig.arrive(join(B, MulticastPosition(6, ROOT.id, 1)), B)
+    assert (A, Attached(KEY, (OWN.id,), MulticastPosition(7, OWN.id, 0))) in sent
+    rig.arrive(join(B, MulticastPosition(GENERATION_MAX, ROOT.id, 1)), B)
+    assert rig.part.position == MulticastPosition(GENERATION_MAX, OWN.id, 0)
 
 
 def test_a_root_that_is_no_longer_closest_joins_the_one_that_is() -> None:
@@ -499,10 +499,10 @@ def test_a_root_that_is_no_longer_closest_joins_the_one_that_is() -> None:
     closer = PeerRef(KEY, "10.1.0.2", 1)
     rig.host.neighbours = (closer,)
     rig.service.neighbours_changed(NeighbourChange((closer,), ()))
-    own = Position(1, OWN.id, 0)
+    own = MulticastPosition(1, OWN.id, 0)
     assert rig.host.routed == [(KEY, join(OWN, own))]
     assert rig.part.path == (OWN.id,) and not rig.part.is_root  # its subtree holds together meanwhile
-    start = Position(2, closer.id, 0)
+    start = MulticastPosition(2, closer.id, 0)
     assert rig.get(Attached(KEY, (closer.id,), start), closer) == [(A, Attached(KEY, (closer.id, OWN.id), start))]
 
 
@@ -589,12 +589,12 @@ def test_limits_and_misuse_are_refused_with_a_reason() -> None:
 def test_bodies_of_the_wrong_type_or_shape_reach_no_member() -> None:
     rig = member()
     for number, (type_id, body) in enumerate([(Detach.TYPE_ID, b""), (0x7FFF, b""), (Saying.TYPE_ID, b"\xc1")]):
-        publication = Publication(C, 7, number, type_id, body)
-        rig.get(GroupMulticast(KEY, Position(1, ROOT.id, 4 + number), publication), PARENT)
-    assert rig.heard == [] and (rig.dropped("unknown_type"), rig.dropped("malformed")) == (2, 1)
-    rig.get(GroupMulticast(KEY, Position(1, ROOT.id, 0), multicast(9).publication), PARENT)
+        at = MulticastPosition(1, ROOT.id, 4 + number)
+        rig.get(GroupMulticast(KEY, at, Publication(C, 7, number, type_id, body)), PARENT)
+    assert (rig.heard, rig.dropped("unknown_type"), rig.dropped("malformed")) == ([], 2, 1)
+    rig.get(GroupMulticast(KEY, MulticastPosition(1, ROOT.id, 0), multicast(9).publication), PARENT)
     assert rig.heard == [] and rig.dropped("malformed") == 2
 
 
 def test_two_plugins_never_meet_in_one_group() -> None:
-    assert len({group_key("a", "b"), group_key("ab", ""), group_key("", "ab"), group_key("b", "a")}) == 4
+    assert len({group_key(*pair) for pair in (("a", "b"), ("ab", ""), ("", "ab"), ("b", "a"))}) == 4

@@ -15,7 +15,7 @@ from peerd.overlay.messages import Reached, ReachReport, ReachRequest, ViewReply
 from peerd.overlay.survey.judge import judge
 from peerd.overlay.survey.reach import Reachability, ReachTest, plan
 from peerd.overlay.survey.survey import WALKS_MAX
-from peerd.overlay.survey.walk import NODES_MAX, Survey, View, WalkProgress
+from peerd.overlay.survey.walk import NODES_MAX, NodeView, Survey, WalkProgress
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
@@ -95,7 +95,7 @@ def test_two_rings_are_told_from_one() -> None:
     simulation.heal()
     torn = Survey(simulation.nodes[0].id)  # as one walk would see them that knows somebody in each
     for place in simulation.nodes:
-        torn.views[place.id] = View(place.peer, place.node.overlay.survey.view())
+        torn.views[place.id] = NodeView(place.peer, place.node.overlay.survey.view())
     judgement = judge(torn)
     assert judgement.cycles == [30, 30]
     assert any("not one ring: the successors form 2 cycles, of 30, 30 nodes" in text for text in judgement.problems)
@@ -149,14 +149,14 @@ def test_a_member_that_invents_nodes_cannot_make_a_walk_endless() -> None:
 # Verdicts on views made by hand
 
 
-def made(*numbers: int) -> dict[int, View]:
+def made(*numbers: int) -> dict[int, NodeView]:
     """The right views of a ring of these nodes, at most 17 of them."""
     peers = {number: PeerRef(NodeId(number << 120), "127.0.0.1", 7000 + number) for number in sorted(numbers)}
     views = {}
     for position, number in enumerate(sorted(numbers)):
         around = [peers[other] for other in sorted(numbers)]
         others = around[position + 1 :] + around[:position]
-        views[number] = View(
+        views[number] = NodeView(
             peers[number],
             ViewReply(
                 True,
@@ -174,14 +174,14 @@ def made(*numbers: int) -> dict[int, View]:
     return views
 
 
-def survey_of(views: dict[int, View], silent: tuple[PeerRef, ...] = ()) -> Survey:
+def survey_of(views: dict[int, NodeView], silent: tuple[PeerRef, ...] = ()) -> Survey:
     by_id = {view.peer.id: view for view in views.values()}
     return Survey(next(iter(by_id)), by_id, {peer.id: peer for peer in silent})
 
 
-def changed(views: dict[int, View], number: int, **says: object) -> dict[int, View]:
+def changed(views: dict[int, NodeView], number: int, **says: object) -> dict[int, NodeView]:
     view = views[number]
-    return {**views, number: View(view.peer, replace(view.says, **says))}  # type: ignore[arg-type]  # any field
+    return {**views, number: NodeView(view.peer, replace(view.says, **says))}  # type: ignore[arg-type]  # any field
 
 
 def test_the_right_views_have_no_fault() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from peerd.ids import RING, NodeId
 from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import RecordRequest
-from peerd.services.records.record import Identity, Record
+from peerd.services.records.record import Record, RecordId
 from peerd.services.records.table import CHANGED, RecordTable
 from peerd.services.records.view import ITEM_BITS, PLACES, WHOLE_RING, Arc
 from peerd.wire.codec import decode
@@ -37,7 +37,7 @@ def test_items_are_records_of_their_own() -> None:
     table = filled(*(item(number) for number in range(10)), record(counter=20))
     table.merge(item(3, counter=30, value=None), 0.0)
     assert [one.item for one in table.items(KEY, "tests")] == sorted([b"", *(b"item %d" % n for n in range(10))])
-    assert table.get(Identity(KEY, "tests")) == record(counter=20)
+    assert table.get(RecordId(KEY, "tests")) == record(counter=20)
     assert table.tombstones == 1 and len(table) == 11
     table.drop(item(5).identity)
     assert table.get(item(5).identity) is None and len(table) == 10
@@ -81,7 +81,7 @@ def test_parts_and_pages_of_one_key_have_each_item_once(numbers: list[int], part
 
 def test_a_range_over_zero_has_an_extent() -> None:
     table = filled(*(record(key=key) for key in (5, RING - 5, RING - 9, RING // 2)))
-    low, high = Identity(NodeId(RING - 9), "tests").place, Identity(NodeId(5), "tests").place
+    low, high = RecordId(NodeId(RING - 9), "tests").place, RecordId(NodeId(5), "tests").place
     assert table.extent(Arc(NodeId(RING - 20), NodeId(20))) == (3, low, high)
     assert table.extent(Arc(NodeId(RING - 4), NodeId(2))) == (0, -1, -1)
     assert table.extent(WHOLE_RING)[0] == 4
@@ -100,10 +100,10 @@ def test_one_changed_item_changes_one_digest_of_its_key() -> None:
 
 
 def test_places_keep_the_order_of_keys_and_tell_items_and_namespaces_apart() -> None:
-    places = [Identity(NodeId(key), name, name.encode()).place for key in (1, 2, RING - 1) for name in ("a", "b")]
+    places = [RecordId(NodeId(key), name, name.encode()).place for key in (1, 2, RING - 1) for name in ("a", "b")]
     assert [place >> ITEM_BITS for place in places] == [1, 1, 2, 2, RING - 1, RING - 1]
     assert len(set(places)) == 6 and max(places) < PLACES
-    assert Identity(KEY, "a", b"b").place != Identity(KEY, "b", b"a").place
+    assert RecordId(KEY, "a", b"b").place != RecordId(KEY, "b", b"a").place
 
 
 def test_a_request_of_before_there_were_items_is_for_the_one_without_a_name() -> None:

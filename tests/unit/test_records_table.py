@@ -16,7 +16,7 @@ from peerd.services.records import table as tables
 from peerd.services.records.config import RECORD_OVERHEAD_BYTES, TOMBSTONE_MARGIN_S, RecordsConfig
 from peerd.services.records.exchange import packed_digests
 from peerd.services.records.messages import DIGEST_BYTES, RequestId
-from peerd.services.records.record import Identity, Record, from_copy, merge, to_copy
+from peerd.services.records.record import Record, RecordId, from_copy, merge, to_copy
 from peerd.services.records.table import CHANGED, KEPT, RecordTable
 from peerd.services.records.view import WHOLE_RING, Arc
 
@@ -141,7 +141,7 @@ def test_next_version_is_later_than_everything_seen() -> None:
 
 
 def test_changes_are_told_once() -> None:
-    told: list[Identity] = []
+    told: list[RecordId] = []
     table = RecordTable(CONFIG, told.append)
     for one in (record(counter=1), record(counter=1), record(counter=2), record(counter=1, sequence=7)):
         table.merge(one, 0.0)
@@ -265,7 +265,7 @@ class AgainstDict(RuleBasedStateMachine):
     def begin(self) -> None:
         self.now = 0.0
         self.table = RecordTable(RecordsConfig(origin_records_max=1000))
-        self.model: dict[Identity, Record] = {}
+        self.model: dict[RecordId, Record] = {}
 
     @rule(
         target=copies,

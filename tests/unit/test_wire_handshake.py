@@ -10,7 +10,7 @@ from peerd.limits import HELLO_PLUGINS_MAX
 from peerd.messages import PeerRef
 from peerd.wire.codec import decode, encode
 from peerd.wire.frames import FrameDecoder
-from peerd.wire.handshake import Handshake, Heartbeat, Hello, HelloAck, LocalNode, PluginVersions, Purpose
+from peerd.wire.handshake import Handshake, Hello, HelloAck, LinkHeartbeat, LocalNode, PluginVersions, Purpose
 
 ALICE = PeerRef(NodeId(0xA << 124), "127.0.0.1", 7001)
 BOB = PeerRef(NodeId(0xB << 124), "127.0.0.1", 7002)
@@ -86,7 +86,7 @@ def test_refusals_say_why(dialler: Handshake, acceptor: Handshake, reason: str) 
 
 def test_anything_else_first_is_a_protocol_error() -> None:
     with pytest.raises(ProtocolError, match="unexpected_message"):
-        side(BOB, ALICE).receive(encode(Heartbeat()))
+        side(BOB, ALICE).receive(encode(LinkHeartbeat()))
 
 
 def test_both_sides_learn_which_versions_of_plugins_the_other_speaks() -> None:

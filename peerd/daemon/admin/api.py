@@ -28,7 +28,7 @@ from peerd.daemon.http.admission import operators_only, scope_needed, show_scope
 from peerd.daemon.http.gate import App, Gate
 from peerd.daemon.http.guard import RequestGuard, add_problem_handlers, document_problems
 from peerd.errors import Bug, Unavailable
-from peerd.models.admin import API_PREFIX, ROUTE_KEY_LENGTH_MAX, Health, Peers, Ring, Route, Settings, Status
+from peerd.models.admin import API_PREFIX, ROUTE_KEY_LENGTH_MAX, Health, Peers, Ring, RouteView, Settings, Status
 
 ROUTE_TIMEOUT_S: Final = 10.0
 CORS_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -118,7 +118,7 @@ def _add_state_routes(app: FastAPI, daemon: Subject) -> None:
         return admin_view.ring(daemon)
 
     @app.get(f"{API_PREFIX}/route/{{key:path}}", tags=["state"])
-    async def route(key: Key) -> Route:
+    async def route(key: Key) -> RouteView:
         """Look up the root of a key: 32 hexadecimal digits are taken as they are, any other text is hashed."""
         node_id, is_hashed = admin_view.parse_key(key)
         node = daemon.node

@@ -24,7 +24,7 @@ from peerd.front import READS
 from peerd.ids import format_id, parse_id
 from peerd.lib.feed import Feed
 from peerd.messages import PeerRef
-from peerd.models.admin import STREAM_TYPE, AdminModel, DrainAnswer, DrainProgress, History, Rtt
+from peerd.models.admin import STREAM_TYPE, AdminModel, DrainAnswer, DrainProgress, HistoryView, Rtt
 from peerd.overlay.messages import PINGS_MAX, REACH_TARGETS_MAX, HistoryReply
 from peerd.overlay.survey.reach import Reachability, ReachProgress, ReachTest
 from peerd.overlay.survey.walk import Survey, WalkProgress
@@ -171,7 +171,7 @@ async def _drain(daemon: Subject, body: DrainBody) -> AsyncGenerator[DrainProgre
         daemon.request_stop("drained")
 
 
-async def history_around(daemon: Subject, own: History) -> History:
+async def history_around(daemon: Subject, own: HistoryView) -> HistoryView:
     """Add what the nodes round a peer thought of it. Raises `Unavailable` when they cannot be found."""
     require_ring(daemon)
     node_id, survey = parse_id(own.id), daemon.node.overlay.survey
@@ -239,7 +239,9 @@ def survey_router(daemon: Subject) -> APIRouter:
             raise HTTPException(404, str(error)) from error
 
     @routes.get("/peers/{node}/history")
-    async def history(node: Annotated[str, PathParameter(max_length=NODE_LENGTH_MAX)], around: bool = False) -> History:
+    async def history(
+        node: Annotated[str, PathParameter(max_length=NODE_LENGTH_MAX)], around: bool = False
+    ) -> HistoryView:
         """What this node thought of a peer, and when, and why; ``around``: and what the peer's neighbours did."""
         try:
             own = admin_view.history(daemon, node)

@@ -9,7 +9,7 @@ from peerd.ids import NodeId, format_id
 from peerd.models import admin as models
 from peerd.overlay.survey.judge import judge
 from peerd.overlay.survey.reach import Pair, Reachability, ReachProgress
-from peerd.overlay.survey.walk import Survey, View, WalkProgress
+from peerd.overlay.survey.walk import NodeView, Survey, WalkProgress
 
 FINDINGS_MAX: Final = 200
 FAILED_MAX: Final = 500
@@ -17,11 +17,11 @@ OUTLIERS_MAX: Final = 20
 MATRIX_NODES_MAX: Final = 32
 
 
-def walk_line(item: WalkProgress | Survey) -> models.WalkProgress | models.RingCheck:
+def walk_line(item: WalkProgress | Survey) -> models.WalkProgressView | models.RingCheck:
     """One line of a walk's stream."""
     if isinstance(item, Survey):
         return ring_check(item)
-    return models.WalkProgress(
+    return models.WalkProgressView(
         answered=item.answered, silent=item.silent, found=item.found, expected=max(item.found, item.answered)
     )
 
@@ -52,7 +52,7 @@ def ring_check(survey: Survey) -> models.RingCheck:
     )
 
 
-def _ring_node(view: View) -> models.RingNode:
+def _ring_node(view: NodeView) -> models.RingNode:
     says = view.says
     return models.RingNode(
         id=format_id(view.peer.id),
@@ -67,11 +67,11 @@ def _ring_node(view: View) -> models.RingNode:
     )
 
 
-def reach_line(item: ReachProgress | Reachability) -> models.ReachProgress | models.ReachAnswer:
+def reach_line(item: ReachProgress | Reachability) -> models.ReachProgressView | models.ReachAnswer:
     """One line of a test's stream."""
     if isinstance(item, Reachability):
         return reach_answer(item)
-    return models.ReachProgress(measured=item.measured, total=item.total)
+    return models.ReachProgressView(measured=item.measured, total=item.total)
 
 
 def reach_answer(found: Reachability) -> models.ReachAnswer:

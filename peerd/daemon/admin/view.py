@@ -13,17 +13,17 @@ from peerd.ids import NodeId, format_id, key_of, parse_id
 from peerd.messages import PeerRef
 from peerd.models.admin import (
     DepartedPeer,
-    History,
+    HistoryView,
     Hop,
     MissingPeer,
     Peer,
     PluginStatus,
     Ring,
-    Route,
+    RouteView,
     Setting,
     Settings,
     Status,
-    Verdict,
+    VerdictView,
 )
 from peerd.node.node import Node
 from peerd.overlay.messages import HistoryReply
@@ -137,7 +137,7 @@ def departed(daemon: Subject) -> list[DepartedPeer]:
     return found
 
 
-def history(daemon: Subject, text: str) -> History:
+def history(daemon: Subject, text: str) -> HistoryView:
     """Verdicts on the one peer whose id begins so, or that has that address.
 
     Raises `Unknown` when this node knows no such peer, or several, or is the one itself.
@@ -154,7 +154,7 @@ def history(daemon: Subject, text: str) -> History:
         place = "entry"
     elif node_id in state.departed:
         place = "departed"
-    return History(
+    return HistoryView(
         id=format_id(node_id),
         address=known[node_id].address if node_id in known else None,
         state=place,
@@ -162,10 +162,10 @@ def history(daemon: Subject, text: str) -> History:
     )
 
 
-def verdicts(observer: PeerRef, reply: HistoryReply) -> list[Verdict]:
+def verdicts(observer: PeerRef, reply: HistoryReply) -> list[VerdictView]:
     """What one node thought of a peer."""
     return [
-        Verdict(
+        VerdictView(
             at=note.wall_s,
             verdict=note.verdict,
             evidence=note.evidence,
@@ -206,13 +206,13 @@ def parse_key(text: str) -> tuple[NodeId, bool]:
         return key_of(text), True
 
 
-def route(daemon: Subject, result: LookupResult, is_hashed: bool) -> Route:
+def route(daemon: Subject, result: LookupResult, is_hashed: bool) -> RouteView:
     """A finished lookup."""
     places = _places(daemon.node.overlay.leaf_set())
     root = None
     if result.root is not None:
         root = _peer(daemon, result.root, places.get(result.root.id, "known"))
-    return Route(
+    return RouteView(
         key=format_id(result.key),
         is_hashed=is_hashed,
         root=root,

@@ -152,7 +152,7 @@ class ServerSentEvents:
 
     def mark(self, mark: stream_models.StreamLine) -> bytes:
         """Anything else than an item."""
-        if isinstance(mark, stream_models.Heartbeat):
+        if isinstance(mark, stream_models.StreamHeartbeat):
             return f": heartbeat\nid: {mark.id}\n\n".encode()
         return f"event: {mark.type}\nid: {mark.id}\ndata: {mark.model_dump_json()}\n\n".encode()
 
@@ -201,7 +201,7 @@ class Outlet(Generic[T]):
             if not batch and is_all and not self._follow:
                 batch.append(self._render(End(self._position().number, CAUGHT_UP, is_final=True)))
             elif not batch and is_all and loop.time() >= due_at:
-                batch.append(self._shape.mark(stream_models.Heartbeat(id=str(self._position()))))
+                batch.append(self._shape.mark(stream_models.StreamHeartbeat(id=str(self._position()))))
             if batch:
                 yield batch
                 due_at = loop.time() + HEARTBEAT_S

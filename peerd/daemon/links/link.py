@@ -16,7 +16,7 @@ from peerd.linking.send_queue import SendQueue
 from peerd.messages import PeerRef
 from peerd.wire.codec import decode, encode
 from peerd.wire.frames import Frame, FrameDecoder
-from peerd.wire.handshake import Established, Goodbye, Heartbeat, HelloRefused
+from peerd.wire.handshake import Established, Goodbye, HelloRefused, LinkHeartbeat
 
 _CLOSING: Final = frozenset({Goodbye.TYPE_ID, HelloRefused.TYPE_ID})
 """A dialler that does not like our answer says so only after it, when this side has a link already."""
@@ -24,7 +24,7 @@ LINK_TYPE_ID_MAX: Final = 0x000F
 """Messages up to this id are about links and certificates; the node never sees them."""
 TRUST_REQUESTS_PER_SECOND: Final = 0.5
 TRUST_REQUESTS_BURST: Final = 10
-HEARTBEAT_BYTES: Final = encode(Heartbeat()).to_bytes()
+HEARTBEAT_BYTES: Final = encode(LinkHeartbeat()).to_bytes()
 
 
 class LinkOwner(Protocol):
@@ -170,7 +170,7 @@ class Link(asyncio.Protocol):
     def _own_frame_received(self, frame: Frame) -> None:
         if frame.type_id in _CLOSING:
             self._goodbye_received(frame)
-        elif frame.type_id != Heartbeat.TYPE_ID:
+        elif frame.type_id != LinkHeartbeat.TYPE_ID:
             self._owner.trust_frame_received(self, frame)
 
     def _is_reading(self) -> bool:

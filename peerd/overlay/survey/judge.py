@@ -15,7 +15,7 @@ from peerd.messages import PeerRef
 from peerd.overlay.expectations import INFORMANTS_MIN
 from peerd.overlay.leafset import HALF
 from peerd.overlay.messages import Absence
-from peerd.overlay.survey.walk import Survey, View
+from peerd.overlay.survey.walk import NodeView, Survey
 
 LISTERS_SHOWN: Final = 3
 
@@ -75,7 +75,7 @@ class _Sides:
     larger: tuple[NodeId, ...]
 
     @classmethod
-    def of(cls, view: View, members: set[NodeId]) -> _Sides:
+    def of(cls, view: NodeView, members: set[NodeId]) -> _Sides:
         says = view.says
         return cls(
             tuple(peer.id for peer in says.smaller if peer.id in members),
@@ -86,7 +86,7 @@ class _Sides:
         return {*self.smaller, *self.larger}
 
 
-def _outside(views: Mapping[NodeId, View], listers: Mapping[NodeId, Sequence[PeerRef]]) -> list[str]:
+def _outside(views: Mapping[NodeId, NodeView], listers: Mapping[NodeId, Sequence[PeerRef]]) -> list[str]:
     """Nodes that answered and are not in the ring; one that has left is only a problem for whoever still lists it."""
     found = []
     for node_id, view in sorted(views.items()):
@@ -98,7 +98,7 @@ def _outside(views: Mapping[NodeId, View], listers: Mapping[NodeId, Sequence[Pee
     return found
 
 
-def _service(view: View) -> list[str]:
+def _service(view: NodeView) -> list[str]:
     found = []
     if not view.says.may_serve:
         found.append(f"{view.peer} may not serve: it has not heard from both sides of its leaf set within its lease")
@@ -126,7 +126,9 @@ def _cycles(in_ring: Mapping[NodeId, _Sides]) -> list[int]:
     return sorted(cycles, reverse=True)
 
 
-def _leaf_sets(members: Sequence[NodeId], in_ring: Mapping[NodeId, _Sides], views: Mapping[NodeId, View]) -> list[str]:
+def _leaf_sets(
+    members: Sequence[NodeId], in_ring: Mapping[NodeId, _Sides], views: Mapping[NodeId, NodeView]
+) -> list[str]:
     found: list[str] = []
     listed = {node_id: sides.members() for node_id, sides in in_ring.items()}
     for position, node_id in enumerate(members):
@@ -139,7 +141,7 @@ def _leaf_sets(members: Sequence[NodeId], in_ring: Mapping[NodeId, _Sides], view
     return found
 
 
-def _wanted(members: Sequence[NodeId], position: int, view: View, kept: _Sides) -> set[NodeId]:
+def _wanted(members: Sequence[NodeId], position: int, view: NodeView, kept: _Sides) -> set[NodeId]:
     """Whom a node has to list: the nearest on each side. A place that somebody silent holds stays his."""
     count = len(members)
     wanted: set[NodeId] = set()
@@ -175,7 +177,7 @@ def _missing(survey: Survey) -> list[Absence]:
     ]
 
 
-def _listers(views: Mapping[NodeId, View]) -> dict[NodeId, list[PeerRef]]:
+def _listers(views: Mapping[NodeId, NodeView]) -> dict[NodeId, list[PeerRef]]:
     """Who has each node in its leaf set, in id order."""
     found: dict[NodeId, list[PeerRef]] = {}
     for _, view in sorted(views.items()):

@@ -17,13 +17,13 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.overlay.messages import (
     Absence,
+    HistoryNote,
     HistoryReply,
     HistoryRequest,
     Reached,
     ReachReply,
     ReachReport,
     ReachRequest,
-    Verdict,
     ViewReply,
     ViewRequest,
 )
@@ -104,7 +104,7 @@ class Surveyor(Part):
         notes = self.state.history.of(peer)
         return HistoryReply(
             tuple(
-                Verdict(
+                HistoryNote(
                     note.wall_s,
                     note.verdict,
                     note.evidence,

@@ -26,7 +26,7 @@ ATTEMPTS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class NodeView:
     """One node that answered, and what it sees."""
 
     peer: PeerRef
@@ -48,7 +48,7 @@ class Survey:
     """What a walk found."""
 
     own: NodeId
-    views: dict[NodeId, View] = field(default_factory=dict)
+    views: dict[NodeId, NodeView] = field(default_factory=dict)
     silent: dict[NodeId, PeerRef] = field(default_factory=dict)
     is_truncated: bool = False
     """There were more than `NODES_MAX`."""
@@ -80,7 +80,7 @@ class Walk:
         self._in_flight = 0
         self.is_over = False
         """It has finished, or was cancelled."""
-        self.survey = Survey(host.id, {host.id: View(host.peer, own_view)})
+        self.survey = Survey(host.id, {host.id: NodeView(host.peer, own_view)})
         self._find((*start, *own_view.smaller, *own_view.larger))
 
     def begin(self) -> bool:
@@ -128,7 +128,7 @@ class Walk:
         self._host.request(peer, ViewRequest(), ANSWER_TIMEOUT_S, answered, timed_out)
 
     def _answered(self, peer: PeerRef, reply: ViewReply) -> None:
-        self.survey.views[peer.id] = View(peer, reply)
+        self.survey.views[peer.id] = NodeView(peer, reply)
         self._find((*reply.larger, *reply.smaller))
         self._one_done()
 

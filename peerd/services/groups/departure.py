@@ -25,7 +25,7 @@ TELL_MAX: Final = 5
 
 
 @dataclass(slots=True)
-class Told:
+class ToldToGo:
     """When, and how often, a node was told that this one leaves."""
 
     first_at: float = float("inf")
@@ -43,7 +43,7 @@ class Departure(Part):
         self._done: Callable[[], None] | None = None
         self._heirs: dict[NodeId, PeerRef] = {}
         """By group, also when this node is not part of it any more: messages for its key still come here."""
-        self._told: dict[tuple[NodeId, NodeId], Told] = {}
+        self._told: dict[tuple[NodeId, NodeId], ToldToGo] = {}
         """Children and heirs, by group and node."""
 
     def begin(self, done: Callable[[], None]) -> None:
@@ -91,7 +91,7 @@ class Departure(Part):
 
     def _may_tell(self, group: Group, peer: PeerRef) -> bool:
         """Whether it was not told a moment ago, nor too often; it counts as told now."""
-        now, told = self._host.now(), self._told.setdefault((group.id, peer.id), Told())
+        now, told = self._host.now(), self._told.setdefault((group.id, peer.id), ToldToGo())
         if now - told.last_at < self._config.join_timeout:
             return False
         told.first_at = min(told.first_at, now)

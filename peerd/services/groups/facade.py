@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from peerd.api import GroupOutcome, Plugin
 from peerd.messages import Message, PeerRef
-from peerd.services.groups.members import Membership, OnAnycast, OnMessage
+from peerd.services.groups.members import GroupMembership, OnAnycast, OnMessage
 
 if TYPE_CHECKING:
     from peerd.services.groups.service import GroupService
@@ -26,7 +26,7 @@ class BoundGroups:
 
     def join(self, group: str, on_message: OnMessage, on_anycast: OnAnycast | None = None) -> None:
         """See `peerd.api.Groups.join`."""
-        membership = Membership(self._plugin.name, self._plugin.messages, on_message, on_anycast)
+        membership = GroupMembership(self._plugin.name, self._plugin.messages, on_message, on_anycast)
         self._service().join(group, membership)
 
     def leave(self, group: str) -> None:

@@ -29,7 +29,7 @@ def group_key(plugin: str, group: str) -> NodeId:
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class GroupMembership:
     """One plugin in one group. Without ``on_message`` it has only created the group."""
 
     plugin: str
@@ -42,7 +42,7 @@ class Membership:
 class Entrusted:
     """What outlives a failure of the service: it is the plugins', not the service's."""
 
-    memberships: dict[NodeId, Membership] = field(default_factory=dict)
+    memberships: dict[NodeId, GroupMembership] = field(default_factory=dict)
     waiting: dict[int, tuple[str, OnOutcome]] = field(default_factory=dict)
     """Plugin and callback by number of the multicast or anycast."""
     numbers: int = 0
@@ -89,7 +89,7 @@ class Members:
         self._config = config
         self.entrusted = entrusted
 
-    def _decode(self, membership: Membership, type_id: int, body: bytes) -> Message | None:
+    def _decode(self, membership: GroupMembership, type_id: int, body: bytes) -> Message | None:
         kind = message_type(type_id)
         if kind is None or kind not in membership.messages:
             self._host.count("peerd_groups_dropped_total", reason="unknown_type")

@@ -40,7 +40,7 @@ SmallBody = Annotated[bytes, annotated_types.MaxLen(limits.ANYCAST_BODY_BYTES_MA
 
 
 @struct
-class Position:
+class MulticastPosition:
     """A place in a group's stream: the ``sequence``-th multicast that ``root`` numbered in its reign.
 
     A new root's ``generation`` is higher than any that it has heard of, and it numbers from 1.
@@ -69,7 +69,7 @@ class TreeState:
     group: NodeId
     is_child: bool
     path: Path
-    position: Position | None
+    position: MulticastPosition | None
 
 
 @message(0x0050, bytes_max=_SMALL)
@@ -82,7 +82,7 @@ class Join(Message):
 
     group: NodeId
     joiner: PeerRef
-    position: Position | None
+    position: MulticastPosition | None
     insists: bool
 
 
@@ -95,7 +95,7 @@ class Attached(Message):
 
     group: NodeId
     path: Path
-    start: Position | None
+    start: MulticastPosition | None
 
 
 @message(0x0052, bytes_max=4096)
@@ -157,7 +157,7 @@ class GroupMulticast(Message):
     """Parent to child: the next multicast, as the root numbered it."""
 
     group: NodeId
-    position: Position
+    position: MulticastPosition
     publication: Publication
 
 
@@ -198,7 +198,7 @@ class Bequest(Message):
     """
 
     group: NodeId
-    position: Position
+    position: MulticastPosition
     is_final: bool
     leaving: Leaving
 

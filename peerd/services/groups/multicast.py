@@ -12,7 +12,7 @@ from peerd.services.groups.members import Members, OnOutcome, encoded, group_key
 from peerd.services.groups.messages import (
     Detach,
     GroupMulticast,
-    Position,
+    MulticastPosition,
     Publication,
     Publish,
     PublishOutcome,
@@ -85,7 +85,7 @@ class Multicaster(Part):
         publication = publish.publication
         last = group.position
         if last is not None and group.seen.is_new(identity(publication)):
-            group.position = Position(last.generation, last.root, last.sequence + 1)
+            group.position = MulticastPosition(last.generation, last.root, last.sequence + 1)
             self._spread(group, GroupMulticast(group.id, group.position, publication))
         self._answer(publication, is_taken=True)
 

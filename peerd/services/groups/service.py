@@ -23,7 +23,7 @@ from peerd.messages import Message, PeerRef
 from peerd.services.groups.anycast import Anycaster
 from peerd.services.groups.config import GroupsConfig
 from peerd.services.groups.departure import Departure
-from peerd.services.groups.members import LEFT_MAX, Entrusted, Members, Membership, OnOutcome, group_key
+from peerd.services.groups.members import LEFT_MAX, Entrusted, GroupMembership, Members, OnOutcome, group_key
 from peerd.services.groups.messages import (
     GROUP_MESSAGES,
     Anycast,
@@ -119,9 +119,9 @@ class GroupService(Service):
     def create(self, plugin: Plugin, group: str) -> None:
         """Keep the group in being. Raises `Unavailable` above ``memberships_max``."""
         if group_key(plugin.name, group) not in self._entrusted.memberships:
-            self.join(group, Membership(plugin.name, plugin.messages, None, None))
+            self.join(group, GroupMembership(plugin.name, plugin.messages, None, None))
 
-    def join(self, group: str, membership: Membership) -> None:
+    def join(self, group: str, membership: GroupMembership) -> None:
         """Enter a membership, or replace it. Raises `Unavailable` above ``memberships_max``."""
         key = group_key(membership.plugin, group)
         memberships = self._entrusted.memberships

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from peerd.services.groups.messages import DEPTH_MAX, Path, Position
+from peerd.services.groups.messages import DEPTH_MAX, MulticastPosition, Path
 from peerd.services.groups.stream import Seen
 
 
@@ -20,7 +20,7 @@ class Child:
     joined_at: float
     is_welcomed: bool = False
     """It has been told that it is a child: it waits while this node has no path itself."""
-    position: Position | None = None
+    position: MulticastPosition | None = None
     """The last multicast that it had when it asked."""
     rtt_s: float | None = None
 
@@ -46,7 +46,7 @@ class Group:
     parent: PeerRef | None = None
     path: Path = ()
     children: dict[NodeId, Child] = field(default_factory=dict)
-    position: Position | None = None
+    position: MulticastPosition | None = None
     is_joining: bool = False
     attempts: int = 0
     candidates: list[PeerRef] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Group:
     """It has not answered yet."""
     asks: int = 0
     """How often it was asked in a row, without a pause between."""
-    promised: Position | None = None
+    promised: MulticastPosition | None = None
     """Where the parent was at the refresh before: behind it by the next one, something was lost."""
 
     @property

@@ -6,13 +6,13 @@ from collections import deque
 from dataclasses import dataclass
 
 from peerd.ids import NodeId
-from peerd.services.groups.messages import GroupMulticast, Position, Publication
+from peerd.services.groups.messages import GroupMulticast, MulticastPosition, Publication
 
-Identity = tuple[NodeId, int, int]
+PublicationIdentity = tuple[NodeId, int, int]
 """(origin, boot epoch of the origin, its number)."""
 
 
-def identity(publication: Publication) -> Identity:
+def identity(publication: Publication) -> PublicationIdentity:
     """What a multicast is known by, however often and from wherever it comes."""
     return publication.origin.id, publication.epoch, publication.number
 
@@ -24,12 +24,12 @@ class Seen:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._identities: dict[Identity, None] = {}
+        self._identities: dict[PublicationIdentity, None] = {}
 
     def __len__(self) -> int:
         return len(self._identities)
 
-    def is_new(self, identity: Identity) -> bool:
+    def is_new(self, identity: PublicationIdentity) -> bool:
         """Whether it was not seen before; it has been afterwards."""
         if identity in self._identities:
             return False
@@ -39,17 +39,17 @@ class Seen:
         return True
 
 
-def before(position: Position) -> Position:
+def before(position: MulticastPosition) -> MulticastPosition:
     """The place just before a multicast."""
-    return Position(position.generation, position.root, position.sequence - 1)
+    return MulticastPosition(position.generation, position.root, position.sequence - 1)
 
 
-def is_same_reign(a: Position, b: Position) -> bool:
+def is_same_reign(a: MulticastPosition, b: MulticastPosition) -> bool:
     """Whether the same root numbered both, without a break between."""
     return (a.generation, a.root) == (b.generation, b.root)
 
 
-def missed(last: Position | None, start: Position) -> int:
+def missed(last: MulticastPosition | None, start: MulticastPosition) -> int:
     """Multicasts after ``last`` and up to ``start``, as far as one can tell.
 
     Nobody knows how many of an earlier reign there were. Generation 0 comes before every reign: all there is.
@@ -59,19 +59,19 @@ def missed(last: Position | None, start: Position) -> int:
     return max(0, start.sequence - last.sequence) if is_same_reign(last, start) else start.sequence
 
 
-def covers(last: Position | None, other: Position) -> bool:
+def covers(last: MulticastPosition | None, other: MulticastPosition) -> bool:
     """Whether who has ``last`` has all that the reign of ``other`` has brought up to there."""
     return last is not None and is_same_reign(last, other) and last.sequence >= other.sequence
 
 
-def later(last: Position | None, other: Position) -> Position:
+def later(last: MulticastPosition | None, other: MulticastPosition) -> MulticastPosition:
     """The later one in one reign; of two reigns that of ``other``, which is where the stream goes on."""
     if last is not None and is_same_reign(last, other) and last.sequence > other.sequence:
         return last
     return other
 
 
-def _is_owed(position: Position, child: Position) -> bool:
+def _is_owed(position: MulticastPosition, child: MulticastPosition) -> bool:
     if is_same_reign(position, child):
         return position.sequence > child.sequence
     return position.generation >= child.generation  # if equal there were two roots, and the child was below the other
@@ -81,7 +81,7 @@ def _is_owed(position: Position, child: Position) -> bool:
 class Replay:
     """What a newly attached child gets: everything after ``start``."""
 
-    start: Position | None
+    start: MulticastPosition | None
     multicasts: tuple[GroupMulticast, ...]
 
 
@@ -119,7 +119,7 @@ class ReplayLog:
         while group in self._by_group:
             self._drop_first(group)
 
-    def replay(self, group: NodeId, child: Position | None, own: Position | None) -> Replay:
+    def replay(self, group: NodeId, child: MulticastPosition | None, own: MulticastPosition | None) -> Replay:
         """What a child whose last multicast is ``child`` misses, at a node whose last one is ``own``.
 
         Later ones of the same reign, and those of other reigns that are not of an earlier generation. A child without

@@ -23,8 +23,8 @@ from peerd.services.groups.messages import (
     Bequest,
     Detach,
     Join,
+    MulticastPosition,
     Path,
-    Position,
     Redirect,
 )
 from peerd.services.groups.ports import ServiceHost
@@ -187,10 +187,10 @@ class Trees(Part):
             self._outrank(group, join.position, group.position)
         self._offer(group, join)
 
-    def _outrank(self, group: Group, theirs: Position, own: Position) -> None:
+    def _outrank(self, group: Group, theirs: MulticastPosition, own: MulticastPosition) -> None:
         """The joiner has followed a root of this or a later generation: number on in a reign that comes after it."""
         if theirs.generation >= own.generation and not is_same_reign(theirs, own):
-            group.position = Position(_next_generation(theirs.generation), self._own, 0)
+            group.position = MulticastPosition(_next_generation(theirs.generation), self._own, 0)
             self._tell_children(group)
 
     @handles(Join)
@@ -281,7 +281,7 @@ class Trees(Part):
         else:
             self.follow(group, source, message.path, message.start)
 
-    def follow(self, group: Group, parent: PeerRef, path: Path, start: Position | None = None) -> None:
+    def follow(self, group: Group, parent: PeerRef, path: Path, start: MulticastPosition | None = None) -> None:
         """Take over the path of the parent, or of a new one; a path that makes a loop ends it."""
         if group.is_loop(path):
             self._drop("loop")
@@ -344,7 +344,7 @@ class Trees(Part):
             self._host.send(group.parent, Join(group.id, self._host.peer, group.position, True))
         return True
 
-    def _continue_from(self, group: Group, start: Position) -> None:
+    def _continue_from(self, group: Group, start: MulticastPosition) -> None:
         group.is_asking = False
         gap = missed(group.position, start)
         if gap:
@@ -397,7 +397,9 @@ class Trees(Part):
         group = self.groups.get(group_id)
         if group is None:
             group = self._add(group_id)
-            group.position = Position(0, self._own, 0)  # all that the old root has, for those who come after it
+            group.position = MulticastPosition(
+                0, self._own, 0
+            )  # all that the old root has, for those who come after it
         group.heir_until = self._host.now() + self.config.lease
         if bequest.is_final and (group.is_root or covers(group.position, theirs)):
             self.become_root(group, theirs)
@@ -428,13 +430,13 @@ class Trees(Part):
         group.is_root = False
         self._tell_root(group, is_root=False)
 
-    def become_root(self, group: Group, heard: Position | None = None) -> None:
+    def become_root(self, group: Group, heard: MulticastPosition | None = None) -> None:
         """Messages for the group's key arrive here: whatever is above this node, it is the root now."""
         if group.parent is not None:
             self._host.send(group.parent, Detach(group.id))
             group.parent = None
         generations = [position.generation for position in (group.position, heard) if position is not None]
-        group.position = Position(_next_generation(max(generations, default=0)), self._own, 0)
+        group.position = MulticastPosition(_next_generation(max(generations, default=0)), self._own, 0)
         is_new = not group.is_root
         group.is_root = True
         self._settle(group)

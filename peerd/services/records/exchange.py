@@ -36,7 +36,7 @@ from peerd.services.records.messages import (
     VersionsReply,
     VersionsRequest,
 )
-from peerd.services.records.record import Identity, Record, summary
+from peerd.services.records.record import Record, RecordId, summary
 from peerd.services.records.state import RecordState
 from peerd.services.records.table import CHANGED, REFUSALS, RecordTable
 from peerd.services.records.view import PLACES, Arc
@@ -67,7 +67,7 @@ class Exchange:
         self.started_at = state.host.now()
         self.sent = 0
         self.received = 0
-        self.confirmed: dict[Identity, RecordVersion] = {}
+        self.confirmed: dict[RecordId, RecordVersion] = {}
         """Which version, or a newer one, the peer is known to hold."""
         self.is_established = False
         """Of the peer, as it said in a comparison."""
@@ -242,7 +242,7 @@ class Responder(Part):
         for copy in message.records:
             verdict = self._state.admit(copy)
             statuses.append(REFUSED if verdict in REFUSALS else HELD)
-            held = self._state.table.get(Identity(copy.key, copy.namespace, copy.item))
+            held = self._state.table.get(RecordId(copy.key, copy.namespace, copy.item))
             if held is not None and held.version.rank > copy.version.rank:
                 newer.append(held)
         return ReplicaAck(tuple(statuses), self._first_batch(newer))
@@ -250,7 +250,7 @@ class Responder(Part):
     @handles(ReplicaGet)
     def _get(self, message: ReplicaGet, source: PeerRef) -> ReplicaGot:
         """A root that has not caught up asks for one record."""
-        record = self._state.current(Identity(message.key, message.namespace, message.item))
+        record = self._state.current(RecordId(message.key, message.namespace, message.item))
         return ReplicaGot(None if record is None else self._state.copy(record), self._state.is_established)
 
     @handles(DigestRequest)
@@ -282,9 +282,9 @@ class Responder(Part):
         table = self._state.table
         table.lapse(self._state.host.now())
         wanted: list[int] = []
-        theirs: dict[Identity, tuple[int, int, int]] = {}
+        theirs: dict[RecordId, tuple[int, int, int]] = {}
         for index, entry in enumerate(message.entries):
-            identity = Identity(entry.key, entry.namespace, entry.item)
+            identity = RecordId(entry.key, entry.namespace, entry.item)
             theirs[identity] = entry.version.rank
             held = table.get(identity)
             if held is None or held.version.rank < entry.version.rank:

@@ -23,7 +23,7 @@ from peerd.services.records.exchange import Responder
 from peerd.services.records.messages import RecordRequest
 from peerd.services.records.operations import Operations
 from peerd.services.records.ports import RecordsHost
-from peerd.services.records.record import Identity, Record
+from peerd.services.records.record import Record, RecordId
 from peerd.services.records.replication import Replicator
 from peerd.services.records.root import Root
 from peerd.services.records.state import RecordState
@@ -122,7 +122,7 @@ class RecordStore(Service):
     def local(self, namespace: str, key: NodeId, item: bytes) -> LocalRecord | None:
         """What this node holds of one record."""
         self.state.refresh()
-        record = self.state.current(Identity(key, namespace, item))
+        record = self.state.current(RecordId(key, namespace, item))
         return None if record is None or record.value is None else self.state.local(record)
 
     def items(self, namespace: str, key: NodeId) -> list[LocalRecord]:

@@ -16,7 +16,7 @@ from peerd.services.records.messages import RecordCopy, RecordSummary, RequestId
 from peerd.services.records.view import ITEM_BITS
 
 
-class Identity(NamedTuple):
+class RecordId(NamedTuple):
     """Which record: what its copies have in common. Sorted, it is key order."""
 
     key: NodeId
@@ -48,9 +48,9 @@ class Record:
     item: bytes = b""
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> RecordId:
         """What the copies of one record have in common."""
-        return Identity(self.key, self.namespace, self.item)
+        return RecordId(self.key, self.namespace, self.item)
 
     @property
     def charge_bytes(self) -> int:

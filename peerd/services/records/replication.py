@@ -16,7 +16,7 @@ from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.services.records.messages import HELD, ReplicaAck, ReplicaPut
-from peerd.services.records.record import Identity, Record
+from peerd.services.records.record import Record, RecordId
 from peerd.services.records.state import RecordState
 from peerd.services.records.table import RequestKey
 
@@ -50,7 +50,7 @@ class Replicator(Part):
     def __init__(self, state: RecordState) -> None:
         self._state = state
         self._host = state.host
-        self._pushes: dict[Identity, Push] = {}
+        self._pushes: dict[RecordId, Push] = {}
         self._bytes = 0
         self._is_armed = False
 
@@ -62,7 +62,7 @@ class Replicator(Part):
         """Whether the root must refuse writes for a while."""
         return len(self._pushes) >= PUSHES_MAX or self._bytes >= PUSHES_BYTES_MAX
 
-    def is_crowded(self, identity: Identity) -> bool:
+    def is_crowded(self, identity: RecordId) -> bool:
         """Whether it must refuse writes of one record, since too many already wait for its replicas."""
         push = self._pushes.get(identity)
         return push is not None and len(push.waiting) >= WAITING_MAX

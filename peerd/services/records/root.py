@@ -15,7 +15,7 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.services.records import messages
 from peerd.services.records.messages import RecordAnswer, RecordRequest, ReplicaGet, ReplicaGot, RequestId
-from peerd.services.records.record import Identity, Record
+from peerd.services.records.record import Record, RecordId
 from peerd.services.records.replication import Replicator
 from peerd.services.records.state import RecordState
 from peerd.services.records.table import REFUSALS, RequestKey
@@ -60,7 +60,7 @@ class Root:
         self._state = state
         self._host = state.host
         self._replicator = replicator
-        self._catch_ups: dict[Identity, CatchUp] = {}
+        self._catch_ups: dict[RecordId, CatchUp] = {}
 
     def received(self, request: RecordRequest, source: PeerRef) -> None:
         """A request was delivered here."""
@@ -104,7 +104,7 @@ class Root:
         others = tuple(peer for peer in known if peer.id != self._host.id)
         return CatchUp(others, view.leaf_set.covers_ring and len(known) == 1 + len(view.leaf_set.members()))
 
-    def _ask(self, identity: Identity, catch_up: CatchUp) -> None:
+    def _ask(self, identity: RecordId, catch_up: CatchUp) -> None:
         def answered(reply: Message, peer: PeerRef) -> None:
             if isinstance(reply, ReplicaGot):
                 catch_up.versions[peer.id] = None if reply.record is None else reply.record.version
@@ -129,7 +129,7 @@ class Root:
         if not catch_up.asked:
             self._caught_up(identity, catch_up)
 
-    def _caught_up(self, identity: Identity, catch_up: CatchUp) -> None:
+    def _caught_up(self, identity: RecordId, catch_up: CatchUp) -> None:
         del self._catch_ups[identity]
         current = self._state.current(identity)
         if current is not None:
@@ -248,8 +248,8 @@ class Root:
         self._host.send(source, answer)
 
 
-def _identity(request: RecordRequest) -> Identity:
-    return Identity(request.key, request.namespace, request.item)
+def _identity(request: RecordRequest) -> RecordId:
+    return RecordId(request.key, request.namespace, request.item)
 
 
 def _request_key(request: RecordRequest, source: PeerRef) -> RequestKey:

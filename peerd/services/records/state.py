@@ -10,7 +10,7 @@ from peerd.messages import PeerRef
 from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import RecordCopy
 from peerd.services.records.ports import RecordsHost
-from peerd.services.records.record import Identity, Record, from_copy, to_copy
+from peerd.services.records.record import Record, RecordId, from_copy, to_copy
 from peerd.services.records.schedule import Schedule
 from peerd.services.records.table import REFUSALS, RecordTable
 from peerd.services.records.view import View
@@ -96,7 +96,7 @@ class RecordState:
                 if record.value is not None:
                     self.host.record_changed_upcall(record.namespace, record.key, role, record.item)
 
-    def _changed(self, identity: Identity) -> None:
+    def _changed(self, identity: RecordId) -> None:
         key, namespace, item = identity
         held = self.table.get(identity)
         is_gone = held is None or held.value is None
@@ -117,7 +117,7 @@ class RecordState:
             self.host.count("peerd_records_refusals_total", reason=verdict)
         return verdict
 
-    def current(self, identity: Identity) -> Record | None:
+    def current(self, identity: RecordId) -> Record | None:
         """What is held and has not lapsed, a tombstone perhaps."""
         self.table.lapse(self.host.now())
         return self.table.get(identity)

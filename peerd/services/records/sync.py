@@ -16,7 +16,7 @@ from peerd.api import Part, RecordRole, RecordVersion, on_timer
 from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
 from peerd.services.records.exchange import Exchange
-from peerd.services.records.record import Identity, Record
+from peerd.services.records.record import Record, RecordId
 from peerd.services.records.state import RecordState
 from peerd.services.records.view import Arc
 from peerd.telemetry.schema import RecordsHandedOver, RecordsRepaired
@@ -29,25 +29,25 @@ HANDOVER_RECORDS: Final = 1024
 class Handover:
     """Records on their way to others, one part after another: who should have which, and who is known to."""
 
-    rest: deque[Identity]
+    rest: deque[RecordId]
     """What comes after this part."""
     copies: int
     finished: Callable[[Handover], None]
     """Called at the end of each part."""
     started_at: float = 0.0
-    missing: dict[Identity, dict[NodeId, None]] = field(default_factory=dict)
-    versions: dict[Identity, RecordVersion] = field(default_factory=dict)
+    missing: dict[RecordId, dict[NodeId, None]] = field(default_factory=dict)
+    versions: dict[RecordId, RecordVersion] = field(default_factory=dict)
     peers: deque[tuple[PeerRef, list[Record]]] = field(default_factory=deque)
     failed: int = 0
     """Records of all parts that not everybody holds who should."""
 
-    def confirm(self, peer: PeerRef, confirmed: dict[Identity, RecordVersion]) -> None:
+    def confirm(self, peer: PeerRef, confirmed: dict[RecordId, RecordVersion]) -> None:
         """The peer holds these."""
         for identity, version in confirmed.items():
             if self.versions.get(identity) == version:
                 self.missing[identity].pop(peer.id, None)
 
-    def held(self) -> list[Identity]:
+    def held(self) -> list[RecordId]:
         """Those that everybody holds who should."""
         return [identity for identity, missing in self.missing.items() if not missing]
 
@@ -238,7 +238,7 @@ class Synchroniser(Part):
     def _drop_held(self, handover: Handover) -> None:
         """Let go of strays that have arrived, unless this node is to hold them again or has a newer version."""
         view, table = self._state.refresh(), self._state.table
-        gone: list[Identity] = []
+        gone: list[RecordId] = []
         for identity in handover.held():
             held = table.get(identity)
             is_ours = not self._state.is_settled or view.role(identity.key) is not RecordRole.NONE
@@ -248,7 +248,7 @@ class Synchroniser(Part):
         for identity in gone:
             table.drop(identity)
 
-    def _report(self, handover: Handover, identities: list[Identity]) -> None:
+    def _report(self, handover: Handover, identities: list[RecordId]) -> None:
         if not identities:
             return
         records = [self._state.table.get(identity) for identity in identities]

@@ -20,7 +20,7 @@ from peerd.api import RecordVersion
 from peerd.errors import Bug
 from peerd.ids import NodeId, id_to_bytes
 from peerd.services.records.config import TOMBSTONE_MARGIN_S, RecordsConfig
-from peerd.services.records.record import Identity, Record, merge
+from peerd.services.records.record import Record, RecordId, merge
 from peerd.services.records.view import ITEM_BITS, Arc
 
 NAMESPACES_PER_KEY_MAX: Final = 32
@@ -58,17 +58,17 @@ class Usage:
 class RecordTable:
     """See the module. ``changed`` is called with the identity of every record that comes, changes or goes."""
 
-    def __init__(self, config: RecordsConfig, changed: Callable[[Identity], None] = lambda identity: None) -> None:
+    def __init__(self, config: RecordsConfig, changed: Callable[[RecordId], None] = lambda identity: None) -> None:
         self._config = config
         self._changed = changed
-        self._records: dict[Identity, Record] = {}
-        self._order: list[tuple[int, Identity]] = []
+        self._records: dict[RecordId, Record] = {}
+        self._order: list[tuple[int, RecordId]] = []
         """Places and identities of the records, in order."""
         self._sums: list[int] = []
         """The digest of each record, in that order."""
         self._by_key: dict[NodeId, dict[str, Usage]] = {}
         """What each namespace holds under a key."""
-        self._lapses: list[tuple[float, Identity]] = []
+        self._lapses: list[tuple[float, RecordId]] = []
         self._origins: dict[NodeId, Usage] = {}
         self._writes: dict[RequestKey, RecordVersion] = {}
         self.usage = Usage()
@@ -86,7 +86,7 @@ class RecordTable:
         for _, identity in self._order:
             yield self._records[identity]
 
-    def get(self, identity: Identity) -> Record | None:
+    def get(self, identity: RecordId) -> Record | None:
         """What is held, a tombstone perhaps."""
         return self._records.get(identity)
 
@@ -233,7 +233,7 @@ class RecordTable:
         self.usage.add(record, sign)
         self.tombstones += sign * (record.value is None)
 
-    def drop(self, identity: Identity) -> None:
+    def drop(self, identity: RecordId) -> None:
         """Let go of a record that others hold now; harmless when there is none."""
         held = self.get(identity)
         if held is not None:
