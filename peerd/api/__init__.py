@@ -168,7 +168,7 @@ class SwapRequest:
 
 @dataclass(frozen=True, slots=True)
 class AcceptSwap:
-    """The answer that gives ``value`` for the peer's."""
+    """The answer that accepts, and gives ``value`` in exchange for the peer's value."""
 
     value: Value
     callbacks: SwapCallbacks
@@ -211,7 +211,7 @@ class Host(Protocol):
 
     @property
     def boot_epoch(self) -> int:
-        """Of this start of the node: strictly larger after every restart."""
+        """The number of this start of the node; it is strictly larger after every restart."""
 
     @property
     def store(self) -> Store:
@@ -485,7 +485,7 @@ class Plugin(Part):
             self.handlers.add(part)
 
     def stop(self) -> None:
-        """The node is going down gracefully; after a crash nobody asks."""
+        """The node is going down in order. After a crash this is not called."""
 
     def inherit(self, failed: Self) -> None:
         """Take over, before `start`, what others entrusted to the failed instance that this one replaces."""

@@ -20,7 +20,7 @@ from peerd.wire.frames import CORRELATION, FLAG_REPLY, FLAG_REQUEST, Frame
 UNKNOWN_TOLD_INTERVAL_S: Final = 60.0
 """A peer is told so often at most that one type of its one-way messages is unknown here."""
 UNKNOWN_TOLD_MAX: Final = 1024
-"""(Peer, type) pairs for which it is remembered when that was."""
+"""For at most so many pairs of peer and type it is remembered when that was."""
 
 TellRefused = Callable[[PeerRef, type[Message], SendRefusal, int], None]
 
@@ -77,13 +77,13 @@ class RefusedSends:
 
 
 class UnknownTold:
-    """When which peer was told that a type of its messages is unknown here."""
+    """Remembers when each peer was last told that a type of its messages is unknown here."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[NodeId, int], float] = {}
 
     def is_due(self, peer_id: NodeId, type_id: int, now: float) -> bool:
-        """Whether to tell it now; then it is noted."""
+        """Whether to tell the peer now; if so, that is noted."""
         key = peer_id, type_id
         if now - self._told.get(key, -UNKNOWN_TOLD_INTERVAL_S) < UNKNOWN_TOLD_INTERVAL_S:
             return False

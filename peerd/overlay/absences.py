@@ -22,16 +22,16 @@ from peerd.overlay.state import OverlayState
 from peerd.telemetry.schema import MemberForgotten, MemberMissing, MemberReturned
 
 SAVE_DELAY_S: Final = 1.0
-"""Several losses at once cost one write."""
+"""A change waits so long before it is written down: several losses at once then cost one write."""
 SAVE_RETRY_S: Final = 60.0
 """Pause before a disk that refused is tried again."""
 TOLD_LATELY_S: Final = 60.0
-"""Who was told so shortly ago, as it was admitted, is not told again when it announces itself."""
+"""A new member that was told who is missing within this time is not told again when it announces itself."""
 TOLD_LATELY_MAX: Final = 64
 RETELL_EVERY: Final = 12
 """Exchanges with the left neighbour for one reminder to a random member: a message may have been lost."""
 TOLD_MAX: Final = 32
-"""Missing members that a view of the ring names."""
+"""A view of the ring names at most so many missing members."""
 
 _ABSENT: Final = "absent"
 _DISMISSED: Final = "dismissed"
@@ -133,7 +133,7 @@ class AbsenceKeeper(Part):
         self._save_soon()
 
     def tick(self) -> None:
-        """Once an exchange: whose time is over, whose place others watch now, and now and then a reminder."""
+        """Once an exchange: forget those whose time is over or whom others watch now; at times remind a neighbour."""
         now = self._host.now()
         for absent in self._known.expire(now):
             self._tell_forgotten(absent, "expired", None)

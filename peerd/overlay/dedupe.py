@@ -8,7 +8,7 @@ from peerd import limits
 from peerd.ids import NodeId
 
 BROADCAST_KEY: Final = -1
-"""Stands where a routed message has its key."""
+"""What a broadcast has in the place of a routed message's key."""
 
 MessageIdentity = tuple[NodeId, int, int, int]
 """(source, boot epoch of the source, its sequence number, key)."""
@@ -37,7 +37,7 @@ class Window:
         self._seen[identity] = number
 
     def is_new(self, identity: MessageIdentity) -> bool:
-        """Whether it was not seen before; it has been afterwards."""
+        """Whether it was not seen before. From now on it counts as seen."""
         if identity in self._seen:
             return False
         self.put(identity)

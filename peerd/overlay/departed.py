@@ -15,7 +15,7 @@ from peerd.ids import NodeId
 from peerd.messages import PeerRef
 
 DEPARTED_MAX: Final = 256
-"""Remembered peers; the one removed first goes."""
+"""At most so many removed peers are remembered; the one that was removed first is forgotten first."""
 PROBE_PAUSE_MAX_S: Final = 3600.0
 FIRST_PAUSES: Final = 6
 """The first search in ordinary times comes after so many of the pauses between searches after a mass loss."""

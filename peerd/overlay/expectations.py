@@ -23,12 +23,12 @@ ABSENT_MAX: Final = 192
 CLAIMS_MAX: Final = 1024
 """Missing members that others name, and that not enough of them have named yet."""
 CLAIMS_PER_INFORMANT_MAX: Final = 64
-"""Of them by one informant."""
+"""At most so many of these claims may come from one informant."""
 DISMISSALS_MAX: Final = 256
 INFORMANTS_MIN: Final = 2
 """Members that have to name a missing node before it counts; in a ring with fewer, all of them."""
 DISMISSAL_SLACK_S: Final = 2.0
-"""An absence that seems to have begun so shortly after the dismissal began before it: messages take time."""
+"""An absence that seems to begin within this time after a dismissal counts as older than it: messages take time."""
 OUTSIDE_MAX_S: Final = 600.0
 """How long a missing node is kept that would not be a member here any more: others watch its place now."""
 
@@ -194,7 +194,7 @@ class Expectations:
     # Time and place
 
     def expire(self, now: float) -> list[Absent]:
-        """Whoever was missing for the whole time is not expected any more. Returns them."""
+        """Stop expecting the members that have been missing for all of ``expect_for``; returns them."""
         for node_id in [key for key, at in self._dismissed.items() if now - at >= self._expect_for_s]:
             del self._dismissed[node_id]
         for node_id in [key for key, claim in self._claims.items() if now - claim.lost_at >= self._expect_for_s]:

@@ -24,9 +24,9 @@ from peerd.overlay.vouching import Vouch
 
 HELD_MAX: Final = 1024
 VOUCH_DOUBT_S: Final = 1.0
-"""When a message is stuck at a vouch of that age, the voucher is asked again."""
+"""While a message waits because of a vouch older than this, the neighbour that gave the vouch is asked again."""
 DETOURS_MAX: Final = 2
-"""Hops of one message through whoever vouches for a peer; one more, and it waits instead."""
+"""A message is sent at most so often through a neighbour that vouches for a closer peer; then it waits instead."""
 ACCEPTED: Final = RouteAck(True)
 REFUSED: Final = RouteAck(False)
 NOT_ROOT: Final = RouteAck(False, not_root=True)
@@ -39,11 +39,11 @@ class Transit:
     route: Route
     deadline: float
     previous: PeerRef
-    """The hop before; this node itself where the message starts."""
+    """The node that sent it here; this node itself where the message starts."""
     excluded: set[NodeId] = field(default_factory=set)
-    """Hops that did not take it; membership tests only."""
+    """Nodes that did not take it. Never iterated over: the order of a set must not decide anything."""
     is_upcalled: bool = False
-    """Its plugin has been asked about the keys of this transit."""
+    """The plugin that it belongs to has been asked about its keys here."""
     is_tried: bool = False
     """This node has tried to pass it on before."""
 

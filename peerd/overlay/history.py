@@ -1,4 +1,4 @@
-"""Flap autopsy: what this node thought of each peer, when, on what evidence, and whether it was itself lagging. Pure.
+"""What this node thought of each peer, when, on what evidence, and whether it was itself lagging. Pure state.
 
 Bounded: the peers about whom something was noted last, and the latest notes about each.
 """

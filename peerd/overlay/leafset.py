@@ -166,7 +166,7 @@ class Leaves:
             self._snapshot = None
 
     def note_adjacent(self, node_id: NodeId, successor: NodeId) -> None:
-        """A member said that ``successor`` comes right after ``node_id``. When those are the ends, the gap is none."""
+        """A member said that ``successor`` comes right after ``node_id``. If they are the gap's ends, it is closed."""
         if self._gap is None or not self._peers:
             return
         before = self._peers[self._gap - 1].id if self._gap else self.own

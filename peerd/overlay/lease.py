@@ -34,7 +34,7 @@ class Lease:
 
     def __init__(self, leaves: Leaves, heard: dict[NodeId, float], lease_s: float, absence_s: float) -> None:
         self.absence_s = absence_s
-        """Without any event for so long, the node was away."""
+        """A node on which nothing happened for so long was not running: it was away."""
         self.absences = 0
         self._leaves = leaves
         self._heard = heard

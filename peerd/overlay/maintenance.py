@@ -22,7 +22,7 @@ LAG_STRETCH: Final = 2.0
 VOUCHERS_ASKED_MAX: Final = 4
 """Peers asked in one exchange whether they still see what this node does not."""
 RANDOM_EVERY: Final = 12
-"""Exchanges with the left neighbour for one with a random member."""
+"""After so many exchanges with the left neighbour there is one with a random member."""
 
 _HEARTBEAT: Final = Heartbeat()
 

@@ -20,17 +20,17 @@ from peerd.telemetry.schema import PeerFailed, PeerSuspected
 
 PROBES_MAX: Final = 128
 LEFT: Final = "left"
-"""Evidence that is the peer's own word."""
+"""Evidence: the peer itself said that it leaves."""
 DENIED: Final = "denied"
-"""Evidence that is the cluster's: the peer is on its deny list."""
+"""Evidence: the peer is on the cluster's deny list."""
 SENT_AWAY: Final = (LEFT, DENIED)
 """Evidence after which nobody waits for the peer, or looks for it."""
 NO_LINK: Final = "peer_down"
-"""Evidence that is the driver's: nothing has to be probed to come by it."""
+"""Evidence: the driver could not get a link to the peer. It takes no probe to find that out."""
 BACK_AT_ONCE: Final = 3
-"""Other removed peers that are looked for when one has come back."""
+"""When a removed peer has come back, so many others are looked for at once."""
 NO_HEARTBEAT: Final = "no_heartbeat"
-"""Evidence against the right neighbour."""
+"""Evidence: the heartbeats of the right neighbour have stopped."""
 SUSPICION_SHARE: Final = 0.5
 """A silent neighbour is suspected after this share of ``failure_timeout``, and removed after the whole; anybody else is
 removed for silence alone only when probes went unanswered for this share."""
@@ -59,13 +59,13 @@ class Probe:
     is_confirmed: bool = False
     """Another member has removed it meanwhile."""
     is_search: bool = False
-    """It looks for a removed peer."""
+    """The probe looks for a peer that was removed."""
     is_return: bool = False
-    """That peer has spoken."""
+    """The removed peer has been heard since."""
     is_check: bool = False
-    """Only whether it is alive is asked."""
+    """The probe only asks whether the peer is alive; leaf sets are not compared."""
     is_short: bool = False
-    """The next message is a ping: most that are in doubt are dead, and leaf sets are long."""
+    """The next message is a mere ping: most peers in doubt are dead, and a leaf set is long."""
     sent_at: float = 0.0
     is_timed: bool = False
     """The link was up when it was sent."""

@@ -26,7 +26,7 @@ ROW_MAX: Final = 16
 REACH_TARGETS_MAX: Final = 64
 """Peers that one node is asked to ping for another."""
 PINGS_MAX: Final = 8
-"""Timed pings of each."""
+"""At most so many timed pings for each of them."""
 
 _SMALL: Final = 512
 _STATE: Final = 32 * limits.KIB
@@ -42,7 +42,7 @@ RowPeers = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(ROW_MAX)]
 Targets = Annotated[tuple[PeerRef, ...], annotated_types.MinLen(1), annotated_types.MaxLen(REACH_TARGETS_MAX)]
 Pings = Annotated[int, annotated_types.Ge(1), annotated_types.Le(PINGS_MAX)]
 Age = Annotated[float, annotated_types.Ge(0.0)]
-"""Seconds ago. Clocks differ, so no message carries a time."""
+"""How long ago, in seconds. Clocks differ, so messages carry ages instead of times."""
 Body = Annotated[bytes, annotated_types.MaxLen(limits.ROUTED_BODY_BYTES_MAX)]
 
 

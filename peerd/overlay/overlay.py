@@ -44,7 +44,7 @@ from peerd.overlay.table_care import TableCare
 
 
 class Overlay(Plugin):
-    """Implements `peerd.overlay.ports.Router`. Its host is a `peerd.overlay.ports.OverlayHost`."""
+    """Makes the parts, and answers for them to node and hosts. Its host is a `peerd.overlay.ports.OverlayHost`."""
 
     name: ClassVar[str] = "overlay"
     version: ClassVar[int] = 1
@@ -116,7 +116,7 @@ class Overlay(Plugin):
     def _send_lookup(self, key: NodeId, sequence: int) -> None:
         self.forwarder.originate_lookup(key, sequence)
 
-    # Router
+    # What the hosts of plugins, the drivers and the operators' surface use
 
     @property
     def is_ready(self) -> bool:
@@ -248,7 +248,7 @@ class Overlay(Plugin):
 
     @property
     def coordinate(self) -> Coordinate:
-        """This node's own."""
+        """This node's own place in the latency space."""
         return self.state.vivaldi.current
 
     def known_peers(self) -> tuple[PeerRef, ...]:

@@ -1,13 +1,13 @@
-"""What the overlay needs from the node around it, and what it gives back."""
+"""What the overlay needs from the node around it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
-from peerd.api import Coordinate, Host, LeafSet, LookupResult, NeighbourChange
+from peerd.api import Host, NeighbourChange
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef
+from peerd.messages import PeerRef
 
 
 class OverlayHost(Host, Protocol):
@@ -42,41 +42,3 @@ class OverlayHost(Host, Protocol):
 
     def ready_changed_upcall(self, is_ready: bool) -> None:
         """The node may (or may no longer) deliver keys."""
-
-
-class Router(Protocol):
-    """The overlay as the node uses it."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether this node has joined and its leaf set is complete."""
-
-    def route(self, key: NodeId, message: Message) -> None: ...
-    def multicast(self, keys: Iterable[NodeId], message: Message) -> None: ...
-    def broadcast(self, message: Message) -> None: ...
-    def lookup(self, key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float) -> None: ...
-    def leaf_set(self) -> LeafSet: ...
-    def prefix_row(self, bits: int) -> tuple[PeerRef, ...]: ...
-    def replica_set(self, key: NodeId, count: int) -> tuple[PeerRef, ...]: ...
-    def estimated_ring_size(self) -> float: ...
-    def next_hop(self, key: NodeId) -> PeerRef | None: ...
-    def rtt(self, peer: PeerRef) -> float | None: ...
-    def estimated_rtt(self, peer: PeerRef) -> float | None: ...
-
-    @property
-    def coordinate(self) -> Coordinate: ...
-
-    def known_peers(self) -> tuple[PeerRef, ...]:
-        """Live peers worth remembering across a restart, at most `KNOWN_PEERS_MAX`."""
-
-    def join(self, bootstrap: Iterable[tuple[str, int]], known: Iterable[PeerRef]) -> None:
-        """Join through any of these addresses; retries for ever with back-off. No address at all: found a ring."""
-
-    def leave(self) -> None:
-        """Say goodbye to the neighbours; nothing is delivered here afterwards."""
-
-    def peer_heard(self, peer: PeerRef) -> None:
-        """Any traffic counts as a heartbeat."""
-
-    def peer_down(self, peer: PeerRef, reason: str) -> None:
-        """The driver lost the link and could not get it back, or the peer refused a connection."""

@@ -32,7 +32,7 @@ class Reunion(Part):
         self._membership = membership
         self._addresses: list[tuple[str, int]] = []
         self._walked: set[NodeId] = set()
-        """Only compared by id."""
+        """Ids that the walk has been to; only looked up, never iterated over."""
 
     def start(self, addresses: Iterable[tuple[str, int]]) -> None:
         """Remember whom to ask; with nobody to ask, nothing ever happens."""
@@ -80,4 +80,4 @@ class Reunion(Part):
 
 
 def _nothing() -> None:
-    """Nobody there: another time, another address."""
+    """Nobody answered. The next look tries another address."""

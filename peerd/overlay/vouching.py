@@ -61,7 +61,7 @@ class Vouches:
         return tuple({vouch.voucher.id: vouch.voucher for vouch in self._vouches.values()}.values())
 
     def owner_beyond(self, key: NodeId, own: NodeId, now: float) -> Vouch | None:
-        """The vouch for the peer that is closer to ``key`` than this node; ``None``: there is none."""
+        """The vouch for the peer that is closer to ``key`` than this node; ``None`` when there is no such vouch."""
         best: Vouch | None = None
         best_closeness = closeness(key, own)
         for node_id, vouch in list(self._vouches.items()):

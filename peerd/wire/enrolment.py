@@ -25,7 +25,7 @@ from peerd.messages import U8, Message, Name, PeerRef, Text, message
 from peerd.wire.trust import CertificateDer, SignedRecord
 
 PREFACE: Final = b"peerd-join 1\n"
-"""One version of enrolment; another one will have another line."""
+"""Names the version of the enrolment protocol; another version will have another line."""
 SECRET_BYTES: Final = 16
 REQUEST_DER_BYTES_MAX: Final = 2048
 CHAIN_LENGTH_MAX: Final = 3

@@ -19,9 +19,9 @@ from peerd.overlay.messages import REACH_TARGETS_MAX, Reached
 from peerd.overlay.survey.walk import Survey
 
 PINGS: Final = 2
-"""Of each peer, the shorter one counts: they go out in a burst."""
+"""How often each peer is pinged. The shortest round trip counts, since the pings go out in a burst."""
 NODES_IN_FLIGHT_MAX: Final = 8
-"""Nodes that ping at a time: the whole cluster at once would measure its own crowd."""
+"""So many nodes ping at a time: if all did, answers would be late because of the crowd."""
 OUTLIER_FACTOR: Final = 3.0
 OUTLIER_FLOOR_S: Final = 0.02
 COORDINATE_ERROR_MAX: Final = 0.5

@@ -100,7 +100,7 @@ class Surveyor(Part):
         self._host.request(peer, ViewRequest(), ANSWER_TIMEOUT_S, answered, lambda: done(None))
 
     def history(self, peer: NodeId) -> HistoryReply:
-        """What this node thought of a peer. A silence of a peer that was never heard is none."""
+        """What this node thought of a peer. The silence of a peer that was never heard is ``None``."""
         notes = self.state.history.of(peer)
         return HistoryReply(
             tuple(
@@ -147,7 +147,7 @@ class Surveyor(Part):
         return walk
 
     def walk_over(self) -> None:
-        """One walk fewer."""
+        """A walk has ended, so another one may begin."""
         self._walks -= 1
 
     # Pings by others

@@ -21,7 +21,7 @@ IN_FLIGHT_MAX: Final = 16
 NODES_MAX: Final = 4096
 """A walk stops looking for more, and says so: a liar could name nodes without end."""
 ANSWER_TIMEOUT_S: Final = 5.0
-"""More than dialling takes on a busy machine."""
+"""How long to wait for an answer: more than dialling takes on a busy machine."""
 ATTEMPTS: Final = 2
 
 
@@ -51,7 +51,7 @@ class Survey:
     views: dict[NodeId, NodeView] = field(default_factory=dict)
     silent: dict[NodeId, PeerRef] = field(default_factory=dict)
     is_truncated: bool = False
-    """There were more than `NODES_MAX`."""
+    """The walk found more than `NODES_MAX` nodes, and looked at no more."""
     duration_s: float = 0.0
 
 

@@ -49,7 +49,7 @@ class Anycaster(Part):
 
     @on_timer("anycast")
     def _expired(self, number: int) -> None:
-        """Nobody has said anything in time."""
+        """No outcome has come in time."""
         self._members.settle(number, GroupOutcome.UNKNOWN)
 
     @handles(AnycastResult)

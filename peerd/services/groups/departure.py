@@ -60,7 +60,7 @@ class Departure(Part):
 
     @on_timer("drain")
     def _look(self, payload: object) -> None:
-        """The timer "drain" fired: on with every tree that has nodes below this one."""
+        """Go on with every tree in which nodes hang below this one."""
         if self._done is None:
             return
         groups = self._trees.groups
@@ -90,7 +90,7 @@ class Departure(Part):
         return any(each is None or each.times <= TELL_MAX for each in told)
 
     def _may_tell(self, group: Group, peer: PeerRef) -> bool:
-        """Whether it was not told a moment ago, nor too often; it counts as told now."""
+        """Whether to tell it: not if it was told a moment ago, or too often. If so, it counts as told now."""
         now, told = self._host.now(), self._told.setdefault((group.id, peer.id), ToldToGo())
         if now - told.last_at < self._config.join_timeout:
             return False

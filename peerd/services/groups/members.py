@@ -16,7 +16,7 @@ from peerd.services.groups.ports import ServiceHost
 from peerd.services.groups.stream import Seen, identity
 
 LEFT_MAX: Final = 64
-"""Groups without a member any more of which it is remembered what the last one heard."""
+"""For so many groups that no plugin here is in any more, it is remembered what the last member heard."""
 
 OnMessage = Callable[[Message, PeerRef], None]
 OnAnycast = Callable[[Message, PeerRef], bool]
@@ -40,13 +40,13 @@ class GroupMembership:
 
 @dataclass(slots=True)
 class Entrusted:
-    """What outlives a failure of the service: it is the plugins', not the service's."""
+    """What the plugins have entrusted to the service. It outlives a failure of the service."""
 
     memberships: dict[NodeId, GroupMembership] = field(default_factory=dict)
     waiting: dict[int, tuple[str, OnOutcome]] = field(default_factory=dict)
     """Plugin and callback by number of the multicast or anycast."""
     numbers: int = 0
-    """Numbers of this boot that are used up."""
+    """The last number that was given in this boot."""
     heard: dict[NodeId, Seen] = field(default_factory=dict)
     """By group, what the members here were told: others may still send it to one that leaves and joins again."""
 

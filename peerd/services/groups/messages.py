@@ -24,9 +24,9 @@ VISITED_MAX: Final = 1024
 HOPS_MAX: Final = 4096
 """Steps of one anycast from node to node."""
 LEAVING_MAX: Final = limits.LEAF_SET_SIZE
-"""Neighbours of which a node remembers that they leave."""
+"""A node remembers of so many neighbours that they are leaving."""
 GENERATION_MAX: Final = 1 << 48
-"""Changes of root that are told apart: more than there can be."""
+"""The highest generation. A group never sees so many changes of its root."""
 
 _SMALL: Final = 512
 

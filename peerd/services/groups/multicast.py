@@ -65,7 +65,7 @@ class Multicaster(Part):
 
     @handles(PublishOutcome)
     def _answered(self, message: PublishOutcome, source: PeerRef) -> None:
-        """The root's word."""
+        """The root says what became of a multicast of this node."""
         if message.number in self._sent:
             self._host.cancel_timer("publish", message.number)
             self._settle(message.number, GroupOutcome.TAKEN if message.is_taken else GroupOutcome.NO_SUCH_GROUP)

@@ -71,7 +71,7 @@ class GroupService(Service):
         """When a neighbour was last lost: groups whose root it was are on their way here."""
 
     def inherit(self, failed: Self) -> None:
-        """Memberships and outcomes are the plugins': they go on. The trees are made anew."""
+        """Memberships, and outcomes that are owed, belong to the plugins and go on. The trees are made anew."""
         self._entrusted = failed._entrusted
 
     def start(self, host: Host) -> None:
@@ -184,7 +184,7 @@ class GroupService(Service):
             self._at_root(message)
 
     def _pass_on(self, message: Join | Publish | Anycast) -> bool:
-        """To the heir, when this node leaves and is the root only for those who do not know yet."""
+        """Give the message to the heir, when this node is leaving and the sender does not know that yet."""
         heir = self.departure.heir(message.group)
         if heir is None or (isinstance(message, Join) and message.joiner.id == self._host.id):
             return False
@@ -250,7 +250,7 @@ class GroupService(Service):
 
     @handles(Publish)
     def _on_publish(self, message: Publish, source: PeerRef) -> None:
-        """From a root that leaves to its heir."""
+        """A root that leaves passes a multicast on to its heir."""
         group = self.trees.groups.get(message.group)
         if group is not None and group.is_root:
             self._multicaster.take(group, message)

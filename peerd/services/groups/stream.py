@@ -13,7 +13,7 @@ PublicationIdentity = tuple[NodeId, int, int]
 
 
 def identity(publication: Publication) -> PublicationIdentity:
-    """What a multicast is known by, however often and from wherever it comes."""
+    """Names a multicast, however often it arrives and whoever sends it: (origin, boot epoch, number)."""
     return publication.origin.id, publication.epoch, publication.number
 
 
@@ -30,7 +30,7 @@ class Seen:
         return len(self._identities)
 
     def is_new(self, identity: PublicationIdentity) -> bool:
-        """Whether it was not seen before; it has been afterwards."""
+        """Whether it was not seen before. From now on it counts as seen."""
         if identity in self._identities:
             return False
         if len(self._identities) >= self._size:
@@ -60,7 +60,7 @@ def missed(last: MulticastPosition | None, start: MulticastPosition) -> int:
 
 
 def covers(last: MulticastPosition | None, other: MulticastPosition) -> bool:
-    """Whether who has ``last`` has all that the reign of ``other`` has brought up to there."""
+    """Whether a node whose last multicast is ``last`` has all that the root of ``other`` numbered up to ``other``."""
     return last is not None and is_same_reign(last, other) and last.sequence >= other.sequence
 
 
@@ -101,7 +101,7 @@ class ReplayLog:
         return len(self._entries)
 
     def add(self, multicast: GroupMulticast) -> None:
-        """Keep one, at the expense of the oldest."""
+        """Keep one; the oldest make room for it."""
         if not self._messages_max:
             return
         self._arrivals += 1

@@ -33,7 +33,7 @@ from peerd.services.groups.stream import ReplayLog, Seen, covers, is_same_reign,
 from peerd.telemetry.schema import GroupParentChanged, GroupRootChanged
 
 REDIRECTS_MAX: Final = 32
-"""Hints that one attempt to join follows before it waits for the next one."""
+"""One attempt to join follows at most so many hints where to ask; then it waits for the next attempt."""
 CATCH_UPS_MAX: Final = 4
 """Times in a row that a parent is asked for lost multicasts, before what is missing is given up."""
 INSIST_AFTER: Final = 2
@@ -136,7 +136,7 @@ class Trees(Part):
         self._wait(group, wait_s)
 
     def _wait(self, group: Group, wait_s: float) -> None:
-        """For somebody to take this node."""
+        """Give others some time to take this node as a child."""
         self._host.cancel_timer("join", group.id)
         jitter = self._host.rng.uniform(1.0 - JOIN_JITTER, 1.0 + JOIN_JITTER)
         self._host.set_timer("join", wait_s * jitter, group.id)
@@ -387,7 +387,7 @@ class Trees(Part):
 
     @handles(Bequest)
     def _inherit(self, bequest: Bequest, source: PeerRef) -> None:
-        """The root of a group leaves, and holds this node for the next one."""
+        """The root of a group is leaving, and takes this node for the next root."""
         group_id, theirs = bequest.group, bequest.position
         self._leaving |= dict.fromkeys((source.id, *bequest.leaving))
         self._forget_left()

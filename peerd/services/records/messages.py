@@ -35,14 +35,14 @@ HELD, REFUSED = range(2)
 _SMALL: Final = 512
 Verb = Annotated[int, annotated_types.Ge(GET), annotated_types.Le(DELETE)]
 Item = Annotated[bytes, annotated_types.MaxLen(ITEM_BYTES_MAX)]
-"""Which of the records under one key; empty for who has one only."""
+"""The name of one of the records under a key; empty where there is only one."""
 Value = Annotated[bytes, annotated_types.MaxLen(VALUE_BYTES_HARD_MAX)]
 Remaining = Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(REMAINING_S_MAX)]
 
 
 @struct
 class RequestId:
-    """One operation: whoever sends it again sends this again."""
+    """Names one operation; it stays the same when the operation is sent again."""
 
     origin: NodeId
     epoch: U64

@@ -29,7 +29,7 @@ VERBS: Final = {messages.GET: "get", messages.PUT: "put", messages.DELETE: "dele
 
 @dataclass(slots=True)
 class Operation:
-    """One that has no answer yet."""
+    """An operation that has no answer yet."""
 
     request: RecordRequest
     on_result: Callable[[RecordResult], None]
@@ -39,7 +39,7 @@ class Operation:
     """Attempts that were answered with NOT_ROOT; each attempt is counted once."""
     detail: str = ""
     result: RecordResult | None = None
-    """Known already: refused before it was sent."""
+    """The result, when it is known before anything was sent: the operation was refused here."""
 
 
 class Operations(Part):
@@ -63,7 +63,7 @@ class Operations(Part):
             self._host.set_timer("operation", 0.0, sequence)
 
     def next_sequence(self) -> int:
-        """Of this boot."""
+        """The next number of an operation in this boot of the node."""
         self._sequence += 1
         return self._sequence
 
@@ -99,7 +99,7 @@ class Operations(Part):
 
     @on_timer("operation")
     def _retry(self, sequence: int) -> None:
-        """No answer yet: again, or the end."""
+        """There is no answer yet: send the operation again, or give it up."""
         operation = self._pending[sequence]
         if operation.result is not None:
             self._finish(sequence, operation.result)

@@ -32,7 +32,7 @@ from peerd.services.service import Service
 
 LAPSE_MIN_S: Final = 0.5
 LAPSE_MAX_S: Final = 5.0
-"""A lapsed record is never served; its plugin and the memory may wait this long."""
+"""How long it may take until a lapsed record is dropped and its plugin is told. It is not served meanwhile."""
 
 
 class RecordStore(Service):
@@ -61,7 +61,7 @@ class RecordStore(Service):
         self._failed: RecordStore | None = None
 
     def inherit(self, failed: Self) -> None:
-        """Numbers and versions of this boot are used once, and who waits for an outcome gets one."""
+        """Go on with its numbers and versions, which must not be used twice; who waits for an outcome gets one."""
         self._failed = failed
 
     def start(self, host: Host) -> None:
@@ -143,11 +143,11 @@ class RecordStore(Service):
         ]
 
     def plugin_disabled(self, name: str) -> None:
-        """Its callbacks must not be called any more."""
+        """Forget the operations of a plugin that is out of service: its callbacks must not be called any more."""
         self.operations.forget(name)
 
     def drain(self, done: Callable[[], None]) -> None:
-        """Hand every record over; what that failed for is counted and told by events."""
+        """Hand every record over. Records for which that failed are counted, and told in events."""
         self.hand_over(lambda failed: done())
 
     def hand_over(self, done: Callable[[int], None]) -> None:

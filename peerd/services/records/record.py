@@ -17,7 +17,7 @@ from peerd.services.records.view import ITEM_BITS
 
 
 class RecordId(NamedTuple):
-    """Which record: what its copies have in common. Sorted, it is key order."""
+    """Names a record: what all its copies have in common. Sorted, the records are in key order."""
 
     key: NodeId
     namespace: str
@@ -89,7 +89,7 @@ def _order(record: Record) -> tuple[object, ...]:
 
 
 def to_copy(record: Record, now: float) -> RecordCopy:
-    """For the wire."""
+    """The record as it is sent to others."""
     return RecordCopy(
         record.namespace,
         record.key,
@@ -103,7 +103,7 @@ def to_copy(record: Record, now: float) -> RecordCopy:
 
 
 def from_copy(copy: RecordCopy, now: float, ttl_max_s: float, tombstone_ttl_s: float) -> Record:
-    """From the wire; nothing lives longer here than this node's own limits."""
+    """A record that another node sent; it lives no longer than this node's own limits allow."""
     limit_s = tombstone_ttl_s if copy.value is None else ttl_max_s
     return Record(
         copy.namespace,
@@ -118,5 +118,5 @@ def from_copy(copy: RecordCopy, now: float, ttl_max_s: float, tombstone_ttl_s: f
 
 
 def summary(record: Record) -> RecordSummary:
-    """For a comparison."""
+    """What is sent of the record when two nodes compare versions."""
     return RecordSummary(record.namespace, record.key, record.version, record.item)

@@ -22,11 +22,11 @@ from peerd.services.records.table import RequestKey
 
 PUSHES_MAX: Final = 512
 PUSHES_BYTES_MAX: Final = 2 * limits.MIB
-"""Below the send queue of one peer: it may be a replica of all of them."""
+"""Less than the send queue of one peer, since one peer may be a replica of all these records."""
 WAITING_MAX: Final = 64
 """Writes of one record that wait for its replicas."""
 PUSH_DEADLINE_S: Final = 60.0
-"""Afterwards anti-entropy finishes it; whoever waited for the answer has given up long ago."""
+"""After this time the regular comparisons finish the work; whoever waited for the answer has given up long ago."""
 
 Waiting = Callable[[int, bool], None]
 """Called with (nodes that hold it, whether one refused it)."""

@@ -30,7 +30,7 @@ class Last:
 
 
 class Schedule:
-    """One entry a partner; one that was never compared with is one that was just now."""
+    """Keeps one entry for each partner. A new partner counts as compared just now."""
 
     def __init__(self, config: RecordsConfig) -> None:
         self._interval_s = config.sync_interval
@@ -63,5 +63,5 @@ class Schedule:
         return first if first is not None and due[first] <= now else None
 
     def clear(self) -> None:
-        """The neighbourhood is another."""
+        """The neighbourhood has changed: forget all partners."""
         self._last.clear()

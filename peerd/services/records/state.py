@@ -34,7 +34,7 @@ class RecordState:
         """A record that this node is the root of was refused for want of room, so what is not here may exist."""
         self.view_changed: Callable[[], None] = lambda: None
         self._told = self.view
-        """The view that plugins know their roles from."""
+        """The view from which plugins were last told their roles."""
 
     @property
     def is_settled(self) -> bool:
@@ -66,7 +66,7 @@ class RecordState:
         return self.is_settled and not self.lacks_records and not self.sources()
 
     def catch_up_again(self) -> None:
-        """Whatever was learnt from the neighbours does not count any more."""
+        """Forget what was learnt from the neighbours, so that everything is compared again."""
         self.pulled.clear()
         self.schedule.clear()
         self.lacks_records = False
@@ -118,16 +118,16 @@ class RecordState:
         return verdict
 
     def current(self, identity: RecordId) -> Record | None:
-        """What is held and has not lapsed, a tombstone perhaps."""
+        """The record that is held under this name and has not lapsed; it may be a tombstone."""
         self.table.lapse(self.host.now())
         return self.table.get(identity)
 
     def copy(self, record: Record) -> RecordCopy:
-        """For the wire, now."""
+        """The record as it is sent to others at this moment."""
         return to_copy(record, self.host.now())
 
     def local(self, record: Record) -> LocalRecord:
-        """For a plugin. The record must have a value."""
+        """The record as plugins see it. It must have a value."""
         remaining_s = record.expires_at - self.host.now()
         role = self.view.role(record.key)
         return LocalRecord(record.key, record.value or b"", record.version, remaining_s, role, record.item)

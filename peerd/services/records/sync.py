@@ -39,16 +39,16 @@ class Handover:
     versions: dict[RecordId, RecordVersion] = field(default_factory=dict)
     peers: deque[tuple[PeerRef, list[Record]]] = field(default_factory=deque)
     failed: int = 0
-    """Records of all parts that not everybody holds who should."""
+    """How many records, of all parts, are still missing on a node that should hold them."""
 
     def confirm(self, peer: PeerRef, confirmed: dict[RecordId, RecordVersion]) -> None:
-        """The peer holds these."""
+        """Note that the peer holds these versions."""
         for identity, version in confirmed.items():
             if self.versions.get(identity) == version:
                 self.missing[identity].pop(peer.id, None)
 
     def held(self) -> list[RecordId]:
-        """Those that everybody holds who should."""
+        """The records that all nodes hold that should."""
         return [identity for identity, missing in self.missing.items() if not missing]
 
 
@@ -68,7 +68,7 @@ class Synchroniser(Part):
     # When
 
     def view_changed(self) -> None:
-        """The neighbourhood is another: catch up soon."""
+        """The neighbourhood has changed: catch up soon."""
         self._wants_handover = True
         self._settle(self._state.config.settle)
 
@@ -195,7 +195,7 @@ class Synchroniser(Part):
             self._hand_over()
 
     def _plan(self, handover: Handover) -> None:
-        """The next part: to whom which records go."""
+        """Plan the next part: which records go to whom."""
         handover.started_at = self._host.now()
         handover.missing, handover.versions = {}, {}
         by_peer: dict[NodeId, tuple[PeerRef, list[Record]]] = {}

@@ -24,7 +24,7 @@ from peerd.services.records.record import Record, RecordId, merge
 from peerd.services.records.view import ITEM_BITS, Arc
 
 NAMESPACES_PER_KEY_MAX: Final = 32
-"""Each has its own limits for the items under the key."""
+"""How many plugins may have items under one key. Each of them has its own limits there."""
 COUNTER_JUMP_MAX: Final = 1 << 40
 """A version may be this far ahead of every other seen here; further, somebody tries to use the counters up."""
 COUNTER_MAX: Final = 1 << 62
@@ -262,7 +262,7 @@ class RecordTable:
             heapify(self._lapses)
 
     def next_lapse(self) -> float | None:
-        """No record lapses before; ``None`` when there is none."""
+        """No record lapses before this time; ``None`` when none is held."""
         return self._lapses[0][0] if self._lapses else None
 
     def lapse(self, now: float) -> int:

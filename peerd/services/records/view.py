@@ -34,7 +34,7 @@ class Arc:
 
     @classmethod
     def of_places(cls, low: int, high: int) -> Arc:
-        """From one place to before another."""
+        """The range from the place ``low`` up to, but without, the place ``high``."""
         items = (1 << ITEM_BITS) - 1
         low, high = low % PLACES, high % PLACES
         return cls(NodeId(low >> ITEM_BITS), NodeId(high >> ITEM_BITS), low & items, high & items)
@@ -55,7 +55,7 @@ class Arc:
         return (self.high_place - self.low_place) % PLACES or PLACES
 
     def __contains__(self, key: NodeId) -> bool:
-        """Whether the first place of a key is in it; of a range of whole keys, whether the key is."""
+        """Whether the first place of a key is in the range. For a range of whole keys: whether the key is."""
         return ((key << ITEM_BITS) - self.low_place) % PLACES < self.width
 
     def part(self, number: int, parts: int) -> Arc:
