@@ -85,7 +85,9 @@ def send_probes(simulation: Simulation, duration_s: float = 30.0) -> None:
 
 def addresses_are_mixed_up(patch: Patch) -> None:
     admit = OverlayState.admit_leaf
-    patch.setattr(OverlayState, "admit_leaf", lambda self, peer, told=(): admit(self, replace(peer, port=peer.port + 1), told))
+    patch.setattr(
+        OverlayState, "admit_leaf", lambda self, peer, told=(): admit(self, replace(peer, port=peer.port + 1), told)
+    )
     checked(4).run_for(30.0)
 
 
