@@ -5,12 +5,17 @@ at most l + 1 nodes every other node is a member, the sides overlap, and nothing
 larger one there is a stretch between the far ends of the two sides where unknown nodes live. A side that loses
 members there is *short*, and must not be filled up with nodes from the other side, or a node that lost its whole
 left side would take its right side for the whole ring.
+
+Who lies in the gap could belong to either side. Whoever adds it says on which it can be (`SideRule`): with half a
+side's worth of nodes or more between it and this node, it is not on that side, however short that is. The ninth
+successor, taken in as a predecessor, would make the set span the ring, and the eighth one's truthful word that the
+ninth comes next would close the gap.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from peerd import limits
 from peerd.api import LeafSet
@@ -19,6 +24,14 @@ from peerd.ids import RING, NodeId, clockwise_distance, closeness
 from peerd.messages import PeerRef
 
 HALF = limits.LEAF_SET_SIZE // 2
+
+SideRule = Callable[[NodeId, bool], bool]
+"""(who lies in the gap, on the larger side?) -> whether it can be there."""
+
+
+def on_any_side(node_id: NodeId, is_larger: bool) -> bool:
+    """The rule of who knows nothing about the ring but the members."""
+    return True
 
 
 class Leaves:
@@ -119,7 +132,7 @@ class Leaves:
         """Whether this unknown id lies among the members, so that the set is wrong if it lives."""
         return self.covers(node_id) and self.would_accept(node_id)
 
-    def add(self, peer: PeerRef) -> tuple[bool, PeerRef | None]:
+    def add(self, peer: PeerRef, can_be: SideRule = on_any_side) -> tuple[bool, PeerRef | None]:
         """(whether it is a new member, who had to go). A known member's address is refreshed."""
         if peer.id == self.own:
             return False, None
@@ -134,18 +147,21 @@ class Leaves:
             if self._gap is None:
                 self.open_gap()
             return False, None
+        to_larger = self._gap is not None and index < self._gap
+        if index == self._gap:
+            fits_larger = self.is_larger_short and can_be(peer.id, True)
+            fits_smaller = self.is_smaller_short and can_be(peer.id, False)
+            if not (fits_larger or fits_smaller):
+                return False, None
+            to_larger = fits_larger and (not fits_smaller or distance <= RING // 2)
         self._snapshot = None
-        to_larger = self._gap is not None and (
-            index < self._gap
-            or (index == self._gap and self.is_larger_short and (not self.is_smaller_short or distance <= RING // 2))
-        )
         self._distances.insert(index, distance)
         self._peers.insert(index, peer)
         self._by_id[peer.id] = peer
         if self._gap is None:
             return True, self._trim_gapless()
         self._gap += to_larger
-        return True, self._trim_sides()
+        return True, self._trim_sides(can_be)
 
     def remove(self, node_id: NodeId) -> PeerRef | None:
         """Drop a member; returns it, or ``None`` when it was none."""
@@ -244,22 +260,21 @@ class Leaves:
         if len(self._peers) <= 2 * self.half:
             return None
         self._gap = self.half
-        return self._drop_middle()
+        return self._drop(self.half)
 
-    def _trim_sides(self) -> PeerRef | None:
-        """A side over its size hands its far end to the other side when that is short, else drops it."""
+    def _trim_sides(self, can_be: SideRule) -> PeerRef | None:
+        """A side over its size hands its far end to the other one, when that is short and the peer can be there."""
         gap, count = self._gap or 0, len(self._peers)
         if gap > self.half:
             self._gap = self.half
-            surplus = count - self.half > self.half
-        elif count - gap > self.half:
-            surplus = gap >= self.half
-            self._gap = gap if surplus else gap + 1
-        else:
-            return None
-        return self._drop_middle() if surplus else None
+            moves = count - self.half <= self.half and can_be(self._peers[self.half].id, False)
+            return None if moves else self._drop(self.half)
+        if count - gap > self.half:
+            moves = gap < self.half and can_be(self._peers[gap].id, True)
+            self._gap = gap + moves
+            return None if moves else self._drop(gap)
+        return None
 
-    def _drop_middle(self) -> PeerRef:
-        """The far end of the smaller side, when the larger one is full."""
-        del self._distances[self.half]
-        return self._by_id.pop(self._peers.pop(self.half).id)
+    def _drop(self, index: int) -> PeerRef:
+        del self._distances[index]
+        return self._by_id.pop(self._peers.pop(index).id)

@@ -360,7 +360,7 @@ class Membership(Part):
         if peer.id in state.departed:
             self.revive(peer)  # it may enter again when it answers; what it knows is worth reading all the same
         else:
-            state.admit_leaf(peer)
+            state.admit_leaf(peer, (*message.smaller, *message.larger))
             if message.is_ready:
                 state.admit_entry(peer)
         if message.larger:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from peerd import limits
 from peerd.api import NeighbourChange
-from peerd.ids import NodeId
+from peerd.ids import NodeId, clockwise_distance
 from peerd.messages import PeerRef
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.coordinates import Coordinate, Vivaldi
@@ -103,9 +103,17 @@ class OverlayState:
         """Member of the leaf set or entry of the table."""
         return node_id in self.leaves or node_id in self.table
 
-    def admit_leaf(self, peer: PeerRef) -> bool:
-        """A direct exchange with this peer happened: it may be a member. Returns whether it is a new one."""
-        added, evicted = self.leaves.add(peer)
+    def admit_leaf(self, peer: PeerRef, told: Sequence[PeerRef] = ()) -> bool:
+        """A direct exchange with this peer happened: it may be a member. Returns whether it is a new one.
+
+        ``told``: its leaf set, which is evidence of where it can be itself. For a member that it displaces the table
+        must do. That may hold peers that died unnoticed, and so cost a member that was right: it is found again as
+        soon as a neighbour names it.
+        """
+        added, evicted = self.leaves.add(
+            peer,
+            lambda node_id, is_larger: self._can_be(node_id, is_larger, told if node_id == peer.id else self.table),
+        )
         if added or peer.id in self.heard:
             self.heard[peer.id] = self.host.now()
         if evicted is not None:
@@ -114,6 +122,17 @@ class OverlayState:
             self.member_admitted(peer)
             self.tell_change((peer,), () if evicted is None else (evicted,))
         return added
+
+    def _can_be(self, node_id: NodeId, is_larger: bool, witnesses: Iterable[PeerRef]) -> bool:
+        """Whether fewer nodes than fill a side are known between this node and that one on that side.
+
+        Known are the members, and the witnesses that were not removed.
+        """
+        first, last = (self.own, node_id) if is_larger else (node_id, self.own)
+        span = clockwise_distance(first, last)
+        known = {peer.id for peer in self.leaves if peer.id not in self.suspects}
+        known.update(peer.id for peer in witnesses if peer.id not in self.departed)
+        return sum(0 < clockwise_distance(first, other) < span for other in known) < self.leaves.half
 
     def answered(
         self, peer: PeerRef, elapsed_s: float, coordinate: Coordinate | None = None, *, is_timed: bool

@@ -14,7 +14,7 @@ from peerd.messages import PeerRef, field_types
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.dedupe import Window
 from peerd.overlay.expectations import Expectations
-from peerd.overlay.leafset import Leaves
+from peerd.overlay.leafset import Leaves, SideRule, on_any_side
 from peerd.overlay.membership import Membership
 from peerd.overlay.messages import LookupProbe, Route, RowRequest, TraceHop
 from peerd.overlay.state import OverlayState
@@ -85,7 +85,9 @@ def send_probes(simulation: Simulation, duration_s: float = 30.0) -> None:
 
 def addresses_are_mixed_up(patch: Patch) -> None:
     admit = OverlayState.admit_leaf
-    patch.setattr(OverlayState, "admit_leaf", lambda self, peer: admit(self, replace(peer, port=peer.port + 1)))
+    patch.setattr(
+        OverlayState, "admit_leaf", lambda self, peer, told=(): admit(self, replace(peer, port=peer.port + 1), told)
+    )
     checked(4).run_for(30.0)
 
 
@@ -103,8 +105,8 @@ def a_neighbour_is_never_admitted(patch: Patch) -> None:
     def accepts(self: Leaves, node_id: NodeId) -> bool:
         return (self.own, node_id) != (blind, unseen) and would_accept(self, node_id)
 
-    def adds(self: Leaves, peer: PeerRef) -> tuple[bool, PeerRef | None]:
-        return (False, None) if (self.own, peer.id) == (blind, unseen) else add(self, peer)
+    def adds(self: Leaves, peer: PeerRef, can_be: SideRule = on_any_side) -> tuple[bool, PeerRef | None]:
+        return (False, None) if (self.own, peer.id) == (blind, unseen) else add(self, peer, can_be)
 
     patch.setattr(Leaves, "would_accept", accepts)
     patch.setattr(Leaves, "add", adds)

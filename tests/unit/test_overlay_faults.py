@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from peerd.ids import NodeId
+from peerd.ids import RING, NodeId, clockwise_distance
 from peerd.messages import PeerRef
 from peerd.overlay.config import OverlayConfig
+from peerd.overlay.leafset import HALF
 from peerd.sim.checkers import DeadMembers, LeafSetConsistency, RingOracle, RingUnity
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place
@@ -252,3 +253,30 @@ def test_runs_of_dead_neighbours_leave_one_ring(seed: int) -> None:
         for place in order[first : first + 20]:
             ring.silence(place)
     assert ring.settle() < 3 * DETECTION_S
+
+
+def overlooked(ring: OverlayRing, place: Place) -> int:
+    """How many live nodes lie within the reach of a node's sides without being members, or removed, or itself."""
+    leaf_set, known = place.node.overlay.leaf_set(), {peer.id for peer in place.node.overlay.leaf_set().members()}
+    to_last = clockwise_distance(place.id, leaf_set.larger[-1].id) if leaf_set.larger else 0
+    to_first = clockwise_distance(place.id, leaf_set.smaller[-1].id) if leaf_set.smaller else RING
+    others = {other.id for other in ring.live_nodes()} - known - {place.id}
+    distances = [
+        clockwise_distance(place.id, other) for other in others if other not in place.node.overlay.state.departed
+    ]
+    return sum(leaf_set.covers_ring or not to_last <= distance <= to_first for distance in distances)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_short_side_is_not_filled_from_the_other_side_of_a_large_ring(seed: int) -> None:
+    """With a leaf set that spans the ring, aggregation takes levels full of nodes for empty, and keys go astray."""
+    ring = OverlayRing(seed=seed)
+    ring.grow(120, spacing_s=0.05)
+    ring.run_for(20.0)
+    for place in ring.rng.sample(ring.nodes, 12):
+        (ring.kill if seed else ring.silence)(place)
+    died_at = ring.now
+    while not ring.is_exact():
+        ring.run_for(0.2)
+        assert max(overlooked(ring, place) for place in ring.live_nodes()) < HALF
+        assert ring.now - died_at < 2 * DETECTION_S

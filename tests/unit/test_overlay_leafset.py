@@ -131,6 +131,27 @@ def test_ring_size_is_exact_when_gapless_and_never_below_what_is_known(found: se
     assert leaves.estimated_ring_size() >= len(leaves) + 1
 
 
+def test_who_lies_in_the_gap_goes_only_where_it_can_be() -> None:
+    ring = [NodeId(step * RING // 1000) for step in range(1000)]
+    leaves = filled(ring[0], ring[1:])
+    leaves.remove(ring[-1])
+    assert leaves.is_smaller_short
+    assert leaves.add(peer(ring[9]), lambda node_id, is_larger: is_larger) == (False, None)
+    assert leaves.add(peer(ring[-9]), lambda node_id, is_larger: not is_larger) == (True, None)
+    assert side_ids(leaves.smaller()) == [ring[-place] for place in range(2, 10)]
+
+
+@pytest.mark.parametrize("can_be_smaller", [False, True])
+def test_a_displaced_member_is_handed_over_only_where_it_can_be(can_be_smaller: bool) -> None:
+    ring = [NodeId(step * RING // 1000) for step in range(1000)]
+    leaves = filled(ring[0], ring[1:4] + ring[5:])
+    leaves.remove(ring[-1])
+    added, evicted = leaves.add(peer(ring[4]), lambda node_id, is_larger: is_larger or can_be_smaller)
+    assert added
+    assert evicted == (None if can_be_smaller else peer(ring[9]))
+    leaves.validate()
+
+
 def test_ring_size_from_density() -> None:
     leaves = filled(NodeId(0), [NodeId(step * RING // 1000) for step in range(1, 1000)])
     assert leaves.estimated_ring_size() == pytest.approx(1000, rel=1e-6)
