@@ -314,6 +314,7 @@ class Joiner:
         self._tell_ready(True)
 
     def _announce(self) -> None:
-        message = Announce((), ())  # every member has just seen this node's leaf set
+        # no leaf set: every member has just seen it
+        message = Announce((), (), self.state.vivaldi.current)
         for peer in dict.fromkeys(known_peers(self.state.leaves, self.state.table)):
             self._host.send(peer, message)

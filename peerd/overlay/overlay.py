@@ -39,6 +39,8 @@ from peerd.overlay.messages import (
     Absences,
     Announce,
     Broadcast,
+    EntriesReply,
+    EntriesRequest,
     FailureNotice,
     Forget,
     Heartbeat,
@@ -57,8 +59,6 @@ from peerd.overlay.messages import (
     ReachRequest,
     Route,
     RouteAck,
-    RowReply,
-    RowRequest,
     ViewReply,
     ViewRequest,
 )
@@ -374,6 +374,7 @@ class Overlay(Plugin):
             self.membership.revive(source)
         else:
             self.state.admit_entry(source)
+        self.table_care.sender_told(source, message.coordinate)
         self.joiner.note_newcomer(source)
         self.absences.announced(source)
         self.membership.consider((source, *message.smaller, *message.larger))
@@ -385,6 +386,7 @@ class Overlay(Plugin):
 
     @handles(Ping)
     def _on_ping(self, message: Ping, source: PeerRef) -> Pong:
+        self.table_care.sender_told(source, message.coordinate)
         return Pong(self.is_ready, self.state.vivaldi.current)
 
     @handles(FailureNotice)
@@ -403,9 +405,9 @@ class Overlay(Plugin):
     def _on_forget(self, message: Forget, source: PeerRef) -> None:
         self.absences.dismissed(message, source)
 
-    @handles(RowRequest)
-    def _on_row_request(self, message: RowRequest, source: PeerRef) -> RowReply:
-        return self.table_care.row_reply(message)
+    @handles(EntriesRequest)
+    def _on_entries_request(self, message: EntriesRequest, source: PeerRef) -> EntriesReply:
+        return self.table_care.entries(message, source)
 
     @handles(ViewRequest)
     def _on_view_request(self, message: ViewRequest, source: PeerRef) -> ViewReply:

@@ -140,13 +140,14 @@ class OverlayState:
         coordinate = self.coordinates.get(node_id)
         return None if coordinate is None else self.vivaldi.current.rtt_s(coordinate)
 
-    def admit_entry(self, peer: PeerRef) -> None:
-        """This ready peer answered directly: it may be an entry of the table."""
+    def admit_entry(self, peer: PeerRef) -> bool:
+        """This ready peer answered directly: it may be an entry of the table. Returns whether it is a new one."""
         added, replaced = self.table.consider(peer, self.distance_s)
         if added:
             self.heard[peer.id] = self.host.now()
         if replaced is not None:
             self.forget_unless_known(replaced.id)
+        return added
 
     def note_departed(self, peer: PeerRef, *, was_member: bool, has_left: bool) -> None:
         """A peer was removed: disbelieve others about it for a while, and look for it again later."""
