@@ -27,11 +27,11 @@ from peerd.overlay.tuning import probe_period_s
 JITTER: Final = 0.2
 PINGS_MAX: Final = 8
 PING_QUEUE_MAX: Final = 128
-COMPARISONS_MAX: Final = 4
+COMPARISONS_MAX: Final = 3
 """Occupied slots for which one row reply may have a nearer candidate measured."""
 OFFERS_PER_CELL: Final = 2
 ASKED_MAX: Final = 128
-EARLY_STEPS: Final = 10
+EARLY_STEPS: Final = 8
 EARLY_SHARE: Final = 1 / 30
 """A newcomer asks for its first rows at this share of ``table_interval``."""
 SHRINK: Final = 0.7
@@ -175,6 +175,7 @@ class TableCare:
         if coordinate is None:
             return
         self.state.note_coordinate(source.id, coordinate)
+        self.state.table.keep_spare(source)
         if self.state.is_ready:
             self.consider((source,), (coordinate,))
 
@@ -248,7 +249,8 @@ class TableCare:
     def _send_ping(self, peer: PeerRef) -> None:
         self._pings[peer.id] = PingSent(self._host.now(), self._host.is_linked(peer))
         timeout_s = self.state.proximity.timeout_s(peer.id)
-        self._host.request(peer, Ping(self.state.vivaldi.current), timeout_s, self._ponged, lambda: self._ping_lost(peer), Priority.BACKGROUND)
+        place = self.state.vivaldi.current if self.state.is_ready else None
+        self._host.request(peer, Ping(place), timeout_s, self._ponged, lambda: self._ping_lost(peer), Priority.BACKGROUND)
 
     def _ponged(self, reply: Message, source: PeerRef) -> None:
         state = self.state

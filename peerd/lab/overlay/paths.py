@@ -79,7 +79,7 @@ def walk(simulation: Simulation, wanted: list[tuple[Place, NodeId]], next_hop: N
 def shipped(place: Place, key: NodeId) -> PeerRef | None:
     """What the node itself would do now."""
     state = place.node.overlay.state
-    return next_step(key, state.leaves, state.table, state.suspects).peer
+    return next_step(key, state.leaves, state.table, state.suspects, state.way_s).peer
 
 
 def through(tables: Tables) -> NextHop:
