@@ -13,7 +13,7 @@ from peerd.ids import DIGIT_VALUES, DIGITS, NodeId, digit, shared_prefix_digits
 from peerd.messages import PeerRef
 from peerd.overlay.spares import Spares
 
-REPLACE_RATIO: Final = 0.9
+REPLACE_RATIO: Final = 0.85
 """A newcomer takes an occupied slot only when its RTT is below this share of the incumbent's: no flapping."""
 
 
