@@ -14,14 +14,14 @@ from enum import Enum
 from typing import Final
 
 from peerd import limits
-from peerd.api import Priority
+from peerd.api import Part, Priority, handles, on_timer
 from peerd.ids import NodeId, closeness, digit, shared_prefix_digits
 from peerd.messages import Message, PeerRef
 from peerd.overlay.membership import Membership
 from peerd.overlay.messages import AVOID_MAX, PATH_PEERS_MAX, Announce, JoinReply, JoinRequest
+from peerd.overlay.near_search import NearSearch
 from peerd.overlay.routing import join_step, known_peers
 from peerd.overlay.state import OverlayState
-from peerd.overlay.table_care import TableCare
 
 FOUND_ROUNDS: Final = 3
 """Rounds after which a sole seed no longer waits for peers that it remembers."""
@@ -42,17 +42,17 @@ class Phase(Enum):
     READY = "ready"
 
 
-class Joiner:
+class Joiner(Part):
     """Drives one node from nothing to ready, and back there when it loses its place."""
 
     def __init__(
-        self, state: OverlayState, membership: Membership, table_care: TableCare, ready: Callable[[bool], None]
+        self, state: OverlayState, membership: Membership, near_search: NearSearch, ready: Callable[[bool], None]
     ) -> None:
         self.state = state
         self.phase = Phase.IDLE
         self._host = state.host
         self._membership = membership
-        self._table_care = table_care
+        self._near_search = near_search
         self._tell_ready = ready
         self._addresses: list[tuple[str, int]] = []
         self._is_seed = False
@@ -169,11 +169,13 @@ class Joiner:
         self._retry_s = min(config.join_retry_max, 2 * self._retry_s)
         self.phase = Phase.IDLE
 
-    def retry(self) -> None:
+    @on_timer("join_retry")
+    def _retry(self, payload: object) -> None:
         """The back-off pause is over."""
         self._start_round()
 
-    def round_over(self) -> None:
+    @on_timer("join_round")
+    def _round_over(self, payload: object) -> None:
         """A round took too long: whatever it waits for is lost."""
         if self.phase is not Phase.READY:
             self._round += 1
@@ -188,7 +190,7 @@ class Joiner:
         self._step(source, reply)
 
     def _step(self, source: PeerRef, reply: JoinReply) -> None:
-        self._table_care.consider(reply.peers)
+        self._near_search.consider(reply.peers)
         next_hop = reply.next_hop
         is_progress = (
             next_hop is not None
@@ -233,7 +235,8 @@ class Joiner:
         self._membership.exchange(source)
         self._membership.consider(nearest)
 
-    def answer(self, request: JoinRequest, source: PeerRef) -> JoinReply:
+    @handles(JoinRequest)
+    def _asked(self, request: JoinRequest, source: PeerRef) -> JoinReply:
         """One step of somebody else's join."""
         state = self.state
         leaves = state.leaves.snapshot()
@@ -309,7 +312,7 @@ class Joiner:
         self._host.cancel_timer("join_round")
         self._host.cancel_timer("join_retry")
         state.is_ready = True
-        self._table_care.became_ready()
+        self._near_search.became_ready()
         self._announce()
         self._tell_ready(True)
 

@@ -1,6 +1,7 @@
-"""Peers that fit a cell of the routing table which a nearer one holds: further next hops, for as long as they are linked.
+"""Peers that fit a cell of the routing table which another one holds: further next hops, while a link to them is open.
 
-They cost nothing: nobody probes them, nobody misses them, and who keeps one open link to them anyway may use it.
+They cost no message: nobody probes them, and nobody misses them. A node has links to them anyway, because it has measured
+them, or because they have this node in their own tables.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ SPARES_MAX: Final = 256
 
 
 class Spares:
-    """At most ``SPARES_PER_CELL`` peers a cell, ``SPARES_MAX`` in all; the one that was told of longest ago goes first."""
+    """At most ``SPARES_PER_CELL`` peers a cell, ``SPARES_MAX`` in all; the one that spoke longest ago goes first."""
 
     __slots__ = ("_by_cell", "_cells")
 
@@ -36,7 +37,7 @@ class Spares:
         return found.values() if found else ()
 
     def add(self, cell: int, peer: PeerRef) -> None:
-        """Keep a peer, or its new address. With no room left in a cell, its oldest one goes; with none at all, this one."""
+        """Keep a peer, or its new address; a full cell loses its oldest one. Without any room it is not kept."""
         self.remove(peer.id)
         found = self._by_cell.setdefault(cell, {})
         if found and (len(found) >= SPARES_PER_CELL or len(self._cells) >= SPARES_MAX):

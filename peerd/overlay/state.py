@@ -150,7 +150,7 @@ class OverlayState:
         return None if coordinate is None else self.vivaldi.current.rtt_s(coordinate)
 
     def way_s(self, key: NodeId, peer: PeerRef) -> float:
-        """How long a key should take to its root by way of a peer; infinite by way of a spare that is not linked now."""
+        """How long a key should take to its root by way of a peer; infinite by way of a spare without a link."""
         distance_s = self.distance_s(peer.id)
         if distance_s is None or (peer.id not in self.heard and not self.host.is_linked(peer)):
             return float("inf")

@@ -1,4 +1,4 @@
-"""How long the ways through a ring are, computed and not sent: the tables of all nodes at one instant, and the true delays.
+"""How long the ways through a ring are: computed from the tables of all nodes at one instant, and the true delays.
 
 The same pairs of a source and a key are walked through the tables that the nodes have, through *perfect* tables (every
 cell holds the nearest node that fits it) and through *random* ones (every cell holds any node that fits it), with the
