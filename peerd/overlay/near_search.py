@@ -185,11 +185,17 @@ class NearSearch(Part):
         self.state.note_coordinate(source.id, coordinate)
         self.state.table.keep_spare(source)
         if self.state.is_ready:
-            self.consider((source,), (coordinate,))
+            self.consider((source,), (coordinate,), blind_max=0)
 
     # Screening
 
-    def consider(self, peers: Iterable[PeerRef], coordinates: Iterable[Coordinate | None] = ()) -> None:
+    def consider(
+        self,
+        peers: Iterable[PeerRef],
+        coordinates: Iterable[Coordinate | None] = (),
+        *,
+        blind_max: int = BLIND_COMPARISONS_MAX,
+    ) -> None:
         """Hearsay: ping those that would fill a cell, and the few that promise most against who holds it."""
         state = self.state
         rivals: list[tuple[float, PeerRef]] = []
@@ -210,9 +216,7 @@ class NearSearch(Part):
                     rivals.append((gain_s, peer))
         rivals.sort(key=lambda rival: rival[0], reverse=True)
         self._host.rng.shuffle(blind)
-        for _, peer in rivals[:COMPARISONS_MAX]:
-            self._table_care.ping(peer)
-        for peer in blind[:BLIND_COMPARISONS_MAX]:
+        for peer in (*(peer for _, peer in rivals[:COMPARISONS_MAX]), *blind[:blind_max]):
             self._table_care.ping(peer)
 
     def _gain_s(self, incumbent: PeerRef, coordinate: Coordinate | None) -> float | None:

@@ -1,7 +1,7 @@
 """Peers that fit a cell of the routing table which another one holds: further next hops, while a link to them is open.
 
-They cost no message: nobody probes them, and nobody misses them. A node has links to them anyway, because it has measured
-them, or because they have this node in their own tables.
+They cost no message: nobody probes them, and nobody misses them. A node has links to them anyway, because it has
+measured them, or because they have this node in their own tables.
 """
 
 from __future__ import annotations
