@@ -97,8 +97,9 @@ def simulate(
 ) -> Outcome:
     """Run a scenario of these phases after the ring has formed. ``tables`` are more tables of a scenario file.
 
-    ``look`` is shown the simulation at the beginning of each phase; it must not change anything there. ``weigh_at`` names the phase at whose beginning the memory of a node is taken. It means something only in a process
-    that has simulated nothing before.
+    ``look`` is shown the simulation at the beginning of each phase; it must not change anything there. ``weigh_at``
+    names the phase at whose beginning the memory of a node is taken. It means something only in a process that has
+    simulated nothing before.
     """
     tree = {
         "name": point.experiment,

@@ -1,8 +1,8 @@
 """``overlay/stretch``: how much longer the way of a lookup is than the direct one, and how much of that is the tables'.
 
 Rowstron and Druschel, *Pastry* (Middleware 2001), figure 6 (distance travelled, relative to the direct distance). What
-Castro, Druschel, Hu and Rowstron (*Exploiting network proximity in peer-to-peer overlay networks*, 2002) compare with is
-a table whose every cell holds the nearest node that fits: it is computed here for the very same ring (see `paths`).
+Castro, Druschel, Hu and Rowstron (*Exploiting network proximity in peer-to-peer overlay networks*, 2002) compare with
+is a table whose every cell holds the nearest node that fits: it is computed here for the very same ring (see `paths`).
 """
 
 from __future__ import annotations
