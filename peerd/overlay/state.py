@@ -34,6 +34,8 @@ VOUCH_EXCHANGES: Final = 3
 RETOLD_TIMEOUTS: Final = 2
 """A removal is told in exchanges for so many times ``failure_timeout``."""
 COORDINATES_MAX: Final = 512
+SAMPLES_AGAIN: Final = 4
+"""Earlier measurements that each new one has the node's coordinate learn from again."""
 OUTLOOK_S: Final = 10.0
 """So often, at most, a node judges anew what ways through the ring should take."""
 PARTITION_PEERS_MIN: Final = 4
@@ -132,6 +134,18 @@ class OverlayState:
         if coordinate is not None:
             self.vivaldi.observe(elapsed_s, coordinate)
             self.note_coordinate(peer.id, coordinate)
+            self._observe_again()
+
+    def _observe_again(self) -> None:
+        """Learn once more from some measurements of before.
+
+        Most samples are of near peers, which says little of where a node is among the others; and a newcomer has few.
+        """
+        rng, known = self.host.rng, tuple(self.coordinates)
+        for node_id in (rng.choice(known) for _ in range(SAMPLES_AGAIN)):
+            rtt_s = self.proximity.rtt_s(node_id)
+            if rtt_s is not None:
+                self.vivaldi.observe(rtt_s, self.coordinates[node_id])
 
     def note_coordinate(self, node_id: NodeId, coordinate: Coordinate | None) -> None:
         """Keep what a peer itself says of its place; of the peer that was told longest ago nothing is kept."""
