@@ -37,7 +37,7 @@ class Walked:
     hops: int
     path_s: float
     direct_s: float
-    """Straight from source to root. Both sums leave out walks whose source is the root."""
+    """Straight from source to root. Both sums leave out walks that went astray, and those whose source is the root."""
 
     @property
     def stretch(self) -> float:
@@ -70,16 +70,16 @@ def walk(simulation: Simulation, wanted: list[tuple[Place, NodeId]], next_hop: N
         root = places[ready.root(key)]
         astray += at is not root
         hops += taken
-        if root is not source:
+        if at is root and root is not source:
             path_s += elapsed_s
             direct_s += network.latency_s(source.port, root.port)
     return Walked(len(wanted), astray, hops, path_s, direct_s)
 
 
 def shipped(place: Place, key: NodeId) -> PeerRef | None:
-    """What the node itself would do now."""
+    """What the node itself would do now, if it suspected nobody."""
     state = place.node.overlay.state
-    return next_step(key, state.leaves, state.table, state.suspects, state.way_s).peer
+    return next_step(key, state.leaves, state.table, (), state.way_s).peer
 
 
 def through(tables: Tables) -> NextHop:
