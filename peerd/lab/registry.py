@@ -7,11 +7,13 @@ from typing import Final
 
 from peerd.errors import ConfigError, nearest
 from peerd.lab.experiment import Experiment
-from peerd.lab.overlay import churn, clogs, failure, hops
+from peerd.lab.overlay import churn, clogs, failure, hops, stretch
 from peerd.plugins import gather, usable_fronts
 
 CORE: Final[dict[str, Experiment]] = {
-    experiment.name: experiment for module in (hops, churn, failure, clogs) for experiment in module.EXPERIMENTS
+    experiment.name: experiment
+    for module in (hops, stretch, churn, failure, clogs)
+    for experiment in module.EXPERIMENTS
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -85,11 +86,20 @@ def lookups_action(point: Point, at_s: float = 0.0) -> Row:
     }
 
 
-def simulate(point: Point, phases: list[Row], notify: Notify, *, weigh_at: str = "", **tables: Any) -> Outcome:
+def simulate(
+    point: Point,
+    phases: list[Row],
+    notify: Notify,
+    *,
+    weigh_at: str = "",
+    look: Callable[[str, Simulation], None] = lambda phase, simulation: None,
+    **tables: Any,
+) -> Outcome:
     """Run a scenario of these phases after the ring has formed. ``tables`` are more tables of a scenario file.
 
-    ``weigh_at`` names the phase at whose beginning the memory of a node is taken. It means something only in a process
-    that has simulated nothing before.
+    ``look`` is shown the simulation at the beginning of each phase; it must not change anything there. ``weigh_at``
+    names the phase at whose beginning the memory of a node is taken. It means something only in a process that has
+    simulated nothing before.
     """
     tree = {
         "name": point.experiment,
@@ -105,6 +115,7 @@ def simulate(point: Point, phases: list[Row], notify: Notify, *, weigh_at: str =
     def progress(phase: str, now_s: float) -> None:
         if phase == weigh_at:
             weights.append(resident_bytes())
+        look(phase, runner.simulation)
         notify(phase, now_s)
 
     runner = Runner(parse_scenario(tree), point.seed, evictions, None)

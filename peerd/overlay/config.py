@@ -84,8 +84,9 @@ class OverlayConfig(PluginConfig):
     )
     table_interval: Interval = setting(
         "60s",
-        "Between two requests for a row of somebody's routing table, in search of nearer entries (+-20 % jitter; "
-        "twelve soon after a join). Costs 2/table_interval messages a second; lower finds near entries sooner.",
+        "Longest pause between two questions to near peers, in search of nearer entries for the routing table (+-20 % "
+        "jitter; more often after a join and while that finds any). Costs some 3/table_interval messages a second; "
+        "lower finds near entries sooner.",
     )
     target_loss: Annotated[float, Field(gt=0.0, lt=1.0)] = setting(
         0.1,

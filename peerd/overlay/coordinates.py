@@ -19,6 +19,10 @@ ERROR_MIN: Final = 0.01
 HEIGHT_MIN_MS: Final = 0.05
 RTT_MAX_S: Final = 30.0
 
+NEAR_MS: Final = 10.0
+"""Below this round trip an error counts as if it were of this one: two nodes in one room are 1 ms apart, and to predict
+5 ms there is no error of 400 %."""
+
 _GAIN: Final = 0.25
 """Both c_c and c_e of the paper."""
 _PULL_MAX_MS: Final = 250.0
@@ -44,7 +48,7 @@ class Vivaldi:
         own, rtt_ms = self.current, rtt_s * 1000.0
         predicted_ms = own.rtt_s(other) * 1000.0
         weight = own.error / (own.error + other.error) if own.error + other.error > 0 else 0.5
-        sample_error = abs(predicted_ms - rtt_ms) / rtt_ms
+        sample_error = abs(predicted_ms - rtt_ms) / max(rtt_ms, NEAR_MS)
         error = sample_error * _GAIN * weight + own.error * (1.0 - _GAIN * weight)
         pull_ms = max(-_PULL_MAX_MS, min(_PULL_MAX_MS, _GAIN * weight * (rtt_ms - predicted_ms)))
         self.current = self._moved(other, pull_ms, min(ERROR_MAX, max(ERROR_MIN, error)))

@@ -130,7 +130,7 @@ class Forwarder(Part):
         groups: dict[tuple[NodeId, bool], tuple[PeerRef, list[NodeId]]] = {}
         waiting: list[NodeId] = []
         for key in transit.route.keys:
-            step, peer = next_step(key, state.leaves, state.table, excluded)
+            step, peer = next_step(key, state.leaves, state.table, excluded, state.way_s)
             is_detour = False
             if step is Step.DELIVER:
                 step, peer = self._step_at_root(key, transit, excluded)
@@ -181,7 +181,7 @@ class Forwarder(Part):
         Raises `Unavailable` when it would be held.
         """
         state = self.state
-        step, peer = next_step(key, state.leaves, state.table, state.suspects)
+        step, peer = next_step(key, state.leaves, state.table, state.suspects, state.way_s)
         if step is Step.DELIVER:
             vouch = self._vouch_for_closer(key)
             if vouch is None:
@@ -247,6 +247,7 @@ class Forwarder(Part):
 
     def _reroute(self, part: Transit, hop: PeerRef) -> None:
         self._host.count("peerd_overlay_reroutes_total")
+        self.state.table.spares.remove(hop.id)
         excluded = {*part.excluded, hop.id}
         self._advance(Transit(part.route, part.deadline, part.previous, excluded, part.is_upcalled, True))
 

@@ -19,9 +19,9 @@ from peerd.ids import NodeId, closeness, digit, shared_prefix_digits
 from peerd.messages import Message, PeerRef
 from peerd.overlay.membership import Membership
 from peerd.overlay.messages import AVOID_MAX, PATH_PEERS_MAX, Announce, JoinReply, JoinRequest
+from peerd.overlay.near_search import NearSearch
 from peerd.overlay.routing import join_step, known_peers
 from peerd.overlay.state import OverlayState
-from peerd.overlay.table_care import TableCare
 
 FOUND_ROUNDS: Final = 3
 """Rounds after which a sole seed no longer waits for peers that it remembers."""
@@ -46,13 +46,13 @@ class Joiner(Part):
     """Drives one node from nothing to ready, and back there when it loses its place."""
 
     def __init__(
-        self, state: OverlayState, membership: Membership, table_care: TableCare, ready: Callable[[bool], None]
+        self, state: OverlayState, membership: Membership, near_search: NearSearch, ready: Callable[[bool], None]
     ) -> None:
         self.state = state
         self.phase = Phase.IDLE
         self._host = state.host
         self._membership = membership
-        self._table_care = table_care
+        self._near_search = near_search
         self._tell_ready = ready
         self._addresses: list[tuple[str, int]] = []
         self._is_seed = False
@@ -190,7 +190,7 @@ class Joiner(Part):
         self._step(source, reply)
 
     def _step(self, source: PeerRef, reply: JoinReply) -> None:
-        self._table_care.consider(reply.peers)
+        self._near_search.consider(reply.peers)
         next_hop = reply.next_hop
         is_progress = (
             next_hop is not None
@@ -312,11 +312,12 @@ class Joiner(Part):
         self._host.cancel_timer("join_round")
         self._host.cancel_timer("join_retry")
         state.is_ready = True
-        self._table_care.became_ready()
+        self._near_search.became_ready()
         self._announce()
         self._tell_ready(True)
 
     def _announce(self) -> None:
-        message = Announce((), ())  # every member has just seen this node's leaf set
+        # no leaf set: every member has just seen it
+        message = Announce((), (), self.state.vivaldi.current)
         for peer in dict.fromkeys(known_peers(self.state.leaves, self.state.table)):
             self._host.send(peer, message)

@@ -345,10 +345,6 @@ class Membership(Part):
         self.learn(source, message)
         return self.state.reply_message()
 
-    @handles(Ping)
-    def _pinged(self, message: Ping, source: PeerRef) -> Pong:
-        return Pong(self.state.is_ready and not self.state.is_leaving, self.state.vivaldi.current)
-
     @handles(Heartbeat)
     def _beaten(self, message: Heartbeat, source: PeerRef) -> None:
         if source.id not in self.state.leaves:

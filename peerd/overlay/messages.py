@@ -22,7 +22,7 @@ CANDIDATES_MAX: Final = 32
 FAILED_MAX: Final = 16
 PATH_PEERS_MAX: Final = 96
 AVOID_MAX: Final = 16
-ROW_MAX: Final = 16
+ENTRIES_MAX: Final = 48
 REACH_TARGETS_MAX: Final = 64
 """Peers that one node is asked to ping for another."""
 PINGS_MAX: Final = 8
@@ -32,13 +32,13 @@ _SMALL: Final = 512
 _STATE: Final = 32 * limits.KIB
 
 Keys = Annotated[tuple[NodeId, ...], annotated_types.MinLen(1), annotated_types.MaxLen(KEYS_MAX)]
-Coordinates = Annotated[tuple[Coordinate | None, ...], annotated_types.MaxLen(ROW_MAX)]
+Coordinates = Annotated[tuple[Coordinate | None, ...], annotated_types.MaxLen(ENTRIES_MAX)]
 Side = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(SIDE_MAX)]
 Candidates = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(CANDIDATES_MAX)]
 FailedIds = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(FAILED_MAX)]
 AvoidIds = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(AVOID_MAX)]
 PathPeers = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(PATH_PEERS_MAX)]
-RowPeers = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(ROW_MAX)]
+Entries = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(ENTRIES_MAX)]
 Targets = Annotated[tuple[PeerRef, ...], annotated_types.MinLen(1), annotated_types.MaxLen(REACH_TARGETS_MAX)]
 Pings = Annotated[int, annotated_types.Ge(1), annotated_types.Le(PINGS_MAX)]
 Age = Annotated[float, annotated_types.Ge(0.0)]
@@ -169,10 +169,14 @@ class LeafSetReply(Message):
 
 @message(0x001C, bytes_max=_STATE)
 class Announce(Message):
-    """The sender has just become ready; to its leaf set and its routing table. The sides are its leaf set."""
+    """The sender has just become ready; to its leaf set and its routing table. The sides are its leaf set.
+
+    ``coordinate`` is the sender's: a receiver in whose table it would be near measures it.
+    """
 
     smaller: Side
     larger: Side
+    coordinate: Coordinate | None = None
 
 
 @message(0x0020, bytes_max=_SMALL)
@@ -182,7 +186,12 @@ class Heartbeat(Message):
 
 @message(0x0021, bytes_max=_SMALL)
 class Ping(Message):
-    """Measure the RTT to a candidate or an entry of the routing table; answered by `Pong`."""
+    """Measure the RTT to a candidate or an entry of the routing table; answered by `Pong`.
+
+    ``coordinate`` is the sender's: whoever is near for it may have it near for itself.
+    """
+
+    coordinate: Coordinate | None = None
 
 
 @message(0x0022, bytes_max=_SMALL)
@@ -209,21 +218,6 @@ class Leave(Message):
 
     smaller: Side
     larger: Side
-
-
-@message(0x0025, bytes_max=_SMALL)
-class RowRequest(Message):
-    """Asks for one row of the receiver's routing table; answered by `RowReply`."""
-
-    row: U8
-
-
-@message(0x0026, bytes_max=16 * limits.KIB)
-class RowReply(Message):
-    """The sender itself and the entries of the row; ``coordinates`` are theirs in the same order, where known."""
-
-    peers: RowPeers
-    coordinates: Coordinates = ()
 
 
 @struct
@@ -322,6 +316,27 @@ class HistoryReply(Message):
     verdicts: Annotated[tuple[HistoryNote, ...], annotated_types.MaxLen(NOTES_MAX)]
 
 
+@message(0x002E, bytes_max=_SMALL)
+class EntriesRequest(Message):
+    """Whom do you know that fits my routing table, and is near? Answered by `EntriesReply`.
+
+    ``coordinate`` is the sender's; without one the answer is not chosen by nearness.
+    """
+
+    coordinate: Coordinate | None = None
+
+
+@message(0x002F, bytes_max=16 * limits.KIB)
+class EntriesReply(Message):
+    """The sender itself, and peers of its tables that fit the asker's; ``coordinates`` are theirs in the same order.
+
+    A coordinate is ``None`` where the sender does not know it.
+    """
+
+    peers: Entries
+    coordinates: Coordinates = ()
+
+
 @message(0x0030)
 class Absences(Message):
     """To a new member of the leaf set: these members went without goodbye, and are expected all the same."""
@@ -363,8 +378,6 @@ OVERLAY_MESSAGES: Final[tuple[type[Message], ...]] = (
     Pong,
     FailureNotice,
     Leave,
-    RowRequest,
-    RowReply,
     ViewRequest,
     ViewReply,
     ReachRequest,
@@ -372,6 +385,8 @@ OVERLAY_MESSAGES: Final[tuple[type[Message], ...]] = (
     ReachReport,
     HistoryRequest,
     HistoryReply,
+    EntriesRequest,
+    EntriesReply,
     Absences,
     Forget,
 )

@@ -35,6 +35,7 @@ from peerd.overlay.lookup import Lookups
 from peerd.overlay.maintenance import Maintenance
 from peerd.overlay.membership import DENIED, Membership
 from peerd.overlay.messages import OVERLAY_MESSAGES, Announce, Forget, Leave
+from peerd.overlay.near_search import NearSearch
 from peerd.overlay.ports import OverlayHost
 from peerd.overlay.reunion import Reunion
 from peerd.overlay.routing import known_peers
@@ -77,7 +78,8 @@ class Overlay(Plugin):
         self.membership = Membership(state, self._drained)
         self.maintenance = Maintenance(state, self.membership)
         self.table_care = TableCare(state, self.membership)
-        self.joiner = Joiner(state, self.membership, self.table_care, self._ready_changed)
+        self.near_search = NearSearch(state, self.membership, self.table_care)
+        self.joiner = Joiner(state, self.membership, self.near_search, self._ready_changed)
         self.reunion = Reunion(state, self.membership)
         self.lookups = Lookups(state, self._send_lookup)
         self.forwarder = Forwarder(state, self.membership, window, self.lookups.answer)
@@ -85,8 +87,8 @@ class Overlay(Plugin):
         self.absences = AbsenceKeeper(state, self.broadcaster)
         self.survey = Surveyor(state, self.absences.told_missing)
         self.add_parts(
-            *(self.membership, self.maintenance, self.table_care, self.joiner, self.reunion, self.lookups),
-            *(self.forwarder, self.broadcaster, self.absences, self.survey),
+            *(self.membership, self.maintenance, self.table_care, self.near_search, self.joiner, self.reunion),
+            *(self.lookups, self.forwarder, self.broadcaster, self.absences, self.survey),
         )
         state.leaves_changed = self._leaves_changed
         state.member_admitted = self.absences.admitted
@@ -266,6 +268,7 @@ class Overlay(Plugin):
         self.absences.remember(known)
         self.maintenance.start()
         self.table_care.start()
+        self.near_search.start()
         self.reunion.start(addresses)
         self.joiner.join(addresses, known)
 
@@ -327,6 +330,7 @@ class Overlay(Plugin):
             self.membership.revive(source)
         else:
             self.state.admit_entry(source)
+        self.near_search.placed(source, message.coordinate)
         self.joiner.note_newcomer(source)
         self.absences.announced(source)
         self.membership.consider((source, *message.smaller, *message.larger))

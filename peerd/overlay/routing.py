@@ -6,7 +6,7 @@ the message waits until the suspicion is settled instead of being delivered to t
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from enum import Enum
 from typing import NamedTuple
 
@@ -35,22 +35,46 @@ _DELIVER = Decision(Step.DELIVER)
 _WAIT = Decision(Step.WAIT)
 
 
-def next_step(key: NodeId, leaves: Leaves, table: RoutingTable, excluded: Container[NodeId]) -> Decision:
+CostS = Callable[[NodeId, PeerRef], float]
+"""How long a key should take to its root by way of a peer, seconds; infinite when the peer must not be used."""
+
+
+def next_step(
+    key: NodeId, leaves: Leaves, table: RoutingTable, excluded: Container[NodeId], cost_s: CostS | None = None
+) -> Decision:
     """Deliver here, forward, or wait, given peers that must not be used now.
 
-    Every hop is either numerically closer to the key, or shares a longer prefix with it: no loops among nodes whose
-    leaf sets are right.
+    With ``cost_s`` the quickest is chosen among all known peers that share a longer prefix with the key, else the
+    table's entry is taken.
+
+    No loops among nodes whose leaf sets are right: (length of the prefix shared with the key, closeness to the key)
+    grows with each hop, in lexicographic order. Entries and spares of the key's cell lengthen the prefix; the rare case
+    keeps or lengthens it, and is closer; and as the pairs of finitely many nodes are in a total order, no node
+    comes twice. A hop by the leaf set may shorten the prefix; but it goes to the node closest of all to the key, which
+    covers the key as well, and delivers it. What peers say of their places only chooses among hops that all obey this.
     """
     if leaves.covers(key):
         peer = leaves.closest(key)
         if peer is None:
             return _DELIVER
         return _WAIT if peer.id in excluded else Decision(Step.FORWARD, peer)
-    peer = table.next_hop(key)
+    peer = table.next_hop(key) if cost_s is None else _quickest(key, table, excluded, cost_s)
     if peer is not None and peer.id not in excluded:
         return Decision(Step.FORWARD, peer)
     peer = _rare_case(key, leaves, table, excluded)
     return _WAIT if peer is None else Decision(Step.FORWARD, peer)
+
+
+def _quickest(key: NodeId, table: RoutingTable, excluded: Container[NodeId], cost_s: CostS) -> PeerRef | None:
+    """Of those that share a longer prefix with the key; the entry where nothing is known of anybody."""
+    best = table.next_hop(key)
+    best_s = float("inf")
+    for peer in table.next_hops(key):
+        if peer.id not in excluded:
+            peer_s = cost_s(key, peer)
+            if peer_s < best_s:
+                best, best_s = peer, peer_s
+    return best
 
 
 def _rare_case(key: NodeId, leaves: Leaves, table: RoutingTable, excluded: Container[NodeId]) -> PeerRef | None:

@@ -17,6 +17,7 @@ from peerd.overlay.history import History
 from peerd.overlay.leafset import Leaves
 from peerd.overlay.lease import Lease
 from peerd.overlay.messages import CANDIDATES_MAX, FAILED_MAX, LeafSetProbe, LeafSetReply
+from peerd.overlay.outlook import Outlook
 from peerd.overlay.ports import OverlayHost
 from peerd.overlay.proximity import Proximity
 from peerd.overlay.table import RoutingTable
@@ -32,6 +33,11 @@ VOUCH_EXCHANGES: Final = 3
 """A neighbour's vouch stands for so many times ``exchange_interval``."""
 RETOLD_TIMEOUTS: Final = 2
 """A removal is told in exchanges for so many times ``failure_timeout``."""
+COORDINATES_MAX: Final = 512
+SAMPLES_AGAIN: Final = 4
+"""Earlier measurements that each new one has the node's coordinate learn from again."""
+OUTLOOK_S: Final = 10.0
+"""So often, at most, a node judges anew what ways through the ring should take."""
 PARTITION_PEERS_MIN: Final = 4
 """Fewer peers lost at once are no sign of a partition."""
 
@@ -48,7 +54,9 @@ class OverlayState:
         self.proximity = Proximity(config.ack_timeout_min, config.ack_timeout_max, config.ack_timeout_initial)
         self.vivaldi = Vivaldi(host.rng)
         self.coordinates: dict[NodeId, Coordinate] = {}
-        """Latest coordinates of known peers, as they told them."""
+        """Latest coordinates of the peers that told theirs, at most `COORDINATES_MAX`."""
+        self._outlook = Outlook.of(1.0, (), ())
+        self._outlook_until = float("-inf")
         self.failures = FailureRate(host.now())
         self.history = History(host.wall_time)
         self.is_ready = False
@@ -145,10 +153,25 @@ class OverlayState:
         if coordinate is not None:
             self.vivaldi.observe(elapsed_s, coordinate)
             self.note_coordinate(peer.id, coordinate)
+            self._observe_again()
+
+    def _observe_again(self) -> None:
+        """Learn once more from some measurements of before.
+
+        Most samples are of near peers, which says little of where a node is among the others; and a newcomer has few.
+        """
+        rng, known = self.host.rng, tuple(self.coordinates)
+        for node_id in (rng.choice(known) for _ in range(SAMPLES_AGAIN)):
+            rtt_s = self.proximity.rtt_s(node_id)
+            if rtt_s is not None:
+                self.vivaldi.observe(rtt_s, self.coordinates[node_id])
 
     def note_coordinate(self, node_id: NodeId, coordinate: Coordinate | None) -> None:
-        """Keep what a known peer says of its place."""
-        if coordinate is not None and node_id in self.heard:
+        """Keep what a peer itself says of its place; of the peer that was told longest ago nothing is kept."""
+        if coordinate is not None:
+            self.coordinates.pop(node_id, None)
+            if len(self.coordinates) >= COORDINATES_MAX:
+                del self.coordinates[next(iter(self.coordinates))]
             self.coordinates[node_id] = coordinate
 
     def distance_s(self, node_id: NodeId) -> float | None:
@@ -159,13 +182,33 @@ class OverlayState:
         coordinate = self.coordinates.get(node_id)
         return None if coordinate is None else self.vivaldi.current.rtt_s(coordinate)
 
-    def admit_entry(self, peer: PeerRef) -> None:
-        """This ready peer answered directly: it may be an entry of the table."""
+    def way_s(self, key: NodeId, peer: PeerRef) -> float:
+        """How long a key should take to its root by way of a peer; infinite by way of a spare without a link."""
+        distance_s = self.distance_s(peer.id)
+        if distance_s is None or (peer.id not in self.heard and not self.host.is_linked(peer)):
+            return float("inf")
+        return distance_s + self.outlook().rest_s(key, peer.id)
+
+    def outlook(self) -> Outlook:
+        """What ways through the ring should take, as of `OUTLOOK_S` ago at most."""
+        now = self.host.now()
+        if now >= self._outlook_until:
+            self._outlook_until = now + OUTLOOK_S
+            rows = (self._distances_s(self.table.row(row)) for row in self.table.rows())
+            self._outlook = Outlook.of(self.leaves.estimated_ring_size(), self._distances_s(self.leaves), rows)
+        return self._outlook
+
+    def _distances_s(self, peers: Iterable[PeerRef]) -> list[float]:
+        return [distance_s for peer in peers if (distance_s := self.distance_s(peer.id)) is not None]
+
+    def admit_entry(self, peer: PeerRef) -> bool:
+        """This ready peer answered directly: it may be an entry of the table. Returns whether it is a new one."""
         added, replaced = self.table.consider(peer, self.distance_s)
         if added:
             self.heard[peer.id] = self.host.now()
         if replaced is not None:
             self.forget_unless_known(replaced.id)
+        return added
 
     def note_departed(self, peer: PeerRef, *, was_member: bool, has_left: bool) -> None:
         """A peer was removed: disbelieve others about it for a while, and look for it again later."""
@@ -185,7 +228,6 @@ class OverlayState:
         if not self.is_known(node_id):
             self.heard.pop(node_id, None)
             self.suspects.pop(node_id, None)
-            self.coordinates.pop(node_id, None)
 
     def tell_change(self, added: tuple[PeerRef, ...], removed: tuple[PeerRef, ...]) -> None:
         """The leaf set changed: telemetry, the plugins, and whoever keeps it in order."""

@@ -11,21 +11,24 @@ from typing import Final
 from peerd.errors import Bug
 from peerd.ids import DIGIT_VALUES, DIGITS, NodeId, digit, shared_prefix_digits
 from peerd.messages import PeerRef
+from peerd.overlay.spares import Spares
 
-REPLACE_RATIO: Final = 0.8
+REPLACE_RATIO: Final = 0.85
 """A newcomer takes an occupied slot only when its RTT is below this share of the incumbent's: no flapping."""
 
 
 class RoutingTable:
     """At most ``DIGITS * DIGIT_VALUES`` entries; entry (row, column) shares ``row`` digits and continues ``column``."""
 
-    __slots__ = ("_entries", "changes", "own")
+    __slots__ = ("_entries", "changes", "own", "spares")
 
     def __init__(self, own: NodeId) -> None:
         self.own = own
         self._entries: dict[int, PeerRef] = {}
         self.changes = 0
         """As long as it stays, so do the entries."""
+        self.spares = Spares()
+        """Other peers that fit a cell; none of them is an entry."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -48,6 +51,21 @@ class RoutingTable:
         """The entry that shares a longer prefix with ``key`` than this node does."""
         return None if key == self.own else self._entries.get(self._slot(key))
 
+    def next_hops(self, key: NodeId) -> Iterator[PeerRef]:
+        """All that share a longer prefix with ``key`` than this node does, spares too; the entry first."""
+        if key == self.own:
+            return
+        slot = self._slot(key)
+        entry = self._entries.get(slot)
+        if entry is not None:
+            yield entry
+        yield from self.spares.of_cell(slot)
+
+    def keep_spare(self, peer: PeerRef) -> None:
+        """A live peer spoke: unless it is an entry, it is a spare of its cell."""
+        if peer.id != self.own and peer.id not in self:
+            self.spares.add(self._slot(peer.id), peer)
+
     def incumbent(self, node_id: NodeId) -> PeerRef | None:
         """Who holds the slot that this id belongs to."""
         return None if node_id == self.own else self._entries.get(self._slot(node_id))
@@ -65,7 +83,7 @@ class RoutingTable:
     def consider(self, peer: PeerRef, rtt_s: Callable[[NodeId], float | None]) -> tuple[bool, PeerRef | None]:
         """Offer a live peer: (whether it is new here, whom it replaced).
 
-        An empty slot takes it; an occupied one only when its measured RTT is clearly the smaller.
+        An empty slot takes it; an occupied one only when its RTT is clearly the smaller. Whoever loses is a spare.
         """
         if peer.id == self.own:
             return False, None
@@ -80,16 +98,20 @@ class RoutingTable:
             return False, None
         new, old = rtt_s(peer.id), rtt_s(incumbent.id)
         if new is None or (old is not None and new >= old * REPLACE_RATIO):
+            self.spares.add(slot, peer)
             return False, None
         self._put(slot, peer)
+        self.spares.add(slot, incumbent)
         return True, incumbent
 
     def _put(self, slot: int, peer: PeerRef) -> None:
+        self.spares.remove(peer.id)
         self._entries[slot] = peer
         self.changes += 1
 
     def remove(self, node_id: NodeId) -> PeerRef | None:
-        """Drop an entry; returns it, or ``None`` when it was none."""
+        """Drop an entry or a spare; returns it, or ``None`` when it was no entry."""
+        self.spares.remove(node_id)
         if node_id not in self:
             return None
         self.changes += 1
@@ -103,6 +125,8 @@ class RoutingTable:
                 raise Bug(f"routing table slot {row}/{column} holds {peer}")
             if shared_prefix_digits(self.own, peer.id) != row or digit(peer.id, row) != column:
                 raise Bug(f"{peer} does not belong into row {row}, column {column}")
+            if peer.id in self.spares:
+                raise Bug(f"{peer} is an entry and a spare")
 
     def _slot(self, node_id: NodeId) -> int:
         row = shared_prefix_digits(self.own, node_id)

@@ -1,42 +1,27 @@
-"""Care of the routing table: full, alive and near, for as few messages as the churn allows.
+"""Care of the routing table: alive and full, for as few messages as the churn allows.
 
-*Near*: proximity neighbour selection by gossip of rows (Pastry, section 2.5; Castro et al. 2003). A row reply tells
-the coordinates of its entries, so only candidates that are predicted to be nearer than the incumbent are measured.
-*Alive*: the entry that was silent longest is pinged, as often as the observed failures demand (`tuning`). *Full*: who
-fits an empty slot is pinged whenever somebody mentions it.
+*Alive*: the entry that was silent longest is pinged, as often as the observed failures demand (`tuning`). *Full* and
+*near*: whoever `near_search` finds worth it is pinged, and enters the table if it answers.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Final
 
-from peerd.api import Part, Priority, handles, on_timer
-from peerd.ids import DIGITS, NodeId, shared_prefix_digits
+from peerd.api import Part, Priority, on_timer
+from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from peerd.overlay.coordinates import Coordinate
 from peerd.overlay.membership import Membership
-from peerd.overlay.messages import ROW_MAX, Ping, Pong, RowReply, RowRequest
+from peerd.overlay.messages import Ping, Pong
 from peerd.overlay.state import OverlayState
-from peerd.overlay.table import REPLACE_RATIO
 from peerd.overlay.tuning import probe_period_s
 
 JITTER: Final = 0.2
 PINGS_MAX: Final = 8
 PING_QUEUE_MAX: Final = 128
-COMPARISONS_MAX: Final = 2
-"""Occupied slots for which one row reply may have a nearer candidate measured."""
-EARLY_STEPS: Final = 12
-EARLY_SHARE: Final = 1 / 30
-"""A newcomer asks for its first rows at this share of ``table_interval``."""
-UNSURE_ERROR: Final = 0.6
-"""Above this error of its own coordinate a node measures candidates at random."""
 PROBE_GAP_MIN_S: Final = 0.5
-
-_PING: Final = Ping()
 
 
 @dataclass(slots=True)
@@ -48,112 +33,18 @@ class PingSent:
 
 
 class TableCare(Part):
-    """Periodic work on the routing table of one node, and the pings that everything else asks for."""
+    """Probes of one node's routing table, and the pings that everything else asks for."""
 
     def __init__(self, state: OverlayState, membership: Membership) -> None:
         self.state = state
         self._host = state.host
         self._membership = membership
-        self._steps = 0
-        self._early_steps = 0
         self._pings: dict[NodeId, PingSent] = {}
         self._ping_queue: deque[PeerRef] = deque()
 
     def start(self) -> None:
-        """Arm the periodic timers, each at a random phase."""
-        config, uniform = self.state.config, self._host.rng.uniform
-        self._host.set_timer("table", uniform(0.0, config.table_interval))
-        self._host.set_timer("table_probe", uniform(0.0, config.table_interval))
-
-    def became_ready(self) -> None:
-        """A newcomer has a leaf set; its table is what its way in told. Ask near peers for more, soon."""
-        self._early_steps = EARLY_STEPS
-        self._host.cancel_timer("table")
-        self._arm("table", self._step_pause_s())
-
-    def _arm(self, timer: str, delay_s: float) -> None:
-        self._host.set_timer(timer, delay_s * self._host.rng.uniform(1.0 - JITTER, 1.0 + JITTER))
-
-    def _step_pause_s(self) -> float:
-        interval_s = self.state.config.table_interval
-        return interval_s * EARLY_SHARE if self._early_steps > 0 else interval_s
-
-    # Rows
-
-    @on_timer("table")
-    def _step(self, payload: object) -> None:
-        """Ask for a row: by turns the nearest peer that has it, whose entries are near this node as well, and any."""
-        state = self.state
-        self._early_steps -= 1
-        self._arm("table", self._step_pause_s())
-        if not len(state.table) or not state.is_ready:
-            return
-        self._steps += 1
-        row = self._host.rng.choice(state.table.rows())
-        peer = self._nearest_with(row) if self._steps % 2 else None
-        self._ask_row(row, peer or self._host.rng.choice(state.table.row(row)))
-
-    def _nearest_with(self, row: int) -> PeerRef | None:
-        """The nearest known peer that shares at least ``row`` digits with this node: its row fits here."""
-        state = self.state
-        best: PeerRef | None = None
-        best_s = float("inf")
-        for peer in state.peers():
-            if peer.id not in state.suspects and shared_prefix_digits(state.own, peer.id) >= row:
-                distance_s = state.distance_s(peer.id)
-                if distance_s is not None and distance_s < best_s:
-                    best, best_s = peer, distance_s
-        return best
-
-    def _ask_row(self, row: int, peer: PeerRef) -> None:
-        self._host.request(
-            peer,
-            RowRequest(row),
-            self.state.proximity.timeout_s(peer.id),
-            self._row_answered,
-            lambda: self._membership.suspect(peer, "row_request"),
-            Priority.BACKGROUND,
-        )
-
-    def _row_answered(self, reply: Message, source: PeerRef) -> None:
-        if isinstance(reply, RowReply):
-            self.consider(reply.peers, reply.coordinates)
-
-    @handles(RowRequest)
-    def row_reply(self, request: RowRequest, source: PeerRef) -> RowReply:
-        """This node and its row; no entries for a row number that does not exist."""
-        state = self.state
-        row = state.table.row(request.row) if request.row < DIGITS else ()
-        peers = (self._host.peer, *row)[:ROW_MAX]
-        known = (state.vivaldi.current, *(state.coordinates.get(peer.id) for peer in row))
-        return RowReply(peers, known[:ROW_MAX])
-
-    def consider(self, peers: Iterable[PeerRef], coordinates: Iterable[Coordinate | None] = ()) -> None:
-        """Hearsay: ping those that would fill a slot, and the few that promise most against who holds it."""
-        state = self.state
-        rivals: list[tuple[float, PeerRef]] = []
-        for peer, coordinate in zip_longest(peers, coordinates):
-            if peer is None:
-                break  # more coordinates than peers
-            if peer.id == state.own or state.is_failed(peer.id) or state.proximity.rtt_s(peer.id) is not None:
-                continue
-            incumbent = state.table.incumbent(peer.id)
-            if incumbent is None:
-                self.ping(peer)
-            elif incumbent.id != peer.id:
-                rivals.append((self._promise(incumbent, coordinate), peer))
-        rivals.sort(key=lambda rival: rival[0])
-        for promise, peer in rivals[:COMPARISONS_MAX]:
-            if promise < REPLACE_RATIO:
-                self.ping(peer)
-
-    def _promise(self, incumbent: PeerRef, coordinate: Coordinate | None) -> float:
-        """Predicted RTT of a rival as a share of the incumbent's; random while predictions are worth nothing."""
-        state = self.state
-        own, current_s = state.vivaldi.current, state.distance_s(incumbent.id)
-        if coordinate is None or current_s is None or own.error > UNSURE_ERROR or coordinate.error > UNSURE_ERROR:
-            return self._host.rng.uniform(0.0, REPLACE_RATIO)
-        return own.rtt_s(coordinate) / current_s if current_s > 0 else 1.0
+        """Arm the periodic timer, at a random phase."""
+        self._host.set_timer("table_probe", self._host.rng.uniform(0.0, self.state.config.table_interval))
 
     # Probes
 
@@ -163,7 +54,8 @@ class TableCare(Part):
         state = self.state
         period_s = self.probe_period_s()
         entries = len(state.table)
-        self._arm("table_probe", max(PROBE_GAP_MIN_S, period_s / max(1, entries)))
+        pause_s = max(PROBE_GAP_MIN_S, period_s / max(1, entries))
+        self._host.set_timer("table_probe", pause_s * self._host.rng.uniform(1.0 - JITTER, 1.0 + JITTER))
         if entries and state.is_ready:
             stalest = max(state.table, key=lambda peer: (state.silence_s(peer.id), peer.id))
             if state.silence_s(stalest.id) >= period_s / 2:
@@ -197,7 +89,10 @@ class TableCare(Part):
     def _send_ping(self, peer: PeerRef) -> None:
         self._pings[peer.id] = PingSent(self._host.now(), self._host.is_linked(peer))
         timeout_s = self.state.proximity.timeout_s(peer.id)
-        self._host.request(peer, _PING, timeout_s, self._ponged, lambda: self._ping_lost(peer), Priority.BACKGROUND)
+        place = self.state.vivaldi.current if self.state.is_ready else None
+        self._host.request(
+            peer, Ping(place), timeout_s, self._ponged, lambda: self._ping_lost(peer), Priority.BACKGROUND
+        )
 
     def _ponged(self, reply: Message, source: PeerRef) -> None:
         state = self.state
@@ -207,9 +102,9 @@ class TableCare(Part):
             if not sent.is_timed and state.table.incumbent(source.id) not in (None, source):
                 self._send_ping(source)  # the first one paid for the dial, and would lose against anybody
                 return
+            state.note_coordinate(source.id, reply.coordinate)
             if reply.is_ready:
                 state.admit_entry(source)
-            state.note_coordinate(source.id, reply.coordinate)
         self._next_ping()
 
     def _ping_lost(self, peer: PeerRef) -> None:

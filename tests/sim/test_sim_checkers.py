@@ -16,7 +16,7 @@ from peerd.overlay.dedupe import Window
 from peerd.overlay.expectations import Expectations
 from peerd.overlay.leafset import Leaves, SideRule, on_any_side
 from peerd.overlay.membership import Membership
-from peerd.overlay.messages import LookupProbe, Route, RowRequest, TraceHop
+from peerd.overlay.messages import EntriesRequest, LookupProbe, Route, TraceHop
 from peerd.overlay.state import OverlayState
 from peerd.overlay.table import RoutingTable
 from peerd.sim.checkers import (
@@ -166,7 +166,7 @@ def node_finds_fault_with_itself(patch: Patch) -> None:
 
 
 def a_field_gets_lost(patch: Patch) -> None:
-    patch.setitem(field_types.decoders, RowRequest, lambda values: RowRequest(0))
+    patch.setitem(field_types.decoders, EntriesRequest, lambda values: EntriesRequest())
     checked(40, overlay=OverlayConfig.model_validate({"table_interval": "1s"})).run_for(60.0)
 
 

@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from peerd.api import Verdict
+from peerd.api import Coordinate, Verdict
 from peerd.errors import Bug, Unavailable
 from peerd.ids import NodeId, shared_prefix_bits
 from peerd.limits import ROUTED_BODY_BYTES_MAX
 from peerd.messages import PeerRef, encode_body
 from peerd.overlay.broadcast import Broadcaster
 from peerd.overlay.lookup import LOOKUPS_MAX
-from peerd.overlay.messages import Broadcast, JoinReply, LeafSetProbe, Route, RouteAck, RowRequest
+from peerd.overlay.messages import ENTRIES_MAX, Broadcast, EntriesReply, JoinReply, LeafSetProbe, Ping, Route, RouteAck
 from peerd.sim.checkers import RingOracle
 from peerd.sim.records import ListSink
 from peerd.sim.simulation import Place
@@ -250,9 +250,9 @@ def test_a_route_over_its_hop_limit_ends_here() -> None:
 def test_the_overlays_own_messages_cannot_travel_in_an_envelope() -> None:
     ring = ring_of(5)
     place, source = hostile(ring)
-    body = b"\x91" + b"\x05"
+    body = encode_body(Ping())
     ring.misbehaviour_is_failure = False
-    place.node.overlay.forwarder.received(Route((place.id,), RowRequest.TYPE_ID, body, source, 1, 5, 1), source)
+    place.node.overlay.forwarder.received(Route((place.id,), Ping.TYPE_ID, body, source, 1, 5, 1), source)
     ring.run_for(1.0)
     assert ring.is_exact()
 
@@ -270,16 +270,16 @@ def test_hearsay_of_nodes_that_do_not_exist_changes_nothing() -> None:
     assert ring.is_exact()
 
 
-def test_a_row_that_does_not_exist_is_empty() -> None:
-    ring = ring_of(3)
-    place, _ = hostile(ring)
-    assert place.node.overlay.table_care.row_reply(RowRequest(200), place.peer).peers == (place.peer,)
-
-
 def test_join_replies_stay_within_their_cap_whatever_the_addresses() -> None:
     long = "a" * 253
     peers = [PeerRef(NodeId(number), long, 65535) for number in range(96)]
     assert len(encode_body(JoinReply(True, peers[0], tuple(peers[:8]), tuple(peers[:8]), tuple(peers)))) < 48 * 1024
+
+
+def test_a_full_answer_about_entries_stays_within_its_cap_whatever_the_addresses() -> None:
+    peers = tuple(PeerRef(NodeId(number), "a" * 253, 65535) for number in range(ENTRIES_MAX))
+    reply = EntriesReply(peers, (Coordinate(0.1, 0.1, 0.1, 0.1, 0.1),) * ENTRIES_MAX)
+    assert len(encode_body(reply)) < EntriesReply.BYTES_MAX
 
 
 def test_a_malformed_body_stops_where_it_is_decoded_and_raises_nothing() -> None:

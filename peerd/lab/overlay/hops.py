@@ -1,14 +1,13 @@
-"""``overlay/hops`` and ``overlay/stretch``: how many hops lookups take in a calm ring, and how much time.
+"""``overlay/hops``: how many hops lookups take in a calm ring, and what the ring costs.
 
-Rowstron and Druschel, *Pastry* (Middleware 2001), figures 4 (mean hops against the number of nodes), 5 (distribution of
-hops) and 6 (distance travelled, relative to the direct distance).
+Rowstron and Druschel, *Pastry* (Middleware 2001), figures 4 (mean hops against the number of nodes) and 5 (distribution
+of hops).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from peerd.ids import DIGIT_VALUES
@@ -99,25 +98,9 @@ def _longest(found: Sequence[Row]) -> int:
     return max((len(row["hops_shares"]) for row in found), default=0)
 
 
-def stretch_charts(found: Sequence[Row]) -> list[Chart]:
-    """Stretch against size, a line a topology."""
-    return [
-        Chart(
-            "stretch",
-            "Time of a lookup in a calm ring, relative to the direct way",
-            "nodes",
-            "stretch (ratio of mean latencies)",
-            lines(found, "nodes", "stretch", "topology"),
-            x_is_log=True,
-            x_ticks=values(found, "nodes"),
-        )
-    ]
-
-
 HOPS: Final = Column("mean_hops", "mean hops", "from source to root, of the delivered lookups")
 STRETCH: Final = Column("stretch", "stretch", "latency of the path over the direct latency to the root, ratio of means")
 FULL: Final = Column("full_tables_share", "full tables", "share of nodes with every fillable table cell filled", 3)
-TOPOLOGIES: Final = ("euclidean", "sphere", "transit-stub")
 QUICK: Final = Settings(nodes=(50, 100), duration_s=100.0, lookups=1000, settle_s=100.0)
 
 EXPERIMENTS: Final = (
@@ -146,30 +129,5 @@ EXPERIMENTS: Final = (
         ),
         measure=measure,
         charts=hops_charts,
-    ),
-    Experiment(
-        "overlay/stretch",
-        "latency of lookups relative to the direct way, in several topologies",
-        "Pastry (Rowstron and Druschel 2001), figure 6",
-        takes="--quick: 20 s",
-        full=Settings(
-            nodes=(100, 300, 1000),
-            duration_s=600.0,
-            lookups=20_000,
-            topologies=TOPOLOGIES,
-        ),
-        quick=replace(QUICK, topologies=TOPOLOGIES),
-        columns=(
-            *rows.POINT,
-            *rows.JUDGED,
-            STRETCH,
-            HOPS,
-            Column("delay_p50_s", "p50 s", "median time from sending to delivery, seconds", 3),
-            Column("delay_p95_s", "p95 s", "of that time", 3),
-            FULL,
-            *rows.COST,
-        ),
-        measure=measure,
-        charts=stretch_charts,
     ),
 )
