@@ -88,15 +88,16 @@ class RecordState:
         return self.view
 
     def _near_changed(self, before: View) -> None:
-        """Compare again with all, since this node may have got keys; where nodes only came it has lost some, and what it
-        compared with the others still holds.
+        """Compare again with all, since this node may have got keys.
+
+        Where nodes only came it has lost some, and what it learnt from the others is still true.
         """
         self.schedule.clear()
         if not self.view.only_gained(before):
             self.catch_up_again()
 
     def heard_empty(self, peer: PeerRef) -> None:
-        """An established neighbour began a comparison and says that it holds nothing: there is nothing to ask it for."""
+        """An established neighbour began a comparison and says that it holds nothing: it need not be asked."""
         if peer.id in self.view.near_ids:
             self.pulled[peer.id] = True
 

@@ -118,7 +118,7 @@ class View:
 
     @cached_property
     def asks(self) -> frozenset[NodeId]:
-        """Of each two partners the one that begins a routine comparison: the smaller one, where the ring has an order."""
+        """The partners that this node begins routine comparisons with: the larger ones, where the ring has an order."""
         below, above = (side[: self.copies - 1] for side in self.sides)
         both = {peer.id for peer in below}
         return frozenset(peer.id for peer in above if peer.id not in both or self.own.id < peer.id)
