@@ -14,7 +14,7 @@ handler before it returns. Long work goes through `Host.offload`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, ClassVar, Protocol, Self, TypeVar
@@ -28,6 +28,13 @@ from peerd.api.network import (
     NeighbourChange as NeighbourChange,
     RoutedHop as RoutedHop,
     SendRefusal as SendRefusal,
+)
+from peerd.api.parts import (
+    Handler as Handler,
+    HandlerTable as HandlerTable,
+    Part as Part,
+    handles as handles,
+    on_timer as on_timer,
 )
 from peerd.api.services import (
     NO_VERSION as NO_VERSION,
@@ -430,37 +437,7 @@ class PluginConfig(ConfigSection):
     """Base of a plugin's configuration: its ``[protocols.<name>]`` table. `peerd.quantities` has the field types."""
 
 
-_HANDLES = "_peerd_handles"
-_TIMERS = "_peerd_timers"
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def handles(*message_types: type[Message]) -> Callable[[F], F]:
-    """Mark a method ``(self, message, source: PeerRef) -> Message | None`` as the handler of message types.
-
-    It gets messages sent, routed or broadcast to this node. What it returns answers a request (nothing: the request
-    times out); a one-way sender never sees it. A message type that the plugin lists but that nothing handles is told to
-    its sender as unknown.
-    """
-
-    def mark(function: F) -> F:
-        setattr(function, _HANDLES, message_types)
-        return function
-
-    return mark
-
-
-def on_timer(name: str) -> Callable[[F], F]:
-    """Mark a method ``(self, payload)`` as what runs when the timer ``name`` fires."""
-
-    def mark(function: F) -> F:
-        setattr(function, _TIMERS, name)
-        return function
-
-    return mark
-
-
-class Plugin:
+class Plugin(Part):
     """Base class of every protocol. Override what you need; each instance lives on one node.
 
     After `start` you may use ``self.host``; in `stop` you may still send, but no timer will fire any more. What a
@@ -482,25 +459,14 @@ class Plugin:
     """Its messages do not count against the limit of messages a second that a peer may send."""
 
     host: Host
-    message_handlers: ClassVar[Mapping[type[Message], str]] = {}
-    timer_handlers: ClassVar[Mapping[str, str]] = {}
+    handlers: HandlerTable
+    """What runs for each message and timer; made by `start`, the same for a plugin of one class and one of parts."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        by_message: dict[type[Message], str] = {}
-        by_timer: dict[str, str] = {}
-        for owner in reversed(cls.__mro__):
-            for attribute, member in vars(owner).items():
-                for message_type in getattr(member, _HANDLES, ()):
-                    by_message[message_type] = attribute
-                if (timer := getattr(member, _TIMERS, None)) is not None:
-                    by_timer[timer] = attribute
-        undeclared = [kind.__name__ for kind in by_message if kind not in cls.messages]
-        if undeclared:
-            raise Bug(f"{cls.__name__} handles {', '.join(undeclared)} but does not list them in `messages`")
+        _check_declared(cls.__name__, cls.message_handlers, cls.messages)
         if not 1 <= cls.version_min <= cls.version < 1 << 16:
             raise Bug(f"{cls.__name__} speaks versions {cls.version_min} to {cls.version}")
-        cls.message_handlers, cls.timer_handlers = by_message, by_timer
 
     def __init__(self, config: PluginConfig | None = None) -> None:
         self.config = config if config is not None else self.Config()
@@ -508,6 +474,17 @@ class Plugin:
     def start(self, host: Host) -> None:
         """The node is up (not necessarily joined). Call ``super().start(host)`` first."""
         self.host = host
+        self.handlers = HandlerTable()
+        self.handlers.add(self)
+
+    def add_parts(self, *parts: Part) -> None:
+        """Have the handlers and timers of these parts work as this plugin's own. For `start`, before any is armed.
+
+        Raises `Bug` when two handle the same message or timer, or one handles a message that is not in `messages`.
+        """
+        for part in parts:
+            _check_declared(type(part).__name__, part.message_handlers, self.messages)
+            self.handlers.add(part)
 
     def stop(self) -> None:
         """The node is going down gracefully; after a crash nobody asks."""
@@ -528,9 +505,9 @@ class Plugin:
 
         The default hands it to the `@handles` method of its type.
         """
-        attribute = self.message_handlers.get(type(message))
-        if attribute is not None:
-            getattr(self, attribute)(message, source)
+        handler = self.handlers.messages.get(type(message))
+        if handler is not None:
+            handler(message, source)
 
     def forward(self, envelope: Envelope) -> Verdict | PeerRef:
         """A routed message of this plugin is about to go on: let it pass, stop it here, or name another next hop.
@@ -573,3 +550,9 @@ class Plugin:
 
     def validate(self) -> None:
         """Assert every invariant of this plugin's state; the simulator calls it in check mode."""
+
+
+def _check_declared(owner: str, handled: Iterable[type[Message]], declared: tuple[type[Message], ...]) -> None:
+    undeclared = [kind.__name__ for kind in handled if kind not in declared]
+    if undeclared:
+        raise Bug(f"{owner} handles {', '.join(undeclared)} but does not list them in `messages`")

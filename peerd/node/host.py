@@ -191,14 +191,14 @@ class PluginHost:
 
     def set_timer(self, name: str, delay_s: float, payload: Hashable = None) -> None:
         key = (name, payload)
-        attribute = self._plugin.timer_handlers.get(name)
-        if attribute is None:
+        method = self._plugin.handlers.timers.get(name)
+        if method is None:
             raise Bug(f"{self._name} arms the timer {name!r}, which no @on_timer method handles")
         if key in self._timers:
             raise Bug(f"{self._name} arms the timer {name!r} ({payload!r}) twice")
         if len(self._timers) >= limits.TIMERS_PER_PLUGIN_MAX:
             raise Bug(f"{self._name} holds {len(self._timers)} timers")
-        method, cause = getattr(self._plugin, attribute), self._node.cause
+        cause = self._node.cause
 
         def fire() -> None:
             del self._timers[key]

@@ -15,6 +15,7 @@ from peerd import limits
 from peerd.api import (
     AcceptSwap,
     Envelope,
+    Handler,
     NeighbourChange,
     Plugin,
     Priority,
@@ -96,7 +97,7 @@ class Node:
         self.traffic = Traffic()
         self.unknown_messages = 0
         self.cause: int | None = None
-        self._handlers: dict[type[Message], tuple[str, Callable[[Any, PeerRef], Message | None]]] = {}
+        self._handlers: dict[type[Message], tuple[str, Handler]] = {}
         self._owners: dict[type[Message], str] = {}
         self.requests = Requests(driver, self._guard)
         self._refused = RefusedSends(driver, self.requests, self._hears_refusals, self._tell_refused)
@@ -467,13 +468,13 @@ class Node:
         for kind in plugin.messages:
             if self._owners.setdefault(kind, name) != name:
                 raise Bug(f"{kind.__name__} belongs to {self._owners[kind]}, not to {name}")
-        for kind, attribute in plugin.message_handlers.items():
-            self._handlers[kind] = (name, getattr(plugin, attribute))
 
     def _start_plugin(self, name: str) -> None:
         plugin = self.plugins[name]
         self.driver.declare_metrics(plugin.metrics)
         plugin.start(self.hosts[name])
+        for kind, handler in plugin.handlers.messages.items():
+            self._handlers[kind] = (name, handler)
 
     def _dispatch(self, message: Message, source: PeerRef, correlation: int | None) -> None:
         entry = self._handlers.get(type(message))

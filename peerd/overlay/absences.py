@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Final, TypeVar
 
-from peerd.api import MissingMember
+from peerd.api import MissingMember, Part, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id, ring_distance
 from peerd.messages import Message, PeerRef, decode_body, encode_body
@@ -40,7 +40,7 @@ _WALL_S: Final = Struct(">d")
 M = TypeVar("M", bound=Message)
 
 
-class AbsenceKeeper:
+class AbsenceKeeper(Part):
     """The one place that changes `OverlayState.expectations`."""
 
     def __init__(self, state: OverlayState, broadcaster: Broadcaster) -> None:
@@ -166,7 +166,8 @@ class AbsenceKeeper:
                 del self._told_at[next(iter(self._told_at))]
             self._host.send(peer, Absences(missing))
 
-    def told(self, message: Absences, source: PeerRef) -> None:
+    @handles(Absences)
+    def _told(self, message: Absences, source: PeerRef) -> None:
         """A member says who is missing; answer with what it has missed."""
         now, leaves = self._host.now(), self.state.leaves
         written_at = self.state.lease.earliest_writing(now)
@@ -184,6 +185,7 @@ class AbsenceKeeper:
         self._settle()
         self._save_soon()
 
+    @handles(Forget)
     def dismissed(self, message: Forget, source: PeerRef) -> None:
         """Somebody says that nodes have left or were forgotten."""
         written_at = self.state.lease.earliest_writing(self._host.now())
@@ -268,7 +270,8 @@ class AbsenceKeeper:
             self._is_saving = True
             self._host.set_timer("absences_save", SAVE_DELAY_S)
 
-    def save(self) -> None:
+    @on_timer("absences_save")
+    def save(self, payload: object = None) -> None:
         """Write what has changed; a disk that refuses is asked again, and meanwhile the neighbours remember."""
         self._is_saving = False
         if self._known.changes == self._saved:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from peerd import limits
-from peerd.api import Priority
+from peerd.api import Part, Priority, handles, on_timer
 from peerd.ids import RING, NodeId, clockwise_distance
 from peerd.messages import Message, PeerRef
 from peerd.overlay.dedupe import BROADCAST_KEY, Identity, Window
@@ -35,7 +35,7 @@ class Held:
     deadline: float
 
 
-class Broadcaster:
+class Broadcaster(Part):
     """Broadcasts of one node: its own, and the arcs that others delegate to it."""
 
     def __init__(self, state: OverlayState, membership: Membership, window: Window) -> None:
@@ -57,14 +57,16 @@ class Broadcaster:
         else:
             self._hold(broadcast, deadline)
 
-    def received(self, broadcast: Broadcast) -> RouteAck:
+    @handles(Broadcast)
+    def received(self, broadcast: Broadcast, source: PeerRef) -> RouteAck:
         """Take over an arc, or refuse when not in the ring."""
         if not self.state.is_ready or self.state.is_leaving:
             return REFUSED
         self._take(broadcast, self._host.now() + self.state.config.route_deadline)
         return ACCEPTED
 
-    def resume(self, number: int) -> None:
+    @on_timer("broadcast_hold")
+    def _resume(self, number: int) -> None:
         """The pause of a held stretch is over."""
         held = self._held.pop(number)
         if self._host.now() > held.deadline:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from peerd import limits
-from peerd.api import Priority
+from peerd.api import Part, Priority, handles, on_timer
 from peerd.errors import Bug, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_body
@@ -57,7 +57,7 @@ def encoded(message: Message) -> bytes:
     return body
 
 
-class Forwarder:
+class Forwarder(Part):
     """Originates, forwards, holds and delivers routed messages of one node."""
 
     def __init__(
@@ -96,6 +96,7 @@ class Forwarder:
         route = Route(keys, type_id, body, host.peer, host.boot_epoch, sequence, 0, trace)
         self._advance(Transit(route, host.now() + self.state.config.route_deadline, host.peer))
 
+    @handles(Route)
     def received(self, route: Route, source: PeerRef) -> RouteAck:
         """Take over a message from the hop before, or refuse it when not in the ring."""
         state = self.state
@@ -111,7 +112,8 @@ class Forwarder:
         self._advance(Transit(route, deadline, source))
         return ACCEPTED
 
-    def resume(self, number: int) -> None:
+    @on_timer("route_hold")
+    def _resume(self, number: int) -> None:
         """The pause of a held message is over: every hop may be tried again."""
         transit = self._held.pop(number)
         transit.excluded.clear()

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final
 
 from peerd import limits
-from peerd.api import Priority
+from peerd.api import Part, Priority, handles, on_timer
 from peerd.ids import NodeId, closeness, digit, shared_prefix_digits
 from peerd.messages import Message, PeerRef
 from peerd.overlay.membership import Membership
@@ -42,7 +42,7 @@ class Phase(Enum):
     READY = "ready"
 
 
-class Joiner:
+class Joiner(Part):
     """Drives one node from nothing to ready, and back there when it loses its place."""
 
     def __init__(
@@ -169,11 +169,13 @@ class Joiner:
         self._retry_s = min(config.join_retry_max, 2 * self._retry_s)
         self.phase = Phase.IDLE
 
-    def retry(self) -> None:
+    @on_timer("join_retry")
+    def _retry(self, payload: object) -> None:
         """The back-off pause is over."""
         self._start_round()
 
-    def round_over(self) -> None:
+    @on_timer("join_round")
+    def _round_over(self, payload: object) -> None:
         """A round took too long: whatever it waits for is lost."""
         if self.phase is not Phase.READY:
             self._round += 1
@@ -233,7 +235,8 @@ class Joiner:
         self._membership.exchange(source)
         self._membership.consider(nearest)
 
-    def answer(self, request: JoinRequest, source: PeerRef) -> JoinReply:
+    @handles(JoinRequest)
+    def _asked(self, request: JoinRequest, source: PeerRef) -> JoinReply:
         """One step of somebody else's join."""
         state = self.state
         leaves = state.leaves.snapshot()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from peerd.api import LookupResult, RoutedHop
+from peerd.api import LookupResult, Part, RoutedHop, handles, on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
@@ -27,7 +27,7 @@ class Pending:
     deadline: float
 
 
-class Lookups:
+class Lookups(Part):
     """Lookups that this node started, and answers to those of others."""
 
     def __init__(self, state: OverlayState, send: Callable[[NodeId, int], None]) -> None:
@@ -48,7 +48,8 @@ class Lookups:
         self._host.set_timer("lookup", min(timeout_s, self._state.config.lookup_retry), sequence)
         self._send(key, sequence)
 
-    def retry(self, sequence: int) -> None:
+    @on_timer("lookup")
+    def _retry(self, sequence: int) -> None:
         """No answer yet: ask again, or give up."""
         pending = self._pending[sequence]
         left_s = pending.deadline - self._host.now()
@@ -62,7 +63,8 @@ class Lookups:
         """This node is the root that a lookup of ``source`` was for."""
         self._host.send(source, LookupReply(sequence, trace))
 
-    def answered(self, reply: LookupReply, root: PeerRef) -> None:
+    @handles(LookupReply)
+    def _answered(self, reply: LookupReply, root: PeerRef) -> None:
         """The root of one of our lookups answered; a late or repeated answer is ignored."""
         if reply.sequence in self._pending:
             self._host.cancel_timer("lookup", reply.sequence)

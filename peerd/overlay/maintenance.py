@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from peerd.api import Priority
+from peerd.api import Part, Priority, on_timer
 from peerd.overlay.membership import NO_HEARTBEAT, SUSPICION_SHARE, Membership
 from peerd.overlay.messages import Heartbeat
 from peerd.overlay.state import OverlayState
@@ -27,7 +27,7 @@ RANDOM_EVERY: Final = 12
 _HEARTBEAT: Final = Heartbeat()
 
 
-class Maintenance:
+class Maintenance(Part):
     """Periodic work of one node that has started to join."""
 
     def __init__(self, state: OverlayState, membership: Membership) -> None:
@@ -51,7 +51,8 @@ class Maintenance:
 
     # Leaf set
 
-    def heartbeat(self) -> None:
+    @on_timer("heartbeat")
+    def _heartbeat(self, payload: object) -> None:
         """Tell the left neighbour that this node lives; check that the right one does."""
         state, now = self.state, self._host.now()
         heartbeat_s = state.config.heartbeat_interval
@@ -95,7 +96,8 @@ class Maintenance:
                 )
             )
 
-    def departed(self) -> None:
+    @on_timer("departed")
+    def _departed(self, payload: object) -> None:
         """Look for a peer that was removed."""
         self._again("departed", self.state.config.departed_interval)
         self._membership.look_for_departed()
@@ -128,7 +130,8 @@ class Maintenance:
             settle_s = self.state.config.settle
             self._host.set_timer("settle", settle_s * self._host.rng.uniform(1.0 - JITTER, 1.0 + JITTER))
 
-    def settle(self) -> None:
+    @on_timer("settle")
+    def _settle(self, payload: object) -> None:
         """The leaf set changed a moment ago."""
         self._is_settling = False
         self._membership.verify_neighbours(only_new=True)

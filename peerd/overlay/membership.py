@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from peerd.api import Priority
+from peerd.api import Part, Priority, handles, on_timer
 from peerd.ids import NodeId, clockwise_distance, closeness, format_id
 from peerd.messages import Message, PeerRef
-from peerd.overlay.messages import FailureNotice, LeafSetProbe, LeafSetReply, Leave, Ping, Pong
+from peerd.overlay.messages import FailureNotice, Heartbeat, LeafSetProbe, LeafSetReply, Leave, Ping, Pong
 from peerd.overlay.state import OverlayState
 from peerd.telemetry.schema import PeerFailed, PeerSuspected
 
@@ -71,7 +71,7 @@ class Probe:
     """The link was up when it was sent."""
 
 
-class Membership:
+class Membership(Part):
     """Keeps the leaf set right. ``drained`` is called whenever no exchange is under way any more."""
 
     def __init__(self, state: OverlayState, drained: Callable[[], None]) -> None:
@@ -311,6 +311,7 @@ class Membership:
                 self.remove(peer, evidence, is_told=False)
             self._check_drained()
 
+    @on_timer("probe_retry")
     def retry(self, node_id: NodeId) -> None:
         """The pause after a silent probe is over."""
         probe = self._probes.get(node_id)
@@ -336,6 +337,22 @@ class Membership:
             self._drained()
 
     # From other nodes
+
+    @handles(LeafSetProbe)
+    def _probed(self, message: LeafSetProbe, source: PeerRef) -> LeafSetReply | None:
+        if self.state.is_leaving:
+            return None
+        self.learn(source, message)
+        return self.state.reply_message()
+
+    @handles(Ping)
+    def _pinged(self, message: Ping, source: PeerRef) -> Pong:
+        return Pong(self.state.is_ready and not self.state.is_leaving, self.state.vivaldi.current)
+
+    @handles(Heartbeat)
+    def _beaten(self, message: Heartbeat, source: PeerRef) -> None:
+        if source.id not in self.state.leaves:
+            self.consider((source,))
 
     def learn(self, peer: PeerRef, message: LeafSetProbe | LeafSetReply) -> None:
         """A direct exchange with ``peer``: it is alive, and this is what it knows."""
@@ -371,13 +388,14 @@ class Membership:
         elif leaves.left_neighbour() is None and not message.larger and _ends_with(message.smaller, own):
             leaves.note_adjacent(peer.id, own)
 
-    def notified(self, failed: tuple[NodeId, ...], source: PeerRef) -> None:
+    @handles(FailureNotice)
+    def _notified(self, message: FailureNotice, source: PeerRef) -> None:
         """A peer removed these; when this node is among them, tell the peer that it lives."""
-        if self.state.own in failed:
+        if self.state.own in message.failed:
             self.state.lease.disclaim(source.id, self._host.now())
             self.exchange(source)
         else:
-            self.check_reported(failed, source)
+            self.check_reported(message.failed, source)
 
     def check_reported(self, failed: Iterable[NodeId], accuser: PeerRef) -> None:
         """``accuser`` removed these: probe those of ours that have been silent for a heartbeat."""
@@ -414,7 +432,8 @@ class Membership:
             return entry
         return self.state.leaves.get(node_id)
 
-    def left(self, peer: PeerRef, message: Leave) -> None:
+    @handles(Leave)
+    def _left(self, message: Leave, peer: PeerRef) -> None:
         """A peer said goodbye: believe it at once."""
         probe = self._probes.get(peer.id)
         if probe is not None:
@@ -466,6 +485,10 @@ class Membership:
                 self._host.cancel_timer("second_opinion")
                 self._host.set_timer("second_opinion", state.config.vouch_delay)
         self.repair()
+
+    @on_timer("second_opinion")
+    def _second_opinion(self, payload: object) -> None:
+        self.verify_neighbours()
 
     def verify_neighbours(self, *, only_new: bool = False) -> None:
         """Exchange with both neighbours: the right one must be alive, and both must agree who is next to whom.

@@ -34,34 +34,7 @@ from peerd.overlay.join import Joiner
 from peerd.overlay.lookup import Lookups
 from peerd.overlay.maintenance import Maintenance
 from peerd.overlay.membership import DENIED, Membership
-from peerd.overlay.messages import (
-    OVERLAY_MESSAGES,
-    Absences,
-    Announce,
-    Broadcast,
-    FailureNotice,
-    Forget,
-    Heartbeat,
-    HistoryReply,
-    HistoryRequest,
-    JoinReply,
-    JoinRequest,
-    LeafSetProbe,
-    LeafSetReply,
-    Leave,
-    LookupReply,
-    Ping,
-    Pong,
-    ReachReply,
-    ReachReport,
-    ReachRequest,
-    Route,
-    RouteAck,
-    RowReply,
-    RowRequest,
-    ViewReply,
-    ViewRequest,
-)
+from peerd.overlay.messages import OVERLAY_MESSAGES, Announce, Forget, Leave
 from peerd.overlay.ports import OverlayHost
 from peerd.overlay.reunion import Reunion
 from peerd.overlay.routing import known_peers
@@ -112,6 +85,10 @@ class Overlay(Plugin):
         self.broadcaster = Broadcaster(state, self.membership, window)
         self.absences = AbsenceKeeper(state, self.broadcaster)
         self.survey = Surveyor(state, self.absences.told_missing)
+        self.add_parts(
+            *(self.membership, self.maintenance, self.table_care, self.joiner, self.reunion, self.lookups),
+            *(self.forwarder, self.broadcaster, self.absences, self.survey),
+        )
         state.leaves_changed = self._leaves_changed
         state.member_admitted = self.absences.admitted
         state.member_lost = self.absences.lost
@@ -345,29 +322,6 @@ class Overlay(Plugin):
         if isinstance(message, Forget):
             self.absences.dismissed(message, source)
 
-    @handles(Route)
-    def _on_route(self, message: Route, source: PeerRef) -> RouteAck:
-        return self.forwarder.received(message, source)
-
-    @handles(Broadcast)
-    def _on_broadcast(self, message: Broadcast, source: PeerRef) -> RouteAck:
-        return self.broadcaster.received(message)
-
-    @handles(LookupReply)
-    def _on_lookup_reply(self, message: LookupReply, source: PeerRef) -> None:
-        self.lookups.answered(message, source)
-
-    @handles(JoinRequest)
-    def _on_join_request(self, message: JoinRequest, source: PeerRef) -> JoinReply:
-        return self.joiner.answer(message, source)
-
-    @handles(LeafSetProbe)
-    def _on_leaf_set_probe(self, message: LeafSetProbe, source: PeerRef) -> LeafSetReply | None:
-        if self.state.is_leaving:
-            return None
-        self.membership.learn(source, message)
-        return self.state.reply_message()
-
     @handles(Announce)
     def _on_announce(self, message: Announce, source: PeerRef) -> None:
         if source.id in self.state.departed:
@@ -378,118 +332,7 @@ class Overlay(Plugin):
         self.absences.announced(source)
         self.membership.consider((source, *message.smaller, *message.larger))
 
-    @handles(Heartbeat)
-    def _on_heartbeat(self, message: Heartbeat, source: PeerRef) -> None:
-        if source.id not in self.state.leaves:
-            self.membership.consider((source,))
-
-    @handles(Ping)
-    def _on_ping(self, message: Ping, source: PeerRef) -> Pong:
-        return Pong(self.is_ready, self.state.vivaldi.current)
-
-    @handles(FailureNotice)
-    def _on_failure_notice(self, message: FailureNotice, source: PeerRef) -> None:
-        self.membership.notified(message.failed, source)
-
-    @handles(Leave)
-    def _on_leave(self, message: Leave, source: PeerRef) -> None:
-        self.membership.left(source, message)
-
-    @handles(Absences)
-    def _on_absences(self, message: Absences, source: PeerRef) -> None:
-        self.absences.told(message, source)
-
-    @handles(Forget)
-    def _on_forget(self, message: Forget, source: PeerRef) -> None:
-        self.absences.dismissed(message, source)
-
-    @handles(RowRequest)
-    def _on_row_request(self, message: RowRequest, source: PeerRef) -> RowReply:
-        return self.table_care.row_reply(message)
-
-    @handles(ViewRequest)
-    def _on_view_request(self, message: ViewRequest, source: PeerRef) -> ViewReply:
-        return self.survey.view()
-
-    @handles(HistoryRequest)
-    def _on_history_request(self, message: HistoryRequest, source: PeerRef) -> HistoryReply:
-        return self.survey.history(message.peer)
-
-    @handles(ReachRequest)
-    def _on_reach_request(self, message: ReachRequest, source: PeerRef) -> ReachReply:
-        return self.survey.reach_requested(message, source)
-
-    @handles(ReachReport)
-    def _on_reach_report(self, message: ReachReport, source: PeerRef) -> None:
-        self.survey.reach_reported(message, source)
-
-    # Timers
-
-    @on_timer("heartbeat")
-    def _heartbeat(self, payload: object) -> None:
-        self.maintenance.heartbeat()
-
     @on_timer("exchange")
     def _exchange(self, payload: object) -> None:
         self.maintenance.exchange()
         self.absences.tick()
-
-    @on_timer("settle")
-    def _settle(self, payload: object) -> None:
-        self.maintenance.settle()
-
-    @on_timer("departed")
-    def _departed(self, payload: object) -> None:
-        self.maintenance.departed()
-
-    @on_timer("table")
-    def _table(self, payload: object) -> None:
-        self.table_care.step()
-
-    @on_timer("table_probe")
-    def _table_probe(self, payload: object) -> None:
-        self.table_care.probe()
-
-    @on_timer("absences_save")
-    def _absences_save(self, payload: object) -> None:
-        self.absences.save()
-
-    @on_timer("second_opinion")
-    def _second_opinion(self, payload: object) -> None:
-        self.membership.verify_neighbours()
-
-    @on_timer("probe_retry")
-    def _probe_retry(self, payload: NodeId) -> None:
-        self.membership.retry(payload)
-
-    @on_timer("join_retry")
-    def _join_retry(self, payload: object) -> None:
-        self.joiner.retry()
-
-    @on_timer("join_round")
-    def _join_round(self, payload: object) -> None:
-        self.joiner.round_over()
-
-    @on_timer("reunion")
-    def _reunion(self, payload: object) -> None:
-        self.reunion.look()
-
-    @on_timer("route_hold")
-    def _route_hold(self, payload: int) -> None:
-        self.forwarder.resume(payload)
-
-    @on_timer("broadcast_hold")
-    def _broadcast_hold(self, payload: int) -> None:
-        self.broadcaster.resume(payload)
-
-    @on_timer("lookup")
-    def _lookup(self, payload: int) -> None:
-        self.lookups.retry(payload)
-
-    @on_timer("survey_again")
-    def _survey_again(self, payload: int) -> None:
-        self.survey.ask_again(payload)
-
-    @on_timer("survey_due")
-    def _survey_due(self, payload: int) -> None:
-        self.survey.overdue(payload)

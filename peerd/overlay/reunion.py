@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from peerd import limits
-from peerd.api import Priority
+from peerd.api import Part, Priority, on_timer
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.overlay.membership import Membership
@@ -23,7 +23,7 @@ JITTER: Final = 0.5
 REQUEST: Final = JoinRequest()
 
 
-class Reunion:
+class Reunion(Part):
     """One walk at a time; it ends by itself when a hop does not answer."""
 
     def __init__(self, state: OverlayState, membership: Membership) -> None:
@@ -45,7 +45,8 @@ class Reunion:
         interval_s = self.state.config.reunion_interval
         self._host.set_timer("reunion", interval_s * self._host.rng.uniform(1.0 - JITTER, 1.0 + JITTER))
 
-    def look(self) -> None:
+    @on_timer("reunion")
+    def _look(self, payload: object) -> None:
         """Dial one address whose node is no member."""
         self._arm()
         state = self.state

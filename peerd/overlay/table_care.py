@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
-from peerd.api import Priority
+from peerd.api import Part, Priority, handles, on_timer
 from peerd.ids import DIGITS, NodeId, shared_prefix_digits
 from peerd.messages import Message, PeerRef
 from peerd.overlay.coordinates import Coordinate
@@ -47,7 +47,7 @@ class PingSent:
     is_timed: bool
 
 
-class TableCare:
+class TableCare(Part):
     """Periodic work on the routing table of one node, and the pings that everything else asks for."""
 
     def __init__(self, state: OverlayState, membership: Membership) -> None:
@@ -80,7 +80,8 @@ class TableCare:
 
     # Rows
 
-    def step(self) -> None:
+    @on_timer("table")
+    def _step(self, payload: object) -> None:
         """Ask for a row: by turns the nearest peer that has it, whose entries are near this node as well, and any."""
         state = self.state
         self._early_steps -= 1
@@ -118,7 +119,8 @@ class TableCare:
         if isinstance(reply, RowReply):
             self.consider(reply.peers, reply.coordinates)
 
-    def row_reply(self, request: RowRequest) -> RowReply:
+    @handles(RowRequest)
+    def row_reply(self, request: RowRequest, source: PeerRef) -> RowReply:
         """This node and its row; no entries for a row number that does not exist."""
         state = self.state
         row = state.table.row(request.row) if request.row < DIGITS else ()
@@ -155,7 +157,8 @@ class TableCare:
 
     # Probes
 
-    def probe(self) -> None:
+    @on_timer("table_probe")
+    def _probe(self, payload: object) -> None:
         """Ping the entry that was silent longest, if it was silent for its period."""
         state = self.state
         period_s = self.probe_period_s()

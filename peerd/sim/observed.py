@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from peerd.api import Plugin, Priority
+from peerd.api import Handler, Plugin, Priority
 from peerd.driver import Driver
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
@@ -93,15 +93,12 @@ class WatchedNode(ObservedNode):
         self._observer.on_emitted(self._index, event)
         return super().emit(event)
 
-    def _adopt(self, plugin: Plugin) -> None:
-        super()._adopt(plugin)
-        for kind in plugin.message_handlers:
-            name, handler = self._handlers[kind]
+    def _start_plugin(self, name: str) -> None:
+        super()._start_plugin(name)
+        for kind, handler in self.plugins[name].handlers.messages.items():
             self._handlers[kind] = (name, self._watched(handler, self._observer.watches(kind)))
 
-    def _watched(
-        self, handler: Callable[[Any, PeerRef], Message | None], is_told: bool
-    ) -> Callable[[Any, PeerRef], Message | None]:
+    def _watched(self, handler: Handler, is_told: bool) -> Handler:
         observer, index = self._observer, self._index
 
         def handle(message: Any, source: PeerRef) -> Message | None:

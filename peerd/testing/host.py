@@ -115,8 +115,8 @@ class FakeHost:
     def deliver(self, message: Message, source: PeerRef) -> Message | None:
         """Have the plugin handle a message from ``source``; what its handler answered."""
         assert self.plugin is not None
-        handler = getattr(self.plugin, self.plugin.message_handlers[type(message)])
-        answer: Message | None = handler(through_the_wire(message), source)
+        handler = self.plugin.handlers.messages[type(message)]
+        answer = handler(through_the_wire(message), source)
         self.run_later()
         return None if answer is None else through_the_wire(answer)
 
@@ -124,7 +124,7 @@ class FakeHost:
         """Have a timer go off, when it is due."""
         assert self.plugin is not None
         self.time_s = max(self.time_s, self.timers.pop((name, payload)))
-        getattr(self.plugin, self.plugin.timer_handlers[name])(payload)
+        self.plugin.handlers.timers[name](payload)
         self.run_later()
 
     def run_later(self) -> None:
@@ -290,7 +290,7 @@ class FakeHost:
         """Note when it is due."""
         if (name, payload) in self.timers:
             raise Bug(f"the timer {name} ({payload}) is armed twice")
-        if self.plugin is not None and name not in self.plugin.timer_handlers:
+        if self.plugin is not None and name not in self.plugin.handlers.timers:
             raise Bug(f"nothing handles the timer {name}")
         self.timers[name, payload] = self.time_s + delay_s
         self.note("set_timer", name=name, delay_s=delay_s, payload=payload)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from peerd.api import RecordOutcome, RecordResult, RecordVersion
 from peerd.ids import NodeId
@@ -30,6 +32,7 @@ from peerd.sim.simulation import Place, Simulation
 from tests.support.records import TTL_S, get, holders, key_number, put, put_many, record_ring, user
 
 KEY = key_number(0)
+Q = TypeVar("Q", bound=Message)
 
 
 def sent(simulation: Simulation, kind: type[Message]) -> int:
@@ -43,6 +46,11 @@ def ask(simulation: Simulation, place: Place, peer: PeerRef, message: Message) -
     place.node.hosts["records"].request(peer, message, 5.0, lambda reply, source: replies.append(reply), lambda: None)
     simulation.run_until(lambda: bool(replies), limit_s=5.0)
     return replies[0]
+
+
+def lie(place: Place, kind: type[Q], answer: Callable[[Q], Message]) -> None:
+    """From now on the store of one node answers this kind of question so."""
+    place.node._handlers[kind] = ("records", lambda message, source: answer(message))
 
 
 def record_traffic(simulation: Simulation, duration_s: float) -> dict[type[Message], float]:
@@ -188,9 +196,8 @@ def test_a_peer_that_answers_nonsense_is_given_up_and_the_rest_goes_on() -> None
     simulation = record_ring(8, seed=7)
     put_many(simulation, 40)
     liar = holders(simulation, KEY)[1]
-    responder = liar.node.records._responder
-    responder.digests = lambda message, source: DigestReply((), False)  # type: ignore[method-assign]  # what a liar does
-    responder.versions = lambda message: VersionsReply((200, 255), (), False)  # type: ignore[method-assign]  # too
+    lie(liar, DigestRequest, lambda message: DigestReply((), False))
+    lie(liar, VersionsRequest, lambda message: VersionsReply((200, 255), (), False))
     victim = next(place for place in simulation.live_nodes() if place not in holders(simulation, KEY))
     simulation.kill(victim)
     simulation.run_for(60.0)
@@ -210,12 +217,9 @@ def test_a_comparison_without_end_makes_way_for_others() -> None:
     def versions(message: VersionsRequest) -> VersionsReply:
         return VersionsReply((), (replace(copy, version=RecordVersion(next(counter), 1, liar.id)),), True)
 
-    responder = liar.node.records._responder
-    responder.versions = versions  # type: ignore[method-assign]  # what a liar does
+    lie(liar, VersionsRequest, versions)
     differing = DifferingParts(tuple(range(BUCKETS)))
-    responder.digests = lambda message, source: DigestReply(  # type: ignore[method-assign]  # too
-        (differing,) * len(message.ranges), True
-    )
+    lie(liar, DigestRequest, lambda message: DigestReply((differing,) * len(message.ranges), True))
     for _ in range(2):
         simulation.add_node()
     simulation.run_for(240.0)

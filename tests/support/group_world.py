@@ -180,15 +180,16 @@ class GroupWorld:
     def _deliver(self, source: GroupNode, target: PeerRef, message: Message) -> None:
         node = self.nodes.get(target.id)
         if node is not None:
-            getattr(node.service, GroupService.message_handlers[type(message)])(message, source.host.peer)
+            node.service.handlers.messages[type(message)](message, source.host.peer)
             self.collect(node)
 
     def _ask(self, source: GroupNode, request: Request, waiting: list[Request]) -> None:
         target = self.nodes.get(request.peer.id)
         if target is None:
             return
-        handler = getattr(target.service, GroupService.message_handlers[type(request.message)])
+        handler = target.service.handlers.messages[type(request.message)]
         reply = handler(request.message, source.host.peer)
+        assert reply is not None
         self.collect(target)
 
         def answer() -> None:

@@ -32,14 +32,14 @@ def tree(*, accepts: bool = False) -> Rig:
     rig.groups.join("g", lambda message, origin: None, lambda message, origin: accepts)
     for child, rtt_s in ((A, 0.05), (B, 0.01)):
         rig.passing(join(child), child)
-        rig.service._on_refresh(Refresh((KEY,), rtt_s), child)
+        rig.service._refresher.asked(Refresh((KEY,), rtt_s), child)
     rig.finish()
     return rig
 
 
 def ask(rig: Rig, anycast: Anycast) -> list[tuple[PeerRef, Message]]:
     """It comes from a neighbour in the tree."""
-    assert rig.service._on_anycast(anycast, PARENT) == AnycastTaken()
+    assert rig.service._anycaster.received(anycast, PARENT) == AnycastTaken()
     return rig.finish()
 
 
@@ -143,7 +143,7 @@ def test_a_child_that_nobody_has_measured_is_as_far_as_the_coordinates_say() -> 
     rig = tree()
     [group] = rig.service.trees.groups.values()
     assert group.nearest_children() == [B, A]
-    rig.service._on_refresh(Refresh((KEY,), None, Coordinate(90.0, 0.0, 0.0, 1.0, 0.1)), B)
+    rig.service._refresher.asked(Refresh((KEY,), None, Coordinate(90.0, 0.0, 0.0, 1.0, 0.1)), B)
     assert group.nearest_children() == [A, B]
-    rig.service._on_refresh(Refresh((KEY,), None), B)
+    rig.service._refresher.asked(Refresh((KEY,), None), B)
     assert group.children[B.id].rtt_s is None

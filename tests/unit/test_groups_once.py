@@ -53,7 +53,7 @@ class Member:
     def get(self, message: Message, source: PeerRef) -> list[tuple[PeerRef, Message]]:
         """A message arrives; what is sent in answer."""
         self.host.take_sent()
-        getattr(self.service, GroupService.message_handlers[type(message)])(message, source)
+        self.service.handlers.messages[type(message)](message, source)
         self.host.run_later()
         self.service.validate()
         return self.host.take_sent()

@@ -66,7 +66,7 @@ class Rig:
 
     def get(self, message: Message, source: PeerRef) -> list[tuple[PeerRef, Message]]:
         """A message arrives; what is sent in answer."""
-        getattr(self.service, GroupService.message_handlers[type(message)])(message, source)
+        self.service.handlers.messages[type(message)](message, source)
         return self.finish()
 
     def finish(self) -> list[tuple[PeerRef, Message]]:
@@ -395,7 +395,7 @@ def test_children_that_do_not_ask_are_dropped() -> None:
     rig.finish()
     question = Refresh((KEY, NodeId(1)), 0.02)
     rig.host.time_s += 20
-    assert rig.service._on_refresh(question, A) == Refreshed(
+    assert rig.service._refresher.asked(question, A) == Refreshed(
         (TreeState(KEY, True, (ROOT.id, PARENT.id, OWN.id), AT_3), TreeState(NodeId(1), False, (), None))
     )
     rig.host.time_s += 31

@@ -94,8 +94,8 @@ def test_a_repeated_arc_is_covered_once() -> None:
     broadcaster: Broadcaster = place.node.overlay.broadcaster
     own = place.id
     message = Broadcast(Note.TYPE_ID, b"\x92\x01\xc4\x00", ring.nodes[5].peer, 1, 77, own, NodeId(own + 5), 1)
-    assert broadcaster.received(message) == RouteAck(True)
-    assert broadcaster.received(message) == RouteAck(True)
+    assert broadcaster.received(message, place.peer) == RouteAck(True)
+    assert broadcaster.received(message, place.peer) == RouteAck(True)
     ring.run_for(2.0)
     assert recorder(place).count(1) == 1
 
@@ -273,7 +273,7 @@ def test_hearsay_of_nodes_that_do_not_exist_changes_nothing() -> None:
 def test_a_row_that_does_not_exist_is_empty() -> None:
     ring = ring_of(3)
     place, _ = hostile(ring)
-    assert place.node.overlay.table_care.row_reply(RowRequest(200)).peers == (place.peer,)
+    assert place.node.overlay.table_care.row_reply(RowRequest(200), place.peer).peers == (place.peer,)
 
 
 def test_join_replies_stay_within_their_cap_whatever_the_addresses() -> None:

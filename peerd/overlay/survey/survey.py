@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from peerd.api import Part, handles, on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
@@ -55,7 +56,7 @@ class _Pending:
     reason: str = "does not answer"
 
 
-class Surveyor:
+class Surveyor(Part):
     """The survey part of one node: asks, and answers."""
 
     def __init__(self, state: OverlayState, missing: Callable[[], tuple[Absence, ...]]) -> None:
@@ -161,9 +162,10 @@ class Surveyor:
         self._number = number = (self._number + 1) % (1 << 32)
         request = ReachRequest(number, tuple(targets), pings)
         self._pending[number] = _Pending(peer, request, done)
-        self.ask_again(number)
+        self._ask_again(number)
 
-    def ask_again(self, number: int) -> None:
+    @on_timer("survey_again")
+    def _ask_again(self, number: int) -> None:
         """Ask for a batch, for the first time or once more."""
         pending = self._pending[number]
         if pending.asked >= ASKED_MAX:
@@ -203,11 +205,12 @@ class Surveyor:
             return
         pending.reason = "does not answer"
         if pending.asked < 2:
-            self.ask_again(number)
+            self._ask_again(number)
         else:
             self._finish(number, pending.reason)
 
-    def overdue(self, number: int) -> None:
+    @on_timer("survey_due")
+    def _overdue(self, number: int) -> None:
         """A batch was accepted, and nothing came of it."""
         self._finish(number, "began to measure, and never reported")
 
@@ -220,6 +223,15 @@ class Surveyor:
 
     # For others
 
+    @handles(ViewRequest)
+    def _view_requested(self, message: ViewRequest, source: PeerRef) -> ViewReply:
+        return self.view()
+
+    @handles(HistoryRequest)
+    def _history_requested(self, message: HistoryRequest, source: PeerRef) -> HistoryReply:
+        return self.history(message.peer)
+
+    @handles(ReachRequest)
     def reach_requested(self, message: ReachRequest, source: PeerRef) -> ReachReply:
         """Somebody wants to know whom this node reaches."""
 
@@ -228,6 +240,7 @@ class Surveyor:
 
         return ReachReply(self._pinger.start(message.targets, message.pings, report))
 
+    @handles(ReachReport)
     def reach_reported(self, message: ReachReport, source: PeerRef) -> None:
         """A batch is done. What was not asked for is not believed."""
         pending = self._pending.get(message.number)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from peerd.api import GroupOutcome, Plugin
+from peerd.api import GroupOutcome, Part, Plugin, handles, on_timer
 from peerd.ids import NodeId
 from peerd.limits import ANYCAST_BODY_BYTES_MAX
 from peerd.messages import Message, PeerRef
@@ -24,7 +24,7 @@ from peerd.services.groups.tree import Trees
 TAKEN: Final = AnycastTaken()
 
 
-class Anycaster:
+class Anycaster(Part):
     """Anycasts of one node: its own, and those that walk through it."""
 
     def __init__(self, host: ServiceHost, config: GroupsConfig, trees: Trees, members: Members) -> None:
@@ -47,11 +47,13 @@ class Anycaster:
         else:
             host.route(key, anycast)
 
-    def expired(self, number: int) -> None:
+    @on_timer("anycast")
+    def _expired(self, number: int) -> None:
         """Nobody has said anything in time."""
         self._members.settle(number, GroupOutcome.UNKNOWN)
 
-    def answered(self, message: AnycastResult, source: PeerRef) -> None:
+    @handles(AnycastResult)
+    def _answered(self, message: AnycastResult, source: PeerRef) -> None:
         """Somebody has accepted, or nobody has."""
         outcome = GroupOutcome(OUTCOMES[message.outcome]) if message.outcome < len(OUTCOMES) else GroupOutcome.UNKNOWN
         peer = source if outcome is GroupOutcome.ACCEPTED else None
@@ -75,7 +77,8 @@ class Anycaster:
         self.walk(anycast)
         return True
 
-    def received(self, anycast: Anycast) -> AnycastTaken:
+    @handles(Anycast)
+    def received(self, anycast: Anycast, source: PeerRef) -> AnycastTaken:
         """A node of the tree passes it on to this one."""
         self.walk(anycast)
         return TAKEN

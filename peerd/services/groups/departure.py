@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from peerd.api import Part, on_timer
 from peerd.ids import NodeId, closest
 from peerd.messages import PeerRef
 from peerd.services.groups.config import GroupsConfig
@@ -32,7 +33,7 @@ class Told:
     times: int = 0
 
 
-class Departure:
+class Departure(Part):
     """Does nothing until `begin`."""
 
     def __init__(self, host: ServiceHost, config: GroupsConfig, trees: Trees) -> None:
@@ -57,7 +58,8 @@ class Departure:
         self._host.cancel_timer("drain")
         self._host.set_timer("drain", 0.0)
 
-    def look(self) -> None:
+    @on_timer("drain")
+    def _look(self, payload: object) -> None:
         """The timer "drain" fired: on with every tree that has nodes below this one."""
         if self._done is None:
             return

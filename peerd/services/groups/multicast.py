@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peerd.api import GroupOutcome, Plugin
+from peerd.api import GroupOutcome, Part, Plugin, handles, on_timer
 from peerd.limits import GROUP_BODY_BYTES_MAX
 from peerd.messages import Message, PeerRef
 from peerd.services.groups.config import GroupsConfig
@@ -31,7 +31,7 @@ class Sent:
     attempts: int = 0
 
 
-class Multicaster:
+class Multicaster(Part):
     """Multicasts of one node: its own, those it numbers as a root, and those that it passes on."""
 
     def __init__(self, host: ServiceHost, config: GroupsConfig, trees: Trees, members: Members) -> None:
@@ -50,9 +50,10 @@ class Multicaster:
         number = self._members.await_outcome(plugin.name, on_outcome)
         publication = Publication(host.peer, host.boot_epoch, number, message.TYPE_ID, body)
         self._sent[number] = Sent(Publish(group_key(plugin.name, group), publication))
-        self.send(number)
+        self._send(number)
 
-    def send(self, number: int) -> None:
+    @on_timer("publish")
+    def _send(self, number: int) -> None:
         """Send it, the first time or because the root has said nothing. It is the same one: members see it once."""
         sent = self._sent[number]
         if sent.attempts >= self._config.publish_attempts:
@@ -62,7 +63,8 @@ class Multicaster:
         self._host.route(sent.publish.group, sent.publish)
         self._host.set_timer("publish", self._config.publish_timeout, number)
 
-    def answered(self, message: PublishOutcome) -> None:
+    @handles(PublishOutcome)
+    def _answered(self, message: PublishOutcome, source: PeerRef) -> None:
         """The root's word."""
         if message.number in self._sent:
             self._host.cancel_timer("publish", message.number)
@@ -92,7 +94,8 @@ class Multicaster:
 
     # Tree
 
-    def received(self, multicast: GroupMulticast, source: PeerRef) -> None:
+    @handles(GroupMulticast)
+    def _received(self, multicast: GroupMulticast, source: PeerRef) -> None:
         """The parent passes one on."""
         group = self._trees.groups.get(multicast.group)
         if group is None or not group.is_child_of(source):

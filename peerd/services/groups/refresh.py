@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from peerd.api import Part, handles
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.services.groups.config import GroupsConfig
@@ -21,7 +22,7 @@ EARLY: Final = 0.5
 """A parent is asked when it has been silent for this part of the interval: the next look is an interval away."""
 
 
-class Refresher:
+class Refresher(Part):
     """Periodic care of the trees of one node."""
 
     def __init__(self, host: ServiceHost, config: GroupsConfig, trees: Trees) -> None:
@@ -104,6 +105,7 @@ class Refresher:
                     self._trees.catch_up(group)
                 group.promised = state.position
 
+    @handles(Refresh)
     def asked(self, message: Refresh, source: PeerRef) -> Refreshed:
         """A child wants to be kept."""
         rtt_s = self._distance_s(message, source)

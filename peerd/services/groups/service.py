@@ -27,18 +27,9 @@ from peerd.services.groups.members import LEFT_MAX, Entrusted, Members, Membersh
 from peerd.services.groups.messages import (
     GROUP_MESSAGES,
     Anycast,
-    AnycastResult,
-    AnycastTaken,
-    Attached,
-    Bequest,
-    Detach,
-    GroupMulticast,
     Join,
     Publish,
-    PublishOutcome,
     Redirect,
-    Refresh,
-    Refreshed,
 )
 from peerd.services.groups.multicast import Multicaster
 from peerd.services.groups.ports import ServiceHost
@@ -91,6 +82,7 @@ class GroupService(Plugin):
         self._multicaster = Multicaster(self._host, self._config, self.trees, self.members)
         self._anycaster = Anycaster(self._host, self._config, self.trees, self.members)
         self.departure = Departure(self._host, self._config, self.trees)
+        self.add_parts(self.trees, self._refresher, self._multicaster, self._anycaster, self.departure)
         self.trees.became_root = self._release
         self.trees.grew = self._refresher.wake
         for number in list(self._entrusted.waiting):
@@ -254,36 +246,6 @@ class GroupService(Plugin):
     def _hold(self, number: int) -> None:
         self._refuse(self._held.pop(number))
 
-    # Messages between nodes of a tree
-
-    @handles(Join)
-    def _on_join(self, message: Join, source: PeerRef) -> None:
-        self.trees.asked(message, source)
-
-    @handles(Attached)
-    def _on_attached(self, message: Attached, source: PeerRef) -> None:
-        self.trees.attached(message, source)
-
-    @handles(Redirect)
-    def _on_redirect(self, message: Redirect, source: PeerRef) -> None:
-        self.trees.redirected(message, source)
-
-    @handles(Detach)
-    def _on_detach(self, message: Detach, source: PeerRef) -> None:
-        self.trees.detached(message.group, source)
-
-    @handles(Refresh)
-    def _on_refresh(self, message: Refresh, source: PeerRef) -> Refreshed:
-        return self._refresher.asked(message, source)
-
-    @handles(GroupMulticast)
-    def _on_multicast(self, message: GroupMulticast, source: PeerRef) -> None:
-        self._multicaster.received(message, source)
-
-    @handles(Bequest)
-    def _on_bequest(self, message: Bequest, source: PeerRef) -> None:
-        self.trees.inherit(message, source)
-
     @handles(Publish)
     def _on_publish(self, message: Publish, source: PeerRef) -> None:
         """From a root that leaves to its heir."""
@@ -293,40 +255,10 @@ class GroupService(Plugin):
         elif not self._pass_on(message):
             self._host.count("peerd_groups_dropped_total", reason="not_root")  # its origin says it again
 
-    @handles(PublishOutcome)
-    def _on_publish_outcome(self, message: PublishOutcome, source: PeerRef) -> None:
-        self._multicaster.answered(message)
-
-    @handles(Anycast)
-    def _on_anycast(self, message: Anycast, source: PeerRef) -> AnycastTaken:
-        return self._anycaster.received(message)
-
-    @handles(AnycastResult)
-    def _on_anycast_result(self, message: AnycastResult, source: PeerRef) -> None:
-        self._anycaster.answered(message, source)
-
-    # Timers
-
     @on_timer("tick")
     def _tick(self, payload: object) -> None:
         self._refresher.tick()
         self._gauge()
-
-    @on_timer("drain")
-    def _drain(self, payload: object) -> None:
-        self.departure.look()
-
-    @on_timer("join")
-    def _join(self, group_id: NodeId) -> None:
-        self.trees.join_due(group_id)
-
-    @on_timer("publish")
-    def _publish(self, number: int) -> None:
-        self._multicaster.send(number)
-
-    @on_timer("anycast")
-    def _anycast(self, number: int) -> None:
-        self._anycaster.expired(number)
 
     # Telling
 

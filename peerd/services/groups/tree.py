@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from peerd.api import Part, handles, on_timer
 from peerd.ids import NodeId, closest, format_id
 from peerd.messages import PeerRef
 from peerd.services.groups.config import GroupsConfig
@@ -46,7 +47,7 @@ def _next_generation(highest: int) -> int:
     return min(highest + 1, GENERATION_MAX)
 
 
-class Trees:
+class Trees(Part):
     """This node's place in every tree that it is part of."""
 
     def __init__(self, host: ServiceHost, config: GroupsConfig) -> None:
@@ -113,7 +114,8 @@ class Trees:
         if not group.is_joining:
             self._seek(group)
 
-    def join_due(self, group_id: NodeId) -> None:
+    @on_timer("join")
+    def _join_due(self, group_id: NodeId) -> None:
         """Nobody has taken this node's join in time."""
         group = self.groups[group_id]
         group.redirects = 0
@@ -191,7 +193,8 @@ class Trees:
             group.position = Position(_next_generation(theirs.generation), self._own, 0)
             self._tell_children(group)
 
-    def asked(self, join: Join, source: PeerRef) -> None:
+    @handles(Join)
+    def _asked(self, join: Join, source: PeerRef) -> None:
         """A node that was sent here asks for a place."""
         group = self.groups.get(join.group)
         if join.joiner.id != source.id:
@@ -250,9 +253,10 @@ class Trees:
             elif group.is_attached:
                 self._welcome(group, child)
 
-    def detached(self, group_id: NodeId, source: PeerRef) -> None:
+    @handles(Detach)
+    def _detached(self, message: Detach, source: PeerRef) -> None:
         """A child leaves."""
-        group = self.groups.get(group_id)
+        group = self.groups.get(message.group)
         if group is not None and group.children.pop(source.id, None) is not None:
             self.prune(group)
             self.changed()
@@ -265,7 +269,8 @@ class Trees:
 
     # Parents
 
-    def attached(self, message: Attached, source: PeerRef) -> None:
+    @handles(Attached)
+    def _attached(self, message: Attached, source: PeerRef) -> None:
         """A parent, perhaps a new one, says where it is."""
         group = self.groups.get(message.group)
         is_expected = group is not None and (group.is_child_of(source) or (group.is_joining and bool(message.path)))
@@ -353,7 +358,8 @@ class Trees:
         self._set_path(group, ())
         self._seek(group, candidates)
 
-    def redirected(self, message: Redirect, source: PeerRef) -> None:
+    @handles(Redirect)
+    def _redirected(self, message: Redirect, source: PeerRef) -> None:
         """A parent gives this node up, or somebody asked has no room."""
         group = self.groups.get(message.group)
         if group is None:
@@ -379,7 +385,8 @@ class Trees:
     def _neighbourhood(self) -> tuple[NodeId, ...]:
         return (self._own, *(peer.id for peer in self._host.leaf_set().members() if peer.id not in self._leaving))
 
-    def inherit(self, bequest: Bequest, source: PeerRef) -> None:
+    @handles(Bequest)
+    def _inherit(self, bequest: Bequest, source: PeerRef) -> None:
         """The root of a group leaves, and holds this node for the next one."""
         group_id, theirs = bequest.group, bequest.position
         self._leaving |= dict.fromkeys((source.id, *bequest.leaving))

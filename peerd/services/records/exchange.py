@@ -12,7 +12,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from peerd.api import Priority, RecordVersion
+from peerd.api import Part, Priority, RecordVersion, handles
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.services.records.messages import (
@@ -30,6 +30,8 @@ from peerd.services.records.messages import (
     RangeDigests,
     RecordCopy,
     ReplicaAck,
+    ReplicaGet,
+    ReplicaGot,
     ReplicaPut,
     VersionsReply,
     VersionsRequest,
@@ -228,14 +230,16 @@ def packed_digests(table: RecordTable, arc: Arc) -> bytes:
     return b"".join(number.to_bytes(DIGEST_BYTES, "big") for number in table.digests(arc, BUCKETS)).rstrip(b"\0")
 
 
-class Responder:
+class Responder(Part):
     """Answers what an `Exchange`, a push or a root of another node asks."""
 
     def __init__(self, state: RecordState) -> None:
         self._state = state
 
-    def put(self, message: ReplicaPut) -> ReplicaAck:
+    @handles(ReplicaPut)
+    def _put(self, message: ReplicaPut, source: PeerRef) -> ReplicaAck:
         """Take records in; say which are held here now, and return what is newer."""
+        self._state.refresh()
         statuses: list[int] = []
         newer: list[Record] = []
         for copy in message.records:
@@ -246,7 +250,14 @@ class Responder:
                 newer.append(held)
         return ReplicaAck(tuple(statuses), self._first_batch(newer))
 
-    def digests(self, message: DigestRequest, source: PeerRef) -> DigestReply:
+    @handles(ReplicaGet)
+    def _get(self, message: ReplicaGet, source: PeerRef) -> ReplicaGot:
+        """A root that has not caught up asks for one record."""
+        record = self._state.current(Identity(message.key, message.namespace, message.item))
+        return ReplicaGot(None if record is None else self._state.copy(record), self._state.is_established)
+
+    @handles(DigestRequest)
+    def _digests(self, message: DigestRequest, source: PeerRef) -> DigestReply:
         """Compare digests of ranges."""
         state, view = self._state, self._state.refresh()
         differing = tuple(DifferingParts(self._differing(one)) for one in message.ranges)
@@ -270,7 +281,8 @@ class Responder:
                 found.append(number)
         return tuple(found)
 
-    def versions(self, message: VersionsRequest) -> VersionsReply:
+    @handles(VersionsRequest)
+    def _versions(self, message: VersionsRequest, source: PeerRef) -> VersionsReply:
         """Compare versions of one range, or of the entries only."""
         table = self._state.table
         table.lapse(self._state.host.now())

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from peerd.api import RecordOutcome, RecordResult
+from peerd.api import Part, RecordOutcome, RecordResult, handles, on_timer
 from peerd.errors import Unavailable
+from peerd.messages import PeerRef
 from peerd.services.records import messages
 from peerd.services.records.messages import RecordAnswer, RecordRequest
 from peerd.services.records.state import RecordState
@@ -41,7 +42,7 @@ class Operation:
     """Known already: refused before it was sent."""
 
 
-class Operations:
+class Operations(Part):
     """See the module. Results go back through the host, never from within the plugin's own call."""
 
     def __init__(self, state: RecordState) -> None:
@@ -96,7 +97,8 @@ class Operations:
         self._host.set_timer("operation", max(0.0, min(pause_s, operation.deadline - now)), operation.request.sequence)
         self._host.route(operation.request.key, operation.request)
 
-    def retry(self, sequence: int) -> None:
+    @on_timer("operation")
+    def _retry(self, sequence: int) -> None:
         """No answer yet: again, or the end."""
         operation = self._pending[sequence]
         if operation.result is not None:
@@ -111,7 +113,8 @@ class Operations:
             operation.request = replace(operation.request, attempt=attempt)
             self._send(operation)
 
-    def answered(self, answer: RecordAnswer) -> None:
+    @handles(RecordAnswer)
+    def _answered(self, answer: RecordAnswer, source: PeerRef) -> None:
         """Somebody answered as the root; late and repeated answers are ignored."""
         operation = self._pending.get(answer.sequence)
         if answer.sequence > self._sequence:  # somebody writes in this node's name (or it has restarted since)

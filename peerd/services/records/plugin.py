@@ -14,7 +14,6 @@ from peerd.api import (
     RecordResult,
     RecordRole,
     RecordVersion,
-    handles,
     on_timer,
 )
 from peerd.ids import NodeId
@@ -22,18 +21,7 @@ from peerd.messages import Message, PeerRef
 from peerd.services.records import messages
 from peerd.services.records.config import RecordsConfig
 from peerd.services.records.exchange import Responder
-from peerd.services.records.messages import (
-    DigestReply,
-    DigestRequest,
-    RecordAnswer,
-    RecordRequest,
-    ReplicaAck,
-    ReplicaGet,
-    ReplicaGot,
-    ReplicaPut,
-    VersionsReply,
-    VersionsRequest,
-)
+from peerd.services.records.messages import RecordRequest
 from peerd.services.records.operations import Operations
 from peerd.services.records.ports import RecordsHost
 from peerd.services.records.record import Identity, Record
@@ -81,15 +69,16 @@ class RecordStore(Plugin):
         self._host = cast(RecordsHost, host)
         self.state = state = RecordState(self._host, self._config)
         self.operations = Operations(state)
-        if self._failed is not None:
-            self.operations.inherit(self._failed.operations)
-            state.table.clock = self._failed.state.table.clock
-            self._failed = None
         self.replicator = Replicator(state)
         self._root = Root(state, self.replicator)
         self._responder = Responder(state)
         self._synchroniser = Synchroniser(state)
+        self.add_parts(self.operations, self.replicator, self._responder, self._synchroniser)
         state.view_changed = self._view_changed
+        if self._failed is not None:
+            self.operations.inherit(self._failed.operations)
+            state.table.clock = self._failed.state.table.clock
+            self._failed = None
         if state.view.partners:
             self._synchroniser.view_changed()  # the node is in the ring: this store was restarted
         interval_s = self._config.sync_interval
@@ -177,50 +166,11 @@ class RecordStore(Plugin):
         if isinstance(message, RecordRequest) and message.key == key:
             self._root.received(message, source)
 
-    @handles(RecordAnswer)
-    def _on_answer(self, message: RecordAnswer, source: PeerRef) -> None:
-        self.operations.answered(message)
-
-    @handles(ReplicaPut)
-    def _on_replica_put(self, message: ReplicaPut, source: PeerRef) -> ReplicaAck:
-        self.state.refresh()
-        return self._responder.put(message)
-
-    @handles(ReplicaGet)
-    def _on_replica_get(self, message: ReplicaGet, source: PeerRef) -> ReplicaGot:
-        record = self.state.current(Identity(message.key, message.namespace, message.item))
-        return ReplicaGot(None if record is None else self.state.copy(record), self.state.is_established)
-
-    @handles(DigestRequest)
-    def _on_digests(self, message: DigestRequest, source: PeerRef) -> DigestReply:
-        return self._responder.digests(message, source)
-
-    @handles(VersionsRequest)
-    def _on_versions(self, message: VersionsRequest, source: PeerRef) -> VersionsReply:
-        return self._responder.versions(message)
-
     def neighbours_changed(self, change: NeighbourChange) -> None:
         """The leaf set changed."""
         self.state.refresh()
 
     # Timers
-
-    @on_timer("operation")
-    def _operation(self, payload: int) -> None:
-        self.operations.retry(payload)
-
-    @on_timer("push")
-    def _push(self, payload: object) -> None:
-        self.state.refresh()
-        self.replicator.tick()
-
-    @on_timer("settle")
-    def _settle(self, payload: object) -> None:
-        self._synchroniser.settled()
-
-    @on_timer("exchange")
-    def _exchange(self, payload: object) -> None:
-        self._synchroniser.step()
 
     @on_timer("sync")
     def _sync(self, payload: object) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from peerd import limits
+from peerd.api import Part, on_timer
 from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
@@ -43,7 +44,7 @@ class Push:
     in_flight: dict[NodeId, None] = field(default_factory=dict)
 
 
-class Replicator:
+class Replicator(Part):
     """Pushes under way, one a record."""
 
     def __init__(self, state: RecordState) -> None:
@@ -88,8 +89,9 @@ class Replicator:
             if self._pushes.get(push.record.identity) is push:
                 self._advance(push)
 
-    def tick(self) -> None:
-        """The timer "push" fired."""
+    @on_timer("push")
+    def _tick(self, payload: object) -> None:
+        self._state.refresh()
         self._is_armed = False
         now = self._host.now()
         for push in [push for push in self._pushes.values() if push.deadline <= now]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from peerd.api import RecordRole, RecordVersion
+from peerd.api import Part, RecordRole, RecordVersion, on_timer
 from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
 from peerd.services.records.exchange import Exchange
@@ -52,7 +52,7 @@ class Handover:
         return [identity for identity, missing in self.missing.items() if not missing]
 
 
-class Synchroniser:
+class Synchroniser(Part):
     """One `Exchange` at a time: comparisons first, then hand-over."""
 
     def __init__(self, state: RecordState) -> None:
@@ -77,13 +77,13 @@ class Synchroniser:
             self._is_settling = True
             self._host.set_timer("settle", delay_s)
 
-    def settled(self) -> None:
-        """The timer "settle" fired."""
+    @on_timer("settle")
+    def _settled(self, payload: object) -> None:
         self._is_settling = False
         self._next()
 
     def routine(self) -> None:
-        """The timer "sync" fired: compare with the partner whose turn it is, and try what is left of a hand-over."""
+        """Once a ``sync_interval``: compare with the partner whose turn it is, and try what is left of a hand-over."""
         state, view = self._state, self._state.refresh()
         if state.lacks_records:
             state.catch_up_again()  # there may be room now
@@ -95,8 +95,8 @@ class Synchroniser:
             self._wants_handover = True
         self._next()
 
-    def step(self) -> None:
-        """The timer "exchange" fired."""
+    @on_timer("exchange")
+    def _step(self, payload: object) -> None:
         if self._exchange is not None:
             self._exchange.step()
 
