@@ -175,7 +175,8 @@ def decode_body(cls: type[M], body: bytes | memoryview) -> M:
     if type(values) is not tuple:
         raise ProtocolError("malformed", f"{cls.__name__} is not an array")
     try:
-        return typing.cast(M, decoders[cls](values))
+        decoded: M = decoders[cls](values)
+        return decoded
     except (ValidationError, ValueError, RecursionError) as error:
         raise ProtocolError("invalid", f"{cls.__name__}: {_first_line(error)}") from None
 
