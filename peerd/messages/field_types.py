@@ -242,7 +242,7 @@ def _tuple_type(arguments: tuple[Any, ...], names: _Names) -> _Wire:
     kind, encoder = _subscript(tuple, item.kind, ...), item.encoder
     check = "type({v}) is tuple"
     if item.check != "True":
-        check += f" and all([{item.check.format(v='x')} for x in {{v}}])"
+        check += f" and not [x for x in {{v}} if not ({item.check.format(v='x')})]"
     function = item.value.removesuffix("({v})")
     if item.value == "{v}":
         value = "{v}"
