@@ -162,25 +162,43 @@ def decode(values):
     return decoder
 
 
-def travel_as_bytes(cls: type[C], pack: Callable[[C], bytes], unpack: Callable[[bytes], C], values_max: int) -> None:
-    """Let a record travel as one byte string, and keep the ``values_max`` that were packed, and unpacked, last.
+class Packed:
+    """Base of records that travel as one byte string, and remember it."""
+
+    __slots__ = ("_packed",)
+    _packed: bytes
+
+
+P = TypeVar("P", bound=Packed)
+
+
+def travel_as_bytes(cls: type[P], pack: Callable[[P], bytes], unpack: Callable[[bytes], P], values_max: int) -> None:
+    """Let a record travel as one byte string, which it remembers, and keep the ``values_max`` that came last.
 
     Equal byte strings decode to one object, which also saves memory. ``unpack`` raises `ValueError` for what is no such
     record; that is not kept.
     """
 
+    def encode(value: P) -> bytes:
+        try:
+            return value._packed
+        except AttributeError:  # nobody has asked before
+            packed = pack(value)
+            object.__setattr__(value, "_packed", packed)
+            return packed
+
     @lru_cache(values_max)
-    def decode(value: object) -> C:
+    def decode(value: object) -> P:
         if type(value) is not bytes:
             raise ValueError(f"{cls.__name__} is not a byte string")
         return unpack(value)
 
-    def decode_any(value: object) -> C:
+    def decode_any(value: object) -> P:
         if type(value) is not bytes:  # a map cannot even be looked up
             raise ValueError(f"{cls.__name__} is not a byte string")
         return decode(value)
 
-    encoders[cls] = lru_cache(values_max)(pack)
+    encoders[cls] = encode
     decoders[cls] = decode_any
     _recalls[cls] = decode
 
@@ -252,7 +270,20 @@ def _tuple_type(arguments: tuple[Any, ...], names: _Names) -> _Wire:
         value = f"tuple([{item.value.format(v='x')} for x in {{v}}])"
     if encoder is None:
         return _Wire(kind, None, check, value)
-    return _Wire(kind, lambda values: [encoder(value) for value in values], check, value)
+    return _Wire(kind, _encode_each(arguments[0], encoder), check, value)
+
+
+def _encode_each(item: Any, encoder: Encoder) -> Encoder:
+    if not (isinstance(item, type) and issubclass(item, Packed)):
+        return lambda values: list(map(encoder, values))
+
+    def encode_packed(values: tuple[Packed, ...]) -> list[object]:
+        try:  # leaf sets are long, and their members mostly known
+            return [value._packed for value in values]
+        except AttributeError:
+            return list(map(encoder, values))
+
+    return encode_packed
 
 
 def _optional_type(arguments: tuple[Any, ...], names: _Names) -> _Wire:
