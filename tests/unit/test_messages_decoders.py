@@ -82,6 +82,6 @@ def test_a_refusal_says_which_field() -> None:
 def test_a_message_is_built_like_any_dataclass() -> None:
     assert Outer(parts=(Inner(3),)).note == "ok"
     with pytest.raises(TypeError, match="parts"):
-        Outer()  # type: ignore[call-arg]
+        Outer()  # type: ignore[call-arg]  # wrong on purpose
     with pytest.raises(AttributeError):
-        Outer((Inner(3),)).note = "other"  # type: ignore[misc]
+        Outer((Inner(3),)).note = "other"  # type: ignore[misc]  # wrong on purpose
