@@ -17,6 +17,7 @@ from bench.workload import MESSAGES, MakeMessage, Probe, Token, token
 from peerd.api import Host, Plugin, handles
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.sim.churn import Churn, ChurnSettings
 from peerd.sim.simulation import Simulation
 from peerd.wire.codec import decode, encode
 from peerd.wire.frames import Frame
@@ -77,25 +78,46 @@ class Worker:
         courier.workload = self._workload
         return courier
 
-    def ring(self) -> dict[str, Any]:
-        """Form the ring; memory and time that it took."""
+    def form(self) -> dict[str, Any]:
+        """Form the ring; memory and time that it took. ``cpu_s`` is the processor's, which others disturb less."""
         gc.collect()
         before_mb = resident_mb(os.getpid())
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         simulation = self._simulation
         simulation.start(self._nodes, spacing_s=SPACING_S)
         simulation.run_for(SPACING_S * self._nodes)
         simulation.run_until(simulation.is_ready, limit_s=READY_LIMIT_S)
-        duration_s = time.perf_counter() - began
+        duration_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
         gc.collect()
-        node_kib = (resident_mb(os.getpid()) - before_mb) * 1024 / self._nodes
-        messages = simulation.network.frames_delivered
+        return {
+            "node_kib": (resident_mb(os.getpid()) - before_mb) * 1024 / self._nodes,
+            "duration_s": duration_s,
+            "cpu_s": cpu_s,
+            "messages": simulation.network.frames_delivered,
+            "events": simulation.engine.events,
+        }
+
+    def churn(self, duration_s: float, session_median_s: float) -> dict[str, Any]:
+        """Have nodes come and go for so long, virtual seconds."""
+        simulation = self._simulation
+        first, first_event, cpu = simulation.network.frames_delivered, simulation.engine.events, time.process_time()
+        Churn(simulation, ChurnSettings(session_median_s=session_median_s)).start()
+        simulation.run_for(duration_s)
+        return {
+            "cpu_s": time.process_time() - cpu,
+            "messages": simulation.network.frames_delivered - first,
+            "events": simulation.engine.events - first_event,
+        }
+
+    def ring(self) -> dict[str, Any]:
+        """Form the ring, and have everybody send."""
+        formed, simulation = self.form(), self._simulation
         for place in simulation.nodes:
             courier = place.node.plugins["courier"]
             assert isinstance(courier, Courier)
             courier.begin()
         simulation.run_for(1.0)
-        return {"node_kib": node_kib, "duration_s": duration_s, "messages": messages}
+        return formed
 
     def deliver(self, kind: str, messages: int) -> dict[str, Any]:
         """Run until so many more messages were delivered, the overlay's own among them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from bench.measure import Section
-from bench.sections import aggregation, control, filter as filter_, micro, rest, simulator, swap
+from bench.sections import aggregation, control, filter as filter_, forming, micro, rest, simulator, swap
 
 SECTIONS: Final[tuple[Section, ...]] = (
     Section("micro", "building blocks, one process", micro.run),
@@ -13,6 +13,7 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section("swap", "64 MiB both ways between two daemons, beside iperf3", swap.run),
     Section("control", "small control messages between two daemons, beside msgpack", control.run),
     Section("simulator", "1,000 simulated nodes, beside a bare heap", simulator.run),
+    Section("forming", "rings of simulated nodes that form, and an hour of churn", forming.run),
     Section("rest", "a daemon at rest; 32 daemons up", rest.run),
     Section("aggregation", "1 MiB of counters a node on 8 to 32 daemons, beside MPI Allreduce", aggregation.run),
 )

@@ -34,7 +34,7 @@ from pydantic import ValidationError
 from peerd import limits
 from peerd.errors import Bug, ProtocolError
 from peerd.ids import ID_BYTES, NodeId, format_id, id_from_bytes, id_to_bytes, short_id
-from peerd.messages.field_types import compile_dataclass, decoders, encoders, travel_as_bytes
+from peerd.messages.field_types import Packed, compile_dataclass, decoders, encoders, travel_as_bytes
 
 U8 = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 8)]
 U16 = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 16)]
@@ -44,7 +44,7 @@ Port = Annotated[int, annotated_types.Ge(1), annotated_types.Lt(1 << 16)]
 Name = Annotated[str, annotated_types.MaxLen(limits.NAME_LENGTH_MAX)]
 Text = Annotated[str, annotated_types.MaxLen(limits.DETAIL_LENGTH_MAX)]
 PEERS_INTERNED_MAX: typing.Final = 1 << 14
-"""References lately decoded, or encoded, about 350 bytes each: messages name the same few peers all the time."""
+"""References lately decoded, about 350 bytes each: messages name the same few peers all the time."""
 _ADDRESSES: typing.Final[Mapping[int, type[ipaddress.IPv4Address | ipaddress.IPv6Address]]] = {
     4: ipaddress.IPv4Address,
     6: ipaddress.IPv6Address,
@@ -105,7 +105,7 @@ def message(type_id: int, *, bytes_max: int = limits.CONTROL_FRAME_BYTES_MAX) ->
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PeerRef:
+class PeerRef(Packed):
     """A node and where it listens. Two references to one node at two addresses differ: compare ids.
 
     Leaf sets are lists of them, so they are short on the wire, one byte string: id, port (2 bytes, big endian), how the
@@ -175,7 +175,8 @@ def decode_body(cls: type[M], body: bytes | memoryview) -> M:
     if type(values) is not tuple:
         raise ProtocolError("malformed", f"{cls.__name__} is not an array")
     try:
-        return typing.cast(M, decoders[cls](values))
+        decoded: M = decoders[cls](values)
+        return decoded
     except (ValidationError, ValueError, RecursionError) as error:
         raise ProtocolError("invalid", f"{cls.__name__}: {_first_line(error)}") from None
 

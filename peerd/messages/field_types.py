@@ -1,4 +1,9 @@
-"""How one field type travels: what pydantic validates, and how it is encoded.
+"""How one field type travels: how it is encoded, what is plainly right, and what pydantic says of the rest.
+
+For each declared class three functions are written, as `dataclasses` does it, because every message pays for them: one
+that builds it, one that encodes it, and one that decodes it. The decoder takes what is plainly right: the type that
+belongs there, within its limits. All else goes to pydantic, which refuses it in words, or knows better (a whole number
+where a fraction belongs). So pydantic alone decides what is valid, and whatever is written here must not take more.
 
 The machinery behind `peerd.messages`; nothing else needs it.
 """
@@ -9,9 +14,10 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Annotated, Any, Final, Optional, TypeVar
+from functools import cache, lru_cache
+from typing import Annotated, Any, Final, NamedTuple, Optional, TypeVar
 
+import annotated_types
 from pydantic import AllowInfNan, PlainValidator, TypeAdapter
 
 from peerd.errors import Bug
@@ -22,20 +28,66 @@ Decoder = Callable[[Any], Any]
 
 encoders: dict[type, Encoder] = {}
 decoders: dict[type, Decoder] = {}
+judges: dict[type, Decoder] = {}
+"""What decides when a decoder does not; for tests."""
 
 C = TypeVar("C")
 
 
+class _Wire(NamedTuple):
+    """How one field type travels. The expressions are Python's, with ``{v}`` for the value off the wire.
+
+    ``kind`` is what pydantic validates; ``encoder`` is ``None`` for "as it is"; ``check`` is true only for what is
+    valid; ``value`` makes the field of it, and may raise `ValueError` or `TypeError` for what is not valid.
+    """
+
+    kind: Any
+    encoder: Encoder | None
+    check: str
+    value: str = "{v}"
+
+
+class _Names:
+    """What written code refers to. A plain dict: looking names up in any other is slow."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Any] = {}
+
+    def of(self, value: object) -> str:
+        """A name for an object."""
+        name = f"_{len(self.known)}"
+        self.known[name] = value
+        return name
+
+
 def compile_dataclass(cls: type[C]) -> type[C]:
-    """Build the encoder and the validating decoder of one dataclass, once, at declaration."""
+    """Write the functions of one dataclass, once, at declaration."""
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # the decorator above made it a dataclass
     hints = typing.get_type_hints(cls, include_extras=True)
-    wire = [_wire_type(hints[field.name]) for field in fields]
-    names = [field.name for field in fields]
-    encoders[cls] = _make_encoder(names, [encoder for _, encoder in wire])
-    defaults = tuple(_default_of(field, encoder) for field, (_, encoder) in zip(fields, wire, strict=True))
-    decoders[cls] = _make_decoder(cls, [kind for kind, _ in wire], defaults)
+    names = _Names()
+    wire = [_wire_type(hints[field.name], names) for field in fields]
+    _quicken_init(cls, fields)
+    encoders[cls] = _make_encoder([field.name for field in fields], [each.encoder for each in wire])
+    defaults = tuple(_default_of(field, each.encoder) for field, each in zip(fields, wire, strict=True))
+    judges[cls] = _make_judge(cls, [each.kind for each in wire], defaults)
+    decoders[cls] = _make_decoder(cls, wire, names, judges[cls])
     return cls
+
+
+def _quicken_init(cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> None:
+    """Fill the slots directly: a frozen dataclass goes through ``object.__setattr__``, which takes twice as long."""
+    if not fields or hasattr(cls, "__post_init__"):
+        return
+    names = _Names()
+    parameters: list[str] = []
+    for field in fields:
+        is_given = field.default is dataclasses.MISSING
+        parameters.append(field.name if is_given else f"{field.name}={names.of(field.default)}")
+    steps = [f"{names.of(getattr(cls, field.name).__set__)}(self, {field.name})" for field in fields]
+    exec(f"def __init__(self, {', '.join(parameters)}):\n    {'; '.join(steps)}", names.known)
+    init = names.known["__init__"]
+    init.__qualname__ = f"{cls.__qualname__}.__init__"
+    type.__setattr__(cls, "__init__", init)
 
 
 _MISSING: Final = object()
@@ -63,82 +115,188 @@ def _make_encoder(names: list[str], encoders: list[Encoder | None]) -> Encoder:
     return compiled
 
 
-def _make_decoder(cls: type, kinds: list[Any], defaults: tuple[object, ...]) -> Decoder:
+def _make_judge(cls: type, kinds: list[Any], defaults: tuple[object, ...]) -> Decoder:
+    """The decoder that decides, by pydantic; made when it is asked for the first time."""
     count = len(kinds)
     if count == 0:
         return lambda values: cls()
-    adapter: TypeAdapter[tuple[Any, ...]] = TypeAdapter(_subscript(tuple, *kinds))
-    validate = adapter.validator.validate_python
 
-    def decode(values: Any) -> Any:
+    @cache
+    def validator() -> Callable[..., tuple[Any, ...]]:
+        adapter: TypeAdapter[tuple[Any, ...]] = TypeAdapter(_subscript(tuple, *kinds))
+        return adapter.validator.validate_python
+
+    def judge(values: Any) -> Any:
         if type(values) is not tuple:
             raise ValueError(f"{cls.__name__} is not an array")
         if len(values) != count:
             values = values[:count] + defaults[len(values) :]
             if _MISSING in values:
                 raise ValueError(f"{cls.__name__} misses fields")
-        return cls(*validate(values, strict=True))
+        return cls(*validator()(values, strict=True))
 
-    return decode
+    return judge
 
 
-def travel_as_bytes(cls: type[C], pack: Callable[[C], bytes], unpack: Callable[[bytes], C], values_max: int) -> None:
-    """Let a record travel as one byte string, and keep the ``values_max`` that were packed, and unpacked, last.
+def _make_decoder(cls: type, wire: list[_Wire], names: _Names, judge: Decoder) -> Decoder:
+    count = len(wire)
+    if count == 0:
+        return judge
+    variables = [f"v{number}" for number in range(count)]
+    checks = [each.check.format(v=variable) for each, variable in zip(wire, variables, strict=True)]
+    values = [each.value.format(v=variable) for each, variable in zip(wire, variables, strict=True)]
+    code = f"""
+def decode(values):
+    if type(values) is tuple and len(values) == {count}:
+        {", ".join(variables)}, = values
+        try:
+            if {" and ".join(checks)}:
+                return cls({", ".join(values)})
+        except (TypeError, ValueError):
+            pass
+    return judge(values)
+"""
+    names.known |= {"cls": cls, "judge": judge, "inf": float("inf")}
+    exec(code, names.known)
+    decoder: Decoder = names.known["decode"]
+    return decoder
+
+
+class Packed:
+    """Base of records that travel as one byte string, and remember it."""
+
+    __slots__ = ("_packed",)
+    _packed: bytes
+
+
+P = TypeVar("P", bound=Packed)
+
+
+def travel_as_bytes(cls: type[P], pack: Callable[[P], bytes], unpack: Callable[[bytes], P], values_max: int) -> None:
+    """Let a record travel as one byte string, which it remembers, and keep the ``values_max`` that came last.
 
     Equal byte strings decode to one object, which also saves memory. ``unpack`` raises `ValueError` for what is no such
     record; that is not kept.
     """
-    recall = lru_cache(values_max)(unpack)
 
-    def decode(value: object) -> C:
+    def encode(value: P) -> bytes:
+        try:
+            return value._packed
+        except AttributeError:  # nobody has asked before
+            packed = pack(value)
+            object.__setattr__(value, "_packed", packed)
+            return packed
+
+    @lru_cache(values_max)
+    def decode(value: object) -> P:
         if type(value) is not bytes:
             raise ValueError(f"{cls.__name__} is not a byte string")
-        return recall(value)
+        return unpack(value)
 
-    encoders[cls] = lru_cache(values_max)(pack)
-    decoders[cls] = decode
+    def decode_any(value: object) -> P:
+        if type(value) is not bytes:  # a map cannot even be looked up
+            raise ValueError(f"{cls.__name__} is not a byte string")
+        return decode(value)
+
+    encoders[cls] = encode
+    decoders[cls] = decode_any
+    _recalls[cls] = decode
 
 
-def _wire_type(annotation: Any) -> tuple[Any, Encoder | None]:
-    """(what pydantic validates, how to encode or ``None`` for "as it is") of one field type."""
+_recalls: dict[type, Decoder] = {}
+"""Decoders of byte strings, for use where a `TypeError` is dealt with."""
+
+
+def _wire_type(annotation: Any, names: _Names) -> _Wire:
     if annotation is NodeId:
-        return Annotated[Any, PlainValidator(_decode_id)], id_to_bytes
+        check = f"type({{v}}) is bytes and len({{v}}) == {ID_BYTES}"
+        value = f"{names.of(int.from_bytes)}({{v}}, 'big')"
+        return _Wire(Annotated[Any, PlainValidator(_decode_id)], id_to_bytes, check, value)
     if annotation is float:
-        return Annotated[float, AllowInfNan(False)], None
+        return _Wire(Annotated[float, AllowInfNan(False)], None, "type({v}) is float and -inf < {v} < inf")
     if isinstance(annotation, type) and annotation in encoders:
-        return Annotated[Any, PlainValidator(decoders[annotation])], encoders[annotation]
+        decoder = _recalls.get(annotation, decoders[annotation])
+        kind = Annotated[Any, PlainValidator(decoders[annotation])]
+        return _Wire(kind, encoders[annotation], "True", f"{names.of(decoder)}({{v}})")
     origin = typing.get_origin(annotation)
     if origin is Annotated:
         inner, *constraints = typing.get_args(annotation)
-        kind, encoder = _wire_type(inner)
-        return _subscript(Annotated, kind, *constraints), encoder
+        return _constrained(_wire_type(inner, names), constraints)
     if origin is tuple:
-        return _tuple_type(typing.get_args(annotation))
+        return _tuple_type(typing.get_args(annotation), names)
     if origin in (types.UnionType, typing.Union):
-        return _optional_type(typing.get_args(annotation))
+        return _optional_type(typing.get_args(annotation), names)
     if annotation in (int, bool, str, bytes):
-        return annotation, None
+        return _Wire(annotation, None, f"type({{v}}) is {annotation.__name__}")
     raise Bug(f"{annotation!r} is not a wire type; see peerd.messages")
 
 
-def _tuple_type(arguments: tuple[Any, ...]) -> tuple[Any, Encoder | None]:
+def _constrained(wire: _Wire, constraints: list[Any]) -> _Wire:
+    checks = [wire.check]
+    for rule in constraints:
+        match rule:
+            case annotated_types.Ge(int() | float() as bound):
+                checks.append(f"{{v}} >= {bound!r}")
+            case annotated_types.Gt(int() | float() as bound):
+                checks.append(f"{{v}} > {bound!r}")
+            case annotated_types.Le(int() | float() as bound):
+                checks.append(f"{{v}} <= {bound!r}")
+            case annotated_types.Lt(int() | float() as bound):
+                checks.append(f"{{v}} < {bound!r}")
+            case annotated_types.MinLen(length):
+                checks.append(f"len({{v}}) >= {length}")
+            case annotated_types.MaxLen(length):
+                checks.append(f"len({{v}}) <= {length}")
+            case _:
+                checks.append("False")  # pydantic's alone
+    kind = _subscript(Annotated, wire.kind, *constraints)
+    return wire._replace(kind=kind, check=" and ".join(checks))
+
+
+def _tuple_type(arguments: tuple[Any, ...], names: _Names) -> _Wire:
     if len(arguments) != 2 or arguments[1] is not Ellipsis:
         raise Bug("a tuple on the wire is tuple[X, ...]; use a struct for a fixed record")
-    kind, encoder = _wire_type(arguments[0])
+    item = _wire_type(arguments[0], names)
+    kind, encoder = _subscript(tuple, item.kind, ...), item.encoder
+    check = "type({v}) is tuple"
+    if item.check != "True":
+        check += f" and not [x for x in {{v}} if not ({item.check.format(v='x')})]"
+    function = item.value.removesuffix("({v})")
+    if item.value == "{v}":
+        value = "{v}"
+    elif function.isidentifier():
+        value = f"tuple(map({function}, {{v}}))"
+    else:
+        value = f"tuple([{item.value.format(v='x')} for x in {{v}}])"
     if encoder is None:
-        return _subscript(tuple, kind, ...), None
-    return _subscript(tuple, kind, ...), lambda values: [encoder(value) for value in values]
+        return _Wire(kind, None, check, value)
+    return _Wire(kind, _encode_each(arguments[0], encoder), check, value)
 
 
-def _optional_type(arguments: tuple[Any, ...]) -> tuple[Any, Encoder | None]:
+def _encode_each(item: Any, encoder: Encoder) -> Encoder:
+    if not (isinstance(item, type) and issubclass(item, Packed)):
+        return lambda values: list(map(encoder, values))
+
+    def encode_packed(values: tuple[Packed, ...]) -> list[object]:
+        try:  # leaf sets are long, and their members mostly known
+            return [value._packed for value in values]
+        except AttributeError:
+            return list(map(encoder, values))
+
+    return encode_packed
+
+
+def _optional_type(arguments: tuple[Any, ...], names: _Names) -> _Wire:
     inner = [argument for argument in arguments if argument is not type(None)]
     if len(inner) != 1 or len(arguments) != 2:
         raise Bug("the only union on the wire is X | None")
-    kind, encoder = _wire_type(inner[0])
-    optional = _subscript(Optional, kind)
+    item = _wire_type(inner[0], names)
+    optional, encoder = _subscript(Optional, item.kind), item.encoder
+    check = f"({{v}} is None or {item.check})"
+    value = item.value if item.value == "{v}" else f"(None if {{v}} is None else {item.value})"
     if encoder is None:
-        return optional, None
-    return optional, lambda value: None if value is None else encoder(value)
+        return _Wire(optional, None, check, value)
+    return _Wire(optional, lambda value: None if value is None else encoder(value), check, value)
 
 
 def _decode_id(value: object) -> NodeId:

@@ -379,7 +379,7 @@ class Node:
                 "id": self._event_id,
                 "cause": self.cause,
                 "event": event.KIND,
-                **event.model_dump(),
+                **vars(event),
             }
         )
         self.cause = self._event_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 from peerd import limits
@@ -17,6 +18,10 @@ from peerd.wire.unknown import UnknownMessage
 _CORRELATIONS: Final = 1 << 32
 TIMER_LATE_S: Final = 0.2
 """A time-out that fires so much too late says that this node was not running, not that the peer is silent."""
+TIMER_EARLY_S: Final = 0.001
+"""Timers are that exact: what is due so soon is due now."""
+ANSWERED_KEPT_MIN: Final = 64
+"""So many time-outs of answered requests, and as many as wait for a reply, are left in the queue until they come up."""
 
 Guard = Callable[..., Any]
 """Runs plugin code: ``guard(plugin, function, *arguments, cause=event)``."""
@@ -32,7 +37,6 @@ class PendingRequest:
     plugin: str
     on_reply: Callable[[Message, PeerRef], None]
     on_timeout: Callable[[], None]
-    timer: TimerHandle
     cause: int | None
     due_at: float
     timeout_s: float
@@ -40,7 +44,10 @@ class PendingRequest:
 
 
 class Requests:
-    """Sends requests with a number each, their correlation, and ends them. Callbacks run through ``guard``."""
+    """Sends requests with a number each, their correlation, and ends them. Callbacks run through ``guard``.
+
+    Nearly all requests are answered, so there is one timer for all of them, for the first that is due.
+    """
 
     def __init__(self, clock: Clock, guard: Guard, send: Send) -> None:
         self._clock = clock
@@ -48,6 +55,10 @@ class Requests:
         self._send = send
         self._pending: dict[int, PendingRequest] = {}
         self._correlation = 0
+        self._dues: list[tuple[float, int]] = []
+        """When which request is due, the first one first; those answered meanwhile stay in it for a while."""
+        self._timer: TimerHandle | None = None
+        self._timer_due_at = 0.0
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -70,9 +81,9 @@ class Requests:
             self._clock.call_soon(lambda: self._guard(plugin, on_timeout))
             return
         self._correlation = correlation = (self._correlation + 1) % _CORRELATIONS
-        timer = self._clock.call_later(timeout_s, lambda: self._due(correlation))
         due_at = self._clock.now() + timeout_s
-        self._pending[correlation] = PendingRequest(peer, plugin, on_reply, on_timeout, timer, cause, due_at, timeout_s)
+        self._pending[correlation] = PendingRequest(peer, plugin, on_reply, on_timeout, cause, due_at, timeout_s)
+        self._await(due_at, correlation)
         self._send(peer, message, correlation, priority)
 
     def replied(self, peer: PeerRef, correlation: int, reply: Message) -> None:
@@ -84,7 +95,6 @@ class Requests:
             self._expire(correlation)
             return
         del self._pending[correlation]
-        pending.timer.cancel()
         self._guard(pending.plugin, pending.on_reply, reply, peer, cause=pending.cause)
 
     def fail(self, peer_id: NodeId, correlation: int) -> None:
@@ -101,30 +111,67 @@ class Requests:
     def forget(self, plugin: str) -> None:
         """The plugin is out of service: nobody is called back."""
         for correlation in [key for key, pending in self._pending.items() if pending.plugin == plugin]:
-            self._pending.pop(correlation).timer.cancel()
+            del self._pending[correlation]
 
     def clear(self) -> None:
         """The node stops: nobody is called back."""
-        for pending in self._pending.values():
-            pending.timer.cancel()
         self._pending.clear()
+        self._dues.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def validate(self) -> None:
         """Assert the limit."""
         if len(self._pending) > limits.REQUESTS_OUTSTANDING_MAX:
             raise Bug(f"{len(self._pending)} requests outstanding")
+        if self._pending and (self._timer is None or self._dues[0][0] < self._timer_due_at):
+            raise Bug("a request has no timer")
+        if len(self._dues) > 2 * limits.REQUESTS_OUTSTANDING_MAX + ANSWERED_KEPT_MIN:
+            raise Bug(f"{len(self._dues)} time-outs are kept")
+
+    # The timer
+
+    def _await(self, due_at: float, correlation: int) -> None:
+        """See to it that the timer fires at that time."""
+        if len(self._dues) >= 2 * len(self._pending) + ANSWERED_KEPT_MIN:
+            self._dues = [(pending.due_at, number) for number, pending in self._pending.items()]
+            heapify(self._dues)
+        else:
+            heappush(self._dues, (due_at, correlation))
+        if self._timer is None or due_at < self._timer_due_at:
+            self._arm(due_at)
+
+    def _arm(self, due_at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due_at = due_at
+        self._timer = self._clock.call_later(due_at - self._clock.now(), self._fired)
+
+    def _fired(self) -> None:
+        """End what is due; wait for the next."""
+        self._timer = None
+        now = self._clock.now()
+        try:
+            while self._dues and (self._dues[0][0] <= now + TIMER_EARLY_S or self._dues[0][1] not in self._pending):
+                correlation = heappop(self._dues)[1]
+                if correlation in self._pending:
+                    self._due(correlation)
+        finally:  # whatever a callback raises, the others are still waiting
+            if self._dues:
+                self._arm(self._dues[0][0])
 
     def _due(self, correlation: int) -> None:
         """The time for a reply is over. A starved node waits once more: the reply may lie unread in its buffers."""
         pending = self._pending[correlation]
         if not pending.was_extended and self._clock.now() - pending.due_at > TIMER_LATE_S:
             pending.was_extended = True
-            pending.timer = self._clock.call_later(pending.timeout_s, lambda: self._due(correlation))
+            pending.due_at = self._clock.now() + pending.timeout_s
+            self._await(pending.due_at, correlation)
             return
         self._expire(correlation)
 
     def _expire(self, correlation: int) -> None:
         pending = self._pending.pop(correlation, None)
         if pending is not None:
-            pending.timer.cancel()
             self._guard(pending.plugin, pending.on_timeout, cause=pending.cause)

@@ -41,14 +41,15 @@ class Leaves:
     smaller side.
     """
 
-    __slots__ = ("_by_id", "_distances", "_gap", "_peers", "_snapshot", "half", "own")
+    __slots__ = ("_distances", "_gap", "_peers", "_snapshot", "by_id", "half", "own")
 
     def __init__(self, own: NodeId, half: int = HALF) -> None:
         self.own = own
         self.half = half
         self._distances: list[int] = []
         self._peers: list[PeerRef] = []
-        self._by_id: dict[NodeId, PeerRef] = {}
+        self.by_id: dict[NodeId, PeerRef] = {}
+        """To look members up in; `add` and `remove` change it."""
         self._gap: int | None = None
         self._snapshot: LeafSet | None = None
 
@@ -60,17 +61,17 @@ class Leaves:
         return iter(self._peers)
 
     def __contains__(self, node_id: object) -> bool:
-        return node_id in self._by_id
+        return node_id in self.by_id
 
     def get(self, node_id: NodeId) -> PeerRef | None:
         """The member of that id."""
-        return self._by_id.get(node_id)
+        return self.by_id.get(node_id)
 
     def copy(self) -> Leaves:
         """An independent copy, to try something out."""
         other = Leaves(self.own, self.half)
         other._distances, other._peers, other._gap = list(self._distances), list(self._peers), self._gap
-        other._by_id = dict(self._by_id)
+        other.by_id = dict(self.by_id)
         return other
 
     @property
@@ -124,6 +125,9 @@ class Leaves:
         index = bisect_left(self._distances, distance)
         if index < len(self._distances) and self._distances[index] == distance:
             return False
+        return self._has_room_at(index)
+
+    def _has_room_at(self, index: int) -> bool:
         if self._gap is None:
             return len(self._peers) < 2 * self.half or index != self.half
         return index != self._gap or self.is_larger_short or self.is_smaller_short
@@ -140,10 +144,10 @@ class Leaves:
         index = bisect_left(self._distances, distance)
         if index < len(self._distances) and self._distances[index] == distance:
             if self._peers[index] != peer:
-                self._peers[index] = self._by_id[peer.id] = peer
+                self._peers[index] = self.by_id[peer.id] = peer
                 self._snapshot = None
             return False, None
-        if not self.would_accept(peer.id):
+        if not self._has_room_at(index):
             if self._gap is None:
                 self.open_gap()
             return False, None
@@ -157,7 +161,7 @@ class Leaves:
         self._snapshot = None
         self._distances.insert(index, distance)
         self._peers.insert(index, peer)
-        self._by_id[peer.id] = peer
+        self.by_id[peer.id] = peer
         if self._gap is None:
             return True, self._trim_gapless()
         self._gap += to_larger
@@ -173,7 +177,7 @@ class Leaves:
         del self._peers[index]
         if self._gap is not None and index < self._gap:
             self._gap -= 1
-        return self._by_id.pop(node_id)
+        return self.by_id.pop(node_id)
 
     def open_gap(self) -> None:
         """Somebody exists who is no member: the ring is larger than the (full) leaf set."""
@@ -245,7 +249,7 @@ class Leaves:
             raise Bug("leaf set out of order or with duplicates")
         if 0 in self._distances or [clockwise_distance(self.own, peer.id) for peer in self._peers] != self._distances:
             raise Bug("leaf set distances are wrong")
-        if sorted(self._by_id.values(), key=lambda peer: clockwise_distance(self.own, peer.id)) != self._peers:
+        if sorted(self.by_id.values(), key=lambda peer: clockwise_distance(self.own, peer.id)) != self._peers:
             raise Bug("leaf set index is wrong")
         sides = (len(self._peers),) if self._gap is None else (2 * self._gap, 2 * (len(self._peers) - self._gap))
         if any(not 0 <= size <= 2 * self.half for size in sides):
@@ -277,4 +281,4 @@ class Leaves:
 
     def _drop(self, index: int) -> PeerRef:
         del self._distances[index]
-        return self._by_id.pop(self._peers.pop(index).id)
+        return self.by_id.pop(self._peers.pop(index).id)

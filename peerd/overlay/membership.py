@@ -94,10 +94,14 @@ class Membership(Part):
     def consider(self, peers: Iterable[PeerRef]) -> None:
         """Hearsay: probe those that belong into the leaf set, nearest ones only."""
         state = self.state
-        leaves = state.leaves
+        leaves, own, probes = state.leaves, state.own, self._probes
+        members, departed = leaves.by_id, state.departed
         unknown: list[PeerRef] = []
         for peer in peers:
-            if peer.id in leaves or peer.id == state.own or peer.id in self._probes or state.is_failed(peer.id):
+            node_id = peer.id
+            if node_id in members or node_id == own or node_id in probes:
+                continue  # nearly all of them, of nearly every message
+            if len(departed) and state.is_failed(node_id):
                 continue
             if leaves.would_accept(peer.id):
                 unknown.append(peer)
@@ -377,6 +381,8 @@ class Membership(Part):
         that side, and this node last on the other), then these are all: the ends are neighbours.
         """
         leaves, table, own = self.state.leaves, self.state.table, self.state.own
+        if leaves.right_neighbour() is not None and leaves.left_neighbour() is not None:
+            return
         if leaves.is_gapless or not len(leaves) or any(entry.id not in leaves for entry in table):
             return
         if leaves.right_neighbour() is None and not message.smaller and _ends_with(message.larger, own):
@@ -415,9 +421,8 @@ class Membership(Part):
         state, listed = self.state, {other.id for other in (*message.smaller, *message.larger)}
         right = clockwise_distance(peer.id, message.larger[-1].id) if message.larger else 0
         left = clockwise_distance(message.smaller[-1].id, peer.id) if message.smaller else 0
-        for member in tuple(state.leaves):
-            if member.id == peer.id or member.id in listed:
-                continue
+        unlisted = [member for member in state.leaves if member.id not in listed and member.id != peer.id]
+        for member in unlisted:
             is_spanned = clockwise_distance(peer.id, member.id) < right or clockwise_distance(member.id, peer.id) < left
             if is_spanned and state.silence_s(member.id) > state.config.heartbeat_interval / 2:
                 self.exchange(member, is_check=True)

@@ -44,6 +44,8 @@ class Vouches:
 
     def heard(self, voucher: PeerRef, members: Iterable[PeerRef], now: float) -> None:
         """A peer told its leaf set: it vouches for those members that this node has removed after silence."""
+        if not len(self._departed) and not self._vouches:
+            return
         mentioned: dict[NodeId, None] = {}
         for peer in members:
             departed = self._departed.get(peer.id)

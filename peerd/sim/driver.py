@@ -24,7 +24,7 @@ from peerd.sim.clock import WALL_TIME_START_S
 from peerd.sim.engine import Engine, Timer, mark_of
 from peerd.sim.links import Link
 from peerd.sim.logs import LogDisk, open_log
-from peerd.sim.network import Network, Port, State
+from peerd.sim.network import Network, Port, Receiver, State
 from peerd.sim.opening import AddressOpening, Opening, PeerOpening
 from peerd.sim.rng import fork
 from peerd.sim.streams import SimStream, StreamOpening
@@ -47,27 +47,8 @@ WORK_MARK: Final = 0x574F52
 LOG_MARK: Final = 0x4C4F47
 
 
-class Receiver(Protocol):
-    """What the driver drives: `peerd.node.node.Node`, or something smaller in a test."""
-
-    def frame_received(self, peer: PeerRef, frame: Frame) -> None:
-        """A control frame arrived."""
-
-    def peer_down(self, peer: PeerRef, reason: str) -> None:
-        """No link to that peer, and none to be had."""
-
-    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
-        """A frame will not be sent; may be told from within `SimDriver.send`."""
-
-    def writable(self, peer: PeerRef) -> None:
-        """What waited for a slow peer is nearly gone."""
-
-    def stream_accepted(self, peer: PeerRef) -> StreamHandler:
-        """A peer opened a bulk stream."""
-
-
-class World(Protocol):
-    """What the driver needs of the simulation around it."""
+class Surroundings(Protocol):
+    """What the driver needs of the simulation around it: `peerd.sim.world.World`."""
 
     @property
     def seed(self) -> int: ...
@@ -119,7 +100,7 @@ class SimDriver:
     carries_padding = True
 
     def __init__(
-        self, world: World, network: Network, port: Port, boot_epoch: int, stores: dict[str, SimStore]
+        self, world: Surroundings, network: Network, port: Port, boot_epoch: int, stores: dict[str, SimStore]
     ) -> None:
         self.world = world
         self.network = network

@@ -27,7 +27,7 @@ from peerd.linking.rate_limit import TokenBucket
 from peerd.messages import PeerRef
 from peerd.sim.engine import mark_of
 from peerd.sim.faults import Impairment, times_lost
-from peerd.sim.network import DOWNLINK_WAIT_MIN_S, RETRANSMIT_S, SEND_TIMEOUT_S, State
+from peerd.sim.network import DOWNLINK_WAIT_MIN_S, RETRANSMIT_S, SEND_TIMEOUT_S, Process, State
 from peerd.wire.frames import Frame
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from peerd.linking.channel import Channel
     from peerd.linking.send_queue import SendQueue
-    from peerd.sim.driver import SimDriver
 
 DOWN_MARK: Final = 0x444F57
 CHECK_MARK: Final = 0x43484B
@@ -62,7 +61,7 @@ class _Deaf:
     is_alive: Final = False
 
 
-_DEAF: Final = cast("SimDriver", _Deaf())
+_DEAF: Final = cast("Process", _Deaf())
 
 
 class Link:
@@ -105,7 +104,7 @@ class Link:
         "target_port",
     )
 
-    def __init__(self, source: SimDriver, target: SimDriver, *, dialled: bool, latency_s: float) -> None:
+    def __init__(self, source: Process, target: Process, *, dialled: bool, latency_s: float) -> None:
         self._network = network = source.network
         self._engine = network.engine
         self._port = source.port
@@ -404,7 +403,7 @@ class Link:
         on_path_bytes = 2 * self._latency_s / slowest if slowest else WINDOW_BYTES_MAX
         self._window_bytes = min(KERNEL_BUFFERS_BYTES + on_path_bytes, WINDOW_BYTES_MAX)
 
-    def _refresh_impaired(self, target: SimDriver) -> bool:
+    def _refresh_impaired(self, target: Process) -> bool:
         """Dead, or cut at least one way. With only the way back cut, data arrive but are never acknowledged."""
         if self._blocked_since is None:
             self._blocked_since = self._network.engine.now

@@ -8,15 +8,19 @@ not modelled: a direction is either free or busy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from random import Random
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from pydantic import Field
 
 from peerd import limits
-from peerd.errors import Bug
+from peerd.api import SendRefusal
+from peerd.driver import StreamHandler
+from peerd.errors import Bug, PeerMisbehaved
+from peerd.linking.channel import Dial
+from peerd.linking.policy import LinkPolicy
 from peerd.linking.settings import LinkSettings
 from peerd.messages import PeerRef
 from peerd.sim.clock import Clock
@@ -25,10 +29,7 @@ from peerd.sim.faults import Cut, Impairment, Scope, between_groups, times_lost
 from peerd.sim.latency import EuclideanLatency, LatencyModel
 from peerd.sim.rng import fork
 from peerd.sim.tables import Bytes, Probability, Rate, Seconds, Table
-
-if TYPE_CHECKING:
-    from peerd.sim.driver import SimDriver
-    from peerd.sim.links import Link
+from peerd.wire.frames import Frame
 
 SEND_TIMEOUT_S: Final = 15.0
 """TCP_USER_TIMEOUT: sent bytes unacknowledged for this long end a connection."""
@@ -100,6 +101,78 @@ class State(IntEnum):
     """The machine is gone: nothing is ever heard of it."""
 
 
+class Receiver(Protocol):
+    """What the driver drives: `peerd.node.node.Node`, or something smaller in a test."""
+
+    def frame_received(self, peer: PeerRef, frame: Frame) -> None:
+        """A control frame arrived."""
+
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        """No link to that peer, and none to be had."""
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """A frame will not be sent; may be told from within `SimDriver.send`."""
+
+    def writable(self, peer: PeerRef) -> None:
+        """What waited for a slow peer is nearly gone."""
+
+    def stream_accepted(self, peer: PeerRef) -> StreamHandler:
+        """A peer opened a bulk stream."""
+
+
+class Stalled(Protocol):
+    """A link that holds frames."""
+
+    def retry(self) -> None:
+        """The network changed: send them if they get through now."""
+
+
+class Process(Protocol):
+    """One incarnation of a node as its links, streams and openings see it: `peerd.sim.driver.SimDriver`."""
+
+    network: Network
+    engine: Engine
+    port: Port
+    peer: PeerRef
+    boot_epoch: int
+    state: State
+    policy: LinkPolicy[Any]
+    openings: dict[Any, None]
+    streams: dict[Any, None]
+    plugins: Mapping[str, tuple[int, int]]
+    receive: Callable[[PeerRef, Frame], None]
+
+    @property
+    def node(self) -> Receiver | None: ...
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    def now(self) -> float:
+        """By this machine's clock."""
+
+    def run(self, callback: Callable[[], None]) -> None:
+        """Call back into the node: now, when it is resumed, or never."""
+
+    def keep(self, function: Callable[[Any], None], argument: Any) -> None:
+        """Hold an event back until the node is resumed."""
+
+    def keep_frame(self, function: Callable[[Any], None], argument: Any) -> bool:
+        """The same for a frame; whether there was room."""
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """After the current handler."""
+
+    def link_up(self, link: Any, dial: Dial | None) -> None:
+        """A link is past its handshake."""
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """A frame will not be sent."""
+
+    def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
+        """A peer broke the protocol."""
+
+
 class Port:
     """A node's place in the network. It outlives the incarnations of the node."""
 
@@ -122,7 +195,7 @@ class Port:
         self.index = index
         self.mark = mark_of(index, 0)
         self.peer = peer
-        self.driver: SimDriver | None = None
+        self.driver: Process | None = None
         self.draw: Callable[[], float] = generator.random
         self.up_s_per_byte = 1.0 / config.up_bytes_per_s if config.up_bytes_per_s else 0.0
         self.down_s_per_byte = 1.0 / config.down_bytes_per_s if config.down_bytes_per_s else 0.0
@@ -198,7 +271,7 @@ class Network:
         self.ports: list[Port] = []
         self.version = 0
         self.paths_version = 0
-        self.stalled: dict[Link, None] = {}
+        self.stalled: dict[Stalled, None] = {}
         """Links that hold frames until a cut heals or the peer reads, in the order in which they stalled."""
         self.frames_delivered = 0
         self.frames_delivered_bytes = 0

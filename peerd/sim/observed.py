@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from peerd.api import Handler, Plugin, Priority
@@ -10,8 +11,19 @@ from peerd.driver import Driver
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.node.node import Node, NodeSettings
-from peerd.sim.checkers.base import Delivery
+from peerd.sim.world import SimNode
 from peerd.telemetry.schema import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A routed or broadcast message that reached a plugin of ``node``."""
+
+    node: PeerRef
+    key: NodeId
+    type_id: int
+    source: PeerRef
+    body: bytes = b""
 
 
 class Observer(Protocol):
@@ -100,3 +112,7 @@ class WatchedNode(ObservedNode):
             return answer
 
         return handle
+
+
+Place = SimNode[ObservedNode]
+"""Where a node of a simulation is, whichever of its incarnations runs."""

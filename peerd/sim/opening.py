@@ -19,11 +19,10 @@ from peerd.linking.channel import Channel
 from peerd.messages import PeerRef
 from peerd.sim.engine import mark_of
 from peerd.sim.links import Link
-from peerd.sim.network import CONNECT_RETRY_S, Port, State
+from peerd.sim.network import CONNECT_RETRY_S, Port, Process, State
 
 if TYPE_CHECKING:
     from peerd.ids import NodeId
-    from peerd.sim.driver import SimDriver
 
 DIAL_MARK: Final = 0x44494C
 EXISTING_LINK_POLL_S: Final = 0.02
@@ -35,7 +34,7 @@ class Opening:
     ``target`` is who listens at the dialled address, if anybody does; ``expected`` the id that must answer.
     """
 
-    def __init__(self, driver: SimDriver, target: Port | None, expected: NodeId | None, delay_s: float = 0.0) -> None:
+    def __init__(self, driver: Process, target: Port | None, expected: NodeId | None, delay_s: float = 0.0) -> None:
         self.driver = driver
         self.target = target
         self._expected = expected
@@ -57,7 +56,7 @@ class Opening:
 
     # What kinds of connections differ in
 
-    def accept(self, target: SimDriver) -> str | None:
+    def accept(self, target: Process) -> str | None:
         """Hello has arrived: make the target's end, or return the reason of the refusal."""
         raise Bug("Opening.accept is for subclasses")
 
@@ -174,7 +173,7 @@ class LinkOpening(Opening):
 
     there: Link | None = None
 
-    def accept(self, target: SimDriver) -> str | None:
+    def accept(self, target: Process) -> str | None:
         """The target's policy decides."""
         refusal = target.policy.admit(self.driver.peer.id, self.driver.boot_epoch)
         if refusal is not None:
@@ -200,7 +199,7 @@ class LinkOpening(Opening):
 class PeerOpening(LinkOpening):
     """A dial that the policy asked for."""
 
-    def __init__(self, driver: SimDriver, channel: Channel, delay_s: float) -> None:
+    def __init__(self, driver: Process, channel: Channel, delay_s: float) -> None:
         self.channel = channel
         peer = channel.peer
         super().__init__(driver, driver.network.port_at(peer.host, peer.port), peer.id, delay_s)
@@ -220,7 +219,7 @@ class PeerOpening(LinkOpening):
 class AddressOpening(LinkOpening):
     """A dial to an address whose node is not known."""
 
-    def __init__(self, driver: SimDriver, target: Port | None, done: Callable[[PeerRef | None], None]) -> None:
+    def __init__(self, driver: Process, target: Port | None, done: Callable[[PeerRef | None], None]) -> None:
         self._done = done
         super().__init__(driver, target, None)
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from peerd.ids import NodeId, closeness, short_id
 from peerd.services.records.record import Record, RecordId
-from peerd.sim.checkers import Checker
-
-if TYPE_CHECKING:
-    from peerd.sim.simulation import Simulation
+from peerd.sim.simulation import Checker, Simulation
 
 
 class Replication(Checker):

@@ -11,23 +11,22 @@ simulation.check(RING_CHECKERS)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from peerd.api import Plugin, PluginConfig
 from peerd.ids import NodeId
 from peerd.linking.settings import LinkSettings
 from peerd.messages import Message, PeerRef
-from peerd.node.node import NodeSettings, Traffic
+from peerd.node.node import Node, NodeSettings, Traffic
 from peerd.overlay.config import OverlayConfig
-from peerd.sim.checkers import Checker, Delivery, RingOracle, Watcher
 from peerd.sim.driver import SimDriver
 from peerd.sim.latency import LatencyModel
 from peerd.sim.network import NetworkConfig, State
-from peerd.sim.observed import ObservedNode, WatchedNode
+from peerd.sim.observed import Delivery, ObservedNode, Place as Place, WatchedNode
 from peerd.sim.records import RecordSink
 from peerd.sim.rng import fork
-from peerd.sim.truth import Truth
-from peerd.sim.world import SimNode, World
+from peerd.sim.truth import RingOracle, Truth
+from peerd.sim.world import World
 from peerd.swap.config import SwapConfig
 from peerd.telemetry.schema import Event
 
@@ -42,7 +41,57 @@ SHUTDOWN_TIMEOUT_S: Final = 5.0
 _HOOKS: Final = ("booted", "delivered", "passed", "handled", "sent", "emitted", "ready_changed")
 
 
-Place = SimNode[ObservedNode]
+class Watcher:
+    """Sees what nodes do. Whatever is not overridden costs nothing.
+
+    A method that returns a text ends the run with it.
+    """
+
+    name: ClassVar[str] = "watcher"
+    watched_messages: ClassVar[tuple[type[Message], ...]] = ()
+    """What `handled` is told of."""
+
+    def booted(self, simulation: Simulation, place: Place, node: Node) -> str | None:
+        """A new incarnation is about to start."""
+
+    def delivered(self, simulation: Simulation, delivery: Delivery) -> str | None:
+        """A message is delivered."""
+
+    def passed(self, simulation: Simulation, place: Place, type_id: int, body: bytes, hops: int) -> str | None:
+        """A routed message is at this node, ``hops`` after its source; it is delivered or forwarded next."""
+
+    def handled(self, simulation: Simulation, place: Place, message: Any, source: PeerRef) -> str | None:
+        """One of the ``watched_messages`` arrived, and is handled next."""
+
+    def sent(self, simulation: Simulation, place: Place, message: Message) -> str | None:
+        """A node sends a message, a request or an answer."""
+
+    def emitted(self, simulation: Simulation, place: Place, event: Event) -> str | None:
+        """A node has something for its event log."""
+
+    def ready_changed(self, simulation: Simulation, place: Place, is_ready: bool) -> str | None:
+        """A node has joined, or has lost its place."""
+
+
+class Checker(Watcher):
+    """Base of all invariants.
+
+    `check` and `check_node` return what does not hold, one sentence each. With ``holds_always`` set, sweeps ask
+    `check`, and check mode asks `check_node` about the node that an event touched; else `check` is for a ring that has
+    had time to repair itself.
+    """
+
+    number: ClassVar[int] = 0
+    """Of the invariant, in docs/simulator.md; 0 for what has none."""
+    holds_always: ClassVar[bool] = False
+
+    def check(self, simulation: Simulation) -> list[str]:
+        """What does not hold now. By default: ask about every running node."""
+        return [text for place in simulation.live_nodes() for text in self.check_node(simulation, place)]
+
+    def check_node(self, simulation: Simulation, place: Place) -> list[str]:
+        """What does not hold at this node."""
+        return []
 
 
 class Simulation(World[ObservedNode]):

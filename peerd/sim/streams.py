@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from peerd import limits
 from peerd.driver import StreamHandler
@@ -18,11 +18,8 @@ from peerd.errors import Bug, ProtocolError
 from peerd.messages import PeerRef
 from peerd.sim.engine import mark_of
 from peerd.sim.faults import times_lost
-from peerd.sim.network import RETRANSMIT_S, SEND_TIMEOUT_S, Port, State
+from peerd.sim.network import RETRANSMIT_S, SEND_TIMEOUT_S, Port, Process, State
 from peerd.sim.opening import Opening
-
-if TYPE_CHECKING:
-    from peerd.sim.driver import SimDriver
 
 HIGH_WATER_BYTES: Final = 1 * limits.MIB
 LOW_WATER_BYTES: Final = HIGH_WATER_BYTES // 4
@@ -51,7 +48,7 @@ class StreamState(IntEnum):
 class SimStream:
     """One end of a stream; implements `peerd.driver.Stream`."""
 
-    def __init__(self, driver: SimDriver, peer_port: Port, handler: StreamHandler) -> None:
+    def __init__(self, driver: Process, peer_port: Port, handler: StreamHandler) -> None:
         self._driver = driver
         self._network = driver.network
         self._engine = driver.engine
@@ -336,12 +333,12 @@ class SimStream:
 class StreamOpening(Opening):
     """A stream on its way up. Both ends are made as the target accepts; this one is told when the answer is here."""
 
-    def __init__(self, driver: SimDriver, peer: PeerRef, handler: StreamHandler) -> None:
+    def __init__(self, driver: Process, peer: PeerRef, handler: StreamHandler) -> None:
         self._handler = handler
         self._here: SimStream | None = None
         super().__init__(driver, driver.network.port_at(peer.host, peer.port), peer.id)
 
-    def accept(self, target: SimDriver) -> str | None:
+    def accept(self, target: Process) -> str | None:
         """Make both ends, unless the target refuses."""
         driver = self.driver
         refusal = target.policy.admit_stream(driver.peer.id, len(target.streams))

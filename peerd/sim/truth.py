@@ -8,13 +8,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from peerd.ids import NodeId, closest
 from peerd.sim.network import Network
-
-if TYPE_CHECKING:
-    from peerd.sim.simulation import Place, Simulation
+from peerd.sim.observed import Place
 
 DETECT_S: Final = 15.0
 """After so long the silent death of a node has been noticed."""
@@ -26,6 +24,13 @@ SERVE_TWICE_S: Final = 15.0
 """For so long after a membership change two nodes may answer for one key."""
 
 
+class Populated(Protocol):
+    """A simulation, as far as it matters here."""
+
+    def live_nodes(self) -> list[Place]:
+        """Those that run."""
+
+
 class RingOracle:
     """A set of ids in ring order."""
 
@@ -35,7 +40,7 @@ class RingOracle:
         self.ids = sorted(ids)
 
     @classmethod
-    def of(cls, simulation: Simulation) -> RingOracle:
+    def of(cls, simulation: Populated) -> RingOracle:
         """All running nodes, whether they have joined or not; `Truth.ready` has those that have."""
         return cls(place.id for place in simulation.live_nodes())
 

@@ -14,9 +14,9 @@ from peerd.ids import NodeId
 from peerd.messages import U64, Message, encode_body, message, message_type
 from peerd.node.node import SENT, SENT_BYTES
 from peerd.overlay.messages import LookupReply, Route, RouteAck
-from peerd.sim.checkers.base import Delivery, Watcher
+from peerd.sim.observed import Delivery
 from peerd.sim.rng import fork, random_id
-from peerd.sim.simulation import Place, Simulation
+from peerd.sim.simulation import Place, Simulation, Watcher
 
 LOST_AFTER_S: Final = 60.0
 """A probe that is not delivered by then is lost: no hop holds a message for longer than this."""

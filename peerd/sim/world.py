@@ -14,10 +14,10 @@ from peerd.errors import Bug, PeerMisbehaved
 from peerd.ids import NodeId, short_id
 from peerd.linking.settings import LinkSettings
 from peerd.messages import PeerRef
-from peerd.sim.driver import Receiver, SimDriver, SimStore
+from peerd.sim.driver import SimDriver, SimStore
 from peerd.sim.engine import NO_NODE, Engine, mark_of
 from peerd.sim.latency import LatencyModel
-from peerd.sim.network import Network, NetworkConfig, Port, State
+from peerd.sim.network import Network, NetworkConfig, Port, Receiver, State
 from peerd.sim.records import NullSink, RecordSink
 from peerd.sim.rng import fork, random_id
 
@@ -51,6 +51,7 @@ class SimNode(Generic[N]):
         self.port = port
         self.boot_epoch = 0
         self.stores: dict[str, SimStore] = {}
+        self.latest: SimDriver | None = None
         self.current: N | None = None
         """The node of the newest incarnation, dead or alive."""
 
@@ -79,9 +80,9 @@ class SimNode(Generic[N]):
     @property
     def driver(self) -> SimDriver:
         """The driver of the newest incarnation. Raises `Bug` before the first start."""
-        if self.port.driver is None:
+        if self.latest is None:
             raise Bug(f"{self.peer} has not started")
-        return self.port.driver
+        return self.latest
 
     @property
     def state(self) -> State:
@@ -164,7 +165,7 @@ class World(Generic[N]):
             raise Bug(f"{place.peer} runs already")
         place.boot_epoch += 1
         driver = SimDriver(self, self.network, place.port, place.boot_epoch, place.stores)
-        place.port.driver = driver
+        place.port.driver = place.latest = driver
         place.current = self.boot(place, driver)
         driver.attach(place.current)
         self.network.version += 1
@@ -272,7 +273,7 @@ class World(Generic[N]):
         finally:
             gc.set_threshold(*thresholds)
 
-    # What drivers report (peerd.sim.driver.World)
+    # What drivers report (peerd.sim.driver.Surroundings)
 
     def record(self, record: dict[str, object]) -> None:
         """To the sink."""

@@ -40,10 +40,10 @@ def decode(frame: Frame) -> Decoded | None:
     cls = message_type(frame.type_id)
     if cls is None:
         return None
-    if not frame.flags:
-        return Decoded(decode_body(cls, frame.body), None, False)
-    if len(frame.body) < CORRELATION.size:
+    _, flags, body = frame
+    if not flags:
+        return Decoded(decode_body(cls, body), None, False)
+    if len(body) < CORRELATION.size:
         raise ProtocolError("malformed", "no room for the correlation number")
-    (correlation,) = CORRELATION.unpack_from(frame.body)
-    message = decode_body(cls, memoryview(frame.body)[CORRELATION.size :])
-    return Decoded(message, correlation, frame.flags == FLAG_REPLY)
+    (correlation,) = CORRELATION.unpack_from(body)
+    return Decoded(decode_body(cls, body[CORRELATION.size :]), correlation, flags == FLAG_REPLY)

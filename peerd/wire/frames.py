@@ -79,13 +79,16 @@ class FrameDecoder:
         if self._rest:
             data = self._rest + data
         frames: list[Frame] = []
-        offset, end = 0, len(data)
+        offset, end, cap, unpack = 0, len(data), self.cap, HEADER.unpack_from
         while end - offset >= FRAME_HEADER_BYTES:
-            type_id, flags, length = parse_header(data, offset, self.cap)
-            stop = offset + FRAME_HEADER_BYTES + length
+            magic, type_id, flags, length = unpack(data, offset)
+            if magic != MAGIC or length > cap or flags > FLAG_REPLY:
+                parse_header(data, offset, cap)  # says what is wrong
+            start = offset + FRAME_HEADER_BYTES
+            stop = start + length
             if stop > end:
                 break
-            frames.append(Frame(type_id, flags, data[offset + FRAME_HEADER_BYTES : stop]))
+            frames.append(Frame(type_id, flags, data[start:stop]))
             offset = stop
         self._rest = data[offset:] if offset else data
         return frames

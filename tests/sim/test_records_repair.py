@@ -66,6 +66,26 @@ def test_without_records_nothing_is_sent() -> None:
     assert set(record_traffic(simulation, 600.0).values()) == {0.0}
 
 
+def test_an_arrival_in_an_empty_ring_is_compared_with_by_those_near_it_only() -> None:
+    simulation = record_ring(60, seed=1)
+    before = sent(simulation, DigestRequest)
+    newcomer = simulation.add_node()
+    simulation.run_for(15.0)
+    assert newcomer.node.records.state.is_established
+    assert all(place.node.records.state.is_caught_up for place in simulation.live_nodes())
+    assert 1 <= sent(simulation, DigestRequest) - before <= 14, "six neighbours and the newcomer, each way at most"
+
+
+def test_the_timer_for_lapses_runs_while_something_may_lapse() -> None:
+    simulation = record_ring(4, seed=3)
+    lapses = [place.node.hosts["records"] for place in simulation.nodes]
+    assert not any(("lapse", None) in host._timers for host in lapses)
+    put(simulation, simulation.nodes[0], KEY, b"short", ttl_s=3.0)
+    assert any(("lapse", None) in host._timers for host in lapses)
+    simulation.run_for(60.0)
+    assert not any(("lapse", None) in host._timers for host in lapses)
+
+
 def test_at_rest_ever_fewer_comparisons() -> None:
     simulation = record_ring(30, seed=1)
     put_many(simulation, 200)

@@ -33,6 +33,12 @@ ALWAYS = {
     },
     "swap": {"swap, 1 MiB both ways, no TLS", "swap, 1 MiB both ways, TLS 1.3", "BLAKE3 alone, one thread"},
     "control": {"validated messages, no TLS", "validated messages, TLS 1.3", "msgpack alone: pack and unpack"},
+    "forming": {
+        "8 nodes form, processor time",
+        "8 nodes, frames a processor second",
+        "8 nodes, memory a node",
+        "8 nodes, an hour of churn, processor time",
+    },
     "simulator": {
         "small messages delivered",
         "small messages, bare heap",

@@ -89,6 +89,39 @@ def test_a_change_nearby_starts_again_and_one_far_away_does_not() -> None:
     assert not state.is_caught_up and changed == [True, True]
 
 
+def test_after_an_arrival_only_the_newcomer_is_asked() -> None:
+    """The keys of this node are fewer than before, and it has asked the others about all of them."""
+    state, host = state_and_host()
+    asked_until_done(state, set(range(-8, 9)))
+    newcomer = PeerRef(NodeId(OWN * 2), "10.0.0.2", 7420)
+    host.leaves = LeafSet(host.leaves.smaller, (host.leaves.larger[0], newcomer, *host.leaves.larger[1:7]), True, False)
+    state.refresh()
+    assert [source.id for source in state.sources()] == [newcomer.id]
+    state.pulled[newcomer.id] = True
+    assert state.is_caught_up
+    host.leaves = LeafSet(host.leaves.smaller, host.leaves.larger[1:], True, False)
+    state.refresh()
+    assert not state.is_caught_up and not state.pulled, "one went: all of them are asked again"
+
+
+def test_an_established_neighbour_that_says_it_is_empty_is_not_asked() -> None:
+    state, _ = state_and_host()
+    state.heard_empty(peer(OWN + 2))
+    state.heard_empty(peer(OWN + 7))
+    assert sorted(asked_until_done(state, set(range(-8, 9)))) == [-3, -2, -1, 1, 3]
+    assert OWN + 7 not in state.pulled, "too far away to matter"
+
+
+def test_a_change_far_away_is_nothing_to_a_store_that_is_empty_and_has_caught_up() -> None:
+    state, host = state_and_host()
+    asked_until_done(state, set(range(-8, 9)))
+    state.is_established = True
+    changed: list[bool] = []
+    state.view_changed = lambda: changed.append(True)
+    host.leaves = LeafSet(host.leaves.smaller[:7], host.leaves.larger, True, False)
+    assert state.refresh().leaf_set is host.leaves and not changed
+
+
 def test_a_node_out_of_the_ring_is_root_of_nothing() -> None:
     state, host = state_and_host()
     asked_until_done(state, set(range(-8, 9)))

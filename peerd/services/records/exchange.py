@@ -137,7 +137,8 @@ class Exchange:
             RangeDigests(arc.low, arc.high, packed_digests(table, arc), is_pull, arc.low_item, arc.high_item)
             for arc, is_pull in arcs
         ]
-        self._request(DigestRequest(tuple(ranges)), answered)
+        is_empty = self._state.is_established and not len(table)
+        self._request(DigestRequest(tuple(ranges), is_empty), answered)
 
     def _look_into(self, part: Arc, is_pull: bool) -> None:
         """A part that differs: its versions, or the digests of its parts when it holds much.
@@ -224,6 +225,8 @@ def batches(records: Sequence[Record]) -> list[list[Record]]:
 
 def packed_digests(table: RecordTable, arc: Arc) -> bytes:
     """The digests of a range, as they travel: without the zeros at the end."""
+    if not len(table):
+        return b""
     return b"".join(number.to_bytes(DIGEST_BYTES, "big") for number in table.digests(arc, BUCKETS)).rstrip(b"\0")
 
 
@@ -262,6 +265,8 @@ class Responder(Part):
         if shared and shared == list(view.shared_arcs(source.id)):
             is_equal = not any(each.parts for each in differing)
             state.schedule.compared(source.id, state.host.now(), state.table.writes, is_equal=is_equal)
+        if message.is_empty:
+            state.heard_empty(source)
         return DigestReply(differing, state.is_established)
 
     def _differing(self, theirs: RangeDigests) -> tuple[int, ...]:

@@ -188,9 +188,13 @@ class ReplicaGot(Message):
 
 @message(0x0066, bytes_max=4 * limits.KIB)
 class DigestRequest(Message):
-    """A comparison begins: digests of ranges that both hold, or that the sender needs. Answered by `DigestReply`."""
+    """A comparison begins: digests of ranges that both hold, or that the sender needs. Answered by `DigestReply`.
+
+    ``is_empty``: the sender is established, as in `ReplicaGot`, and holds no record at all: no need to ask it in turn.
+    """
 
     ranges: Ranges
+    is_empty: bool = False
 
 
 @message(0x0067, bytes_max=_SMALL)

@@ -84,7 +84,9 @@ class RecordStore(Service):
             self._synchroniser.view_changed()  # the node is in the ring: this store was restarted
         interval_s = self._config.sync_interval
         host.set_timer("sync", interval_s * host.rng.random())
-        host.set_timer("lapse", LAPSE_MAX_S)
+        state.changed = self._await_lapse
+        self._is_lapse_due = False
+        self._was_empty = False
 
     def _view_changed(self) -> None:
         self.replicator.advance()
@@ -183,12 +185,22 @@ class RecordStore(Service):
         lapsed = table.lapse(now)
         if lapsed:
             self._host.count("peerd_records_lapsed_total", lapsed)
-        due = table.next_lapse()
-        wait_s = LAPSE_MAX_S if due is None else min(max(due - now, LAPSE_MIN_S), LAPSE_MAX_S)
-        self._host.set_timer("lapse", wait_s)
+        self._is_lapse_due = False
+        self._await_lapse()
+
+    def _await_lapse(self) -> None:
+        """Look again when the next record may lapse, if there is one."""
+        due = self.state.table.next_lapse()
+        if due is not None and not self._is_lapse_due:
+            self._is_lapse_due = True
+            self._host.set_timer("lapse", min(max(due - self._host.now(), LAPSE_MIN_S), LAPSE_MAX_S))
 
     def _measure(self) -> None:
         table, view = self.state.table, self.state.view
+        is_empty = not (len(table) or len(self.operations) or len(self.replicator))
+        if is_empty and self._was_empty:
+            return
+        self._was_empty = is_empty
         strange = () if view.strange_arc is None else table.within(view.strange_arc)
         counts = {RecordRole.ROOT: _values(table.within(view.root_arc)), RecordRole.NONE: _values(strange)}
         counts[RecordRole.REPLICA] = len(table) - table.tombstones - sum(counts.values())

@@ -33,6 +33,8 @@ class RecordState:
         self.lacks_records = False
         """A record that this node is the root of was refused for want of room, so what is not here may exist."""
         self.view_changed: Callable[[], None] = lambda: None
+        self.changed: Callable[[], None] = lambda: None
+        """A record came, changed or went."""
         self._told = self.view
         """The view from which plugins were last told their roles."""
 
@@ -77,11 +79,27 @@ class RecordState:
         if leaf_set is not self.view.leaf_set:
             before, self.view = self.view, View(self.host.peer, leaf_set, self.config.replicas)
             if self.view.near_ids != before.near_ids:
-                self.catch_up_again()
+                self._near_changed(before)
+            elif self.is_established and not len(self.table) and self.is_caught_up:
+                return self.view  # nobody to compare with, and nothing to hand over
             if self.view.is_settled:
                 self._tell_roles()
             self.view_changed()
         return self.view
+
+    def _near_changed(self, before: View) -> None:
+        """Compare again with all, since this node may have got keys.
+
+        Where nodes only came it has lost some, and what it learnt from the others is still true.
+        """
+        self.schedule.clear()
+        if not self.view.only_gained(before):
+            self.catch_up_again()
+
+    def heard_empty(self, peer: PeerRef) -> None:
+        """An established neighbour began a comparison and says that it holds nothing: it need not be asked."""
+        if peer.id in self.view.near_ids:
+            self.pulled[peer.id] = True
 
     def is_root(self, key: NodeId) -> bool:
         """Whether this node may act as the root of a key now."""
@@ -89,6 +107,9 @@ class RecordState:
         return self.is_settled and view.role(key) is RecordRole.ROOT
 
     def _tell_roles(self) -> None:
+        if not len(self.table):
+            self._told = self.view
+            return
         before, self._told = self._told, self.view
         for arc in self.view.changed_arcs(before):
             role = self.view.role(arc.low)
@@ -97,6 +118,7 @@ class RecordState:
                     self.host.record_changed_upcall(record.namespace, record.key, role, record.item)
 
     def _changed(self, identity: RecordId) -> None:
+        self.changed()
         key, namespace, item = identity
         held = self.table.get(identity)
         is_gone = held is None or held.value is None

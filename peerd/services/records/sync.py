@@ -87,11 +87,12 @@ class Synchroniser(Part):
         state, view = self._state, self._state.refresh()
         if state.lacks_records:
             state.catch_up_again()  # there may be room now
-        sharing = [peer for peer in view.partners if any(map(state.table.holds_any, view.shared_arcs(peer.id)))]
-        peer = state.schedule.next(sharing, view.asks, self._host.now(), state.table.writes)
-        if peer is not None:
-            self._compare[peer.id] = peer
-        self._wants_handover = True
+        if len(state.table):
+            sharing = [peer for peer in view.partners if any(map(state.table.holds_any, view.shared_arcs(peer.id)))]
+            peer = state.schedule.next(sharing, view.asks, self._host.now(), state.table.writes)
+            if peer is not None:
+                self._compare[peer.id] = peer
+            self._wants_handover = True
         self._next()
 
     @on_timer("exchange")

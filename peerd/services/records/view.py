@@ -8,6 +8,7 @@ of a node, and those that it shares with a neighbour, are ranges between such mi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from peerd.api import LeafSet, RecordRole
@@ -76,32 +77,64 @@ def boundary(left: NodeId, right: NodeId) -> NodeId:
 
 
 class View:
-    """The neighbourhood at one moment: roles, holders and shared ranges for ``copies`` = r."""
+    """The neighbourhood at one moment: roles, holders and shared ranges for ``copies`` = r.
+
+    Leaf sets change all the time while a ring forms, and who holds nothing asks for no ranges: these are computed when
+    somebody does.
+    """
 
     def __init__(self, own: PeerRef, leaf_set: LeafSet, copies: int) -> None:
         self.own = own
         self.leaf_set = leaf_set
         self.copies = copies
-        self.is_whole = leaf_set.covers_ring and len(leaf_set.members()) < copies
-        """Every node holds everything."""
-        self._known = (own, *leaf_set.members())
-        self._line = [*reversed(leaf_set.smaller), own, *leaf_set.larger]
-        self._place = len(leaf_set.smaller)
-        reach = copies - 1
         self.sides = (leaf_set.smaller, leaf_set.larger)
-        below, above = leaf_set.smaller[:reach], leaf_set.larger[:reach]
-        near = {peer.id: peer for peer in (*below, *above)}
-        self.partners = tuple(near[node_id] for node_id in sorted(near))
-        """The nodes that share keys with this one, in id order."""
-        both = {peer.id for peer in below}
-        self.asks = frozenset(peer.id for peer in above if peer.id not in both or own.id < peer.id)
-        """Of each two partners the one that begins a routine comparison: the smaller one, where the ring has an order.
-        """
-        self.near_ids = tuple(peer.id for peer in self._line[max(0, self._place - copies) : self._place + copies + 1])
+        below, above = leaf_set.smaller[:copies], leaf_set.larger[:copies]
+        self.near_ids = tuple([peer.id for peer in (*reversed(below), own, *above)])
         """Roles and partners depend on these nodes only."""
-        self._held = self._window(self._place, self._place)
-        self.root_arc = WHOLE_RING if len(self._known) == 1 else self._root_arc()
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether every node holds everything."""
+        return self.leaf_set.covers_ring and len(self.leaf_set.members()) < self.copies
+
+    @cached_property
+    def _known(self) -> tuple[PeerRef, ...]:
+        return (self.own, *self.leaf_set.members())
+
+    @cached_property
+    def _line(self) -> list[PeerRef]:
+        return [*reversed(self.leaf_set.smaller), self.own, *self.leaf_set.larger]
+
+    @property
+    def _place(self) -> int:
+        return len(self.leaf_set.smaller)
+
+    @cached_property
+    def partners(self) -> tuple[PeerRef, ...]:
+        """The nodes that share keys with this one, in id order."""
+        reach = self.copies - 1
+        near = {peer.id: peer for side in self.sides for peer in side[:reach]}
+        return tuple(near[node_id] for node_id in sorted(near))
+
+    @cached_property
+    def asks(self) -> frozenset[NodeId]:
+        """The partners that this node begins routine comparisons with: the larger ones, where the ring has an order."""
+        below, above = (side[: self.copies - 1] for side in self.sides)
+        both = {peer.id for peer in below}
+        return frozenset(peer.id for peer in above if peer.id not in both or self.own.id < peer.id)
+
+    @cached_property
+    def _held(self) -> Arc | None:
+        return self._window(self._place, self._place)
+
+    @cached_property
+    def root_arc(self) -> Arc:
         """The keys that this node is the root of."""
+        return WHOLE_RING if len(self._known) == 1 else self._root_arc()
+
+    def only_gained(self, before: View) -> bool:
+        """Whether all that were near in the view before are still in the leaf set."""
+        return not {*before.near_ids}.difference([peer.id for peer in self._known])
 
     @property
     def is_settled(self) -> bool:

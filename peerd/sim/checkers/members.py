@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from peerd import limits
 from peerd.api import LeafSet
 from peerd.ids import NodeId, short_id
 from peerd.node.node import Node
 from peerd.overlay.expectations import ABSENT_MAX
-from peerd.sim.checkers.base import Checker
+from peerd.sim.simulation import Checker, Place, Simulation
 from peerd.telemetry.schema import Event, NodeStopped
 
-if TYPE_CHECKING:
-    from peerd.sim.simulation import Place, Simulation
 NEAR: Final = limits.LEAF_SET_SIZE // 4
 """Members on each side that are looked at: those farther out may have to make room for newcomers just as they die."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from peerd import limits
 from peerd.errors import Bug
 from peerd.ids import DIGIT_VALUES, DIGITS, NodeId, format_id, parse_id, short_id
@@ -11,12 +9,9 @@ from peerd.node.node import Node
 from peerd.overlay.departed import DEPARTED_MAX
 from peerd.overlay.forwarding import HELD_MAX
 from peerd.overlay.membership import LEFT, PROBES_MAX
-from peerd.sim.checkers.base import Checker
+from peerd.sim.simulation import Checker, Place, Simulation
 from peerd.sim.truth import DETECT_S, HEAL_S, REPAIR_S
 from peerd.telemetry.schema import Event, PeerFailed
-
-if TYPE_CHECKING:
-    from peerd.sim.simulation import Place, Simulation
 
 
 class Boundedness(Checker):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from peerd import limits
 from peerd.ids import NodeId, short_id
-from peerd.sim.checkers.base import Checker
 from peerd.sim.network import State
+from peerd.sim.simulation import Checker, Place, Simulation
 from peerd.sim.truth import RingOracle
-
-if TYPE_CHECKING:
-    from peerd.sim.simulation import Place, Simulation
 
 
 class EverybodyReady(Checker):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from peerd.api import Plugin
 from peerd.ids import (
@@ -18,11 +18,9 @@ from peerd.ids import (
 )
 from peerd.messages import PeerRef, message_type
 from peerd.overlay.messages import Route
-from peerd.sim.checkers.base import Checker, Delivery
+from peerd.sim.observed import Delivery
+from peerd.sim.simulation import Checker, Place, Simulation
 from peerd.sim.truth import DETECT_S, HEAL_S, SERVE_TWICE_S, answers_for
-
-if TYPE_CHECKING:
-    from peerd.sim.simulation import Place, Simulation
 
 HOPS_SLACK: Final = 8
 SEEN_MAX: Final = 1_000_000

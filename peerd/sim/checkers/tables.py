@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from peerd.ids import DIGIT_VALUES, NodeId, digit, shared_prefix_digits, short_id
 from peerd.overlay.routing import known_peers
-from peerd.sim.checkers.base import Checker
-
-if TYPE_CHECKING:
-    from peerd.sim.simulation import Place, Simulation
+from peerd.sim.simulation import Checker, Place, Simulation
 
 
 class IdBinding(Checker):

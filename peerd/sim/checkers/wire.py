@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from peerd.errors import ProtocolError
 from peerd.messages import Message, decode_body, encode_body
-from peerd.sim.checkers.base import Checker
-
-if TYPE_CHECKING:
-    from peerd.sim.simulation import Place, Simulation
+from peerd.sim.simulation import Checker, Place, Simulation
 
 ALL_OF_A_TYPE: Final = 64
 """So many messages of each type are all looked at, before it is every ``every``-th."""

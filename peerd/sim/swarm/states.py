@@ -7,8 +7,8 @@ from typing import Final
 from peerd.messages import PeerRef, encode_body
 from peerd.node.node import Node
 from peerd.overlay.messages import Route
-from peerd.sim.checkers.base import Delivery, Watcher
-from peerd.sim.simulation import Place, Simulation
+from peerd.sim.observed import Delivery
+from peerd.sim.simulation import Place, Simulation, Watcher
 from peerd.sim.workload import SimulationProbe
 from peerd.telemetry.schema import Event, LeafSetChanged
 
