@@ -15,6 +15,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId, shared_prefix_bits
 from protocols.aggregation.extraction import Extraction, FileSelection, extract
 from protocols.aggregation.partial import Partial, disjoint, merge
+from protocols.aggregation.patterns import RegexEngine
 from protocols.aggregation.query import Query
 
 SWAP: Final = b"S"
@@ -52,11 +53,11 @@ def result_tag(round_id: bytes) -> bytes:
     return RESULT + round_id
 
 
-def file_extractor(root: Path, selection: FileSelection) -> Extractor:
+def file_extractor(root: Path, selection: FileSelection, regex_engine: RegexEngine) -> Extractor:
     """The extraction of a node that has files."""
 
     def run(query: Query) -> Extraction:
-        return extract(query, root, selection)
+        return extract(query, root, selection, regex_engine=regex_engine)
 
     return run
 

@@ -33,7 +33,7 @@ def number_extractor(index: int) -> Extractor:
     """Extraction without files: one record with this node's weight."""
 
     def run(query: Query) -> Extraction:
-        value = function_named("sum").lift(weight(index))
+        value = function_named(query.function).lift(weight(index))
         return Extraction(value, Report(records=1, records_selected=1))
 
     return run
@@ -74,13 +74,14 @@ class Round:
     simulation: Simulation
     requester: int = 0
     deadline_s: float = 60.0
+    query: Query = SUM
     answers: list[Answer] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.began_at = self.simulation.now
         listener = RoundListener(self.answers.append, self.progress.append)
-        self.round_id = self.plugin.aggregate(SUM, listener, self.deadline_s)
+        self.round_id = self.plugin.aggregate(self.query, listener, self.deadline_s)
 
     @property
     def plugin(self) -> Aggregation:

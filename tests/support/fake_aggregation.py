@@ -58,6 +58,7 @@ class FakeAggregation(Aggregation):
         """See `Aggregation.aggregate`."""
         if self.refusal is not None:
             raise Unavailable(self.refusal)
+        query.compiled_pattern(self.config.regex_engine)
         call = Call(query, listener, deadline_s)
         self.calls.append(call)
         self.on_call(call)

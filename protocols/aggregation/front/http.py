@@ -135,13 +135,12 @@ def router(service: Aggregation) -> APIRouter:
         """Aggregate over all nodes' files. Answers with JSON lines: progress, then one answer."""
         if len(streams) >= STREAMS_MAX:
             raise Unavailable(f"{len(streams)} aggregates run through this API already; try again when one has ended")
-        try:
-            query = body.to_query()
-        except QueryError as error:
-            raise HTTPException(422, str(error)) from error
         deadline_s = service.config.deadline if body.deadline is None else body.deadline
         reports, listener = open_feed()
-        round_id = service.aggregate(query, listener, deadline_s)
+        try:
+            round_id = service.aggregate(body.to_query(), listener, deadline_s)
+        except QueryError as error:
+            raise HTTPException(422, str(error)) from error
         streams.add(round_id)
 
         def ended() -> None:
