@@ -1,8 +1,8 @@
 """The extraction function: from the files of one node to the state of the query's function.
 
 Runs in a worker, off the loop: it blocks on files and keeps no state between calls. Nothing in a file stops it:
-what cannot be read or understood is counted in the `Report` with the first few names. What a pattern may cost is
-bounded in `protocols.aggregation.patterns`.
+what cannot be read or understood is counted in the `ExtractionReport` with the first few names. What a pattern may cost
+is bounded in `protocols.aggregation.patterns`.
 
 Which files: those below the root whose relative path matches the query's glob, folder by folder in name order.
 Links to folders are never followed, links to files only when they end inside the root; links and special files
@@ -31,12 +31,12 @@ from protocols.aggregation.functions import (
     KEY_BYTES_MAX,
     Function,
     Grouped,
-    Groups,
+    GroupStates,
     Number,
     Remainder,
     function_named,
 )
-from protocols.aggregation.partial import NOTES_MAX, Report, State, first_notes
+from protocols.aggregation.partial import NOTES_MAX, ExtractionReport, State, first_notes
 from protocols.aggregation.patterns import LINE_CHARACTERS_MAX, LinePattern, RegexEngine
 from protocols.aggregation.query import Query
 from protocols.aggregation.records import number_of, reader, text_of
@@ -50,7 +50,7 @@ LINE_BYTES_MAX: Final = 1024 * 1024
 BINARY_PROBE_BYTES: Final = 8192
 """A file with a NUL among so many first bytes is binary."""
 
-Progress = Callable[[int, int], None]
+FilesProgress = Callable[[int, int], None]
 """Called with (files done, files in all) after every file; an exception from it ends the extraction."""
 
 
@@ -93,17 +93,17 @@ class FileSelection:
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """A state of the query's function (`Groups` when it has a ``by``), and how it came about."""
+    """A state of the query's function (`GroupStates` when it has a ``by``), and how it came about."""
 
     value: State
-    report: Report
+    report: ExtractionReport
 
 
 def extract(
     query: Query,
     root: Path,
     selection: FileSelection | None = None,
-    progress: Progress | None = None,
+    progress: FilesProgress | None = None,
     regex_engine: RegexEngine = RegexEngine.RE2,
 ) -> Extraction:
     """Runs ``query`` over the selected files below ``root``.
@@ -132,7 +132,7 @@ def extract(
 
 
 class _Tally:
-    """The counters of a `Report` while they grow."""
+    """The counters of an `ExtractionReport` while they grow."""
 
     def __init__(self) -> None:
         self.files_read = self.files_unreadable = self.files_binary = self.files_skipped = 0
@@ -148,8 +148,8 @@ class _Tally:
         if len(self.notes) < NOTES_MAX:
             self.note(path, reason)
 
-    def report(self) -> Report:
-        return Report(
+    def report(self) -> ExtractionReport:
+        return ExtractionReport(
             files_read=self.files_read,
             files_unreadable=self.files_unreadable,
             files_binary=self.files_binary,
@@ -442,7 +442,7 @@ class _Accumulator:
         return True
 
     def _fold(self) -> None:
-        folded = self._grouped.fold(Groups(self._groups, self._remainder))
+        folded = self._grouped.fold(GroupStates(self._groups, self._remainder))
         self._groups, self._remainder = folded.groups, folded.remainder
 
     def value(self) -> State:
@@ -450,4 +450,4 @@ class _Accumulator:
         if self._query.by is None:
             return self._state
         self._fold()
-        return Groups(self._groups, self._remainder)
+        return GroupStates(self._groups, self._remainder)

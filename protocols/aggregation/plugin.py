@@ -47,7 +47,7 @@ from protocols.aggregation.participant import Participant
 from protocols.aggregation.patterns import QueryError
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import Requester, RoundListener
-from protocols.aggregation.tree import Timer
+from protocols.aggregation.tree import TreeTimer
 
 ENDED_ROUNDS_MAX: Final = 1024
 REASON_CHARACTERS_MAX: Final = 500
@@ -297,17 +297,17 @@ class Aggregation(Plugin):
     def round_expired(self, round_id: bytes) -> None:
         self._forget(round_id, "expired")
 
-    @on_timer(Timer.LEVEL.value)
+    @on_timer(TreeTimer.LEVEL.value)
     def level_due(self, round_id: bytes) -> None:
-        self.participants[round_id].timer_fired(Timer.LEVEL)
+        self.participants[round_id].timer_fired(TreeTimer.LEVEL)
 
-    @on_timer(Timer.INVITE.value)
+    @on_timer(TreeTimer.INVITE.value)
     def invite_due(self, round_id: bytes) -> None:
-        self.participants[round_id].timer_fired(Timer.INVITE)
+        self.participants[round_id].timer_fired(TreeTimer.INVITE)
 
-    @on_timer(Timer.RESERVE.value)
+    @on_timer(TreeTimer.RESERVE.value)
     def reserve_due(self, round_id: bytes) -> None:
-        self.participants[round_id].timer_fired(Timer.RESERVE)
+        self.participants[round_id].timer_fired(TreeTimer.RESERVE)
 
     def neighbours_changed(self, change: NeighbourChange) -> None:
         for participant in list(self.participants.values()):

@@ -9,13 +9,13 @@ from peerd.api import Host, SwapCallbacks, Value, value_size_bytes
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.aggregation.answer import Answer, Progress, Shares, value_of
+from protocols.aggregation.answer import Answer, RoundProgress, Shares, value_of
 from protocols.aggregation.collector import NAMED_MISSING_MAX, Candidate, Collector, Missing, ago
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.events import RoundFinished
 from protocols.aggregation.exchange import Aggregate, decode_value, result_tag
 from protocols.aggregation.messages import Enrolled, NodeState, ResultReady, RoundStatus, WhyMissing
-from protocols.aggregation.partial import Partial, Report
+from protocols.aggregation.partial import ExtractionReport, Partial
 from protocols.aggregation.query import Query
 
 STATUS_TIMEOUT_S = 2.0
@@ -26,7 +26,7 @@ class RoundListener:
     """Who waits for the answer. ``finished`` is called exactly once."""
 
     finished: Callable[[Answer], None]
-    progress: Callable[[Progress], None] | None = None
+    progress: Callable[[RoundProgress], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Requester:
         if self._listener.progress is None or self.is_answered:
             return
         self._listener.progress(
-            Progress(
+            RoundProgress(
                 self.round_id.hex(),
                 stage,
                 len(self.collector.enrolled),
@@ -233,7 +233,7 @@ class Requester:
                 if peer.id in self._reasons
             ),
             missing_count=expected - len(contributors),
-            report=Report() if taken is None else taken.partial.report,
+            report=ExtractionReport() if taken is None else taken.partial.report,
             duration_s=self.host.now() - self._began_at,
             value_bytes=0 if taken is None else taken.value_bytes,
             moved_bytes=0 if taken is None else taken.moved_bytes,

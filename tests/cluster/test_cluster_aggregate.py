@@ -23,7 +23,7 @@ from peerd.cli.cluster import app
 from peerd.cluster.local import LocalCluster
 from peerd.errors import Unavailable
 from peerd.ids import format_id
-from protocols.aggregation.answer import Answer, Progress
+from protocols.aggregation.answer import Answer, RoundProgress
 from protocols.aggregation.extraction import FileSelection, Share
 from protocols.aggregation.front.client import AggregationClient
 from protocols.aggregation.functions import GroupedAnswer
@@ -65,7 +65,7 @@ def cluster(tmp_path: Path, data: Path) -> Iterator[LocalCluster]:
         yield found
 
 
-def ask(cluster: LocalCluster, watch: Callable[[Progress], None] = lambda progress: None) -> Answer:
+def ask(cluster: LocalCluster, watch: Callable[[RoundProgress], None] = lambda progress: None) -> Answer:
     async def run() -> Answer:
         async with (
             cluster.client(0) as client,
@@ -99,7 +99,7 @@ def test_sigkill_in_the_middle_of_an_aggregate(cluster: LocalCluster, data: Path
     victim = cluster.node(3)
     killed: list[bool] = []
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: RoundProgress) -> None:
         if progress.enrolled == NODES and not killed:
             cluster.kill(3)
             killed.append(True)

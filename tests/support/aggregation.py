@@ -11,12 +11,12 @@ from peerd.sim.network import NetworkConfig
 from peerd.sim.records import RecordSink
 from peerd.sim.simulation import Simulation
 from peerd.testing.simulation import ring
-from protocols.aggregation.answer import Answer, Progress
+from protocols.aggregation.answer import Answer, RoundProgress
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import Extractor
 from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.functions import function_named
-from protocols.aggregation.partial import Report
+from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import RoundListener
@@ -34,7 +34,7 @@ def number_extractor(index: int) -> Extractor:
 
     def run(query: Query) -> Extraction:
         value = function_named(query.function).lift(weight(index))
-        return Extraction(value, Report(records=1, records_selected=1))
+        return Extraction(value, ExtractionReport(records=1, records_selected=1))
 
     return run
 
@@ -76,7 +76,7 @@ class Round:
     deadline_s: float = 60.0
     query: Query = SUM
     answers: list[Answer] = field(default_factory=list)
-    progress: list[Progress] = field(default_factory=list)
+    progress: list[RoundProgress] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.began_at = self.simulation.now

@@ -21,7 +21,7 @@ from peerd.front import needs_scope
 from peerd.lib.feed import Feed
 from peerd.quantities import parse_duration
 from protocols.aggregation import functions
-from protocols.aggregation.answer import LINE, Answer, Failed, Progress
+from protocols.aggregation.answer import LINE, Answer, Failed, RoundProgress
 from protocols.aggregation.functions import GROUPS_HARD_MAX, FunctionName
 from protocols.aggregation.patterns import PATTERN_CHARACTERS_MAX, QueryError
 from protocols.aggregation.query import (
@@ -108,14 +108,14 @@ class AggregateBody(_Body):
         return replace(query, function=parts.function, field=parts.field, by=parts.by, where=where)
 
 
-def open_feed() -> tuple[Reports[Progress | Answer], RoundListener]:
+def open_feed() -> tuple[Reports[RoundProgress | Answer], RoundListener]:
     """Between the plugin, which must not wait, and the stream, which may have to: the reader, and what to report to.
 
     The feed is the round's own and never resumed, so that its epoch says nothing.
     """
-    feed: Feed[Progress | Answer] = Feed("round", items_max=PROGRESS_PENDING_MAX + 1)
+    feed: Feed[RoundProgress | Answer] = Feed("round", items_max=PROGRESS_PENDING_MAX + 1)
 
-    def progress(progress: Progress) -> None:
+    def progress(progress: RoundProgress) -> None:
         feed.push(progress)
 
     def finished(answer: Answer) -> None:
@@ -166,7 +166,7 @@ class RoundResponse(StreamingResponse):
             self._ended()
 
 
-async def _lines(reports: Reports[Progress | Answer], deadline_s: float, top: int | None) -> AsyncIterator[bytes]:
+async def _lines(reports: Reports[RoundProgress | Answer], deadline_s: float, top: int | None) -> AsyncIterator[bytes]:
     try:
         async for item in reports.items(deadline_s + ANSWER_GRACE_S):
             yield _line(item.shortened(top) if isinstance(item, Answer) else item)
@@ -174,5 +174,5 @@ async def _lines(reports: Reports[Progress | Answer], deadline_s: float, top: in
         yield _line(Failed("the round ended without an answer; the daemon's log says why"))
 
 
-def _line(item: Progress | Answer | Failed) -> bytes:
+def _line(item: RoundProgress | Answer | Failed) -> bytes:
     return LINE.dump_json(item) + b"\n"

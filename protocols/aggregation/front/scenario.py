@@ -14,7 +14,7 @@ from protocols.aggregation.answer import Answer
 from protocols.aggregation.exchange import Extractor
 from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.functions import Grouped, function_named
-from protocols.aggregation.partial import Report
+from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.requester import RoundListener
@@ -26,7 +26,7 @@ def one_record(group: str) -> Extractor:
     def run(query: Query) -> Extraction:
         function = function_named(query.function)
         value = function.lift(1) if query.by is None else Grouped(function, query.groups_max).lift(group, 1)
-        return Extraction(value, Report(records=1, records_selected=1))
+        return Extraction(value, ExtractionReport(records=1, records_selected=1))
 
     return run
 
