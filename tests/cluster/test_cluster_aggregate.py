@@ -31,7 +31,7 @@ from protocols.aggregation.query import parse_query
 from protocols.aggregation.reference import plain
 from tests.support.interrupts import take_interrupts
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.cluster
 
 NODES = 5
 FILES = 200

@@ -18,7 +18,7 @@ from protocols.aggregation.functions import GroupedAnswer
 from protocols.aggregation.partial import ExtractionReport
 from tests.support.interrupts import take_interrupts
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.cluster
 
 LEVELS = ("DEBUG", "INFO", "INFO", "WARNING", "ERROR")
 

@@ -21,7 +21,7 @@ from peerd.ids import format_id
 from peerd.models.admin import DrainAnswer, Status
 from protocols.aggregation.answer import Answer
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster
 
 NODES = 9
 MISSED_LIMIT_S = 90.0

@@ -20,7 +20,7 @@ from peerd.client import Client, DaemonBusy
 from peerd.cluster.layout import socket_file
 from peerd.cluster.local import LocalCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.cluster
 
 NODES = 6
 LIMIT_S = 90.0
