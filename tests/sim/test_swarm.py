@@ -23,7 +23,6 @@ from peerd.sim.world import SimulationFailure
 
 SEEDS = (*range(50), 3317, 4094, 5112, 5195)
 """The last ones were red once: a goodbye missed, a key with two roots, nobody of the ring left (twice)."""
-"""The largest rings take seconds, and the machine may be busy."""
 LONG_CHUNK = 100
 LONG_CHUNKS = 20
 
