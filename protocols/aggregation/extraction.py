@@ -105,9 +105,11 @@ def extract(
     selection: FileSelection | None = None,
     progress: FilesProgress | None = None,
     regex_engine: RegexEngine = RegexEngine.RE2,
+    is_over: Callable[[], bool] | None = None,
 ) -> Extraction:
     """Runs ``query`` over the selected files below ``root``.
 
+    ``is_over`` is asked before every line, from the worker: once it says yes, this ends with `ExtractionAbandoned`.
     Raises `Unavailable` when ``root`` is no folder or this node lacks the engine for the query's pattern, and
     `QueryError` when the engine refuses the pattern.
     """
@@ -123,6 +125,7 @@ def extract(
             files.append((path, relative))
         else:
             tally.skip(relative, f"more than {selection.files_max} files")
+    tally.is_over = is_over or _never
     accumulator = _Accumulator(query, tally, pattern)
     for done, (path, relative) in enumerate(files, 1):
         _read_file(query, path, relative, selection, accumulator)
@@ -131,10 +134,19 @@ def extract(
     return Extraction(accumulator.value(), tally.report())
 
 
+class ExtractionAbandoned(Exception):
+    """The round is over: nobody waits for the data any more."""
+
+
+def _never() -> bool:
+    return False
+
+
 class _Tally:
     """The counters of an `ExtractionReport` while they grow."""
 
     def __init__(self) -> None:
+        self.is_over: Callable[[], bool] = _never
         self.files_read = self.files_unreadable = self.files_binary = self.files_skipped = 0
         self.folders_unreadable = self.bytes_read = self.lines_truncated = 0
         self.records = self.records_selected = self.records_rejected = 0
@@ -275,6 +287,8 @@ def _lines(file: BinaryIO, size: int, limit: int, tally: _Tally) -> Iterator[tup
     """Lines without their ending, cut to ``limit`` bytes, and whether they were cut."""
     position = 0
     while position < size:
+        if tally.is_over():
+            raise ExtractionAbandoned
         line = file.readline(limit + 2)
         if not line:
             return

@@ -121,7 +121,9 @@ class Participant:
                 self.decline(f"extraction failed: {error}"[:400])
                 on_declined(self, self.declined or "")
 
-        self.host.offload(extract_own, extractor, self.query, self.host.id, padding_bytes, done=done, failed=failed)
+        # A round that has ended keeps no worker: the extraction looks here before every line.
+        arguments = (extractor, self.query, self.host.id, padding_bytes, lambda: self.is_over)
+        self.host.offload(extract_own, *arguments, done=done, failed=failed)
 
     def decline(self, reason: str) -> None:
         """This node has nothing to contribute to the round."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from peerd.api import LeafSet, SizedBlob
@@ -22,10 +24,10 @@ OWN, SIBLING, COUSIN, STRANGER = (NodeId(int(prefix, 2) << (ID_BITS - 3)) for pr
 
 
 def own_of(node: NodeId, value: int = 1, padding_bytes: int = 0) -> Aggregate:
-    def extractor(query: Query) -> Extraction:
+    def extractor(query: Query, is_over: Callable[[], bool]) -> Extraction:
         return Extraction(function_named("sum").lift(value), ExtractionReport(records=1, records_selected=1))
 
-    return extract_own(extractor, QUERY, node, padding_bytes)
+    return extract_own(extractor, QUERY, node, padding_bytes, lambda: False)
 
 
 def test_a_merge_holds_both_and_leaves_them_as_they_were() -> None:
