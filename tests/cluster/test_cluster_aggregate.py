@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import signal
@@ -80,10 +81,17 @@ def ask(cluster: LocalCluster, watch: Callable[[RoundProgress], None] = lambda p
     return asyncio.run(run())
 
 
+@functools.cache
+def reference(data: Path, nodes: tuple[int, ...]) -> object:
+    """The plain computation over these nodes' files: seconds, so once for all answers."""
+    return plain(
+        parse_query(QUERY, files="*.ndjson"), data, [FileSelection(share=Share(index, NODES)) for index in nodes]
+    )
+
+
 def assert_equals_reference(answer: Answer, data: Path, nodes: list[int]) -> None:
-    selections = [FileSelection(share=Share(index, NODES)) for index in nodes]
     assert isinstance(answer.value, GroupedAnswer)
-    assert answer.value.groups == plain(parse_query(QUERY, files="*.ndjson"), data, selections)
+    assert answer.value.groups == reference(data, tuple(nodes))
 
 
 def test_an_aggregate_equals_the_plain_computation(cluster: LocalCluster, data: Path) -> None:
