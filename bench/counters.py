@@ -9,7 +9,7 @@ from typing import Final
 
 from peerd.ids import NodeId
 from protocols.aggregation.functions import Grouped, function_named
-from protocols.aggregation.partial import Partial, Report
+from protocols.aggregation.partial import ExtractionReport, Partial
 from protocols.aggregation.query import Query
 
 QUERY: Final = Query("sum", field="value", by="key", files="*.csv", format="csv")
@@ -37,7 +37,7 @@ def partial(values: Counters, contributor: int) -> Partial:
     grouped = Grouped(function, QUERY.groups_max)
     groups = {key: function.lift(value) for key, value in values.items()}
     zero = grouped.zero
-    report = Report(records=len(values), records_selected=len(values))
+    report = ExtractionReport(records=len(values), records_selected=len(values))
     return Partial.of(QUERY, NodeId(contributor), type(zero)(groups, zero.remainder), report)
 
 

@@ -3,10 +3,14 @@
 - ``HYPOTHESIS_PROFILE=fast`` (the default): few examples, the same ones every time, so a red build is a red commit.
 - ``HYPOTHESIS_PROFILE=deep``: many examples, new ones every time; a failure prints the blob that repeats it.
 - ``pytest --long`` also runs the tests marked ``long``.
+
+The time-out of a test is there for one that hangs, and is counted in real time: it is so long (``timeout`` in
+pyproject.toml) that a test of seconds passes on a machine that gives it a fiftieth of a core.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -20,6 +24,9 @@ FAST_EXAMPLES = 50
 DEEP_EXAMPLES = 2_000
 LONG_TIMEOUT_S = 1_800
 SERIAL_FOLDERS = {"cluster", "pipeline"}
+COLLECTOR_THRESHOLDS = (20_000, 20, 50)
+"""Of Python's collector. A simulated ring is a hundred thousand objects that live to the end of the test; at the usual
+thresholds going through them again and again takes an eighth of the processor time of the simulated tests."""
 
 # No deadline and no "too slow": the build machine is shared, and pytest's own time-out stays in force.
 _PATIENT = (HealthCheck.too_slow,)
@@ -37,6 +44,13 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=_PATIENT,
 )
+
+
+def pytest_collection_finish() -> None:
+    """All that was imported stays: the collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from peerd.messages import PeerRef
 from peerd.swap.budget import ReceiveBudget
 from peerd.swap.config import SwapConfig
 from peerd.swap.ports import SwapDriver, SwapNode
-from peerd.swap.session import Intent, State, SwapSession
+from peerd.swap.session import Intent, SwapSession, SwapState
 from peerd.swap.transfer import payload_of
 from peerd.telemetry.schema import SwapFinished
 
@@ -63,7 +63,7 @@ class SwapLayer:
     def accept(self, peer: PeerRef) -> StreamHandler:
         """A peer opened a bulk connection. Over the limit of unasked ones it is cut off as soon as it is open."""
         session = SwapSession(self, peer)
-        pending = sum(other.state is State.AWAITING_OFFER for other in self._sessions.values())
+        pending = sum(other.state is SwapState.AWAITING_OFFER for other in self._sessions.values())
         if self._is_stopped or pending >= self.config.pending_offers_max:
             session.fail("stopped" if self._is_stopped else "busy")
         else:
@@ -95,7 +95,7 @@ class SwapLayer:
         if reserved != self.budget.memory_bytes + self.budget.spilled_bytes:
             raise Bug(f"swaps hold {reserved} bytes, {self.budget.memory_bytes}+{self.budget.spilled_bytes} counted")
 
-    # From the sessions (`peerd.swap.ports.SessionOwner`)
+    # From the sessions (`peerd.swap.session.SessionOwner`)
 
     def admit(self, session: SwapSession, payload_bytes: int, padding_bytes: int) -> str | None:
         """Reserve room for what the peer will send; otherwise the reason why not."""

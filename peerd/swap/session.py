@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from peerd.api import AcceptSwap, RefuseSwap, SwapCallbacks, SwapProgress, SwapRequest, Value
 from peerd.driver import Stream, TimerHandle
 from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.ids import format_id
 from peerd.messages import Message, PeerRef, decode_body, message_type
+from peerd.swap.config import SwapConfig
 from peerd.swap.messages import (
     SwapAnswer,
     SwapCancelled,
@@ -21,7 +22,7 @@ from peerd.swap.messages import (
     SwapVerified,
     reason_label,
 )
-from peerd.swap.ports import SessionOwner
+from peerd.swap.ports import SwapDriver
 from peerd.swap.reader import BulkReader
 from peerd.swap.transfer import Incoming, Outgoing
 from peerd.telemetry.schema import SwapFinished
@@ -31,7 +32,7 @@ _CLOCK_SLACK_S: Final = 1e-6
 """Rounding of now + delay must not make a timer fire a hair early and be armed again for nothing."""
 
 
-class State(Enum):
+class SwapState(Enum):
     """Where one side of a swap is."""
 
     OPENING = "opening"
@@ -60,17 +61,42 @@ class Intent:
     is_fetch: bool
 
 
+class SessionOwner(Protocol):
+    """`peerd.swap.layer.SwapLayer`, as one session uses it."""
+
+    @property
+    def config(self) -> SwapConfig: ...
+
+    @property
+    def driver(self) -> SwapDriver: ...
+
+    def admit(self, session: SwapSession, payload_bytes: int, padding_bytes: int) -> str | None:
+        """Reserve room for what the peer will send; otherwise the reason why not."""
+
+    def decide(self, session: SwapSession, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+        """Limits first, then the plugin's word. Raises `ProtocolError` when the plugin blames the peer."""
+
+    def unsendable(self, value: Value) -> str | None:
+        """Why this node may not send a value; ``None`` when it may."""
+
+    def ended(self, session: SwapSession, event: SwapFinished) -> None:
+        """The session is over: give back its slot and its bytes, and record it."""
+
+    def report(self, session: SwapSession, callback: Callable[..., Any], *arguments: Any) -> None:
+        """Call a plugin's callback now."""
+
+
 class SwapSession:
     """One side of one swap. Implements `peerd.driver.StreamHandler`, and is the initiator's `peerd.api.SwapHandle`.
 
     With an ``intent`` it is the initiator's side, without one the acceptor's. `start` arms its timers; it ends once,
-    in `State.DONE` or `State.FAILED`, and then holds neither value nor buffer.
+    in `SwapState.DONE` or `SwapState.FAILED`, and then holds neither value nor buffer.
     """
 
     def __init__(self, owner: SessionOwner, peer: PeerRef, intent: Intent | None = None) -> None:
         self.peer = peer
         self.is_initiator = intent is not None
-        self.state = State.OPENING if intent else State.AWAITING_OFFER
+        self.state = SwapState.OPENING if intent else SwapState.AWAITING_OFFER
         self.plugin = intent.plugin if intent else ""
         self.tag = intent.tag if intent else b""
         self.reserved_bytes: int | None = None
@@ -93,12 +119,12 @@ class SwapSession:
     @property
     def is_over(self) -> bool:
         """Ended, one way or the other."""
-        return self.state in (State.DONE, State.FAILED)
+        return self.state in (SwapState.DONE, SwapState.FAILED)
 
     @property
     def is_active(self) -> bool:
         """Past the offer and not over: it holds one of the node's slots."""
-        return self.state in (State.EXCHANGING, State.VERIFYING)
+        return self.state in (SwapState.EXCHANGING, SwapState.VERIFYING)
 
     def start(self) -> None:
         """Arm the timers; call it once."""
@@ -118,7 +144,7 @@ class SwapSession:
         """End without a value, and tell the peer why if it is listening. Harmless when it has ended."""
         if self.is_over:
             return
-        if self._stream is not None and self.state is not State.AWAITING_OFFER:
+        if self._stream is not None and self.state is not SwapState.AWAITING_OFFER:
             self._write(SwapCancelled(reason_label(reason)))
             self._close()
         elif self._stream is not None:
@@ -141,7 +167,7 @@ class SwapSession:
         elif self._intent is not None:
             intent = self._intent
             outgoing = self._outgoing = Outgoing(intent.value, self._owner.config.chunk_bytes)
-            self.state = State.OFFERED
+            self.state = SwapState.OFFERED
             self._write(
                 SwapOffer(intent.plugin, intent.tag, outgoing.payload_bytes, outgoing.padding_bytes, intent.is_fetch)
             )
@@ -199,7 +225,7 @@ class SwapSession:
 
     def chunk_announced(self, size_bytes: int) -> memoryview:
         """Where the next chunk goes. Raises `ProtocolError`."""
-        if self._incoming is None or self.state is not State.EXCHANGING:
+        if self._incoming is None or self.state is not SwapState.EXCHANGING:
             raise ProtocolError("unexpected_message", f"chunk in state {self.state.value}")
         self._refuse_while_padding_is_due()
         return self._incoming.chunk_announced(size_bytes)
@@ -240,7 +266,7 @@ class SwapSession:
         deadline_s = self._owner.config.deadline if answer.deadline_s is None else answer.deadline_s
         self._arm("deadline", deadline_s, lambda: self.fail("deadline"))
         outgoing = self._outgoing = Outgoing(answer.value, self._owner.config.chunk_bytes)
-        self.state = State.EXCHANGING
+        self.state = SwapState.EXCHANGING
         self._write(SwapAnswer(True, "accepted", outgoing.payload_bytes, outgoing.padding_bytes))
         self._pump()
 
@@ -261,7 +287,7 @@ class SwapSession:
         if reason is not None:
             self.fail(reason)
             return
-        self.state = State.EXCHANGING
+        self.state = SwapState.EXCHANGING
         self._pump()
 
     def _allocate(self, payload_bytes: int, padding_bytes: int) -> str | None:
@@ -307,7 +333,7 @@ class SwapSession:
             self.fail("digest")
             return
         self._write(SwapVerified())
-        self.state = State.VERIFYING
+        self.state = SwapState.VERIFYING
         self._end_if_complete()
 
     def _verified_received(self, verified: SwapVerified) -> None:
@@ -322,7 +348,7 @@ class SwapSession:
         self._end(f"peer_cancelled:{cancelled.reason}")
 
     def _end_if_complete(self) -> None:
-        if self.state is State.VERIFYING and self._is_confirmed:
+        if self.state is SwapState.VERIFYING and self._is_confirmed:
             value = self._the_incoming().value()
             self._close()
             self._end("done", value)
@@ -333,7 +359,7 @@ class SwapSession:
         """The only way to a final state: free everything, record it, call back exactly once, later."""
         if self.is_over:
             return
-        self.state = State.FAILED if value is None else State.DONE
+        self.state = SwapState.FAILED if value is None else SwapState.DONE
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -428,14 +454,14 @@ class SwapSession:
             raise Bug("an active swap without its two directions")
 
 
-_TABLE: Final[Mapping[tuple[State, type[Message]], Callable[[SwapSession, Any], None]]] = {
-    (State.AWAITING_OFFER, SwapOffer): SwapSession._offer_received,
-    (State.OFFERED, SwapAnswer): SwapSession._answer_received,
-    (State.OFFERED, SwapCancelled): SwapSession._cancel_received,
-    (State.EXCHANGING, SwapPadding): SwapSession._padding_announced,
-    (State.EXCHANGING, SwapDigest): SwapSession._digest_received,
-    (State.EXCHANGING, SwapVerified): SwapSession._verified_received,
-    (State.EXCHANGING, SwapCancelled): SwapSession._cancel_received,
-    (State.VERIFYING, SwapVerified): SwapSession._verified_received,
-    (State.VERIFYING, SwapCancelled): SwapSession._cancel_received,
+_TABLE: Final[Mapping[tuple[SwapState, type[Message]], Callable[[SwapSession, Any], None]]] = {
+    (SwapState.AWAITING_OFFER, SwapOffer): SwapSession._offer_received,
+    (SwapState.OFFERED, SwapAnswer): SwapSession._answer_received,
+    (SwapState.OFFERED, SwapCancelled): SwapSession._cancel_received,
+    (SwapState.EXCHANGING, SwapPadding): SwapSession._padding_announced,
+    (SwapState.EXCHANGING, SwapDigest): SwapSession._digest_received,
+    (SwapState.EXCHANGING, SwapVerified): SwapSession._verified_received,
+    (SwapState.EXCHANGING, SwapCancelled): SwapSession._cancel_received,
+    (SwapState.VERIFYING, SwapVerified): SwapSession._verified_received,
+    (SwapState.VERIFYING, SwapCancelled): SwapSession._cancel_received,
 }

@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter, computed_field
 
 from protocols.aggregation.collector import Basis, HexId, Missing
 from protocols.aggregation.functions import GroupedAnswer, Number
-from protocols.aggregation.partial import Partial, Report
+from protocols.aggregation.partial import ExtractionReport, Partial
 
 CONTRIBUTORS_LISTED_MAX = 4096
 """Ids of contributors in an answer that leaves the daemon; it counts them all."""
@@ -24,7 +24,7 @@ SHARES_LISTED_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RoundProgress:
     """How far the requester's view of a round is; ``stage`` is a short stable word."""
 
     round_id: str
@@ -95,7 +95,7 @@ class Answer:
     expected_basis: Basis
     missing: tuple[Missing, ...]
     missing_count: int
-    report: Report
+    report: ExtractionReport
     duration_s: float
     value_bytes: int
     moved_bytes: int
@@ -151,8 +151,8 @@ class Failed:
     type: Literal["error"] = "error"
 
 
-LINE: Final[TypeAdapter[Progress | Answer | Failed]] = TypeAdapter(
-    Annotated[Progress | Answer | Failed, Field(discriminator="type")]
+LINE: Final[TypeAdapter[RoundProgress | Answer | Failed]] = TypeAdapter(
+    Annotated[RoundProgress | Answer | Failed, Field(discriminator="type")]
 )
 """One line of the stream that answers ``POST /v1/aggregate``."""
 

@@ -96,6 +96,8 @@ class Collector:
     """Expected nodes that the ring had lost when the round began, and when they were last heard."""
     named: dict[NodeId, Named] = field(default_factory=dict)
     failed: dict[NodeId, str] = field(default_factory=dict)
+    fetched: set[NodeId] = field(default_factory=set)
+    """Whose result was had; nobody's is fetched twice."""
     candidates: list[Candidate] = field(default_factory=list)
 
     @staticmethod
@@ -151,18 +153,25 @@ class Collector:
     def offered(self, candidate: Candidate) -> None:
         """A tree is complete. The fullest one goes first; of equals, the first that came."""
         known = any(candidate.peer.id == other.peer.id for other in self.candidates)
-        if not known and candidate.peer.id not in self.failed and len(self.candidates) < CANDIDATES_MAX:
+        is_done = candidate.peer.id in self.failed or candidate.peer.id in self.fetched
+        if not known and not is_done and len(self.candidates) < CANDIDATES_MAX:
             self.candidates.append(candidate)
             self.candidates.sort(key=lambda each: -each.contributors)
+
+    def have_fetched(self, peer: PeerRef) -> None:
+        """This candidate's value is here."""
+        self.fetched.add(peer.id)
+        self.candidates = [candidate for candidate in self.candidates if candidate.peer.id != peer.id]
 
     def could_not_fetch(self, peer: PeerRef, reason: str) -> None:
         """This candidate's value could not be had; the next one is tried."""
         self.failed[peer.id] = reason
         self.candidates = [candidate for candidate in self.candidates if candidate.peer.id != peer.id]
 
-    def best(self) -> Candidate | None:
-        """The result to take, if any."""
-        return self.candidates[0] if self.candidates else None
+    def best(self, more_than: int = 0) -> Candidate | None:
+        """The fullest result that is offered and holds the data of more nodes than that, if any."""
+        fuller = bool(self.candidates) and self.candidates[0].contributors > more_than
+        return self.candidates[0] if fuller else None
 
     def expected_count(self) -> int:
         """How many nodes' data the round should hold."""

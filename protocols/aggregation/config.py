@@ -8,6 +8,7 @@ from pydantic import Field
 
 from peerd.api import PluginConfig
 from peerd.quantities import Duration, Interval, between_durations, setting
+from protocols.aggregation.patterns import RegexEngine
 from protocols.aggregation.tree import TreeSettings
 
 RoundTime = Annotated[Duration, between_durations("100ms", "1d")]
@@ -26,6 +27,12 @@ class AggregationConfig(PluginConfig):
         "",
         "k/n: this node reads only the files whose path hashes to part k of n (from 0). For nodes that see the same "
         "folder (a demo, a shared file system), so that each file counts once. Empty: all files.",
+    )
+    regex_engine: RegexEngine = setting(
+        "re2",
+        "What runs the patterns of queries. re2: Google's RE2, whose time grows with the line and no faster; needs the "
+        "extra 'filter'. python: Python's re, for look-around and references to groups; one hostile pattern can then "
+        "hold up this daemon for hours, so only where all who may ask are trusted.",
     )
     deadline: RoundTime = setting(
         "60s",

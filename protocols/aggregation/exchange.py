@@ -15,6 +15,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId, shared_prefix_bits
 from protocols.aggregation.extraction import Extraction, FileSelection, extract
 from protocols.aggregation.partial import Partial, disjoint, merge
+from protocols.aggregation.patterns import RegexEngine
 from protocols.aggregation.query import Query
 
 SWAP: Final = b"S"
@@ -23,7 +24,9 @@ _MOVED_BYTES: Final = 8
 MERGE_COST_S_PER_BYTE: Final = 5e-8
 """What the simulator charges for decoding, merging and encoding: about 20 MB/s, measured on counters."""
 
-Extractor = Callable[[Query], Extraction]
+Extractor = Callable[[Query, Callable[[], bool]], Extraction]
+"""How a node gets its data. The second argument tells, from any thread, whether the round is over: then there is no
+need to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +55,20 @@ def result_tag(round_id: bytes) -> bytes:
     return RESULT + round_id
 
 
-def file_extractor(root: Path, selection: FileSelection) -> Extractor:
+def file_extractor(root: Path, selection: FileSelection, regex_engine: RegexEngine) -> Extractor:
     """The extraction of a node that has files."""
 
-    def run(query: Query) -> Extraction:
-        return extract(query, root, selection)
+    def run(query: Query, is_over: Callable[[], bool]) -> Extraction:
+        return extract(query, root, selection, regex_engine=regex_engine, is_over=is_over)
 
     return run
 
 
-def extract_own(extractor: Extractor, query: Query, own: NodeId, padding_bytes: int) -> Aggregate:
+def extract_own(
+    extractor: Extractor, query: Query, own: NodeId, padding_bytes: int, is_over: Callable[[], bool]
+) -> Aggregate:
     """This node's own contribution."""
-    extraction = extractor(query)
+    extraction = extractor(query, is_over)
     return _seal(Partial.of(query, own, extraction.value, extraction.report), 0, padding_bytes)
 
 

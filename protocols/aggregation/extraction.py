@@ -1,8 +1,8 @@
 """The extraction function: from the files of one node to the state of the query's function.
 
 Runs in a worker, off the loop: it blocks on files and keeps no state between calls. Nothing in a file stops it:
-what cannot be read or understood is counted in the `Report` with the first few names. Patterns are bounded (see
-`protocols.aggregation.query`), but ``re`` holds the interpreter lock while it matches one line.
+what cannot be read or understood is counted in the `ExtractionReport` with the first few names. What a pattern may cost
+is bounded in `protocols.aggregation.patterns`.
 
 Which files: those below the root whose relative path matches the query's glob, folder by folder in name order.
 Links to folders are never followed, links to files only when they end inside the root; links and special files
@@ -31,13 +31,13 @@ from protocols.aggregation.functions import (
     KEY_BYTES_MAX,
     Function,
     Grouped,
-    Groups,
+    GroupStates,
     Number,
     Remainder,
     function_named,
 )
-from protocols.aggregation.partial import NOTES_MAX, Report, State, first_notes
-from protocols.aggregation.patterns import line_characters_max
+from protocols.aggregation.partial import NOTES_MAX, ExtractionReport, State, first_notes
+from protocols.aggregation.patterns import LINE_CHARACTERS_MAX, LinePattern, RegexEngine
 from protocols.aggregation.query import Query
 from protocols.aggregation.records import number_of, reader, text_of
 
@@ -46,11 +46,11 @@ FILES_MAX: Final = 200_000
 BYTES_MAX: Final = 64 * 1024**3
 """Default of `FileSelection.bytes_max`."""
 LINE_BYTES_MAX: Final = 1024 * 1024
-"""Longest line of NDJSON or CSV; a longer one is rejected. For text see `patterns.line_characters_max`."""
+"""Longest line of NDJSON or CSV; a longer one is rejected. For text see `patterns.LINE_CHARACTERS_MAX`."""
 BINARY_PROBE_BYTES: Final = 8192
 """A file with a NUL among so many first bytes is binary."""
 
-Progress = Callable[[int, int], None]
+FilesProgress = Callable[[int, int], None]
 """Called with (files done, files in all) after every file; an exception from it ends the extraction."""
 
 
@@ -93,17 +93,28 @@ class FileSelection:
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """A state of the query's function (`Groups` when it has a ``by``), and how it came about."""
+    """A state of the query's function (`GroupStates` when it has a ``by``), and how it came about."""
 
     value: State
-    report: Report
+    report: ExtractionReport
 
 
 def extract(
-    query: Query, root: Path, selection: FileSelection | None = None, progress: Progress | None = None
+    query: Query,
+    root: Path,
+    selection: FileSelection | None = None,
+    progress: FilesProgress | None = None,
+    regex_engine: RegexEngine = RegexEngine.RE2,
+    is_over: Callable[[], bool] | None = None,
 ) -> Extraction:
-    """Runs ``query`` over the selected files below ``root``. Raises `Unavailable` when ``root`` is no folder."""
+    """Runs ``query`` over the selected files below ``root``.
+
+    ``is_over`` is asked before every line, from the worker: once it says yes, this ends with `ExtractionAbandoned`.
+    Raises `Unavailable` when ``root`` is no folder or this node lacks the engine for the query's pattern, and
+    `QueryError` when the engine refuses the pattern.
+    """
     selection = selection or FileSelection()
+    pattern = query.compiled_pattern(regex_engine)
     tally = _Tally()
     root = root.resolve()
     if not root.is_dir():
@@ -114,7 +125,8 @@ def extract(
             files.append((path, relative))
         else:
             tally.skip(relative, f"more than {selection.files_max} files")
-    accumulator = _Accumulator(query, tally)
+    tally.is_over = is_over or _never
+    accumulator = _Accumulator(query, tally, pattern)
     for done, (path, relative) in enumerate(files, 1):
         _read_file(query, path, relative, selection, accumulator)
         if progress is not None:
@@ -122,10 +134,19 @@ def extract(
     return Extraction(accumulator.value(), tally.report())
 
 
+class ExtractionAbandoned(Exception):
+    """The round is over: nobody waits for the data any more."""
+
+
+def _never() -> bool:
+    return False
+
+
 class _Tally:
-    """The counters of a `Report` while they grow."""
+    """The counters of an `ExtractionReport` while they grow."""
 
     def __init__(self) -> None:
+        self.is_over: Callable[[], bool] = _never
         self.files_read = self.files_unreadable = self.files_binary = self.files_skipped = 0
         self.folders_unreadable = self.bytes_read = self.lines_truncated = 0
         self.records = self.records_selected = self.records_rejected = 0
@@ -139,8 +160,8 @@ class _Tally:
         if len(self.notes) < NOTES_MAX:
             self.note(path, reason)
 
-    def report(self) -> Report:
-        return Report(
+    def report(self) -> ExtractionReport:
+        return ExtractionReport(
             files_read=self.files_read,
             files_unreadable=self.files_unreadable,
             files_binary=self.files_binary,
@@ -241,7 +262,7 @@ def _read_file(query: Query, path: Path, relative: str, selection: FileSelection
                 tally.note(relative, "binary")
                 return
             file.seek(0)
-            accumulator.add_all(_rows(query, file, size, tally))
+            accumulator.add_all(_rows(query, accumulator.pattern, file, size, tally))
             tally.files_read += 1
     except OSError as error:
         tally.files_unreadable += 1
@@ -254,12 +275,10 @@ Row = Sequence[object] | None
 """The values of ``query.fields()``, ``None`` for a missing one; ``None`` as a whole for a malformed record."""
 
 
-def _rows(query: Query, file: BinaryIO, size: int, tally: _Tally) -> Iterator[Row]:
+def _rows(query: Query, pattern: LinePattern | None, file: BinaryIO, size: int, tally: _Tally) -> Iterator[Row]:
     names = query.fields()
-    if query.format == "text":
-        assert query.pattern is not None
-        limit = line_characters_max(query.pattern)
-        return _text_rows(re.compile(query.pattern), names, _lines(file, size, limit, tally))
+    if pattern is not None:
+        return _text_rows(pattern, names, _lines(file, size, LINE_CHARACTERS_MAX, tally), tally)
     lines = _lines(file, size, LINE_BYTES_MAX, tally)
     return _csv_rows(names, lines, tally) if query.format == "csv" else _json_rows(names, lines)
 
@@ -268,6 +287,8 @@ def _lines(file: BinaryIO, size: int, limit: int, tally: _Tally) -> Iterator[tup
     """Lines without their ending, cut to ``limit`` bytes, and whether they were cut."""
     position = 0
     while position < size:
+        if tally.is_over():
+            raise ExtractionAbandoned
         line = file.readline(limit + 2)
         if not line:
             return
@@ -283,11 +304,17 @@ def _lines(file: BinaryIO, size: int, limit: int, tally: _Tally) -> Iterator[tup
         yield body[:limit], cut
 
 
-def _text_rows(pattern: re.Pattern[str], names: tuple[str, ...], lines: Iterator[tuple[bytes, bool]]) -> Iterator[Row]:
-    finditer = pattern.finditer
-    for body, _ in lines:
-        for match in finditer(body.decode("utf-8", "replace")):
-            yield [match[name] for name in names]
+def _text_rows(
+    pattern: LinePattern, names: tuple[str, ...], lines: Iterator[tuple[bytes, bool]], tally: _Tally
+) -> Iterator[Row]:
+    def given_up() -> None:
+        tally.lines_truncated += 1
+
+    def cut_already() -> None:
+        """The line is counted."""
+
+    for body, cut in lines:
+        yield from pattern.rows(body, names, cut_already if cut else given_up)
 
 
 def _json_rows(names: tuple[str, ...], lines: Iterator[tuple[bytes, bool]]) -> Iterator[Row]:
@@ -376,8 +403,9 @@ def is_key(text: str) -> bool:
 class _Accumulator:
     """Rows in, one state out."""
 
-    def __init__(self, query: Query, tally: _Tally) -> None:
+    def __init__(self, query: Query, tally: _Tally, pattern: LinePattern | None) -> None:
         self.tally = tally
+        self.pattern = pattern
         self._query = query
         self._function: Function[Any] = function_named(query.function)
         self._grouped = Grouped(self._function, query.groups_max)
@@ -428,7 +456,7 @@ class _Accumulator:
         return True
 
     def _fold(self) -> None:
-        folded = self._grouped.fold(Groups(self._groups, self._remainder))
+        folded = self._grouped.fold(GroupStates(self._groups, self._remainder))
         self._groups, self._remainder = folded.groups, folded.remainder
 
     def value(self) -> State:
@@ -436,4 +464,4 @@ class _Accumulator:
         if self._query.by is None:
             return self._state
         self._fold()
-        return Groups(self._groups, self._remainder)
+        return GroupStates(self._groups, self._remainder)

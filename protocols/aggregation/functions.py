@@ -405,7 +405,7 @@ class Remainder(Generic[S]):
 
 
 @dataclass(frozen=True, slots=True)
-class Groups(Generic[S]):
+class GroupStates(Generic[S]):
     """GROUP BY state: never changed once made, though ``groups`` is a plain dict for speed."""
 
     groups: dict[str, S]
@@ -420,15 +420,15 @@ class Grouped(Generic[S]):
         self.groups_max = groups_max
 
     @property
-    def zero(self) -> Groups[S]:
+    def zero(self) -> GroupStates[S]:
         """No group, nothing folded."""
-        return Groups({}, Remainder(0, self.function.zero))
+        return GroupStates({}, Remainder(0, self.function.zero))
 
-    def lift(self, key: str, value: Number) -> Groups[S]:
+    def lift(self, key: str, value: Number) -> GroupStates[S]:
         """One record."""
-        return Groups({key: self.function.lift(value)}, Remainder(0, self.function.zero))
+        return GroupStates({key: self.function.lift(value)}, Remainder(0, self.function.zero))
 
-    def combine(self, a: Groups[S], b: Groups[S]) -> Groups[S]:
+    def combine(self, a: GroupStates[S], b: GroupStates[S]) -> GroupStates[S]:
         """Both, folded down to the cap. Exact, commutative and associative as long as nothing is folded."""
         large, small = (a, b) if len(a.groups) >= len(b.groups) else (b, a)
         merged = large.groups.copy()
@@ -440,9 +440,9 @@ class Grouped(Generic[S]):
             _add_counts(a.remainder.groups, b.remainder.groups),
             combine(a.remainder.state, b.remainder.state),
         )
-        return self.fold(Groups(merged, remainder))
+        return self.fold(GroupStates(merged, remainder))
 
-    def fold(self, value: Groups[S]) -> Groups[S]:
+    def fold(self, value: GroupStates[S]) -> GroupStates[S]:
         """At most ``groups_max`` groups: those of the smallest rank go, of equal ones the last in key order."""
         excess = len(value.groups) - self.groups_max
         if excess <= 0:
@@ -453,13 +453,13 @@ class Grouped(Generic[S]):
         for key in ranked[self.groups_max :]:
             state = self.function.combine(state, value.groups[key])
         kept = {key: value.groups[key] for key in ranked[: self.groups_max]}
-        return Groups(kept, Remainder(_add_counts(value.remainder.groups, excess), state))
+        return GroupStates(kept, Remainder(_add_counts(value.remainder.groups, excess), state))
 
-    def total(self, value: Groups[S]) -> S:
+    def total(self, value: GroupStates[S]) -> S:
         """All groups and the remainder combined: what the function without groups would give."""
         return self.function.combine(value.remainder.state, self.function.combine_all(value.groups.values()))
 
-    def finish(self, value: Groups[S], top: int | None = None) -> GroupedAnswer:
+    def finish(self, value: GroupStates[S], top: int | None = None) -> GroupedAnswer:
         """The ``top`` (default all) groups, largest `Function.rank` first, then by key."""
         rank, groups = self.function.rank, value.groups
         ordered = heapq.nsmallest(

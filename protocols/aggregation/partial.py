@@ -34,7 +34,7 @@ from protocols.aggregation.functions import (
     Function,
     Grouped,
     GroupedAnswer,
-    Groups,
+    GroupStates,
     Number,
     Remainder,
     function_named,
@@ -53,11 +53,11 @@ _INTEGER_BYTES_MAX: Final = MANTISSA_BITS_MAX // 8 + 1
 _COUNTERS: Final = 10
 
 State: TypeAlias = Any
-"""A state of the query's function, or `Groups` of them."""
+"""A state of the query's function, or `GroupStates` of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ExtractionReport:
     """What extraction met; sums over the contributors. All counters are at most `COUNT_MAX`."""
 
     files_read: int = 0
@@ -83,12 +83,12 @@ class Report:
         """All numbers, in the order of the fields."""
         return tuple(getattr(self, part.name) for part in fields(self)[:_COUNTERS])
 
-    def merge(self, other: Report) -> Report:
+    def merge(self, other: ExtractionReport) -> ExtractionReport:
         """Sums, and the first notes of both. Raises `ProtocolError` beyond `COUNT_MAX`."""
         sums = [a + b for a, b in zip(self.counters(), other.counters(), strict=True)]
         if max(sums) > COUNT_MAX:
             raise ProtocolError("aggregation_overflow", f"a report counter passes {COUNT_MAX}")
-        return Report(*sums, notes=first_notes((*self.notes, *other.notes)))
+        return ExtractionReport(*sums, notes=first_notes((*self.notes, *other.notes)))
 
 
 def first_notes(notes: Iterable[str]) -> tuple[str, ...]:
@@ -109,18 +109,18 @@ def _monoid(query: Query) -> Function[Any] | Grouped[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Immutable. ``value`` belongs to ``query``: a state of its function, or `Groups` when it has a ``by``."""
+    """Immutable. ``value`` belongs to ``query``: a state of its function, or `GroupStates` when it has a ``by``."""
 
     query: Query
     value: State
     contributors: tuple[NodeId, ...]
     """Ascending, without duplicates, at least one."""
-    report: Report
+    report: ExtractionReport
     shares: tuple[tuple[int, int], ...]
     """How many files and records each contributor read, in the same order; the report has their sums."""
 
     @staticmethod
-    def of(query: Query, contributor: NodeId, value: State, report: Report) -> Partial:
+    def of(query: Query, contributor: NodeId, value: State, report: ExtractionReport) -> Partial:
         """One node's own contribution, as extraction gives it."""
         return Partial(query, value, (contributor,), report, ((report.files_read, report.records),))
 
@@ -222,7 +222,7 @@ class _Stream:
         return cast(bytes, self._packer.bytes())
 
 
-def _put_groups(stream: _Stream, function: Function[Any], value: Groups[Any]) -> None:
+def _put_groups(stream: _Stream, function: Function[Any], value: GroupStates[Any]) -> None:
     stream.put(len(value.groups), _packed(list(value.groups)))
     for column in function.to_lists(value.groups.values()):
         stream.put(_packed(column))
@@ -296,7 +296,7 @@ def _decode(reader: _Reader, query: Query) -> Partial:
     notes = reader.take(reader.count(NOTES_MAX))
     if not all(isinstance(note, str) and len(note) <= NOTE_CHARACTERS_MAX and note.isprintable() for note in notes):
         raise ValueError("a note is not a short printable text")
-    report = Report(*counters, notes=tuple(sorted(cast(list[str], notes))))
+    report = ExtractionReport(*counters, notes=tuple(sorted(cast(list[str], notes))))
     function = function_named(query.function)
     if query.by is None:
         value: State = function.from_columns([_widen(part) for part in reader.take(function.columns)])
@@ -314,7 +314,7 @@ def _decode(reader: _Reader, query: Query) -> Partial:
     return Partial(query, value, contributors, report, shares)
 
 
-def _check_total(function: Function[Any], total: State, report: Report) -> None:
+def _check_total(function: Function[Any], total: State, report: ExtractionReport) -> None:
     """The value and the report tell of the same records; nothing that a true node sends fails here."""
     known = function.records(total)
     if known is not None and known != report.records_selected:
@@ -346,7 +346,7 @@ def _counts(blob: bytes, count: int) -> Sequence[int]:
     return counts
 
 
-def _groups(reader: _Reader, function: Function[Any], groups_max: int) -> Groups[Any]:
+def _groups(reader: _Reader, function: Function[Any], groups_max: int) -> GroupStates[Any]:
     count = reader.count(min(groups_max, GROUPS_HARD_MAX))
     keys = _column(reader.blob(), count)
     columns = [_column(reader.blob(), count) for _ in range(function.columns)]
@@ -366,7 +366,7 @@ def _groups(reader: _Reader, function: Function[Any], groups_max: int) -> Groups
     state = function.from_columns([_widen(part) for part in reader.take(function.columns)])
     if folded == 0 and state != function.zero:
         raise ValueError("a remainder of no groups")
-    return Groups(groups, Remainder(folded, state))
+    return GroupStates(groups, Remainder(folded, state))
 
 
 def _column(blob: bytes, count: int) -> Sequence[object]:

@@ -38,17 +38,21 @@ from protocols.aggregation.tree import (
     Effect,
     LevelDone,
     OpenSwap,
-    Phase,
     RouteInvite,
     SendAnswer,
     SendInvite,
     SendProposal,
-    Timer,
     Tree,
     TreeDone,
+    TreePhase,
+    TreeTimer,
 )
 
-_STATES = {Phase.IDLE: NodeState.EXTRACTING, Phase.FINISHED: NodeState.FINISHED, Phase.PRUNED: NodeState.PRUNED}
+_STATES = {
+    TreePhase.IDLE: NodeState.EXTRACTING,
+    TreePhase.FINISHED: NodeState.FINISHED,
+    TreePhase.PRUNED: NodeState.PRUNED,
+}
 
 
 class Participant:
@@ -117,7 +121,9 @@ class Participant:
                 self.decline(f"extraction failed: {error}"[:400])
                 on_declined(self, self.declined or "")
 
-        self.host.offload(extract_own, extractor, self.query, self.host.id, padding_bytes, done=done, failed=failed)
+        # A round that has ended keeps no worker: the extraction looks here before every line.
+        arguments = (extractor, self.query, self.host.id, padding_bytes, lambda: self.is_over)
+        self.host.offload(extract_own, *arguments, done=done, failed=failed)
 
     def decline(self, reason: str) -> None:
         """This node has nothing to contribute to the round."""
@@ -161,7 +167,7 @@ class Participant:
 
     def result_requested(self) -> AcceptSwap | RefuseSwap:
         """The requester fetches our result."""
-        if self.aggregate is None or self.tree.phase is not Phase.FINISHED:
+        if self.aggregate is None or self.tree.phase is not TreePhase.FINISHED:
             return RefuseSwap("no_result")
         ignore = SwapCallbacks(done=lambda value: None, failed=lambda reason: None)
         return AcceptSwap(self.aggregate.value, ignore, self.config.swap_deadline)
@@ -176,7 +182,7 @@ class Participant:
 
     # Events of the host
 
-    def timer_fired(self, timer: Timer) -> None:
+    def timer_fired(self, timer: TreeTimer) -> None:
         """One of the tree's timers is due."""
         self._apply(self.tree.timer_fired(timer))
 
@@ -189,7 +195,7 @@ class Participant:
         if self.is_over:
             return
         self.is_over = True
-        for timer in Timer:
+        for timer in TreeTimer:
             self.host.cancel_timer(timer.value, self.round_id)
         if self._swap is not None:
             self._swap.cancel()
@@ -202,7 +208,7 @@ class Participant:
     def validate(self) -> None:
         """Assert that tree and value agree on whose data is held."""
         self.tree.validate()
-        if self.aggregate is not None and self.tree.phase is not Phase.MERGING:
+        if self.aggregate is not None and self.tree.phase is not TreePhase.MERGING:
             assert frozenset(self.aggregate.partial.contributors) == self.tree.contributors
 
     # Effects

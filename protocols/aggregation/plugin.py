@@ -44,11 +44,14 @@ from protocols.aggregation.messages import (
     WhyMissing,
 )
 from protocols.aggregation.participant import Participant
+from protocols.aggregation.patterns import QueryError
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import Requester, RoundListener
-from protocols.aggregation.tree import Timer
+from protocols.aggregation.tree import TreeTimer
 
 ENDED_ROUNDS_MAX: Final = 1024
+REASON_CHARACTERS_MAX: Final = 500
+"""Longest reason that this node gives for declining a round."""
 ASKS_MAX: Final = 64
 ASK_TIMEOUT_S: Final = 5.0
 EXPIRY_GRACE_S: Final = 5.0
@@ -81,7 +84,8 @@ class Aggregation(Plugin):
         """Simulation only: counts towards the size of every value, without being there."""
         if self.config.data_root:
             share = Share.parse(self.config.share) if self.config.share else None
-            self.extractor = file_extractor(Path(self.config.data_root), FileSelection(share=share))
+            selection = FileSelection(share=share)
+            self.extractor = file_extractor(Path(self.config.data_root), selection, self.config.regex_engine)
         self.participants: dict[bytes, Participant] = {}
         self.requesters: dict[bytes, Requester] = {}
         self._ended: OrderedDict[bytes, None] = OrderedDict()
@@ -94,11 +98,16 @@ class Aggregation(Plugin):
     # Asking
 
     def aggregate(self, query: Query, listener: RoundListener, deadline_s: float | None = None) -> bytes:
-        """Start a round; returns its id. Raises `Unavailable` outside the ring, and when too many rounds are open."""
+        """Start a round; returns its id.
+
+        Raises `Unavailable` outside the ring, when too many rounds are open, and for a pattern without its engine;
+        `QueryError` for a pattern that the engine refuses.
+        """
         if (outside := self.host.outside_reason()) is not None:
             raise Unavailable(f"{outside}, so it cannot ask anybody")
         if len(self.requesters) >= self.config.rounds_max:
             raise Unavailable(f"{len(self.requesters)} rounds are open here already; try again when one has ended")
+        query.compiled_pattern(self.config.regex_engine)
         deadline_s = self.config.deadline if deadline_s is None else deadline_s
         host = self.host
         round_id = host.rng.getrandbits(8 * ROUND_ID_BYTES).to_bytes(ROUND_ID_BYTES, "big")
@@ -131,10 +140,10 @@ class Aggregation(Plugin):
         try:
             query = Query.from_wire(start.query)
         except ProtocolError as error:
-            self._enrol(start, f"the query was refused: {error}"[:500])
+            self._enrol(start, f"the query was refused: {error}"[:REASON_CHARACTERS_MAX])
             return
         participant = Participant(self.host, self.config, start, query, self._tree_finished)
-        reason = self._reason_to_decline(start)
+        reason = self._reason_to_decline(start, query)
         self.participants[start.round_id] = participant
         self.host.gauge("peerd_aggregation_open_rounds", len(self.participants))
         self.host.set_timer("round_expired", start.remaining_ms / 1000 + EXPIRY_GRACE_S, start.round_id)
@@ -145,7 +154,7 @@ class Aggregation(Plugin):
         if not reason and self.extractor is not None:
             participant.extract(self.extractor, self.value_padding_bytes, self._extraction_failed)
 
-    def _reason_to_decline(self, start: StartRound) -> str:
+    def _reason_to_decline(self, start: StartRound, query: Query) -> str:
         if self.extractor is None:
             return "no data root is configured on this node"
         if len(self.participants) >= self.config.rounds_max:
@@ -153,6 +162,12 @@ class Aggregation(Plugin):
         # Round membership is fixed at its start. Half a second covers clocks of different speed and rounding.
         if start.age_ms / 1000 > self.host.now() - self._started_at + 0.5:
             return "this node joined after the round had begun"
+        try:
+            query.compiled_pattern(self.config.regex_engine)
+        except Unavailable as error:
+            return str(error)[:REASON_CHARACTERS_MAX]
+        except QueryError as error:
+            return f"the query was refused: {error.message}"[:REASON_CHARACTERS_MAX]
         return ""
 
     def _enrol(self, start: StartRound, reason: str) -> None:
@@ -282,17 +297,17 @@ class Aggregation(Plugin):
     def round_expired(self, round_id: bytes) -> None:
         self._forget(round_id, "expired")
 
-    @on_timer(Timer.LEVEL.value)
+    @on_timer(TreeTimer.LEVEL.value)
     def level_due(self, round_id: bytes) -> None:
-        self.participants[round_id].timer_fired(Timer.LEVEL)
+        self.participants[round_id].timer_fired(TreeTimer.LEVEL)
 
-    @on_timer(Timer.INVITE.value)
+    @on_timer(TreeTimer.INVITE.value)
     def invite_due(self, round_id: bytes) -> None:
-        self.participants[round_id].timer_fired(Timer.INVITE)
+        self.participants[round_id].timer_fired(TreeTimer.INVITE)
 
-    @on_timer(Timer.RESERVE.value)
+    @on_timer(TreeTimer.RESERVE.value)
     def reserve_due(self, round_id: bytes) -> None:
-        self.participants[round_id].timer_fired(Timer.RESERVE)
+        self.participants[round_id].timer_fired(TreeTimer.RESERVE)
 
     def neighbours_changed(self, change: NeighbourChange) -> None:
         for participant in list(self.participants.values()):

@@ -1,4 +1,4 @@
-"""The query that every node runs over its own files: text form, validation, wire form, bounded patterns.
+"""The query that every node runs over its own files: text form, validation, wire form.
 
 It names the two functions of the paper (Cappos and Hartman 2008, section 4): *extraction* (which files, which
 records, which fields) and *aggregation* (which mergeable function of them). A query is data, never code: nodes
@@ -24,7 +24,7 @@ from peerd.lib.filter.tree import Compare, Node, all_of, check_limits, names
 from peerd.lib.filter.write import write
 from protocols.aggregation import functions
 from protocols.aggregation.functions import FUNCTIONS, GROUPS_HARD_MAX, FunctionName, Number
-from protocols.aggregation.patterns import QueryError, line_characters_max
+from protocols.aggregation.patterns import LinePattern, QueryError, RegexEngine, check_pattern_text, compile_pattern
 
 Format: TypeAlias = Literal["ndjson", "csv", "text"]
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">="]
@@ -61,7 +61,7 @@ FIELD     a JSON key (nested: request.status), a CSV column, or a named group of
 
 --files     glob below the node's data root, default **/* ; ** is any number of folders
 --format    ndjson, csv (first row names the columns) or text; text when there is a pattern, csv for *.csv
---pattern   regular expression with named groups; each match is a record. (a+)+ and the like are refused
+--pattern   regular expression (RE2) with named groups; each match is a record
 --groups-max  groups kept (the largest); what is folded away is reported as a remainder
 """.strip("\n")
 
@@ -104,12 +104,22 @@ class Query:
             return
         if self.pattern is None:
             raise QueryError("format text needs a pattern with named groups, such as (?P<word>\\w+)")
-        line_characters_max(self.pattern)
-        groups = re.compile(self.pattern).groupindex
+        check_pattern_text(self.pattern)
+
+    def compiled_pattern(self, engine: RegexEngine) -> LinePattern | None:
+        """The pattern as this node runs it; ``None`` when there is none.
+
+        Raises `QueryError` when the engine refuses the pattern or the pattern lacks a group that the query names, and
+        `peerd.errors.Unavailable` when the engine is not installed.
+        """
+        if self.pattern is None:
+            return None
+        compiled = compile_pattern(self.pattern, engine)
         for name in self.fields():
-            if name not in groups:
-                known = ", ".join(groups) or "no named group at all"
+            if name not in compiled.names:
+                known = ", ".join(compiled.names) or "no named group at all"
                 raise QueryError(f"the pattern has no group named {name!r}; it has {known}")
+        return compiled
 
     def fields(self) -> tuple[str, ...]:
         """Every field that the query reads: its number, its group, and what its filter names."""

@@ -1,8 +1,9 @@
 """The plain way: one process, all files, no merging. What an aggregate is compared with.
 
 Deliberately simple, slow and separate: it shares with the aggregate only the meaning of the query (`Query`), of a
-share (`Share`) and of a filter, none of the code that walks, parses, folds, merges or rounds. Exact fractions stand in
-for the exact sums. It knows no caps on groups, files and bytes, so compare with an aggregate that met none of them.
+share (`Share`), of a pattern and of a filter, none of the code that walks, parses, folds, merges or rounds. Exact
+fractions stand in for the exact sums. It knows no caps on groups, files and bytes, so compare with an aggregate that
+met none of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 from peerd.lib.filter.evaluate import truth
 from peerd.lib.filter.values import OTHER, STRICT, Reader, View
 from protocols.aggregation.extraction import FileSelection
-from protocols.aggregation.patterns import line_characters_max
+from protocols.aggregation.patterns import LINE_CHARACTERS_MAX, RegexEngine
 from protocols.aggregation.query import Query
 
 Number = int | float
@@ -101,12 +102,12 @@ def _csv_records(query: Query, data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _text_records(query: Query, data: bytes) -> Iterator[dict[str, Any]]:
-    pattern = re.compile(query.pattern or "")
-    limit = line_characters_max(query.pattern or "")
+    pattern = query.compiled_pattern(RegexEngine.RE2)
+    assert pattern is not None
     lines = data.split(b"\n")
     for line in lines[:-1] if not lines[-1] else lines:
-        for match in pattern.finditer(line.removesuffix(b"\r")[:limit].decode("utf-8", "replace")):
-            yield match.groupdict()
+        for row in pattern.rows(line.removesuffix(b"\r")[:LINE_CHARACTERS_MAX], pattern.names, lambda: None):
+            yield dict(zip(pattern.names, row, strict=True))
 
 
 def _field(record: Any, name: str) -> Any:

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from peerd.api import Host, SwapCallbacks, Value, value_size_bytes
+from peerd.api import Host, SwapCallbacks, SwapHandle, Value, value_size_bytes
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.aggregation.answer import Answer, Progress, Shares, value_of
+from protocols.aggregation.answer import Answer, RoundProgress, Shares, value_of
 from protocols.aggregation.collector import NAMED_MISSING_MAX, Candidate, Collector, Missing, ago
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.events import RoundFinished
 from protocols.aggregation.exchange import Aggregate, decode_value, result_tag
 from protocols.aggregation.messages import Enrolled, NodeState, ResultReady, RoundStatus, WhyMissing
-from protocols.aggregation.partial import Partial, Report
+from protocols.aggregation.partial import ExtractionReport, Partial
 from protocols.aggregation.query import Query
 
 STATUS_TIMEOUT_S = 2.0
+FETCHES_MAX = 8
+"""Results that a requester fetches in one round because each claims to be fuller than the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class RoundListener:
     """Who waits for the answer. ``finished`` is called exactly once."""
 
     finished: Callable[[Answer], None]
-    progress: Callable[[Progress], None] | None = None
+    progress: Callable[[RoundProgress], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,9 @@ class Requester:
         expected = estimate * (near + len(missing)) / near  # as many are missing elsewhere as round this node
         self.collector = Collector.start(host.peer, leaf_set, expected, self.with_census, missing, host.now())
         self._fetching: PeerRef | None = None
+        """Whose result is being fetched or decoded."""
+        self._fetch: SwapHandle | None = None
+        self._fetches = 0
         self._is_settling = False
         self._is_closing = False
         self._taken: Taken | None = None
@@ -78,7 +83,7 @@ class Requester:
         if self._listener.progress is None or self.is_answered:
             return
         self._listener.progress(
-            Progress(
+            RoundProgress(
                 self.round_id.hex(),
                 stage,
                 len(self.collector.enrolled),
@@ -115,9 +120,9 @@ class Requester:
         """The deadline: answer with what there is."""
         if self._is_closing:
             return
-        aggregate = self.own_aggregate
-        if aggregate is not None:
-            self._take(aggregate.partial, aggregate, self.host.id)
+        own, taken = self.own_aggregate, self._taken
+        if own is not None and (taken is None or len(own.partial.contributors) > len(taken.partial.contributors)):
+            self._take(own.partial, own, self.host.id)
         else:
             self._close()
 
@@ -135,37 +140,53 @@ class Requester:
             self.host.set_timer("settle_due", self._config.settle, self.round_id)
 
     def _take_best(self) -> None:
-        best = self.collector.best()
-        if best is None or self._fetching is not None or self._is_closing:
+        """Fetch the fullest result that is offered, unless one as full is here: then the round is done."""
+        if self._fetching is not None or self._is_closing:
+            return
+        taken = self._taken
+        best = self.collector.best(0 if taken is None else len(taken.partial.contributors))
+        if taken is not None and (best is None or self._fetches >= FETCHES_MAX):
+            self._close()
+            return
+        if best is None:
             return
         if best.peer.id == self.host.id and self.own_aggregate is not None:
             self._take(self.own_aggregate.partial, self.own_aggregate, self.host.id)
             return
         self._fetching = best.peer
+        self._fetches += 1
         self.tell("fetching", 0, best.contributors)
         callbacks = SwapCallbacks(done=self._fetched, failed=self._fetch_failed)
-        self.host.fetch(best.peer, result_tag(self.round_id), callbacks, self._config.swap_deadline)
+        self._fetch = self.host.fetch(best.peer, result_tag(self.round_id), callbacks, self._config.swap_deadline)
 
     def _fetched(self, value: Value) -> None:
-        peer, self._fetching = self._fetching, None
+        peer, self._fetch = self._fetching, None
         if peer is None or self._is_closing:
             return
 
         def decoded(result: tuple[Partial, int]) -> None:
-            size_bytes = value_size_bytes(value)
-            if not self._is_closing:
-                self._finish(Taken(result[0], size_bytes, result[1] + size_bytes, peer.id))
+            self._fetching = None
+            if self._is_closing:
+                return
+            partial, moved_bytes = result
+            self.collector.have_fetched(peer)
+            if self._taken is None or len(partial.contributors) > len(self._taken.partial.contributors):
+                size_bytes = value_size_bytes(value)
+                self._taken = Taken(partial, size_bytes, moved_bytes + size_bytes, peer.id)
+            # A fuller result may have been offered in the meantime.
+            self._take_best()
 
         def failed(error: BaseException) -> None:
             if not isinstance(error, ProtocolError):
                 raise error
+            self._fetching = None
             self.collector.could_not_fetch(peer, str(error))
             self._take_best()
 
         self.host.offload(decode_value, self.query, value, done=decoded, failed=failed)
 
     def _fetch_failed(self, reason: str) -> None:
-        peer, self._fetching = self._fetching, None
+        peer, self._fetching, self._fetch = self._fetching, None, None
         if peer is not None and not self._is_closing:
             self.collector.could_not_fetch(peer, reason)
             self._take_best()
@@ -181,6 +202,8 @@ class Requester:
         """The value is settled; ask the missing nodes why, all at once, then answer."""
         self._is_closing = True
         self.host.cancel_timer("settle_due", self.round_id)
+        if self._fetch is not None:
+            self._fetch.cancel()
         missing = self.collector.missing(() if self._taken is None else self._taken.partial.contributors)
         for peer in missing[:NAMED_MISSING_MAX]:
             lost_s = self.collector.lost_s(peer.id, self.host.now())
@@ -233,7 +256,7 @@ class Requester:
                 if peer.id in self._reasons
             ),
             missing_count=expected - len(contributors),
-            report=Report() if taken is None else taken.partial.report,
+            report=ExtractionReport() if taken is None else taken.partial.report,
             duration_s=self.host.now() - self._began_at,
             value_bytes=0 if taken is None else taken.value_bytes,
             moved_bytes=0 if taken is None else taken.moved_bytes,

@@ -26,7 +26,7 @@ INVITED_PER_LEVEL_MAX: Final = 64
 HINTED_MAX: Final = 64
 
 
-class Phase(Enum):
+class TreePhase(Enum):
     """What the tree is doing."""
 
     IDLE = "extracting"
@@ -39,7 +39,7 @@ class Phase(Enum):
     PRUNED = "pruned"
 
 
-class Timer(Enum):
+class TreeTimer(Enum):
     """The tree's timers; arming one again replaces it."""
 
     LEVEL = "level_due"
@@ -91,7 +91,7 @@ class OpenSwap:
 class Arm:
     """(Re-)arm a timer."""
 
-    timer: Timer
+    timer: TreeTimer
     delay_s: float
 
 
@@ -99,7 +99,7 @@ class Arm:
 class Disarm:
     """Cancel a timer, if armed."""
 
-    timer: Timer
+    timer: TreeTimer
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Tree:
 
     def __init__(self, own: NodeId, neighbourhood: Neighbourhood, settings: TreeSettings) -> None:
         self.own = own
-        self.phase = Phase.IDLE
+        self.phase = TreePhase.IDLE
         self.partner: PeerRef | None = None
         self.contributors: frozenset[NodeId] = frozenset((own,))
         """Whose data this tree's aggregate holds. Peers' values live elsewhere until they are merged in."""
@@ -168,13 +168,13 @@ class Tree:
     @property
     def is_over(self) -> bool:
         """Whether this tree swaps no more."""
-        return self.phase in (Phase.FINISHED, Phase.PRUNED)
+        return self.phase in (TreePhase.FINISHED, TreePhase.PRUNED)
 
     # Events
 
     def begin(self) -> list[Effect]:
         """This node's own data is ready: start at the longest common prefix with any node (section 4.1)."""
-        if self.phase is not Phase.IDLE:
+        if self.phase is not TreePhase.IDLE:
             raise Bug(f"a tree begins once, not in phase {self.phase.value}")
         longest = self._neighbourhood.longest_level()
         return self._finish("result") if longest is None else self._enter(longest)
@@ -186,7 +186,7 @@ class Tree:
             return [SendAnswer(peer, level, verdict)]
         self._remember(peer, level)
         effects: list[Effect] = [SendAnswer(peer, level, verdict)]
-        if self.phase is Phase.WAITING and self.level == level:
+        if self.phase is TreePhase.WAITING and self.level == level:
             effects += self._propose_or_wait()
         return effects
 
@@ -203,22 +203,22 @@ class Tree:
             case AnswerKind.ABSENT:
                 current.absent.add(peer.id)
             case AnswerKind.MAYBE_LATER:
-                return [self._arm_level()] if self.phase is Phase.WAITING else []
+                return [self._arm_level()] if self.phase is TreePhase.WAITING else []
             case AnswerKind.HINT:
                 return self._hint_received(current, members, is_exact)
-        return self._conclude_if_exhausted() if self.phase is Phase.WAITING else []
+        return self._conclude_if_exhausted() if self.phase is TreePhase.WAITING else []
 
     def proposal_received(self, peer: PeerRef, level: int) -> tuple[bool, AnswerKind, list[Effect]]:
         """Whether to swap with this node now; else what it should make of us."""
         verdict = self._position(peer, level)
         if verdict is not AnswerKind.MAYBE_LATER:
             return False, verdict, []
-        is_crossing = self.phase is Phase.PROPOSING and self.partner is not None and self.partner.id == peer.id
+        is_crossing = self.phase is TreePhase.PROPOSING and self.partner is not None and self.partner.id == peer.id
         # Two nodes that propose to each other at once: the proposal of the smaller id stands.
         gives_way = is_crossing and self.own > peer.id
-        if self.level == level and (self.phase is Phase.WAITING or gives_way):
-            self.phase, self.partner = Phase.RESERVED, peer
-            return True, verdict, [*self._stop_waiting(), Arm(Timer.RESERVE, self._settings.reserve_s)]
+        if self.level == level and (self.phase is TreePhase.WAITING or gives_way):
+            self.phase, self.partner = TreePhase.RESERVED, peer
+            return True, verdict, [*self._stop_waiting(), Arm(TreeTimer.RESERVE, self._settings.reserve_s)]
         if not is_crossing:
             self._remember(peer, level)
         return False, verdict, []
@@ -226,11 +226,11 @@ class Tree:
     def proposal_answered(self, peer: PeerRef, accepted: bool, kind: AnswerKind) -> list[Effect]:
         """The reply to our proposal."""
         current = self._current
-        if current is None or not self._is_partner(Phase.PROPOSING, peer):
+        if current is None or not self._is_partner(TreePhase.PROPOSING, peer):
             return []  # we gave way to its own proposal meanwhile
         self.partner = None
         if accepted:
-            self.phase, self.partner = Phase.SWAPPING, peer
+            self.phase, self.partner = TreePhase.SWAPPING, peer
             return [OpenSwap(peer, current.level)]
         if kind is AnswerKind.NO:
             current.said_no[peer.id] = peer
@@ -240,38 +240,38 @@ class Tree:
 
     def proposal_lost(self, peer: PeerRef) -> list[Effect]:
         """No reply to our proposal: the node is down, or too slow to swap with."""
-        if not self._is_partner(Phase.PROPOSING, peer):
+        if not self._is_partner(TreePhase.PROPOSING, peer):
             return []
         return self._give_up_on(peer)
 
     def accepts_swap(self, peer: PeerRef, level: int) -> bool:
         """Whether a swap that this node opens now is the one we agreed to."""
-        return self._is_partner(Phase.RESERVED, peer) and self.level == level
+        return self._is_partner(TreePhase.RESERVED, peer) and self.level == level
 
     def swap_accepted(self, peer: PeerRef) -> list[Effect]:
         """The partner opened the agreed swap."""
-        if not self._is_partner(Phase.RESERVED, peer):
+        if not self._is_partner(TreePhase.RESERVED, peer):
             raise Bug(f"swap with {peer} in phase {self.phase.value}")
-        self.phase = Phase.SWAPPING
-        return [Disarm(Timer.RESERVE)]
+        self.phase = TreePhase.SWAPPING
+        return [Disarm(TreeTimer.RESERVE)]
 
     def swap_done(self, peer: PeerRef) -> list[Effect]:
         """The partner's value is here, verified; merge it and call `merged` (or `merge_rejected`)."""
-        if not self._is_partner(Phase.SWAPPING, peer):
+        if not self._is_partner(TreePhase.SWAPPING, peer):
             raise Bug(f"swap with {peer} ended in phase {self.phase.value}")
-        self.phase = Phase.MERGING
+        self.phase = TreePhase.MERGING
         return []
 
     def swap_failed(self, peer: PeerRef) -> list[Effect]:
         """The swap ended without a value; this partner is not tried again in this round."""
-        if not self._is_partner(Phase.SWAPPING, peer):
+        if not self._is_partner(TreePhase.SWAPPING, peer):
             return []
         return self._give_up_on(peer)
 
     def merged(self, contributors: frozenset[NodeId]) -> list[Effect]:
         """The aggregate now holds these nodes' data; go on with the next shorter level."""
         current, partner = self._current, self.partner
-        if self.phase is not Phase.MERGING or current is None or partner is None:
+        if self.phase is not TreePhase.MERGING or current is None or partner is None:
             raise Bug(f"merged in phase {self.phase.value}")
         if not self.contributors < contributors:
             raise Bug("a merge loses nobody")
@@ -287,34 +287,34 @@ class Tree:
 
     def merge_rejected(self, peer: PeerRef) -> list[Effect]:
         """The partner's value could not be used (not decodable, or not of the nodes it should be of)."""
-        if not self._is_partner(Phase.MERGING, peer):
+        if not self._is_partner(TreePhase.MERGING, peer):
             raise Bug(f"merge rejected in phase {self.phase.value}")
         return self._give_up_on(peer)
 
-    def timer_fired(self, timer: Timer) -> list[Effect]:
+    def timer_fired(self, timer: TreeTimer) -> list[Effect]:
         """One of the armed timers is due."""
         current = self._current
         if current is None or self.is_over:
             return []
-        if timer is Timer.RESERVE and self.phase is Phase.RESERVED and self.partner is not None:
+        if timer is TreeTimer.RESERVE and self.phase is TreePhase.RESERVED and self.partner is not None:
             return self._give_up_on(self.partner)
-        if self.phase is not Phase.WAITING:
+        if self.phase is not TreePhase.WAITING:
             return []
-        if timer is Timer.INVITE:
+        if timer is TreeTimer.INVITE:
             return [*self._invitations(current), self._arm_invite()]
         return self._conclude(current, "timed_out")
 
     def neighbourhood_changed(self) -> list[Effect]:
         """Leaf set or routing table changed: perhaps the level is empty now, or has new members."""
-        return self._conclude_if_exhausted() if self.phase is Phase.WAITING else []
+        return self._conclude_if_exhausted() if self.phase is TreePhase.WAITING else []
 
     def validate(self) -> None:
         """Assert the invariants of the state."""
         assert self.own in self.contributors
         assert (self.partner is not None) == (
-            self.phase in (Phase.PROPOSING, Phase.RESERVED, Phase.SWAPPING, Phase.MERGING)
+            self.phase in (TreePhase.PROPOSING, TreePhase.RESERVED, TreePhase.SWAPPING, TreePhase.MERGING)
         )
-        assert (self._current is None) == (self.phase in (Phase.IDLE, Phase.FINISHED, Phase.PRUNED))
+        assert (self._current is None) == (self.phase in (TreePhase.IDLE, TreePhase.FINISHED, TreePhase.PRUNED))
         if self._current is not None:
             deepest = min(shared_prefix_bits(self.own, node) for node in self.contributors)
             assert deepest > self._current.level, "data of the level in work is held before its swap"
@@ -331,11 +331,11 @@ class Tree:
         """
         if level != shared_prefix_bits(self.own, peer.id) or peer.id in self._banned:
             return AnswerKind.ABSENT
-        if self.phase is Phase.IDLE or (self.level is not None and self.level >= level):
+        if self.phase is TreePhase.IDLE or (self.level is not None and self.level >= level):
             return AnswerKind.MAYBE_LATER
         return AnswerKind.NO if peer.id in self.contributors else AnswerKind.ABSENT
 
-    def _is_partner(self, phase: Phase, peer: PeerRef) -> bool:
+    def _is_partner(self, phase: TreePhase, peer: PeerRef) -> bool:
         return self.phase is phase and self.partner is not None and self.partner.id == peer.id
 
     def _remember(self, peer: PeerRef, level: int) -> None:
@@ -352,13 +352,13 @@ class Tree:
 
     def _wait(self) -> list[Effect]:
         """(Back) to WAITING at the current level: both timers, invitations, and the first candidate if any."""
-        self.phase, self.partner = Phase.WAITING, None
+        self.phase, self.partner = TreePhase.WAITING, None
         current = self._current
         assert current is not None
         if self._is_exhausted(current):
             return self._conclude_if_exhausted()
         effects = self._propose_or_wait()
-        if self.phase is not Phase.WAITING:
+        if self.phase is not TreePhase.WAITING:
             return effects
         return [*effects, *self._invitations(current), self._arm_level(), self._arm_invite()]
 
@@ -371,13 +371,13 @@ class Tree:
             peer = invited.pop(node_id)
             if self._is_excluded(current, node_id):
                 continue
-            self.phase, self.partner = Phase.PROPOSING, peer
+            self.phase, self.partner = TreePhase.PROPOSING, peer
             return [*self._stop_waiting(), SendProposal(peer, current.level)]
         return []
 
     def _give_up_on(self, peer: PeerRef) -> list[Effect]:
         self._banned.add(peer.id)
-        return [Disarm(Timer.RESERVE), *self._wait()]
+        return [Disarm(TreeTimer.RESERVE), *self._wait()]
 
     def _hint_received(self, current: LevelState, members: tuple[PeerRef, ...], is_exact: bool) -> list[Effect]:
         fresh = [
@@ -389,7 +389,7 @@ class Tree:
         ]
         current.hinted.update((peer.id, peer) for peer in fresh)
         current.is_hinted_empty = current.is_hinted_empty or (is_exact and not members)
-        if self.phase is not Phase.WAITING:
+        if self.phase is not TreePhase.WAITING:
             return []
         invites: list[Effect] = [
             SendInvite(peer, current.level) for peer in fresh if not self._is_excluded(current, peer.id)
@@ -437,16 +437,16 @@ class Tree:
         settings = self._settings
         size = self._neighbourhood.estimated_size(self._current.level)
         timeout_s = settings.timeout_base_s + settings.timeout_per_node_s * size
-        return Arm(Timer.LEVEL, min(timeout_s, settings.timeout_max_s))
+        return Arm(TreeTimer.LEVEL, min(timeout_s, settings.timeout_max_s))
 
     def _arm_invite(self) -> Arm:
-        return Arm(Timer.INVITE, self._settings.invite_interval_s)
+        return Arm(TreeTimer.INVITE, self._settings.invite_interval_s)
 
     def _stop_waiting(self) -> list[Effect]:
-        return [Disarm(Timer.LEVEL), Disarm(Timer.INVITE)]
+        return [Disarm(TreeTimer.LEVEL), Disarm(TreeTimer.INVITE)]
 
     def _finish(self, outcome: str) -> list[Effect]:
-        self.phase = Phase.FINISHED if outcome == "result" else Phase.PRUNED
+        self.phase = TreePhase.FINISHED if outcome == "result" else TreePhase.PRUNED
         self.partner, self._current = None, None
         self._invited.clear()
         return [TreeDone(outcome)]

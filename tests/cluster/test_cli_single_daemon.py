@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -16,17 +15,12 @@ from typing import IO
 import httpx
 import pytest
 
+from tests.support.daemon_process import peerd
+
 pytestmark = pytest.mark.cluster
 
 READY_S = 20
 STOP_S = 15
-
-
-def peerd(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """One command, to its end."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PEERD_")}
-    command = [sys.executable, "-m", "peerd", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment, check=False)
 
 
 @dataclass

@@ -15,8 +15,9 @@ import pytest
 from peerd.client import Client
 from peerd.client.streams import Backoff, End, Gap, Item, StreamEntry
 from tests.support.daemon_process import DaemonProcess, clean_environment, running, wait_until
+from tests.support.interrupts import take_interrupts
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster
 
 QUICK = Backoff(first_s=0.05, most_s=0.2)
 
@@ -77,7 +78,11 @@ def test_the_command_follows_until_it_is_interrupted(tmp_path: Path) -> None:
         with output.open("wb") as file:
             command = [sys.executable, "-m", "peerd", "events", "--after", "start", "-o", "jsonl", "--kind", "node.*"]
             following = subprocess.Popen(
-                [*command, "--socket", daemon.socket], stdout=file, stderr=file, env=clean_environment()
+                [*command, "--socket", daemon.socket],
+                stdout=file,
+                stderr=file,
+                env=clean_environment(),
+                preexec_fn=take_interrupts,
             )
         wait_until(lambda: b"node.ready" in output.read_bytes(), "the events are printed as they come")
         following.send_signal(signal.SIGINT)

@@ -15,10 +15,10 @@ from protocols.aggregation.answer import Answer
 from protocols.aggregation.collector import Basis
 from protocols.aggregation.front.demo.cli import is_same, messages_sent
 from protocols.aggregation.functions import GroupedAnswer
-from protocols.aggregation.partial import Report
+from protocols.aggregation.partial import ExtractionReport
 from tests.support.interrupts import take_interrupts
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.cluster
 
 LEVELS = ("DEBUG", "INFO", "INFO", "WARNING", "ERROR")
 
@@ -120,7 +120,7 @@ def answer(value: int | float | GroupedAnswer | None) -> Answer:
         expected_basis=Basis.LEAF_SET,
         missing=(),
         missing_count=0,
-        report=Report(),
+        report=ExtractionReport(),
         duration_s=0.1,
         value_bytes=1,
         moved_bytes=1,

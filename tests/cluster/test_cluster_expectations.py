@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
@@ -20,8 +19,9 @@ from peerd.cluster.local import LocalCluster
 from peerd.ids import format_id
 from peerd.models.admin import DrainAnswer, Status
 from protocols.aggregation.answer import Answer
+from tests.support.daemon_process import peerd
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster
 
 NODES = 9
 MISSED_LIMIT_S = 90.0
@@ -76,10 +76,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def command(cluster: LocalCluster, *words: str, index: int = 0) -> subprocess.CompletedProcess[str]:
-    socket = socket_file(cluster.record(), index)
-    return subprocess.run(
-        [sys.executable, "-m", "peerd", *words, "--socket", str(socket)], capture_output=True, text=True, check=False
-    )
+    return peerd(*words, "--socket", str(socket_file(cluster.record(), index)))
 
 
 def stop(cluster: LocalCluster, *indices: int) -> None:

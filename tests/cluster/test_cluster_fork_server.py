@@ -17,7 +17,7 @@ from peerd.cluster.processes import ProcessRef, is_alive, process_ref, send_sign
 from peerd.errors import Unavailable
 from peerd.ids import parse_id
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = "tests.support.fake_node"

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
@@ -19,8 +18,9 @@ import pytest
 from peerd.client import Client, DaemonBusy
 from peerd.cluster.layout import socket_file
 from peerd.cluster.local import LocalCluster
+from tests.support import daemon_process
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.cluster
 
 NODES = 6
 LIMIT_S = 90.0
@@ -35,8 +35,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 def peerd(cluster: LocalCluster, index: int, *words: str) -> subprocess.CompletedProcess[str]:
     """One command to one of the daemons."""
-    command = [sys.executable, "-m", "peerd", *words, "--socket", str(socket_file(cluster.record(), index))]
-    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    return daemon_process.peerd(*words, "--socket", str(socket_file(cluster.record(), index)), timeout_s=LIMIT_S)
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

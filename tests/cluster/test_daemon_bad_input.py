@@ -16,7 +16,7 @@ from peerd.ids import NodeId, parse_id
 from peerd.messages import PeerRef
 from tests.support.daemon_process import DaemonProcess, peerd, running, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster
 
 FAR_FUTURE_S = 4_000_000_000.0
 

@@ -20,7 +20,7 @@ from peerd.wire.frames import parse_header
 from peerd.wire.handshake import Hello, HelloAck
 from tests.support.daemon_process import DaemonProcess, running, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster
 
 FILES_MAX = 256
 CONNECTIONS = 2_000

@@ -24,7 +24,7 @@ from peerd.pipeline.requirements import check_requirements
 from tests.support.fresh_environment import FreshEnvironment, build_peerd, build_wheel
 from tests.test_tidy import ROOT
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 
 PROJECT = ROOT / "docs" / "examples" / "rollcall"
 PAGE = ROOT / "docs" / "writing-a-plugin.md"

@@ -101,7 +101,6 @@ def test_no_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
 class TestWithSpark:
     """The command with the shared session in place of one of its own."""
 

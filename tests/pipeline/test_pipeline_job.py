@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from peerd.pipeline.job import Report
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 A, B, C = ("a" * 32, "b" * 32, "c" * 32)
 ROUND, LOST_ROUND = ("1" * 32, "2" * 32)

@@ -46,7 +46,6 @@ def test_schema_is_the_union_of_all_classes() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
 def test_every_event_class_round_trips(spark: SparkSession, tmp_path: Path) -> None:
     from peerd.pipeline.job import read_events
     from peerd.pipeline.schema import CORRUPT_COLUMN

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import pytest
 
+from peerd.errors import Unavailable
 from peerd.sim.network import NetworkConfig
 from peerd.sim.records import ListSink
 from peerd.sim.simulation import Simulation
+from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.patterns import QueryError, RegexEngine, compile_pattern
 from protocols.aggregation.plugin import Aggregation
+from protocols.aggregation.query import parse_query
 from tests.support.aggregation import Round, aggregation_of, aggregation_ring, check_answer
 
 
@@ -75,6 +80,38 @@ def test_a_requester_without_data_gets_the_others() -> None:
     answer = Round(simulation).answer()
     check_answer(simulation, answer)
     assert answer.contributors == 5
+
+
+def with_python_patterns(simulation: Simulation, index: int) -> None:
+    """This node's operator has chosen Python's engine."""
+    aggregation_of(simulation, index).config = AggregationConfig(regex_engine=RegexEngine.PYTHON)
+
+
+def test_a_pattern_that_re2_lacks_is_run_only_where_the_operator_allows_it() -> None:
+    simulation = aggregation_ring(5, seed=4)
+    query = parse_query("count", pattern=r"(?P<a>x)(?=y)")
+    with pytest.raises(QueryError, match="look-around"):
+        Round(simulation, query=query)
+    assert_nothing_left(simulation)
+    with_python_patterns(simulation, 0)
+    with_python_patterns(simulation, 1)
+    answer = Round(simulation, query=query).answer()
+    assert set(answer.contributor_ids) == {simulation.nodes[index].id for index in (0, 1)}
+    assert all("regex_engine" in missing.reason for missing in answer.missing)
+
+
+def test_a_node_without_re2_declines_patterns_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = aggregation_ring(5, seed=4)
+    with_python_patterns(simulation, 0)
+    monkeypatch.setitem(sys.modules, "re2", None)
+    compile_pattern.cache_clear()
+    query = parse_query("count", pattern="(?P<a>x)")
+    answer = Round(simulation, query=query).answer()
+    assert answer.contributors == 1
+    assert all("pip install 'peerd[filter]'" in missing.reason for missing in answer.missing)
+    with pytest.raises(Unavailable, match="google-re2"):
+        Round(simulation, requester=1, query=query)
+    Round(simulation, requester=1).answer()
 
 
 def test_nobody_has_data() -> None:

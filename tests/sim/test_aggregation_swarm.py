@@ -19,11 +19,9 @@ from protocols.aggregation.requester import RoundListener
 from tests.support.aggregation import SUM, aggregation_ring
 from tests.support.fake_aggregation import ANSWER
 
-SEED_TIMEOUT_S = 300
 PROTOCOLS = ("aggregation",)
 
 
-@pytest.mark.timeout(SEED_TIMEOUT_S)
 @pytest.mark.parametrize("seed", range(12))
 def test_seed(seed: int) -> None:
     result = run_seed(seed, protocols=PROTOCOLS)

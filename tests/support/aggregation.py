@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from peerd.api import Plugin
@@ -11,12 +11,12 @@ from peerd.sim.network import NetworkConfig
 from peerd.sim.records import RecordSink
 from peerd.sim.simulation import Simulation
 from peerd.testing.simulation import ring
-from protocols.aggregation.answer import Answer, Progress
+from protocols.aggregation.answer import Answer, RoundProgress
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import Extractor
 from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.functions import function_named
-from protocols.aggregation.partial import Report
+from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import RoundListener
@@ -32,9 +32,9 @@ def weight(index: int) -> int:
 def number_extractor(index: int) -> Extractor:
     """Extraction without files: one record with this node's weight."""
 
-    def run(query: Query) -> Extraction:
-        value = function_named("sum").lift(weight(index))
-        return Extraction(value, Report(records=1, records_selected=1))
+    def run(query: Query, is_over: Callable[[], bool]) -> Extraction:
+        value = function_named(query.function).lift(weight(index))
+        return Extraction(value, ExtractionReport(records=1, records_selected=1))
 
     return run
 
@@ -74,13 +74,14 @@ class Round:
     simulation: Simulation
     requester: int = 0
     deadline_s: float = 60.0
+    query: Query = SUM
     answers: list[Answer] = field(default_factory=list)
-    progress: list[Progress] = field(default_factory=list)
+    progress: list[RoundProgress] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.began_at = self.simulation.now
         listener = RoundListener(self.answers.append, self.progress.append)
-        self.round_id = self.plugin.aggregate(SUM, listener, self.deadline_s)
+        self.round_id = self.plugin.aggregate(self.query, listener, self.deadline_s)
 
     @property
     def plugin(self) -> Aggregation:

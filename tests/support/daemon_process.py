@@ -1,19 +1,20 @@
-"""A daemon as an operator has it: a process of its own, started by the command line, its log in a file."""
+"""A daemon as an operator has it: a process of its own, run by the command line, its log in a file."""
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
+
+from tests.support.forked import Forked
 
 STOP_S = 30.0
 POLL_S = 0.05
@@ -22,14 +23,21 @@ PATIENCE_S = 40.0
 
 def peerd(*arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
     """One command, to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "peerd", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        env=clean_environment(),
-        check=False,
-    )
+    with open(os.devnull, "rb") as nothing, TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+        command = Forked(
+            arguments,
+            stdin=nothing.fileno(),
+            stdout=output.fileno(),
+            stderr=errors.fileno(),
+            env=clean_environment(),
+        )
+        try:
+            code = command.wait(timeout_s)
+        finally:
+            command.kill()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(arguments, code, output.read(), errors.read())
 
 
 def clean_environment() -> dict[str, str]:
@@ -62,15 +70,17 @@ class DaemonProcess:
             *([] if config else [f"node.state_dir={directory / 'state'}", "tls.mode=off"]),
             *sets,
         ]
-        command = [sys.executable, "-m", "peerd", "run", *(["--config", str(config)] if config else [])]
+        command = ["run", *(["--config", str(config)] if config else [])]
         command += [word for setting in settings for word in ("--set", setting)]
-
-        def limit() -> None:
-            if files_max is not None:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
-
-        with (directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=clean_environment(), preexec_fn=limit)
+        with open(os.devnull, "rb") as nothing, (directory / "log").open("ab") as log:
+            self.process = Forked(
+                command,
+                stdin=nothing.fileno(),
+                stdout=log.fileno(),
+                stderr=log.fileno(),
+                env=clean_environment(),
+                files_max=files_max,
+            )
 
     @property
     def socket(self) -> str:

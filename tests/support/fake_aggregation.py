@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from peerd.errors import Unavailable
-from protocols.aggregation.answer import Answer, Progress
+from protocols.aggregation.answer import Answer, RoundProgress
 from protocols.aggregation.collector import Basis, Missing
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.functions import GroupedAnswer
-from protocols.aggregation.partial import Report
+from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import RoundListener
 from tests.support.fake_daemon import peer
 
-PROGRESS = Progress("aa", "enrolled", 2, 3, 1, None, 0.25)
+PROGRESS = RoundProgress("aa", "enrolled", 2, 3, 1, None, 0.25)
 ANSWER = Answer(
     round="aa",
     query="count by word",
@@ -27,7 +27,7 @@ ANSWER = Answer(
     expected_basis=Basis.LEAF_SET,
     missing=(Missing(peer(3).id, "127.0.0.1:7003", "no answer"),),
     missing_count=1,
-    report=Report(files_read=4, records=6, records_selected=6, notes=("x.csv: odd",)),
+    report=ExtractionReport(files_read=4, records=6, records_selected=6, notes=("x.csv: odd",)),
     duration_s=0.5,
     value_bytes=100,
     moved_bytes=200,
@@ -58,6 +58,7 @@ class FakeAggregation(Aggregation):
         """See `Aggregation.aggregate`."""
         if self.refusal is not None:
             raise Unavailable(self.refusal)
+        query.compiled_pattern(self.config.regex_engine)
         call = Call(query, listener, deadline_s)
         self.calls.append(call)
         self.on_call(call)

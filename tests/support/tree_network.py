@@ -19,15 +19,15 @@ from protocols.aggregation.tree import (
     Effect,
     LevelDone,
     OpenSwap,
-    Phase,
     RouteInvite,
     SendAnswer,
     SendInvite,
     SendProposal,
-    Timer,
     Tree,
     TreeDone,
+    TreePhase,
     TreeSettings,
+    TreeTimer,
 )
 
 EVENTS_MAX = 200_000
@@ -74,7 +74,7 @@ class TreeNetwork:
         self.peers = {node_id: PeerRef(node_id, "127.0.0.1", 1) for node_id in sorted(self.ids)}
         self.dead: set[NodeId] = set()
         self.in_flight: list[tuple[Any, ...]] = []
-        self.timers: dict[tuple[NodeId, Timer], None] = {}
+        self.timers: dict[tuple[NodeId, TreeTimer], None] = {}
         for node_id in self.peers:
             self.trees[node_id] = Tree(node_id, RingView(node_id, self, self.known), TreeSettings())
             self.in_flight.append(("begin", node_id))
@@ -200,6 +200,6 @@ class TreeNetwork:
             return
         if fails:
             self._run(source.id, opener.swap_failed(self.peers[target]))
-        elif opener.phase is Phase.SWAPPING:
+        elif opener.phase is TreePhase.SWAPPING:
             opener.swap_done(self.peers[target])
             self._run(source.id, opener.merged(merged))

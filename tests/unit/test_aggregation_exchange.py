@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from peerd.api import LeafSet, SizedBlob
@@ -13,7 +15,7 @@ from protocols.aggregation.exchange import Aggregate, decode_value, extract_own,
 from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.functions import function_named
 from protocols.aggregation.messages import NodeState
-from protocols.aggregation.partial import Report
+from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.query import Query
 from tests.support.aggregation import Round, aggregation_of, aggregation_ring, check_answer, total
 
@@ -22,10 +24,10 @@ OWN, SIBLING, COUSIN, STRANGER = (NodeId(int(prefix, 2) << (ID_BITS - 3)) for pr
 
 
 def own_of(node: NodeId, value: int = 1, padding_bytes: int = 0) -> Aggregate:
-    def extractor(query: Query) -> Extraction:
-        return Extraction(function_named("sum").lift(value), Report(records=1, records_selected=1))
+    def extractor(query: Query, is_over: Callable[[], bool]) -> Extraction:
+        return Extraction(function_named("sum").lift(value), ExtractionReport(records=1, records_selected=1))
 
-    return extract_own(extractor, QUERY, node, padding_bytes)
+    return extract_own(extractor, QUERY, node, padding_bytes, lambda: False)
 
 
 def test_a_merge_holds_both_and_leaves_them_as_they_were() -> None:

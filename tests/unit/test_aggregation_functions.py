@@ -18,7 +18,7 @@ from protocols.aggregation.functions import (
     MANTISSA_BITS_MAX,
     Function,
     Grouped,
-    Groups,
+    GroupStates,
     Number,
     Remainder,
     check_number,
@@ -97,7 +97,7 @@ def test_no_true_sum_meets_the_bound() -> None:
     assert round_sum(tiny) == 5e-324
 
 
-def grouped(function: Function[Any], pairs: list[tuple[str, Number]], cap: int) -> Groups[Any]:
+def grouped(function: Function[Any], pairs: list[tuple[str, Number]], cap: int) -> GroupStates[Any]:
     monoid = Grouped(function, cap)
     return reduce(monoid.combine, (monoid.lift(key, value) for key, value in pairs), monoid.zero)
 
@@ -133,12 +133,12 @@ def test_a_capped_merge_stays_honest(function: Function[Any], pairs: Any, cap: i
 
 def test_the_smallest_are_folded_and_ties_go_by_key() -> None:
     monoid: Grouped[Any] = Grouped(function_named("count"), 2)
-    many: Groups[Any] = Groups({"d": 1, "a": 5, "b": 1, "c": 3, "e": 3}, Remainder(0, 0))
+    many: GroupStates[Any] = GroupStates({"d": 1, "a": 5, "b": 1, "c": 3, "e": 3}, Remainder(0, 0))
     value = monoid.fold(many)
     assert (value.groups, value.remainder) == ({"a": 5, "c": 3}, Remainder(3, 5))
     answer = monoid.finish(value, top=1)
     assert (dict(answer.groups), answer.groups_total) == ({"a": 5}, 2)
     assert (answer.remainder_groups_max, answer.remainder, answer.exact) == (3, 5, False)
-    two: Groups[Any] = Groups({"a": 4, "b": 2.5}, Remainder(0, None))
+    two: GroupStates[Any] = GroupStates({"a": 4, "b": 2.5}, Remainder(0, None))
     lows = Grouped(function_named("min"), 1).fold(two)
     assert (lows.groups, lows.remainder) == ({"b": 2.5}, Remainder(1, 4))

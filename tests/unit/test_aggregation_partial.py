@@ -17,12 +17,12 @@ from protocols.aggregation.functions import (
     FunctionName,
     Grouped,
     GroupedAnswer,
-    Groups,
+    GroupStates,
     Number,
     Remainder,
     function_named,
 )
-from protocols.aggregation.partial import Partial, Report, disjoint, merge
+from protocols.aggregation.partial import ExtractionReport, Partial, disjoint, merge
 from protocols.aggregation.query import Query
 
 numbers = st.integers(-(2**100), 2**100) | st.floats(allow_nan=False, allow_infinity=False).map(
@@ -47,7 +47,7 @@ def own(query: Query, contributor: int, pairs: list[tuple[str, Number]]) -> Part
     else:
         grouped: Grouped[Any] = Grouped(function, query.groups_max)
         value = reduce(grouped.combine, (grouped.lift(key, number) for key, number in pairs), grouped.zero)
-    report = Report(
+    report = ExtractionReport(
         files_read=1, records=len(pairs) + 1, records_selected=len(pairs), notes=(f"{contributor}: binary",)
     )
     return Partial.of(query, NodeId(contributor), value, report)
@@ -125,7 +125,10 @@ GOOD = (2, stream("a", "b"), stream(1, 1), 0, 0)
 def test_the_hand_made_encoding_is_the_encoding() -> None:
     query = Query("count", by="k")
     expected = Partial.of(
-        query, NodeId(0), Groups({"a": 1, "b": 1}, Remainder(0, 0)), Report(records=2, records_selected=2)
+        query,
+        NodeId(0),
+        GroupStates({"a": 1, "b": 1}, Remainder(0, 0)),
+        ExtractionReport(records=2, records_selected=2),
     )
     assert Partial.decode(counted(*GOOD), query) == expected
     assert expected.encode() == counted(*GOOD)
@@ -210,7 +213,7 @@ def test_changed_bytes_decode_to_something_valid_or_a_protocol_error(
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query("count")
-    half = Report(bytes_read=COUNT_MAX, records=1, records_selected=1)
+    half = ExtractionReport(bytes_read=COUNT_MAX, records=1, records_selected=1)
     a, b = (Partial.of(query, NodeId(contributor), 1, half) for contributor in (1, 2))
     with pytest.raises(ProtocolError, match="aggregation_overflow"):
         merge(a, b)

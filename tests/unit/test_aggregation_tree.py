@@ -13,7 +13,16 @@ from peerd.ids import ID_BITS, NodeId
 from peerd.messages import PeerRef
 from protocols.aggregation.messages import AnswerKind
 from protocols.aggregation.prefix import lies_within
-from protocols.aggregation.tree import Arm, LevelDone, Phase, SendAnswer, SendProposal, Timer, Tree, TreeSettings
+from protocols.aggregation.tree import (
+    Arm,
+    LevelDone,
+    SendAnswer,
+    SendProposal,
+    Tree,
+    TreePhase,
+    TreeSettings,
+    TreeTimer,
+)
 from tests.support.tree_network import TreeNetwork
 
 SIZES = st.integers(1, 24)
@@ -44,7 +53,7 @@ def test_a_tree_is_pruned_only_when_its_data_is_in_another(count: int, seed: int
     network.run()
     held = frozenset().union(*network.results.values())
     for node_id, tree in network.trees.items():
-        if tree.phase is Phase.PRUNED:
+        if tree.phase is TreePhase.PRUNED:
             assert node_id in held
 
 
@@ -109,7 +118,7 @@ PEER = PeerRef(RIGHT, "127.0.0.1", 2)
 
 def test_time_out_grows_with_the_estimated_nodes() -> None:
     effects = Tree(LEFT, Lonely(PEER), TreeSettings(timeout_base_s=1, timeout_per_node_s=0.1)).begin()
-    [armed] = [effect for effect in effects if isinstance(effect, Arm) and effect.timer is Timer.LEVEL]
+    [armed] = [effect for effect in effects if isinstance(effect, Arm) and effect.timer is TreeTimer.LEVEL]
     assert armed.delay_s == pytest.approx(1 + 0.1 * 40)
 
 
@@ -117,16 +126,16 @@ def test_a_no_prunes_at_the_time_out_only() -> None:
     tree = Tree(LEFT, Lonely(PEER), TreeSettings())
     tree.begin()
     assert tree.answer_received(PEER, 0, AnswerKind.NO, (), False) == []
-    effects = tree.timer_fired(Timer.LEVEL)
+    effects = tree.timer_fired(TreeTimer.LEVEL)
     assert LevelDone(0, "pruned", None) in effects
-    assert tree.phase is Phase.PRUNED
+    assert tree.phase is TreePhase.PRUNED
 
 
 def test_silence_skips_the_level() -> None:
     tree = Tree(LEFT, Lonely(PEER), TreeSettings())
     tree.begin()
-    assert LevelDone(0, "timed_out", None) in tree.timer_fired(Timer.LEVEL)
-    assert tree.phase is Phase.FINISHED
+    assert LevelDone(0, "timed_out", None) in tree.timer_fired(TreeTimer.LEVEL)
+    assert tree.phase is TreePhase.FINISHED
 
 
 def test_maybe_later_resets_the_time_out() -> None:
@@ -134,14 +143,14 @@ def test_maybe_later_resets_the_time_out() -> None:
     tree.begin()
     [effect] = tree.answer_received(PEER, 0, AnswerKind.MAYBE_LATER, (), False)
     assert isinstance(effect, Arm)
-    assert effect.timer is Timer.LEVEL
+    assert effect.timer is TreeTimer.LEVEL
 
 
 def test_a_node_that_skipped_a_level_does_not_say_no() -> None:
     """The paper's "no" would prune a tree whose data nobody has; here the contributor set decides."""
     tree = Tree(LEFT, Lonely(PEER), TreeSettings())
     tree.begin()
-    tree.timer_fired(Timer.LEVEL)
+    tree.timer_fired(TreeTimer.LEVEL)
     assert tree.invite_received(PEER, 0) == [SendAnswer(PEER, 0, AnswerKind.ABSENT)]
 
 
@@ -162,7 +171,7 @@ def test_an_invitation_of_the_wrong_prefix_is_no_candidate() -> None:
     tree = Tree(LEFT, Lonely(PEER), TreeSettings())
     tree.begin()
     assert tree.invite_received(PEER, 5) == [SendAnswer(PEER, 5, AnswerKind.ABSENT)]
-    assert tree.phase is Phase.WAITING
+    assert tree.phase is TreePhase.WAITING
 
 
 def test_a_leaf_set_that_seems_to_span_a_large_ring_knows_no_level() -> None:

@@ -24,6 +24,7 @@ from peerd.lib.filter.limits import (
 )
 from peerd.lib.filter.ranges import FULL, Ranges, between, beyond
 from peerd.lib.filter.values import View
+from peerd.lib.regex import EngineAbsent, engine_options, error_reason, load_engine
 
 COMPILED_MAX: Final = 4096
 """Compiled patterns that are kept."""
@@ -164,20 +165,15 @@ def _like_expression(pattern: str) -> re.Pattern[str]:
 def engine() -> ModuleType:
     """Google's RE2, or an `EngineMissing` that says what to install. Imported when the first MATCHES is met."""
     try:
-        import re2
-    except ImportError:
+        return load_engine()
+    except EngineAbsent:
         raise EngineMissing("MATCHES needs the package google-re2: pip install 'peerd[filter]'") from None
-    return re2  # type: ignore[no-any-return]  # the library has no types
 
 
 def regex_options(memory: int = REGEX_MEMORY_BYTES_MAX) -> Any:
     """How patterns are compiled: quiet, without groups, in bounded memory; the dot matches everything."""
-    options = engine().Options()
-    options.log_errors = False
-    options.never_capture = True
-    options.dot_nl = True
-    options.max_mem = memory
-    return options
+    engine()
+    return engine_options(memory_bytes=memory, captures=False, dot_matches_newline=True)
 
 
 def check_regex(pattern: str) -> None:
@@ -200,7 +196,7 @@ def compile_regex(pattern: str) -> Any:
     try:
         return library.compile(pattern.encode(), regex_options())
     except library.error as error:
-        reason = _reason(error)
+        reason = error_reason(error)
         if "repetition size" in reason or "bad repetition" in reason:
             detail = f"a repeat in a pattern of MATCHES counts to at most {REGEX_REPEAT_MAX}, nested ones multiplied"
             raise FilterTooLarge("REGEX_REPEAT_MAX", f"{detail}: {reason}") from None
@@ -208,11 +204,6 @@ def compile_regex(pattern: str) -> Any:
             detail = f"a pattern of MATCHES takes at most {REGEX_MEMORY_BYTES_MAX // 1024} KiB compiled"
             raise FilterTooLarge("REGEX_MEMORY_BYTES_MAX", f"{detail}: {reason}") from None
         raise FilterError(f"the pattern of MATCHES is not valid: {reason}") from None
-
-
-def _reason(error: Exception) -> str:
-    reason = error.args[0] if error.args else ""
-    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
 
 
 @lru_cache(maxsize=COMPILED_MAX)

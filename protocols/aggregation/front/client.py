@@ -9,7 +9,7 @@ from typing import Any
 from peerd.client import Client
 from peerd.errors import Unavailable
 from peerd.models.admin import API_PREFIX
-from protocols.aggregation.answer import LINE, Answer, Failed, Progress
+from protocols.aggregation.answer import LINE, Answer, Failed, RoundProgress
 
 
 class AggregationClient:
@@ -28,7 +28,7 @@ class AggregationClient:
         groups_max: int | None = None,
         deadline: str | float | None = None,
         top: int | None = None,
-    ) -> AsyncGenerator[Progress | Answer, None]:
+    ) -> AsyncGenerator[RoundProgress | Answer, None]:
         """Run a round; yields progress, then exactly one `Answer`. Leaving early ends the round.
 
         ``query``: text ("count by status where method = GET") or its parts as a mapping; ``deadline``: "30s", or

@@ -19,7 +19,7 @@ from peerd.errors import Bug, ExitCode
 from peerd.ids import short_id
 from peerd.quantities import parse_duration
 from protocols.aggregation import functions
-from protocols.aggregation.answer import Answer, Progress
+from protocols.aggregation.answer import Answer, RoundProgress
 from protocols.aggregation.collector import Basis
 from protocols.aggregation.front.client import AggregationClient
 from protocols.aggregation.functions import GroupedAnswer
@@ -138,7 +138,7 @@ class _Watcher:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: RoundProgress) -> None:
         """Show where the round is."""
         text = progress_line(progress)
         if self._live is not None:
@@ -148,7 +148,7 @@ class _Watcher:
         self._stage = progress.stage
 
 
-def progress_line(progress: Progress) -> str:
+def progress_line(progress: RoundProgress) -> str:
     """One line: time, nodes, what happens."""
     level = "" if progress.level is None else f", level {progress.level}"
     have = f"{progress.enrolled} of {progress.expected} nodes enrolled, {progress.contributors} in the result"

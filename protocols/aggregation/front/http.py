@@ -21,7 +21,7 @@ from peerd.front import needs_scope
 from peerd.lib.feed import Feed
 from peerd.quantities import parse_duration
 from protocols.aggregation import functions
-from protocols.aggregation.answer import LINE, Answer, Failed, Progress
+from protocols.aggregation.answer import LINE, Answer, Failed, RoundProgress
 from protocols.aggregation.functions import GROUPS_HARD_MAX, FunctionName
 from protocols.aggregation.patterns import PATTERN_CHARACTERS_MAX, QueryError
 from protocols.aggregation.query import (
@@ -108,14 +108,14 @@ class AggregateBody(_Body):
         return replace(query, function=parts.function, field=parts.field, by=parts.by, where=where)
 
 
-def open_feed() -> tuple[Reports[Progress | Answer], RoundListener]:
+def open_feed() -> tuple[Reports[RoundProgress | Answer], RoundListener]:
     """Between the plugin, which must not wait, and the stream, which may have to: the reader, and what to report to.
 
     The feed is the round's own and never resumed, so that its epoch says nothing.
     """
-    feed: Feed[Progress | Answer] = Feed("round", items_max=PROGRESS_PENDING_MAX + 1)
+    feed: Feed[RoundProgress | Answer] = Feed("round", items_max=PROGRESS_PENDING_MAX + 1)
 
-    def progress(progress: Progress) -> None:
+    def progress(progress: RoundProgress) -> None:
         feed.push(progress)
 
     def finished(answer: Answer) -> None:
@@ -135,13 +135,12 @@ def router(service: Aggregation) -> APIRouter:
         """Aggregate over all nodes' files. Answers with JSON lines: progress, then one answer."""
         if len(streams) >= STREAMS_MAX:
             raise Unavailable(f"{len(streams)} aggregates run through this API already; try again when one has ended")
-        try:
-            query = body.to_query()
-        except QueryError as error:
-            raise HTTPException(422, str(error)) from error
         deadline_s = service.config.deadline if body.deadline is None else body.deadline
         reports, listener = open_feed()
-        round_id = service.aggregate(query, listener, deadline_s)
+        try:
+            round_id = service.aggregate(body.to_query(), listener, deadline_s)
+        except QueryError as error:
+            raise HTTPException(422, str(error)) from error
         streams.add(round_id)
 
         def ended() -> None:
@@ -167,7 +166,7 @@ class RoundResponse(StreamingResponse):
             self._ended()
 
 
-async def _lines(reports: Reports[Progress | Answer], deadline_s: float, top: int | None) -> AsyncIterator[bytes]:
+async def _lines(reports: Reports[RoundProgress | Answer], deadline_s: float, top: int | None) -> AsyncIterator[bytes]:
     try:
         async for item in reports.items(deadline_s + ANSWER_GRACE_S):
             yield _line(item.shortened(top) if isinstance(item, Answer) else item)
@@ -175,5 +174,5 @@ async def _lines(reports: Reports[Progress | Answer], deadline_s: float, top: in
         yield _line(Failed("the round ended without an answer; the daemon's log says why"))
 
 
-def _line(item: Progress | Answer | Failed) -> bytes:
+def _line(item: RoundProgress | Answer | Failed) -> bytes:
     return LINE.dump_json(item) + b"\n"

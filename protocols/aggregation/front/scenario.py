@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from peerd.errors import ConfigError, Unavailable
@@ -14,7 +14,7 @@ from protocols.aggregation.answer import Answer
 from protocols.aggregation.exchange import Extractor
 from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.functions import Grouped, function_named
-from protocols.aggregation.partial import Report
+from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.requester import RoundListener
@@ -23,10 +23,10 @@ from protocols.aggregation.requester import RoundListener
 def one_record(group: str) -> Extractor:
     """Extraction without files: one record, whose every number is 1 and whose every text is ``group``."""
 
-    def run(query: Query) -> Extraction:
+    def run(query: Query, is_over: Callable[[], bool]) -> Extraction:
         function = function_named(query.function)
         value = function.lift(1) if query.by is None else Grouped(function, query.groups_max).lift(group, 1)
-        return Extraction(value, Report(records=1, records_selected=1))
+        return Extraction(value, ExtractionReport(records=1, records_selected=1))
 
     return run
 

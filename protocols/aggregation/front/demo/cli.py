@@ -30,7 +30,7 @@ from peerd.cli.output import number, print_table, printable, seconds, size, stdo
 from peerd.cluster.local import Forming, LocalCluster
 from peerd.errors import Bug, ExitCode, Unavailable
 from peerd.ids import format_id, short_id
-from protocols.aggregation.answer import Answer, Progress
+from protocols.aggregation.answer import Answer, RoundProgress
 from protocols.aggregation.extraction import FileSelection, Share
 from protocols.aggregation.front.client import AggregationClient
 from protocols.aggregation.front.commands import progress_line
@@ -49,7 +49,7 @@ Reference = Mapping[str, int | float] | int | float | None
 
 
 @dataclass
-class Step:
+class DemoStep:
     """One aggregate, beside what it is compared with."""
 
     name: str
@@ -68,7 +68,7 @@ class Demo:
     root: Path
     nodes: int
     pool: ProcessPoolExecutor
-    steps: list[Step] = field(default_factory=list)
+    steps: list[DemoStep] = field(default_factory=list)
 
     def selections(self, *, without: int | None = None) -> list[FileSelection]:
         """The shares of the nodes, all or all but one."""
@@ -78,7 +78,7 @@ class Demo:
         """The plain computation over the same files, in a process of its own."""
         return self.pool.submit(plain, self.query, self.root, self.selections(without=without))
 
-    async def ask(self, watch: Callable[[Progress], None]) -> Answer:
+    async def ask(self, watch: Callable[[RoundProgress], None]) -> Answer:
         """One round, asked of node 0."""
         query = self.query
         async with self.cluster.client(0) as client:
@@ -192,7 +192,7 @@ def _compare_with_a_kill(state: Demo) -> None:
     node = state.cluster.node(victim)
     killed: list[float] = []
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: RoundProgress) -> None:
         if progress.enrolled >= state.nodes and not killed and progress.stage == "enrolled":
             state.cluster.kill(victim)
             killed.append(progress.elapsed_s)
@@ -218,10 +218,10 @@ def _compare_with_a_kill(state: Demo) -> None:
         state.steps[-1].is_equal = False
 
 
-def _watch(state: Demo, react: Callable[[Progress], None]) -> Answer:
+def _watch(state: Demo, react: Callable[[RoundProgress], None]) -> Answer:
     with state.console.status("asking") as status:
 
-        def watch(progress: Progress) -> None:
+        def watch(progress: RoundProgress) -> None:
             status.update(printable(progress_line(progress)))
             react(progress)
 
@@ -230,7 +230,7 @@ def _watch(state: Demo, react: Callable[[Progress], None]) -> Answer:
 
 def _finish(state: Demo, name: str, answer: Answer, expected: Reference, compared_with: str) -> None:
     is_equal = is_same(answer, expected)
-    state.steps.append(Step(name, answer, is_equal, compared_with))
+    state.steps.append(DemoStep(name, answer, is_equal, compared_with))
     verdict = "equals" if is_equal else "DIFFERS FROM"
     total = answer.value.groups_total if isinstance(answer.value, GroupedAnswer) else 1
     report = answer.report

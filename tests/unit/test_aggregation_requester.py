@@ -1,0 +1,166 @@
+"""What a requester does while results are offered to it: transcripts of a plugin on a fake host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peerd.api import SwapCallbacks
+from peerd.ids import NodeId
+from peerd.testing.host import FakeHost, peer
+from protocols.aggregation.answer import Answer
+from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.exchange import Aggregate, extract_own, merge_received
+from protocols.aggregation.extraction import Extraction, ExtractionAbandoned, extract
+from protocols.aggregation.functions import function_named
+from protocols.aggregation.messages import ResultReady, StartRound, StopRound
+from protocols.aggregation.partial import ExtractionReport
+from protocols.aggregation.plugin import Aggregation
+from protocols.aggregation.query import Query, parse_query
+from protocols.aggregation.requester import FETCHES_MAX, RoundListener
+
+OWN = 1
+QUERY = Query("count")
+
+
+def data_of(*numbers: int) -> Aggregate:
+    """The result of a tree that holds these nodes: a list of one each, merged in an order that the levels allow."""
+    parts = [
+        extract_own(
+            lambda query, is_over: Extraction(
+                function_named("count").lift(0), ExtractionReport(records=1, records_selected=1)
+            ),
+            QUERY,
+            NodeId(number << 120),
+            0,
+            lambda: False,
+        )
+        for number in numbers
+    ]
+    whole = parts[0]
+    for number, part in zip(numbers[1:], parts[1:], strict=True):
+        level = 8 - (numbers[0] ^ number).bit_length()
+        whole = merge_received(NodeId(numbers[0] << 120), level, whole, part.value)
+    return whole
+
+
+class Asking:
+    """A requester without data of its own among other nodes."""
+
+    def __init__(self) -> None:
+        self.plugin = Aggregation(AggregationConfig())
+        self.host = FakeHost(OWN, self.plugin)
+        self.host.neighbours = tuple(peer(number << 120) for number in range(1, 9))
+        self.answers: list[Answer] = []
+        self.round_id = self.plugin.aggregate(QUERY, RoundListener(self.answers.append), 60.0)
+
+    def offer(self, number: int, contributors: int) -> None:
+        """A node's tree is complete."""
+        self.host.deliver(ResultReady(self.round_id, contributors, 100), peer(number << 120))
+
+    def fetches(self) -> list[tuple[int, SwapCallbacks]]:
+        """Whose results were fetched so far, and how to answer."""
+        asked = [each.arguments for each in self.host.asked if each.what == "fetch"]
+        return [(each["peer"].id >> 120, each["callbacks"]) for each in asked]
+
+    def fetched(self, *numbers: int) -> None:
+        """The last fetch brings the data of these nodes."""
+        self.fetches()[-1][1].done(data_of(*numbers).value)
+        self.host.run_later()
+
+    def settled(self) -> None:
+        """No fuller result came in time."""
+        self.host.fire("settle_due", self.round_id)
+
+    def answer(self) -> Answer:
+        """After everybody who is missing was asked in vain."""
+        for request in self.host.requests:
+            request.on_timeout()
+        [answer] = self.answers
+        return answer
+
+
+def test_a_fuller_result_that_is_offered_during_the_fetch_is_taken() -> None:
+    asking = Asking()
+    asking.offer(2, 2)
+    asking.settled()
+    asking.offer(4, 4)
+    asking.offer(3, 2)
+    assert [number for number, _ in asking.fetches()] == [2]
+    asking.fetched(2, 3)
+    assert [number for number, _ in asking.fetches()] == [2, 4]
+    asking.fetched(4, 5, 6, 7)
+    answer = asking.answer()
+    assert (answer.contributors, answer.computed_by) == (4, NodeId(4 << 120))
+
+
+def test_no_fuller_one_is_waited_for_after_the_fetch() -> None:
+    asking = Asking()
+    asking.offer(2, 2)
+    asking.settled()
+    asking.offer(3, 2)
+    asking.fetched(2, 3)
+    assert asking.answer().contributors == 2
+    assert len(asking.fetches()) == 1
+
+
+@pytest.mark.parametrize("is_cut_short", [False, True])
+def test_what_was_fetched_is_the_answer_when_the_fuller_one_does_not_come(is_cut_short: bool) -> None:
+    asking = Asking()
+    asking.offer(2, 2)
+    asking.settled()
+    asking.offer(4, 4)
+    asking.fetched(2, 3)
+    if is_cut_short:
+        asking.plugin.cancel(asking.round_id)
+    else:
+        asking.fetches()[-1][1].failed("timeout")
+    assert asking.answer().contributors == 2
+
+
+def test_an_offer_that_claims_more_than_it_holds_does_not_hide_a_fuller_one() -> None:
+    asking = Asking()
+    asking.offer(2, 9)
+    asking.offer(4, 4)
+    assert [number for number, _ in asking.fetches()] == [2]
+    asking.fetched(2, 3)
+    assert [number for number, _ in asking.fetches()] == [2, 4]
+    asking.fetched(4, 5, 6, 7)
+    assert asking.answer().contributors == 4
+
+
+def test_those_who_only_claim_are_asked_so_often_and_not_for_ever() -> None:
+    asking = Asking()
+    asking.host.neighbours = tuple(peer(number << 120) for number in range(1, 60))
+    asking.offer(2, 2)
+    asking.settled()
+    for number in range(8, 8 + 2 * FETCHES_MAX):
+        asking.offer(number, 50)
+    asking.fetched(2, 3)
+    for _ in range(FETCHES_MAX - 1):
+        asking.fetched(asking.fetches()[-1][0])
+    assert len(asking.fetches()) == FETCHES_MAX
+    assert asking.answer().contributors == 2
+
+
+@pytest.mark.parametrize("ending", ["stopped", "expired"])
+def test_a_round_that_has_ended_gives_its_worker_back(ending: str, tmp_path: Path) -> None:
+    (tmp_path / "a.ndjson").write_text("{}\n" * 3)
+    plugin = Aggregation(AggregationConfig(data_root=str(tmp_path)))
+    host = FakeHost(OWN, plugin)
+    query = parse_query("count")
+    start = StartRound(b"r" * 16, peer(2), query.to_wire(), 0, 1000, False)
+    jobs = host.later
+    plugin.on_start_round(start, peer(2))
+    [extraction] = jobs
+    participant = plugin.participants[start.round_id]
+    if ending == "stopped":
+        plugin.on_stop_round(StopRound(start.round_id), peer(2))
+    else:
+        plugin.round_expired(start.round_id)
+    assert participant.is_over
+    extraction()
+    assert participant.aggregate is None
+    with pytest.raises(ExtractionAbandoned):
+        extract(query, tmp_path, is_over=lambda: participant.is_over)
