@@ -35,7 +35,10 @@ INTERRUPT_AFTER_S = 2.0
 """How long a command that follows something for ever is let run before Ctrl-C."""
 ASKED_AGAIN = frozenset({"ring", "status", "peers", "forget"})
 ANYTHING = "..."
+READERS_HOME = "/home/you"
+"""What the pages write for the home of who reads them."""
 KINDS = (
+    (r"\b\d\d:\d\d:\d\d\.\d+", "CLOCK"),
     (r"\d+\.\d+\.\d+\.\d+:\d+", "ADDRESS"),
     (r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,32}\b", "ID"),
     (r"\b\d[\d,.]* (?:ns|us|ms|s|min|h|d)\b(?: \d+ (?:ms|s|min|h)\b)*", "TIME"),
@@ -96,7 +99,7 @@ class Session:
             if watch is not None:
                 watch.cancel()
         self._status = process.returncode
-        return process.returncode, output
+        return process.returncode, output.replace(str(self.home), READERS_HOME)
 
     def end(self) -> None:
         """Stop the local clusters that a page left, after a failure."""
@@ -143,7 +146,7 @@ def perform(session: Session, block: Block) -> None:
         (session.home / block.note).write_text(block.text)
         return
     for step in block.steps():
-        again = any(words[:1] == ["peerd"] and words[1] in ASKED_AGAIN for words in simple_commands(step.command))
+        again = any(words[0] == "peerd" and ASKED_AGAIN & set(words[1:2]) for words in simple_commands(step.command))
         until = time.monotonic() + (SETTLE_S if again else 0)
         while True:
             status, output = session.type(step.command)
