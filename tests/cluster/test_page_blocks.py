@@ -50,7 +50,9 @@ KINDS = (
 def runnable(page: Path, is_long: bool) -> list[Block]:
     """The blocks of a page that are typed, and those that write files for them; none if nothing is typed."""
     marks = {"", "file", "long"} if is_long else {"", "file"}
-    found = [block for block in blocks(page) if block.mark in marks and (block.mark == "file" or block.language in SHELL)]
+    found = [
+        block for block in blocks(page) if block.mark in marks and (block.mark == "file" or block.language in SHELL)
+    ]
     typed = [block for block in found if block.mark != "file"]
     return found if any(block.mark == ("long" if is_long else "") for block in typed) else []
 
@@ -76,7 +78,9 @@ class Session:
 
     def type(self, command: str) -> tuple[int, str]:
         """One command: its exit code and all that it printed."""
-        script = f". {self._state}\n(exit {self._status})\n{command}\nstatus=$?\nexport -p > {self._state}\nexit $status\n"
+        script = (
+            f". {self._state}\n(exit {self._status})\n{command}\nstatus=$?\nexport -p > {self._state}\nexit $status\n"
+        )
         process = subprocess.Popen(
             ["bash", "-c", script],
             cwd=self.home,
@@ -160,7 +164,9 @@ def perform(session: Session, block: Block) -> None:
 
 @pytest.fixture
 def session() -> Iterator[Session]:
-    with tempfile.TemporaryDirectory(prefix="peerd-page-") as folder:  # short: paths of sockets have some 100 characters
+    with tempfile.TemporaryDirectory(
+        prefix="peerd-page-"
+    ) as folder:  # short: paths of sockets have some 100 characters
         session = Session(Path(folder).resolve())
         try:
             yield session
