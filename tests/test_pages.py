@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperGroup
 from typer.main import get_command
 
 from peerd.cli.app import build_app
@@ -24,8 +25,9 @@ PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_.:]*|\.\.\.|…")
 EXAMPLE_COMMANDS = frozenset({"rollcall", "label"})
 """Commands of the example plugin, docs/examples/rollcall; tests/cluster/test_out_of_tree.py runs them."""
 EXAMPLE_OPTIONS = frozenset({"--label"})
-USAGE_ERRORS = typer.BadParameter.__mro__[1]
-"""Of the click that typer uses: its own copy since 0.26, the package before."""
+Command = Any
+"""Of the click that typer uses: newer ones have a copy of their own, older ones the package."""
+UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 IN_THE_REPOSITORY = re.compile(r"(?<![\w/.-])(?:peerd|protocols|tests|docs|deploy|bench)/[\w./-]*\w")
 MADE_BY_USERS = ("protocols/NAME", "peerd/clusters")
 """They look like paths of the repository and are patterns, or below the state directory of a user."""
@@ -50,7 +52,7 @@ def options_of_run() -> frozenset[str]:
 
 
 def command_offences(words: Sequence[str], is_whole: bool = True) -> Iterator[str]:
-    """What is wrong with the words behind `peerd`. Not ``is_whole``: named in a sentence, where values may be left out."""
+    """What is wrong with the words behind `peerd`; in a sentence (not ``is_whole``) values may be left out."""
     if words and words[0] in EXAMPLE_COMMANDS:
         return
     command, context, rest = _the_command(words)
@@ -59,7 +61,7 @@ def command_offences(words: Sequence[str], is_whole: bool = True) -> Iterator[st
         if rest and not PLACEHOLDER.fullmatch(rest[0]) and not rest[0].startswith("-"):
             yield f"there is no command `{context.command_path} {rest[0]}`"
         rest = [word for word in rest if word.startswith("-")]
-    if command.name == "run" and not context.parent.parent:  # type: ignore[union-attr]  # it was found below the root
+    if context.command_path == "peerd run":
         yield from (
             f"`peerd run` has no option {word}"
             for word in rest
@@ -68,18 +70,18 @@ def command_offences(words: Sequence[str], is_whole: bool = True) -> Iterator[st
         return
     try:
         values, _, _ = command.make_parser(context).parse_args([word for word in rest if word not in EXAMPLE_OPTIONS])
-    except USAGE_ERRORS as error:
+    except UsageError as error:
         if is_whole or type(error).__name__ == "NoSuchOption":
-            yield f"`{context.command_path}`: {error.format_message()}"
+            yield f"`{context.command_path}`: {error}"
         return
     for parameter in command.params if is_whole else ():
         if isinstance(parameter, TyperArgument) and parameter.required and values.get(str(parameter.name)) is None:
             yield f"`{context.command_path}` needs {str(parameter.name).upper()}"
 
 
-def _the_command(words: Sequence[str]) -> tuple[TyperCommand | TyperGroup, typer.Context, list[str]]:
+def _the_command(words: Sequence[str]) -> tuple[Command, typer.Context, list[str]]:
     """Walk down the groups as far as the words go."""
-    command: TyperCommand | TyperGroup = _root()
+    command: Command = _root()
     context, rest = typer.Context(command, info_name="peerd"), list(words)
     while isinstance(command, TyperGroup) and rest:
         found = command.get_command(context, rest[0])
@@ -92,7 +94,7 @@ def _the_command(words: Sequence[str]) -> tuple[TyperCommand | TyperGroup, typer
 
 
 @cache
-def _root() -> TyperGroup:
+def _root() -> Command:
     return get_command(build_app())
 
 

@@ -1,9 +1,9 @@
 """What the pages tell their readers to type is typed here, and what they show as its output has that shape.
 
 A page is one session, as for a reader who types it all: one folder, one environment, blocks in order. A block of `sh`
-succeeds, unless a comment in it says with what it exits. A block of `console` shows output: ``...`` stands for anything,
-and ids, addresses, times and sizes for any of their kind. Questions about a ring are asked again for a while, as the
-reader would: it needs seconds to find out that a node has died. tests/support/pages.py explains the marks.
+succeeds, unless a comment in it says with what it exits. A block of `console` shows output: ``...`` stands for
+anything, and ids, addresses, times and sizes for any of their kind. Questions about a ring are asked again for a while,
+as the reader would: it needs seconds to find out that a node has died. tests/support/pages.py explains the marks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ INTERRUPT_AFTER_S = 2.0
 """How long a command that follows something for ever is let run before Ctrl-C."""
 ASKED_AGAIN = frozenset({"ring", "status", "peers", "forget"})
 ANYTHING = "..."
-READERS_HOME = "/home/you"
+READERS_HOME = "~"
 """What the pages write for the home of who reads them."""
 KINDS = (
     (r"\b\d\d:\d\d:\d\d\.\d+", "CLOCK"),
@@ -78,11 +78,10 @@ class Session:
 
     def type(self, command: str) -> tuple[int, str]:
         """One command: its exit code and all that it printed."""
-        script = (
-            f". {self._state}\n(exit {self._status})\n{command}\nstatus=$?\nexport -p > {self._state}\nexit $status\n"
-        )
+        before = f". {self._state}\n(exit {self._status})"
+        after = f"status=$?\nexport -p > {self._state}\nexit $status"
         process = subprocess.Popen(
-            ["bash", "-c", script],
+            ["bash", "-c", f"{before}\n{command}\n{after}"],
             cwd=self.home,
             env=self._environment,
             stdin=subprocess.DEVNULL,
@@ -157,9 +156,8 @@ def perform(session: Session, block: Block) -> None:
             if is_as_shown(step, status, output):
                 break
             shown = "\n".join(step.shown) if step.shown is not None else "success, or the code that its comment says"
-            assert time.monotonic() < until, (
-                f"{block.page}:{step.line}: {step.command}\nexit code {status}\n--- printed\n{output}\n--- the page has\n{shown}"
-            )
+            told = f"{step.command}\nexit code {status}\n--- printed\n{output}\n--- the page has\n{shown}"
+            assert time.monotonic() < until, f"{block.page}:{step.line}: {told}"
 
 
 @pytest.fixture
