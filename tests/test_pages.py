@@ -184,6 +184,15 @@ def test_the_index_has_every_page() -> None:
     assert not missing, f"docs/README.md does not name {', '.join(missing)}"
 
 
+def test_the_architecture_names_every_package() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    packages = [path.parent.relative_to(ROOT / "peerd") for path in (ROOT / "peerd").glob("*/__init__.py")]
+    packages += [path.parent.relative_to(ROOT / "peerd") for path in (ROOT / "peerd").glob("*/*/__init__.py")]
+    assert packages
+    missing = [package.as_posix() for package in packages if f"`{package.name}/`" not in text]
+    assert not missing, f"docs/architecture.md names no {', '.join(missing)}"
+
+
 @pytest.mark.parametrize(
     ("line", "offence"),
     [
