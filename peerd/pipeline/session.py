@@ -109,7 +109,7 @@ def _conf(master: str, driver_memory: str, is_quick: bool, scratch: Path) -> Spa
 
 @contextlib.contextmanager
 def _environment(scratch: str) -> Iterator[None]:
-    """What only the environment can say, set for the start of the JVM and put back afterwards."""
+    """Set what only environment variables can say while the JVM starts, and put the old values back afterwards."""
     wanted = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": scratch}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)

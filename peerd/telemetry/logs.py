@@ -21,7 +21,7 @@ LogFormat = Literal["auto", "json", "console"]
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 JOURNAL_PRIORITIES: Final = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}
-"""What systemd's journal reads from a ``<n>`` at the start of a line (sd-daemon(3))."""
+"""The priorities that systemd's journal reads from a ``<n>`` at the start of a line (sd-daemon(3))."""
 TRACEBACK_LENGTH_MAX: Final = 8192
 FIRST_KEYS: Final = ("ts", "level", "event", "logger")
 
@@ -74,7 +74,7 @@ def configure_logging(
 
 
 class LineLogger:
-    """What structlog hands finished lines to: one write a line."""
+    """Takes the finished lines from structlog, and writes each of them with one call."""
 
     def __init__(self, name: str, stream: TextIO | None) -> None:
         self.name = name
@@ -144,7 +144,7 @@ def flatten_exception(logger: WrappedLogger, method: str, event: EventDict) -> E
 
 
 def order_keys(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """The promised keys first, the rest as given."""
+    """Put the keys that the documentation promises first, and leave the others in their order."""
     first = {key: event[key] for key in FIRST_KEYS if key in event}
     return {**first, **{key: value for key, value in event.items() if key not in first}}
 

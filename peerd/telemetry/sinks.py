@@ -37,7 +37,7 @@ FILES_MAX: Final = 16
 BATCH_BYTES_MAX: Final = 64 * KIB
 """Encoded and written at once, and one record more: what a failing disk makes the thread hold besides the queue."""
 POLL_S: Final = 0.2
-"""How long a record waits at most before the thread looks; also all that a SIGKILL can lose."""
+"""A record waits at most this long until the thread writes it; a SIGKILL loses no records older than this."""
 RETRY_S: Final = 3.0
 CLOSE_TIMEOUT_S: Final = 5.0
 REFUSED_KINDS_MAX: Final = 64
@@ -66,7 +66,7 @@ def encode_record(record: dict[str, object]) -> bytes:
 
 
 class NullSink:
-    """Forgets everything."""
+    """A sink that forgets every record."""
 
     def write(self, record: dict[str, object]) -> None:
         pass
@@ -76,7 +76,7 @@ class NullSink:
 
 
 class MemorySink:
-    """Keeps the last ``records_max`` records, for tests."""
+    """A sink for tests, which keeps the last ``records_max`` records."""
 
     def __init__(self, records_max: int = EVENT_QUEUE_RECORDS_MAX) -> None:
         self.records: deque[dict[str, object]] = deque(maxlen=records_max)
@@ -88,21 +88,21 @@ class MemorySink:
         pass
 
     def of_kind(self, kind: str) -> list[dict[str, object]]:
-        """The records of one event kind, oldest first."""
+        """Return the records of one kind of event, the oldest first."""
         return [record for record in self.records if record["event"] == kind]
 
 
 class Medium(Protocol):
-    """What a `QueuedSink` writes to, from its thread only."""
+    """The thing that a `QueuedSink` writes to. Only the sink's thread calls it."""
 
     def put(self, lines: list[bytes]) -> None:
         """All of them or, with `OSError`, none of them."""
 
     def idle(self) -> None:
-        """Called every `POLL_S`, for what depends on time."""
+        """Do what depends on time; called every `POLL_S`."""
 
     def finish(self) -> None:
-        """Nothing will follow."""
+        """Finish, as no record will follow."""
 
 
 class QueuedSink:
@@ -226,7 +226,7 @@ class QueuedSink:
 
 
 def dropped_record(first: dict[str, object], count: int) -> dict[str, object]:
-    """What stands for ``count`` records that cannot be written, ``first`` among them."""
+    """Return the line that stands for ``count`` records that cannot be written; ``first`` is one of them."""
     stamps = {name: _sayable(first.get(name)) for name in COMMON_FIELDS}
     event = RecordsDropped(records=count)
     return {**stamps, "event": event.KIND, **event.model_dump()}
@@ -332,7 +332,7 @@ class EventFiles:
         self._opened_at = time.monotonic()
 
     def _finished(self) -> list[tuple[int, int, Path]]:
-        """(boot, number, path) of this node's finished files."""
+        """List the finished files of this node as (boot, number, path)."""
         found = []
         for path in self._directory.glob(f"{self._prefix}*{FINISHED_SUFFIX}"):
             boot, _, number = path.stem.removeprefix(self._prefix).partition("-")
@@ -367,7 +367,7 @@ class FileSink(QueuedSink):
 
 
 class _StreamMedium:
-    """A text stream, standard output unless told otherwise."""
+    """Writes to a text stream, which is standard output unless another one is given."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream

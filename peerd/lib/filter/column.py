@@ -33,7 +33,7 @@ ALWAYS: Final = 2**32 - 1
 
 
 def bits_of(slots: Iterable[int]) -> int:
-    """The set of some slots."""
+    """Return a set of slots as an integer with one bit for each slot."""
     bits = 0
     for slot in slots:
         bits |= 1 << slot
@@ -50,7 +50,7 @@ class Draft:
     """A cut at which a range of a slot begins or ends, and the slot."""
     keys: dict[Key, list[int]] = field(default_factory=dict)
     inside: list[int] = field(default_factory=list)
-    """Slots whose ranges begin before the first cut."""
+    """The slots whose ranges begin before the first cut."""
     used: set[int] = field(default_factory=set)
 
     def add(self, slot: int, ranges: Ranges) -> None:
@@ -136,7 +136,7 @@ class _Builder:
         self.pairs.append(possible << self.width | (possible ^ touched))
 
     def column(self, keys: dict[Key, int | tuple[int, ...]]) -> Column:
-        """What was built. Ends that are all floats take eight bytes each."""
+        """Return the finished column. Where all ends of ranges are floats, each takes eight bytes."""
         ends: MutableSequence[Key] = self.keys
         if self.keys and all(type(key) is float for key in self.keys):
             ends = array("d", self.keys)
@@ -188,7 +188,7 @@ class Column:
     bounds_after: bytes | None
     """Whether those cuts lie after their keys; ``None`` when none does."""
     pairs: list[int]
-    """The slots of each bucket."""
+    """The slots that each bucket holds."""
     width: int
     ends: MutableSequence[Key]
     after: bytes | None
@@ -199,7 +199,7 @@ class Column:
     ends_before: array[int]
     """Slot by slot, the positions from which and before which it is satisfied."""
     several: dict[int, tuple[int, ...]]
-    """Of slots with several ranges, the positions at which they begin and end; the arrays above then hold nowhere."""
+    """For each slot with several ranges, where they begin and end. The arrays above do not hold such slots' ranges."""
     keys: dict[Key, int | tuple[int, ...]]
     unconstrained: int
     """A pair: slots that have no range here, so that they are satisfied even if the attribute is missing."""
@@ -251,7 +251,7 @@ class Column:
         yield from self.several.items()
 
     def _cut(self, position: int) -> Cut:
-        """The cut after which the position lies."""
+        """Return the cut that the position comes after."""
         return self.ends[position - 1], 0 if self.after is None else self.after[position - 1]
 
 
@@ -259,7 +259,7 @@ class Column:
 
 
 def positions(bits: int) -> list[int]:
-    """The slots in a set, ascending."""
+    """List the slots of a set in ascending order."""
     left = bits
     found: list[int] = []
     while left:  # from the top, so that the number gets shorter

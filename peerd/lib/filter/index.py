@@ -28,9 +28,9 @@ from peerd.lib.filter.values import STRICT, View, find, read_text
 K = TypeVar("K", bound=Hashable)
 
 NEW_MIN: Final = 64
-"""So many filters are new before any are built in."""
+"""New filters are built into the columns only when there are more than this many of them."""
 NEW_SHARE: Final = 32
-"""Of so many filters one may be new, or removed and not yet forgotten."""
+"""In a large index, when more than one filter in this many is new (or removed, but still in the columns)."""
 BUCKETS_MAX: Final = 1280
 """Buckets of all columns together. A bucket takes two bits for each slot: 320 bytes a slot in all."""
 
@@ -45,7 +45,7 @@ missing and when it is present (``None``: all), its columns. Tuples, because unp
 
 @dataclass(slots=True)
 class _Drafts:
-    """All that the next columns are built of."""
+    """The data from which the next columns are built."""
 
     columns: dict[tuple[str, View], Draft] = field(default_factory=dict)
     absent: dict[str, list[int]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class _Drafts:
         return self.columns.setdefault((name, view), Draft(name, view))
 
     def names(self) -> list[str]:
-        """Every name that a slot looks at."""
+        """List every attribute that some slot looks at."""
         found = {name: None for name, _ in self.columns} | dict.fromkeys([*self.absent, *self.present])
         return list(found | {test.name: None for fits in self.residual.values() for test in fits})
 
@@ -82,7 +82,7 @@ class FilterIndex(Generic[K]):
         self._alive = 0
         self._removed = 0
         self._several = 0
-        """Slots of filters that have more than one."""
+        """How many slots belong to filters that have more than one slot."""
         self._new: dict[K, tuple[NormalForm, Matcher]] = {}
         self._columns: list[Column] = []
         self._plan: list[_Plan] = []
@@ -139,7 +139,7 @@ class FilterIndex(Generic[K]):
     # --- matching -------------------------------------------------------------------------------------------------
 
     def _matching(self, event: Mapping[str, Any]) -> int:
-        """The slots that the event satisfies."""
+        """Return the slots whose conditions the event fulfils."""
         width, pair = self._width, self._alive_pair
         asked: list[tuple[Column, Any, int]] = []
         get = event.get
@@ -241,7 +241,7 @@ class FilterIndex(Generic[K]):
         return len(self._keys) - 1
 
     def _kept(self) -> _Drafts:
-        """What the present columns hold for slots that are in use."""
+        """Return what the present columns hold for the slots that are in use."""
         drafts = _Drafts()
 
         def alive(slot: int) -> bool:
@@ -299,7 +299,7 @@ def _column_plan(column: Column) -> _ColumnPlan:
 
 
 def _needing_text(residual: dict[int, tuple[Fits, ...]]) -> dict[str, int]:
-    """By name, the slots whose patterns need it."""
+    """For each attribute, the slots whose patterns need its text."""
     found: dict[str, list[int]] = {}
     for slot, fits in residual.items():
         for test in fits:

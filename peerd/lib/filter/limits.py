@@ -1,4 +1,4 @@
-"""What a filter may be at most. Every refusal names the limit that it met."""
+"""The limits of a filter. Every refusal names the limit that was exceeded."""
 
 from __future__ import annotations
 

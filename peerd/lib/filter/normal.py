@@ -28,7 +28,7 @@ from peerd.lib.filter.values import STRICT, View
 
 
 class Mark(StrEnum):
-    """What routing may do with a test; see the module."""
+    """What routing may do with a test; the module's docstring explains the marks."""
 
     ROUTABLE = "routable"
     APPROXIMATE = "approximate"
@@ -36,7 +36,7 @@ class Mark(StrEnum):
 
 
 def mark_of(test: Test) -> Mark:
-    """The mark of one test."""
+    """Return the mark of one test."""
     if isinstance(test, Within):
         return Mark.RESIDUAL if test.view is View.ENDING else Mark.ROUTABLE
     if isinstance(test, Fits) and any(each.view is View.TEXT for each in implied(test)):
@@ -66,7 +66,7 @@ class Conjunct:
         return found
 
     def named(self, name: str) -> Iterator[Test]:
-        """The tests of one attribute."""
+        """Return the tests that concern one attribute."""
         return (test for test in self.tests if test.name == name)
 
     def text_points(self, name: str) -> tuple[str, ...] | None:
@@ -134,7 +134,7 @@ class _Normaliser:
         self.steps = 0
 
     def drafts(self, node: Positive) -> list[_Draft]:
-        """The alternatives of a part."""
+        """Return the alternatives that a part stands for."""
         if isinstance(node, AnyOf):
             return self._any_of(node)
         if isinstance(node, AllOf):
@@ -206,7 +206,7 @@ _KINDS: Final = {
     View.TIME: frozenset({"text of a time", "time"}),
     View.ADDRESS: frozenset({"text of an address", "address"}),
 }
-"""What a value can be to be read through a view."""
+"""The types of values that each view can read."""
 
 
 def _finished(tests: Iterable[Test]) -> Conjunct | None:

@@ -1,4 +1,4 @@
-"""Many regular expressions over one text at once."""
+"""Matches one text against many regular expressions at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REGEX_SET_MIN: Final = 8
 REGEX_SET_SIZE: Final = 128
 """Expressions in one RE2 set. Larger sets have automata that fill their memory."""
 REGEX_SET_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Memory of one RE2 set: automaton included."""
+"""The memory that one RE2 set may take, its automaton included."""
 
 
 class RegexSet:
