@@ -278,7 +278,7 @@ class Feed(Generic[T]):
 
 
 class Reader(Generic[T]):
-    """One reader's side of a feed, made by `Feed.reader`. Call `close` to stop reading: a reader may block a producer."""
+    """One reader's side of a feed, made by `Feed.reader`. Call `close` to stop reading: a reader can block pushes."""
 
     def __init__(
         self, feed: Feed[T], wanted: int, gap: Gap | None, policy: Policy, on_ready: Callable[[], None] | None

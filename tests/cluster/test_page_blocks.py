@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,17 +89,12 @@ class Session:
             text=True,
             start_new_session=True,
         )
-        watch = threading.Timer(INTERRUPT_AFTER_S, _interrupt, [process]) if "Ctrl-C" in command else None
-        if watch is not None:
-            watch.start()
         try:
-            output, _ = process.communicate(timeout=STEP_S)
+            output = _to_the_end(process, "Ctrl-C" in command)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
-            if watch is not None:
-                watch.cancel()
         self._status = process.returncode
         return process.returncode, output.replace(str(self.home), READERS_HOME)
 
@@ -110,8 +104,15 @@ class Session:
             self.type(f"peerd cluster down --dir {shlex.quote(str(folder))}")
 
 
-def _interrupt(process: subprocess.Popen[str]) -> None:
-    os.killpg(process.pid, signal.SIGINT)
+def _to_the_end(process: subprocess.Popen[str], is_endless: bool) -> str:
+    """All that a process prints. One that follows something for ever gets Ctrl-C, as often as it takes."""
+    over = time.monotonic() + STEP_S
+    while True:
+        try:
+            return process.communicate(timeout=INTERRUPT_AFTER_S if is_endless else STEP_S)[0]
+        except subprocess.TimeoutExpired:
+            assert is_endless and time.monotonic() < over, f"still running after {STEP_S:g} s"
+            os.killpg(process.pid, signal.SIGINT)
 
 
 def shape(line: str) -> str:
