@@ -98,7 +98,7 @@ class NodeOption:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How ``peerd analyze`` prints a table and reports its rows."""
+    """The way in which ``peerd analyze`` prints a table and reports its rows."""
 
     title: str
     columns: Mapping[str, str]

@@ -22,7 +22,7 @@ LINK_UNUSED_S: Final = 1500.0
 """A link is closed after it has carried nothing but heartbeats for this long. It is longer than
 ``overlay.table_probe_max``, so that entries of routing tables stay linked: else a lookup would dial at each hop."""
 
-# msgpack: control frames hold small records; an array of 64 KiB of empty maps already costs 4.7 MiB
+# msgpack. Control frames hold small records, but 64 KiB of empty maps already take 4.7 MiB when decoded.
 ARRAY_LENGTH_MAX: Final = 4096
 MAP_LENGTH_MAX: Final = 256
 

@@ -142,7 +142,7 @@ def guarded(plugin: str, what: str, function: Callable[[], T]) -> T:
     """Call a function of a front. Whatever it raises becomes a `ConfigError` that names the plugin."""
     try:
         return function()
-    except ANYTHING as error:  # anybody's code, as when it is imported
+    except ANYTHING as error:  # this is a third party's code, which may raise anything
         raise ConfigError(f"its {what} fails: {type(error).__name__}: {error}", key=_key(plugin)) from error
 
 
@@ -222,7 +222,7 @@ def _bad_name(name: str) -> str | None:
 def _import(entry: EntryPoint) -> object:
     try:
         return entry.load()
-    except ANYTHING as error:  # anybody's code: whatever it raises is told, with its name
+    except ANYTHING as error:  # this is a third party's code: whatever it raises is reported with the plugin's name
         raise ConfigError(
             f"the plugin {entry.value} cannot be imported: {type(error).__name__}: {error}", key=_key(entry.name)
         ) from error

@@ -166,7 +166,7 @@ def read_events(spark: SparkSession, files: list[Path], events: Mapping[str, typ
         "value",
         F.col("_metadata.file_name").alias("_file"),
         F.from_json("value", wide, options).alias("_wide"),
-        # A field of an unknown event may have the name and not the type of a known one.
+        # A field of an unknown event may have the name of a known one, but another type.
         F.from_json("value", common, options).alias("_common"),
     )
     is_foreign = F.col(f"_common.{CORRUPT_COLUMN}").isNull() & ~F.col("_common.event").isin(list(events))

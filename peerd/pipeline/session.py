@@ -71,7 +71,7 @@ def spark_session(
             finally:
                 context.stop()
         finally:
-            # pyspark keeps the gateway for the process' life; a stopped one must not be found by the next session.
+            # pyspark keeps the gateway as long as the process lives; the next session must not find a stopped one.
             SparkContext._gateway = None
             SparkContext._jvm = None
             gateway.shutdown()

@@ -118,7 +118,7 @@ def _route_standard_library(
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-    # One line a scrape and a status call says nothing; whoever wants it asks for debug.
+    # A line for each scrape and each status call is of no use; whoever wants these lines sets the level to debug.
     logging.getLogger("uvicorn.access").setLevel(LEVELS["debug"] if level == "debug" else LEVELS["warning"])
     logging.getLogger("asyncio").setLevel(max(LEVELS[level], LEVELS["info"]))
     logging.captureWarnings(True)
@@ -180,7 +180,7 @@ def _console_renderer() -> Processor:
     )
 
     def render(logger: WrappedLogger, method: str, event: EventDict) -> str:
-        # Values that are no strings have been made text only now.
+        # The renderer has just turned values that are not strings into text, so their line ends are escaped here.
         return str(renderer(logger, method, event)).replace("\n", "\\n")
 
     return render

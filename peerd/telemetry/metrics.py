@@ -104,7 +104,7 @@ class PrometheusMetrics:
     """Metrics of this process. Not thread-safe against `Node`: call everything, `render` too, on the loop."""
 
     def __init__(self, *, version: str, revision: str = "unknown") -> None:
-        # Process-wide in the library: without it every counter gets a `_created` twin, which doubles a scrape.
+        # This is for the whole process. Without it every counter gets a twin `_created`, which doubles a scrape.
         cast(Callable[[], None], disable_created_metrics)()
         self.registry = CollectorRegistry()
         self._declared: dict[str, Metric] = {}
@@ -244,7 +244,7 @@ class _TrafficCollector(Collector):
         totals: dict[str, list[int]] = {}
         for type_id, counts in self._read().items():
             kind = message_type(type_id)
-            # Ids that nobody registered come from the network: one series for all of them.
+            # Type ids that nobody registered are a peer's invention. They share one series, or they could fill memory.
             row = totals.setdefault(kind.__name__ if kind is not None else "unknown", [0] * len(families))
             for column, count in enumerate(counts):
                 row[column] += count

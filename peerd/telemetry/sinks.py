@@ -1,4 +1,4 @@
-"""Where event records go: rotated files, standard output, a TCP collector, memory, nowhere.
+"""The places to which event records can go: rotated files, standard output, a TCP collector, memory, or nowhere.
 
 A record is one flat dictionary as `peerd.telemetry.schema` describes it, and becomes one line of compact JSON. `write`
 never blocks: it is one append to a bounded queue that a thread empties. What the queue cannot hold is counted, and the
@@ -297,7 +297,7 @@ class EventFiles:
         except OSError:
             with contextlib.suppress(
                 OSError
-            ):  # the write's error is the one to tell; a torn line is counted on reading
+            ):  # the error of the write is the one to report; readers count the line that is torn
                 os.ftruncate(self._descriptor, self._written_bytes)
             raise
         self._written_bytes += len(data)

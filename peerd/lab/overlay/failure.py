@@ -29,7 +29,7 @@ def measure(point: Point, notify: Notify) -> Row:
     if fault == VANISH:
         strike = [{"do": "silence", "share": share}]
     else:
-        assert isinstance(share, float)  # of the smaller part
+        assert isinstance(share, float)  # the share of the smaller part
         cut = {"do": "partition", "shares": [1.0 - share, share], "duration": PARTITION_S}
         before.append({"name": PARTITION, "duration_s": PARTITION_S, "actions": [cut]})
         strike = [{"do": "heal"}]

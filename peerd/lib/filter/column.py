@@ -29,7 +29,7 @@ SPARSE_SLOTS: Final = 48
 TOUCHED_MIN: Final = 4
 """Ends that a bucket may hold however small the index is."""
 ALWAYS: Final = 2**32 - 1
-"""Where slots end that have no range in a column, or have keys there: they are never doubtful."""
+"""The end of slots that have no range in a column, or have single keys there: such slots are never doubtful."""
 
 
 def bits_of(slots: Iterable[int]) -> int:
@@ -114,7 +114,7 @@ class _Builder:
                 touched |= changed
                 count += len(slots)
             elif self.after[index] and len(slots) <= self.touched_max:
-                # The bucket ends before this key and not behind it, so that `match` finds it by the key alone.
+                # The bucket ends just before this key, not behind it: so `match` finds the right one by the key alone.
                 self._close(start, start_state, touched)
                 self._bound(index, 0)
                 start, start_state, touched, count = index, state, changed, len(slots)
@@ -262,7 +262,7 @@ def positions(bits: int) -> list[int]:
     """List the slots of a set in ascending order."""
     left = bits
     found: list[int] = []
-    while left:  # from the top, so that the number gets shorter
+    while left:  # the highest bit first, so that the number gets shorter with each step
         if len(found) == SPARSE_SLOTS:
             return _many_positions(bits)
         highest = left.bit_length() - 1

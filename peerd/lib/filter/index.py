@@ -151,7 +151,7 @@ class FilterIndex(Generic[K]):
                 if if_present is not None:
                     pair &= if_present
                 for is_number, read, bounds, after, pairs, has_keys, unconstrained, column in columns:
-                    # Floats are read here: the call costs as much as the search.
+                    # Floats are read here and not by a function, as the call would cost as much as the search.
                     if is_number and type(value) is float and value == value:
                         key = value
                     elif (key := read(value)) is None:
@@ -174,7 +174,7 @@ class FilterIndex(Generic[K]):
         return self._fitting(event, sure) if self._residual_bits else sure
 
     def _decided(self, doubtful: int, asked: list[tuple[Column, Any, int]]) -> int:
-        """Those of the doubtful slots that are satisfied in every column that was not sure of them."""
+        """Return the doubtful slots that are satisfied in every column that could not tell by its bucket."""
         decided = doubtful
         for slot in positions(doubtful):
             for column, key, bucket in asked:
@@ -276,7 +276,7 @@ class FilterIndex(Generic[K]):
         }
         needing = _needing_text(drafts.residual)
         self._plan = [self._planned(name, needing.get(name, 0)) for name in names]
-        # Attributes that the most filters look at come first: with nothing left the rest is not read.
+        # Attributes of most filters come first: once no slot is left, the other attributes need not be read.
         self._plan.sort(key=lambda plan: plan[2].bit_count())
 
     def _planned(self, name: str, needing_text: int) -> _Plan:

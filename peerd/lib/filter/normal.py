@@ -163,7 +163,8 @@ class _Normaliser:
 
     def _all_of(self, node: AllOf) -> list[_Draft]:
         found: list[_Draft] = [{}]
-        for part in sorted(node.parts, key=lambda part: isinstance(part, AnyOf)):  # plain tests first: less to try
+        # Plain tests come first, so that fewer combinations have to be tried.
+        for part in sorted(node.parts, key=lambda part: isinstance(part, AnyOf)):
             alternatives = self.drafts(part)
             merged: dict[tuple[object, ...], _Draft] = {}
             for draft in found:
@@ -248,7 +249,7 @@ def _can_be(tests: list[Test]) -> bool:
 
 
 def _by_points(tests: list[Test]) -> list[Test] | None:
-    """Where the texts are named one by one: those that meet the other tests, and nothing else."""
+    """Handle texts that are named one by one: keep those that meet the other tests, and drop those tests."""
     texts = [test for test in tests if isinstance(test, Within) and test.view is View.TEXT]
     others = [test for test in tests if test not in texts]
     if not texts or not others:

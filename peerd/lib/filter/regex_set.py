@@ -28,7 +28,8 @@ class RegexSet:
         data, found = text.encode(), {}
         for tests, compiled in self._chunks:
             matched = set() if compiled is None else set(compiled.Match(data) or ())
-            if len(tests) not in matched:  # the expression that matches everything, so RE2 has given up
+            # The last expression matches everything: if even that one is missing, RE2 has run out of memory.
+            if len(tests) not in matched:
                 return None
             for index, test in enumerate(tests):
                 found[test] = (index in matched) is not test.negated

@@ -59,7 +59,7 @@ class Histogram:
         share = 0.0
         for low, high in test.ranges.intervals():
             between = self._below(high, 1.0) - self._below(low, 0.0)
-            # A single value between two edges has no width, but somebody may well have it.
+            # A single value between two edges has no width, but events may well have that value.
             share += max(between, 0.5 / max(1, self.distinct)) if self._touches(low, high) else 0.0
         return self.present * min(1.0, share)
 

@@ -211,7 +211,7 @@ def parse_timestamp(text: str) -> int | None:
         offset = (
             timedelta(0) if zulu else timedelta(hours=int(hours), minutes=int(minutes)) * (-1 if sign == "-" else 1)
         )
-        timezone(offset)  # refuses a day and more
+        timezone(offset)  # `timezone` refuses an offset of a day and more
         moment = datetime.fromisoformat(f"{date}T{clock}").replace(tzinfo=UTC) - offset
     except (ValueError, OverflowError):
         return None
