@@ -22,7 +22,7 @@ NAMERS_MIN: Final = 2
 NEIGHBOURS_NAMING: Final = 2
 """Live neighbours on each side up to which a node names the absent; four name each, and two of them may be silent."""
 NAMED_ABSENT_MAX: Final = 4096
-"""Absent nodes that others name in one round."""
+"""At most this many absent nodes that others name are kept in one round."""
 
 HexId = Annotated[
     NodeId,
@@ -71,7 +71,7 @@ class Candidate:
 
 
 class Basis(Enum):
-    """What the number of expected nodes rests on."""
+    """The ground on which the number of expected nodes rests."""
 
     LEAF_SET = "leaf set"
     """Exact: the requester's leaf set covered the whole ring when the round began."""
@@ -83,14 +83,14 @@ class Basis(Enum):
 
 @dataclass(slots=True)
 class Collector:
-    """What the requester knows of one round. ``estimate`` is the ring's size by leaf-set density."""
+    """The knowledge of the requester about one round. ``estimate`` is the ring's size by leaf-set density."""
 
     own: NodeId
     estimate: float
     basis: Basis
     expected: dict[NodeId, PeerRef] = field(default_factory=dict)
     enrolled: set[NodeId] = field(default_factory=set)
-    """Who has reported (for progress; nothing is decided by it)."""
+    """The nodes that have reported. This is for showing progress; nothing is decided by it."""
     declined: dict[NodeId, str] = field(default_factory=dict)
     absent: dict[NodeId, float] = field(default_factory=dict)
     """Expected nodes that the ring had lost when the round began, and when they were last heard."""
@@ -161,11 +161,11 @@ class Collector:
         self.candidates = [candidate for candidate in self.candidates if candidate.peer.id != peer.id]
 
     def best(self) -> Candidate | None:
-        """The result to take, if any."""
+        """Return the result to take, if there is any."""
         return self.candidates[0] if self.candidates else None
 
     def expected_count(self) -> int:
-        """How many nodes' data the round should hold."""
+        """Return how many nodes should be in the answer."""
         known = len(self.expected)
         return max(known, round(self.estimate)) if self.basis is Basis.ESTIMATE else known
 
@@ -183,7 +183,7 @@ class Collector:
         return [peer for node_id, peer in sorted(self.expected.items()) if node_id not in present]
 
     def lost_s(self, node_id: NodeId, now: float) -> float | None:
-        """How long ago the ring lost the node; ``None`` for one that it had not lost when the round began."""
+        """Return how long ago the ring lost the node; ``None`` if it was there when the round began."""
         lost_at = self.absent.get(node_id)
         return None if lost_at is None else max(0.0, now - lost_at)
 

@@ -27,7 +27,7 @@ HINTED_MAX: Final = 64
 
 
 class Phase(Enum):
-    """What the tree is doing."""
+    """The phases of a tree."""
 
     IDLE = "extracting"
     WAITING = "waiting"
@@ -136,7 +136,7 @@ class TreeSettings:
 
 @dataclass(slots=True)
 class LevelState:
-    """What is known about the current level; forgotten when it ends."""
+    """The knowledge about the current level; it is forgotten when the level ends."""
 
     level: int
     said_no: dict[NodeId, PeerRef] = field(default_factory=dict)
@@ -193,7 +193,7 @@ class Tree:
     def answer_received(
         self, peer: PeerRef, level: int, kind: AnswerKind, members: tuple[PeerRef, ...], is_exact: bool
     ) -> list[Effect]:
-        """What an invited node said. Answers to an earlier level are late and mean nothing."""
+        """Take the answer of an invited node. Answers to an earlier level are late, and are ignored."""
         current = self._current
         if current is None or current.level != level or self.is_over:
             return []
@@ -224,7 +224,7 @@ class Tree:
         return False, verdict, []
 
     def proposal_answered(self, peer: PeerRef, accepted: bool, kind: AnswerKind) -> list[Effect]:
-        """The reply to our proposal."""
+        """Take the reply to our proposal."""
         current = self._current
         if current is None or not self._is_partner(Phase.PROPOSING, peer):
             return []  # we gave way to its own proposal meanwhile
@@ -249,7 +249,7 @@ class Tree:
         return self._is_partner(Phase.RESERVED, peer) and self.level == level
 
     def swap_accepted(self, peer: PeerRef) -> list[Effect]:
-        """The partner opened the agreed swap."""
+        """Take the agreed swap, which the partner has opened."""
         if not self._is_partner(Phase.RESERVED, peer):
             raise Bug(f"swap with {peer} in phase {self.phase.value}")
         self.phase = Phase.SWAPPING
@@ -292,7 +292,7 @@ class Tree:
         return self._give_up_on(peer)
 
     def timer_fired(self, timer: Timer) -> list[Effect]:
-        """One of the armed timers is due."""
+        """Handle an armed timer that is due."""
         current = self._current
         if current is None or self.is_over:
             return []

@@ -17,7 +17,7 @@ from peerd.sim.report import ScenarioReport
 VANISH, PARTITION = "vanish", "partition"
 POLL_S: Final = 0.1
 PARTITION_S: Final = 600.0
-"""Long enough that each side forgets the other one."""
+"""The length of a partition: long enough that each side removes the other one."""
 REPAIRING, AFTER = "repair", "after"
 
 
