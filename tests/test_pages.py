@@ -26,7 +26,7 @@ EXAMPLE_COMMANDS = frozenset({"rollcall", "label"})
 """Commands of the example plugin, docs/examples/rollcall; tests/cluster/test_out_of_tree.py runs them."""
 EXAMPLE_OPTIONS = frozenset({"--label"})
 Command = Any
-"""Of the click that typer uses: newer ones have a copy of their own, older ones the package."""
+"""A command of typer's click. Newer versions of typer have a copy of click, older ones use the package."""
 UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 IN_THE_REPOSITORY = re.compile(r"(?<![\w/.-])(?:peerd|protocols|tests|docs|deploy|bench)/[\w./-]*\w")
 MADE_BY_USERS = ("protocols/NAME", "peerd/clusters")
@@ -41,7 +41,7 @@ def page(request: pytest.FixtureRequest) -> Path:
 
 @cache
 def options_of_run() -> frozenset[str]:
-    """Of the one command that click does not parse."""
+    """The options of `peerd run`, the one command that click does not parse."""
     from contextlib import redirect_stdout
     from io import StringIO
 
@@ -164,7 +164,7 @@ def test_every_path_exists(page: Path) -> None:
 
 
 def _without_blocks(text: str) -> str:
-    """Nor links, which are relative to the page and have a test of their own."""
+    """Return the text without blocks, and without links, which have a test of their own."""
     return re.sub(r"^```.*?^```$|\[[^]]*\]\([^)]*\)", "", text, flags=re.MULTILINE | re.DOTALL)
 
 

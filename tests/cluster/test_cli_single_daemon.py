@@ -23,7 +23,7 @@ STOP_S = 15
 
 
 def peerd(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """One command, to its end."""
+    """Run one command to its end."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PEERD_")}
     command = [sys.executable, "-m", "peerd", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment, check=False)
@@ -39,17 +39,17 @@ class Running:
 
     @property
     def socket(self) -> str:
-        """Its admin socket."""
+        """Return the path of the daemon's admin socket."""
         return str(self.directory / "admin.sock")
 
     def ask(self, *arguments: str) -> str:
-        """A command that must succeed."""
+        """Run a command that must succeed."""
         result = peerd(*arguments, "--socket", self.socket)
         assert result.returncode == 0, (arguments, result.stdout, result.stderr, self.logged())
         return result.stdout
 
     def logged(self) -> str:
-        """What the daemon said."""
+        """Return what the daemon wrote to its log."""
         return (self.directory / "log").read_text()
 
     def stop(self, number: signal.Signals) -> int:

@@ -93,7 +93,7 @@ async def daemon(board: ModuleType, tmp_path: Path) -> AsyncIterator[Daemon]:
 
 
 def command(language: str, file: Path) -> list[str]:
-    """How to run an example; skips where the machine has not what it takes."""
+    """Return the command that runs an example; skip the test where the machine lacks the program."""
     if language == "python":
         return [sys.executable, str(file)]
     if language == "sh":

@@ -180,7 +180,7 @@ def test_the_page_shows_code_of_the_project(language: str) -> None:
 
 
 def _is_in(block: str, source: str) -> bool:
-    """As whole lines, but for blank ones; the page shows methods without their indentation."""
+    """Whether the source has these lines, blank ones aside; the page shows methods without their indentation."""
     lines = "\n".join(line for line in source.splitlines() if line.strip())
     shown = "\n".join(line for line in block.splitlines() if line.strip())
     return any(f"\n{indent(shown, ' ' * width)}\n" in f"\n{lines}\n" for width in range(0, 13, 4))

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 STEP_S = 120.0
 SETTLE_S = 40.0
 INTERRUPT_AFTER_S = 2.0
-"""How long a command that follows something for ever is let run before Ctrl-C."""
+"""A command that follows something for ever runs this long before it gets Ctrl-C."""
 ASKED_AGAIN = frozenset({"ring", "status", "peers", "forget"})
 ANYTHING = "..."
 READERS_HOME = "~"
@@ -145,7 +145,7 @@ def is_as_shown(step: Step, status: int, output: str) -> bool:
 
 
 def perform(session: Session, block: Block) -> None:
-    """Type all of a block."""
+    """Type all commands of a block."""
     if block.mark == "file":
         (session.home / block.note).write_text(block.text)
         return
