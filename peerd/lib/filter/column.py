@@ -106,11 +106,14 @@ class _Builder:
             self.slots[-1].append(slot)
 
     def _fill(self) -> None:
+        # `state` has the slots that are satisfied at the present position. Passing a cut flips those of its slots,
+        # since each slot's ranges begin and end by turns.
         state = self.unconstrained | bits_of(self.draft.inside)
         start, start_state, touched, count = 0, state, 0, 0
         for index, slots in enumerate(self.slots):
             changed = bits_of(slots)
             if count + len(slots) <= self.touched_max:
+                # The bucket under way takes the cut in: its slots are satisfied in a part of the bucket only.
                 touched |= changed
                 count += len(slots)
             elif self.after[index] and len(slots) <= self.touched_max:
@@ -119,6 +122,7 @@ class _Builder:
                 self._bound(index, 0)
                 start, start_state, touched, count = index, state, changed, len(slots)
             else:
+                # Too many slots change here: the cut becomes the bound of two buckets, and leaves no slot in doubt.
                 self._close(start, start_state, touched)
                 self._bound(index, self.after[index])
                 start, start_state, touched, count = index + 1, state ^ changed, 0, 0
@@ -167,12 +171,12 @@ class _Builder:
                 turns.setdefault(slot, []).append(position)
         several = {}
         for slot, own in turns.items():
-            if len(own) % 2:
+            if len(own) % 2:  # the last range has no end, so it reaches past the last cut
                 own.append(len(self.slots) + 1)
             if len(own) == 2:
                 begins[slot], ends_before[slot] = own
             else:
-                begins[slot], ends_before[slot] = ALWAYS, 0
+                begins[slot], ends_before[slot] = ALWAYS, 0  # an empty span, so that `holds` looks into `several`
                 several[slot] = tuple(own)
         return begins, ends_before, several
 
@@ -188,7 +192,7 @@ class Column:
     bounds_after: bytes | None
     """Whether those cuts lie after their keys; ``None`` when none does."""
     pairs: list[int]
-    """The slots that each bucket holds."""
+    """For each bucket, its possible and its sure slots, as one number."""
     width: int
     ends: MutableSequence[Key]
     after: bytes | None
@@ -216,13 +220,14 @@ class Column:
         """Whether a slot that is possible in the key's bucket is satisfied by the key."""
         begin, end = self.begins[slot], self.ends_before[slot]
         first, last = self.starts[bucket], self.starts[bucket + 1]
-        if begin <= first and last < end:
+        if begin <= first and last < end:  # the whole bucket lies inside the slot's range
             return True
         position = bisect_right(self.ends, key, first, last)
         if self.after is not None and position and self.after[position - 1] and self.ends[position - 1] == key:
             position -= 1
         if begin <= position < end:
             return True
+        # After an odd number of turns the position lies inside a range, after an even one between two.
         return slot in self.several and bool(bisect_right(self.several[slot], position) & 1)
 
     def draft(self, alive: Callable[[int], bool]) -> Draft:

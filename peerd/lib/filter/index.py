@@ -30,7 +30,7 @@ K = TypeVar("K", bound=Hashable)
 NEW_MIN: Final = 64
 """New filters are built into the columns only when there are more than this many of them."""
 NEW_SHARE: Final = 32
-"""In a large index, when more than one filter in this many is new (or removed, but still in the columns)."""
+"""In a large index they are built in when they are more than this part of all, and so removed filters are forgotten."""
 BUCKETS_MAX: Final = 1280
 """Buckets of all columns together. A bucket takes two bits for each slot: 320 bytes a slot in all."""
 
@@ -130,6 +130,7 @@ class FilterIndex(Generic[K]):
         bits = self._matching(event) if self._alive else 0
         slots = positions(bits)
         keys: list[Any] = [self._keys[slot] for slot in slots]
+        # A filter with several alternatives may match by more than one of them, and is listed once.
         if self._several and bits & self._several:
             keys = list(dict.fromkeys(keys))
         if self._new:
@@ -140,6 +141,7 @@ class FilterIndex(Generic[K]):
 
     def _matching(self, event: Mapping[str, Any]) -> int:
         """Return the slots whose conditions the event fulfils."""
+        # The slots that are still possible and those that are sure are one number: one AND narrows both.
         width, pair = self._width, self._alive_pair
         asked: list[tuple[Column, Any, int]] = []
         get = event.get
@@ -152,12 +154,14 @@ class FilterIndex(Generic[K]):
                     pair &= if_present
                 for is_number, read, bounds, after, pairs, has_keys, unconstrained, column in columns:
                     # Floats are read here and not by a function, as the call would cost as much as the search.
+                    # NaN is the one float that is not equal to itself; it matches nothing.
                     if is_number and type(value) is float and value == value:
                         key = value
                     elif (key := read(value)) is None:
                         pair &= unconstrained
                         continue
                     bucket = bisect_right(bounds, key)
+                    # Where a cut lies after its key, the key itself still belongs to the bucket before.
                     if after and bucket and after[bucket - 1] and bounds[bucket - 1] == key:
                         bucket -= 1
                     own = pairs[bucket]
@@ -204,6 +208,7 @@ class FilterIndex(Generic[K]):
         if text is None:
             return False
         together = self._regexes.get(test.name) if test.pattern.kind is PatternKind.MATCHES else None
+        # One call answers for all expressions on this attribute; the next tests find their answers in `known`.
         if together is not None and (found := together.match(text)) is not None:
             known.update(found)
             return found[test]
@@ -282,6 +287,7 @@ class FilterIndex(Generic[K]):
     def _planned(self, name: str, needing_text: int) -> _Plan:
         absent, present = self._presence[name]
         own = [column for column in self._columns if column.name == name]
+        # Without the attribute, a slot is possible only if none of its tests needs a value.
         if_absent = self._pair(self._alive & ~(bits_of(present) | needing_text))
         for column in own:
             if_absent &= column.unconstrained

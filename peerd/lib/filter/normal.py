@@ -145,7 +145,7 @@ class _Normaliser:
     def _any_of(self, node: AnyOf) -> list[_Draft]:
         found: dict[tuple[object, ...], _Draft] = {}
         for part in node.parts:
-            for draft in self.drafts(part):
+            for draft in self.drafts(part):  # equal drafts fall together, as they have one key
                 self._step()
                 # Alternatives that are ranges of the same attribute are one set of ranges.
                 [only] = draft.values() if len(draft) == 1 else (None,)
@@ -226,6 +226,7 @@ def _finished(tests: Iterable[Test]) -> Conjunct | None:
 
 def _reduced(tests: list[Test]) -> list[Test] | None:
     """The tests of one attribute, simplified; ``None`` when they contradict each other."""
+    # Every other test needs a value: it contradicts absence, and makes a test of presence redundant.
     absent = any(isinstance(test, Presence) and not test.present for test in tests)
     rest: list[Test] = [test for test in tests if not isinstance(test, Presence)]
     if absent:
@@ -256,6 +257,7 @@ def _by_points(tests: list[Test]) -> list[Test] | None:
         return tests
     points = texts[0].ranges.points(View.TEXT)
     if points is None:
+        # That the attribute is any text adds nothing to tests that only a text can fulfil.
         return others if texts[0].ranges.is_full and any(_reads_text_only(test) for test in others) else tests
     kept = Ranges(False, ())
     for point in points:
