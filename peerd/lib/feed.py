@@ -232,6 +232,7 @@ class Feed(Generic[T]):
             return self.last + 1, None
         if place == "start":
             return self.first, None
+        # A number that was never given, in the right epoch, comes from a client that mixed something up.
         if place.epoch != self.epoch or place.number > self.last:
             return self.first, Gap(self.first - 1, "restarted", None, None, None)
         lost = self.first - 1 - place.number
@@ -243,7 +244,8 @@ class Feed(Generic[T]):
         """Return the oldest number that may stay when an item of this size comes."""
         first, held_bytes = self.first, self.held_bytes
         while first <= self.last and (
-            self.last - first + 2 > self.items_max or held_bytes + size_bytes > self.bytes_max
+            self.last - first + 2 > self.items_max  # those from `first` to `last`, and the new one
+            or held_bytes + size_bytes > self.bytes_max
         ):
             held_bytes -= self._held[first][1]
             first += 1
@@ -270,6 +272,7 @@ class Feed(Generic[T]):
             return
         if not self._may_let_go(self._first_kept(self._refused_bytes)):
             return
+        # Forgotten before the call, which may ask again and be refused again.
         self._refused_bytes = None
         self._on_writable()
 
@@ -310,7 +313,7 @@ class Reader(Generic[T]):
         if isinstance(entry, End):
             self.close()
         elif isinstance(entry, Item):
-            self.feed._reader_moved()
+            self.feed._reader_moved()  # a producer may have waited for this item to be taken
         return entry
 
     def close(self) -> None:

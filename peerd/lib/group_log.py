@@ -110,6 +110,7 @@ class GroupLog:
             raise Unavailable(f"the log holds {self._bytes} bytes, limit {limits.LOG_BYTES_MAX}")
         if self._waiting_bytes + size > limits.LOG_WAITING_BYTES_MAX:
             raise Unavailable(f"{self._waiting_bytes} bytes wait for the disk")
+        # Counted now and not when it is durable: what waits takes memory as well.
         number = self._next
         self._next += 1
         self._sizes[number] = size
@@ -169,6 +170,7 @@ class GroupLog:
             self._durable = each.number
         self._durable_first = first
         self._is_writing = False
+        # The next write begins before the callbacks run, so that the disk does not wait for them.
         self._commit()
         for each in appends:
             if each.on_durable is not None:

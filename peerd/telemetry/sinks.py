@@ -138,6 +138,7 @@ class QueuedSink:
 
     def write(self, record: dict[str, object]) -> None:
         """One append; past half of the queue the thread is woken early."""
+        # No lock: only the event loop appends and only the thread takes, and a deque's ends are safe for that.
         waiting = len(self._queue)
         if waiting >= self._queue_records_max or self._closing:
             self._drop(record)
@@ -182,6 +183,7 @@ class QueuedSink:
     def _drain(self) -> None:
         try:
             while self._batch or self._queue or self._dropped:
+                # A batch that failed is still here: it is tried again as it is, before anything newer.
                 if not self._batch:
                     self._fill_batch()
                 if self._batch:
@@ -191,6 +193,7 @@ class QueuedSink:
             self._medium.idle()
         except OSError as error:
             self._retry_at = time.monotonic() + self._retry_s(self._failures)
+            # Only the first failure in a row is logged: a full disk may last for days.
             if self._failures == 0:
                 _log.warning("sink.failed", error=str(error))
             self._failures += 1
@@ -269,6 +272,7 @@ class EventFiles:
         self._written_bytes = 0
         self._opened_at = 0.0
         directory.mkdir(parents=True, exist_ok=True)
+        # Files that an earlier process left open get their final names now.
         for leftover in sorted(directory.glob(f"{self._prefix}*{FINISHED_SUFFIX}{PART_SUFFIX}")):
             leftover.rename(leftover.with_suffix(""))
         self._number = max((number for boot_, number, _ in self._finished() if boot_ == boot), default=0)
@@ -285,6 +289,7 @@ class EventFiles:
         """Append lines; a failed write is taken back, so that a retry leaves neither gap nor torn line."""
         data = b"".join(lines)
         self.idle()
+        # An empty file takes any batch, also one that is larger than a file should be.
         if self._written_bytes and self._written_bytes + len(data) > self._rotate_bytes:
             self.finish()
         if self._descriptor is None:
@@ -295,9 +300,8 @@ class EventFiles:
             while view:
                 view = view[os.write(self._descriptor, view) :]
         except OSError:
-            with contextlib.suppress(
-                OSError
-            ):  # the error of the write is the one to report; readers count the line that is torn
+            # If this fails too, the error of the write is still the one to report; readers count the torn line.
+            with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self._written_bytes)
             raise
         self._written_bytes += len(data)
@@ -313,6 +317,7 @@ class EventFiles:
             return
         descriptor, self._descriptor = self._descriptor, None
         self._written_bytes = 0
+        # Synced before the rename: a file with its final name must be whole even after a power loss.
         try:
             os.fsync(descriptor)
         finally:

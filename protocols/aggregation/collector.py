@@ -124,7 +124,7 @@ class Collector:
     def enrol(self, peer: PeerRef, reason: str, absent: Iterable[Absentee] = (), now: float = 0.0) -> None:
         """A node takes part, or says why not; and who is missing next to it."""
         self.expected[peer.id] = peer
-        self.absent.pop(peer.id, None)
+        self.absent.pop(peer.id, None)  # it speaks itself, so the ring was wrong to miss it
         self.enrolled.add(peer.id)
         if reason:
             self.declined[peer.id] = reason
@@ -138,6 +138,7 @@ class Collector:
             return
         if named is None:
             named = self.named[peer.id] = Named(peer, now - absentee.age_ms / 1000)
+        # One member alone must not be able to make up nodes that an answer then lacks.
         named.namers.add(namer)
         if len(named.namers) >= NAMERS_MIN:
             del self.named[peer.id]
@@ -171,6 +172,7 @@ class Collector:
 
     def is_full(self, contributors: int, live: Iterable[NodeId]) -> bool:
         """Whether waiting for a fuller result is pointless: all are in, or the others are known to be dead."""
+        # Without a leaf set that covers the ring nobody here knows who is alive, so it goes by numbers.
         if self.basis is not Basis.LEAF_SET:
             return contributors >= self.expected_count() - len(self.declined) - len(self.absent)
         alive = set(live) | {self.own}

@@ -186,6 +186,7 @@ class Tree:
             return [SendAnswer(peer, level, verdict)]
         self._remember(peer, level)
         effects: list[Effect] = [SendAnswer(peer, level, verdict)]
+        # Whoever invites is ready to swap, so a node that waits at that level proposes at once.
         if self.phase is Phase.WAITING and self.level == level:
             effects += self._propose_or_wait()
         return effects
@@ -203,6 +204,7 @@ class Tree:
             case AnswerKind.ABSENT:
                 current.absent.add(peer.id)
             case AnswerKind.MAYBE_LATER:
+                # Somebody alive will come to this level, so it is worth a whole time-out more.
                 return [self._arm_level()] if self.phase is Phase.WAITING else []
             case AnswerKind.HINT:
                 return self._hint_received(current, members, is_exact)
@@ -376,6 +378,7 @@ class Tree:
         return []
 
     def _give_up_on(self, peer: PeerRef) -> list[Effect]:
+        # For the whole round, not for the level: the node may be dead, or answer anything but a usable value.
         self._banned.add(peer.id)
         return [Disarm(Timer.RESERVE), *self._wait()]
 
@@ -406,7 +409,7 @@ class Tree:
 
     def _is_exhausted(self, current: LevelState) -> bool:
         """Whether every node of the level is known, and none is left to swap with."""
-        if self._invited.get(current.level):
+        if self._invited.get(current.level):  # somebody has invited us and may still accept a proposal
             return False
         is_known = current.is_hinted_empty or self._neighbourhood.is_exact(current.level)
         return is_known and not self._candidates(current)
@@ -427,6 +430,7 @@ class Tree:
     def _invitations(self, current: LevelState) -> list[Effect]:
         candidates = self._candidates(current)[: self._settings.invites_max]
         effects: list[Effect] = [SendInvite(peer, current.level) for peer in candidates]
+        # Behind random ids of the prefix there may be members that the leaf set does not reach to.
         if not self._neighbourhood.is_exact(current.level):
             effects += [RouteInvite(current.level)] * self._settings.random_invites
         return effects
