@@ -131,12 +131,16 @@ def path_offences(text: str) -> Iterator[str]:
             yield f"there is no {path}"
 
 
-def neighbours_offences(row: Sequence[str]) -> Iterator[str]:
-    """Short names in a row of a table stand beside a whole path, and are in its folder: `peerd/a/b.py`, `c.py`."""
-    folders = [ROOT / path for path in row if IN_THE_REPOSITORY.fullmatch(path)]
-    for name in row:
-        if re.fullmatch(r"\w+\.py", name) and folders and not any((path.parent / name).exists() for path in folders):
-            yield f"there is no {name} beside {folders[0].relative_to(ROOT)}"
+def short_name_offences(text: str) -> Iterator[str]:
+    """A short name in a table is in the folder of a whole path before it: `peerd/a/b.py`, `c.py`."""
+    folders: list[Path] = []
+    for line in text.splitlines():
+        names = re.findall(r"`([^`]+)`", line) if line.startswith("|") else []
+        whole = [(ROOT / name).parent for name in names if IN_THE_REPOSITORY.fullmatch(name) and name.endswith(".py")]
+        folders = (whole or folders) if line.startswith("|") else []
+        for name in names:
+            if re.fullmatch(r"\w+\.py", name) and folders and not any((folder / name).exists() for folder in folders):
+                yield f"there is no {name} in {folders[0].relative_to(ROOT)}"
 
 
 def test_every_block_has_a_language_a_valid_mark_and_commands_that_exist(page: Path) -> None:
@@ -157,9 +161,7 @@ def test_every_command_in_a_sentence_exists(page: Path) -> None:
 def test_every_path_exists(page: Path) -> None:
     text = page.read_text("utf-8")
     offences = [f"{page.name}: {offence}" for offence in path_offences(_without_blocks(text))]
-    for line in text.splitlines():
-        if line.startswith("|"):
-            offences += [f"{page.name}: {offence}" for offence in neighbours_offences(re.findall(r"`([^`]+)`", line))]
+    offences += [f"{page.name}: {offence}" for offence in short_name_offences(text)]
     assert not offences, report(offences)
 
 
@@ -229,5 +231,6 @@ def test_the_checks_of_marks_and_paths_bite() -> None:
     assert list(block_offences(Block("page.md", 1, "bash", "", "", "true\n")))
     assert list(block_offences(Block("page.md", 1, "sh", "tested-by", "tests/test_tidy.py", "true\n")))
     assert list(path_offences("see peerd/nowhere.py")) == ["there is no peerd/nowhere.py"]
-    assert list(neighbours_offences(["peerd/swap/layer.py", "nowhere.py"]))
-    assert not list(neighbours_offences(["peerd/swap/layer.py", "reader.py"]))
+    assert not list(short_name_offences("| `peerd/swap/layer.py` | the layer |\n| `reader.py` | the reader |\n"))
+    assert list(short_name_offences("| `peerd/swap/layer.py` | the layer |\n| `nowhere.py` | nothing |\n"))
+    assert not list(short_name_offences("| `peerd/swap/layer.py` |\n\n| `examples.py` | of another table |\n"))
