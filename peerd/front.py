@@ -34,11 +34,11 @@ Command: TypeAlias = "Callable[..., None] | Typer"
 """A function, which becomes ``peerd NAME``, or an application of its own, for ``peerd NAME SUBCOMMAND``."""
 
 Report: TypeAlias = Callable[[dict[str, Any]], None]
-"""Takes a row of the scenario's report; plain data."""
+"""A function that takes one row for the scenario's report, as plain data."""
 
 ScenarioAction: TypeAlias = "Callable[[Place, Mapping[str, Any], Report], None]"
-"""Does something on a simulated node. It gets the node, the arguments from the scenario file, and where rows of the
-report go, now or later. Raises `ConfigError` for arguments that it does not know."""
+"""A function that does something on a simulated node. It gets the node, the arguments from the scenario file, and the
+function that takes rows of the report, now or later. Raises `ConfigError` for arguments that it does not know."""
 
 Row: TypeAlias = dict[str, Any]
 
@@ -46,12 +46,12 @@ Row: TypeAlias = dict[str, Any]
 
 ScopeName = Literal["read", "write"]
 SCOPE_KEY: Final = "x-peerd-scope"
-"""Where a route says which scope a data client needs, in its ``openapi_extra``: visible in the OpenAPI document."""
+"""The key of a route's ``openapi_extra`` for the scope that a data client needs. The OpenAPI document shows it."""
 READ_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def needs_scope(scope: ScopeName) -> dict[str, Any]:
-    """What a route gives as ``openapi_extra`` when its method does not say what it does, such as a POST that reads::
+    """Return the ``openapi_extra`` of a route whose method does not say what it does, such as a POST that reads::
 
     @routes.post("/aggregate", openapi_extra=needs_scope("read"))
     """
@@ -59,16 +59,16 @@ def needs_scope(scope: ScopeName) -> dict[str, Any]:
 
 
 READS: Final = needs_scope("read")
-"""A route that changes nothing although its method is not GET."""
+"""For a route that changes nothing, although its method is not GET."""
 WRITES: Final = needs_scope("write")
-"""A GET that is not for everybody who may read."""
+"""For a GET that not everybody who may read is allowed to make."""
 
 
 def scope_of(route: object) -> ScopeName:
-    """The scope of a route: what it says, else "read" when all that it takes are GET and HEAD, else "write".
+    """Return the scope of a route: the one that it states, else "read" if it takes only GET and HEAD, else "write".
 
-    A data client then needs ``<plugin>:read`` or ``<plugin>:write``. A route of Starlette's that does not tell its
-    methods writes. Raises `Bug` for a scope that there is not.
+    A data client then needs ``<plugin>:read`` or ``<plugin>:write``. A route of Starlette's that does not list its
+    methods counts as writing. Raises `Bug` for a scope that does not exist.
     """
     stated: object = (getattr(route, "openapi_extra", None) or {}).get(SCOPE_KEY)
     if stated == "read" or stated == "write":
@@ -84,30 +84,30 @@ def scope_of(route: object) -> ScopeName:
 
 @dataclass(frozen=True, slots=True)
 class NodeOption:
-    """An option of the commands that make nodes; what is given for it becomes settings of the protocol."""
+    """An option of the commands that make nodes. The value that a user gives becomes settings of the protocol."""
 
     flag: str
-    """Such as ``--data``."""
+    """The option as users type it, such as ``--data``."""
     metavar: str
     help: str
     settings: Callable[[str], Mapping[str, object]]
-    """From the text that was given to keys of ``[protocols.<name>]``. Raises ``ValueError`` for a text that is wrong.
+    """Turns the text that was given into keys of ``[protocols.<name>]``. Raises ``ValueError`` for a wrong text.
 
     For ``cluster up`` the texts ``{k}`` and ``{n}`` in a value become a node's number and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How ``peerd analyze`` prints a table and reports its rows."""
+    """The way in which ``peerd analyze`` prints a table and reports its rows."""
 
     title: str
     columns: Mapping[str, str]
-    """Column to heading, in order."""
+    """The heading of each column, in the order of the columns."""
     order_by: Sequence[str]
     cells: Callable[[Row], Row] = dict
-    """A row as people read it; a text stays as it is, numbers are formatted by the unit that ends their name."""
+    """Makes a row as people read it: texts stay as they are, numbers are formatted by the unit that ends their name."""
     wide: Sequence[str] = ()
-    """Columns whose texts may be broken into lines."""
+    """The columns whose texts may be broken into several lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +115,15 @@ class SparkTable:
     """A table that ``peerd analyze`` makes of the event log."""
 
     name: str
-    """Of the Parquet folder, and of the rows in the report as JSON."""
+    """The name of the Parquet folder, and of the rows in the report as JSON."""
     build: Callable[[DataFrame, Mapping[str, DataFrame]], DataFrame]
-    """From all events, and the tables that this front has listed before it, by name."""
+    """Makes the table from all events, and from the tables (by name) that this front has listed before it."""
     shown: Shown | None = None
-    """``None``: it is only written, not reported."""
+    """How the table is printed; ``None``: it is only written, and not reported."""
 
 
 class Front:
-    """Base class of fronts. It is made without arguments, once a process; it keeps no state of a node."""
+    """Base class of fronts. A front is made without arguments, once in a process, and keeps no state of a node."""
 
     name: ClassVar[str]
     """The plugin's name."""
@@ -131,7 +131,7 @@ class Front:
     # Daemon
 
     def router(self, service: Any) -> APIRouter | None:
-        """HTTP routes for data clients, below ``/v1``; ``service`` is the running plugin.
+        """Return HTTP routes for data clients, below ``/v1``; ``service`` is the running plugin.
 
         They are on the data listener and on the operators' socket. `needs_scope` says what a route needs when its
         method does not.
@@ -139,56 +139,57 @@ class Front:
         return None
 
     def operator_router(self, service: Any) -> APIRouter | None:
-        """HTTP routes for operators only, below ``/v1`` of the admin API."""
+        """Return HTTP routes for operators only, below ``/v1`` of the admin API."""
         return None
 
     # Client and command line
 
     def client(self, client: Client) -> object | None:
-        """Methods of the Python client, reached as ``client.<name>``; ``client`` carries the requests."""
+        """Return methods of the Python client, used as ``client.<name>``; ``client`` carries the requests."""
         return None
 
     def commands(self) -> Mapping[str, Callable[[], Command]]:
-        """Commands by name, each with a function that imports and returns it. ``-`` is fine in a name, ``_`` is not."""
+        """Return commands by name, each with a function that imports it. A name may have ``-`` but not ``_``."""
         return {}
 
     def init_options(self) -> Sequence[NodeOption]:
-        """Options of ``peerd init`` and ``peerd join``, which make one node."""
+        """Return options of ``peerd init`` and ``peerd join``, which make one node."""
         return ()
 
     def cluster_options(self) -> Sequence[NodeOption]:
-        """Options of ``peerd cluster up``, which makes many."""
+        """Return options of ``peerd cluster up``, which makes many nodes."""
         return ()
 
     # Simulator and lab
 
     def scenario_actions(self) -> Mapping[str, ScenarioAction]:
-        """What ``{ do = "call", protocol = "<name>", action = "..." }`` in a scenario may ask for."""
+        """Return the actions that ``{ do = "call", protocol = "<name>", action = "..." }`` in a scenario may name."""
         return {}
 
     def checkers(self) -> Mapping[str, type[Checker]]:
-        """Invariants by name, made without arguments.
+        """Return invariants by name, as classes that are made without arguments.
 
-        A run with checks asks those that hold always; a scenario's ``check`` and ``wait_whole`` may name each.
+        A run with checks asks those that hold always; a scenario's ``check`` and ``wait_whole`` may name any of them.
         """
         return {}
 
     def swarm_work(self) -> type[SwarmWork] | None:
-        """What a seed of ``peerd sim swarm --protocol <name>`` does with this protocol, and how that is judged."""
+        """Return what a seed of ``peerd sim swarm --protocol <name>`` does with this protocol, and how it is judged."""
         return None
 
     def experiments(self) -> Sequence[Experiment]:
-        """Experiments of ``peerd lab``, named ``<name>/...``."""
+        """Return experiments of ``peerd lab``, named ``<name>/...``."""
         return ()
 
     # Pipeline
 
     def tables(self) -> Sequence[SparkTable]:
-        """Tables of ``peerd analyze``, in the order in which they are built."""
+        """Return tables of ``peerd analyze``, in the order in which they are built."""
         return ()
 
     def panels(self) -> Sequence[Mapping[str, Any]]:
-        """Panels of a Grafana dashboard as Grafana's JSON has them, about this plugin's metrics: data only, without
-        identifiers and positions. Nothing shows them yet.
+        """Return panels of a Grafana dashboard about this plugin's metrics, as Grafana's JSON has them.
+
+        They are data only, without identifiers and positions. Nothing shows them yet.
         """
         return ()

@@ -16,13 +16,13 @@ PREAUTH_FRAME_BYTES_MAX: Final = 16 * KIB
 CONTROL_FRAME_BYTES_MAX: Final = 64 * KIB
 SWAP_CHUNK_BYTES_MAX: Final = 4 * MIB
 FRAME_IDLE_S: Final = 10.0
-"""From the first byte of a frame to its last one; a peer slower than this is cut off (slowloris)."""
+"""A peer may take this long from the first byte of a frame to the last; a slower one is cut off (slowloris attack)."""
 
 LINK_UNUSED_S: Final = 1500.0
-"""A link that carried nothing but heartbeats for so long is closed. Longer than ``overlay.table_probe_max``: entries of
-routing tables stay linked, or a lookup would pay for a dial at each hop."""
+"""A link is closed after it has carried nothing but heartbeats for this long. It is longer than
+``overlay.table_probe_max``, so that entries of routing tables stay linked: else a lookup would dial at each hop."""
 
-# msgpack: control frames hold small records; an array of 64 KiB of empty maps already costs 4.7 MiB
+# msgpack. Control frames hold small records, but 64 KiB of empty maps already take 4.7 MiB when decoded.
 ARRAY_LENGTH_MAX: Final = 4096
 MAP_LENGTH_MAX: Final = 256
 
@@ -41,24 +41,25 @@ TRANSIENT_LINKS_MAX: Final = 64
 LINKS_MAX: Final = 512
 SEND_QUEUE_BYTES_MAX: Final = 4 * MIB
 SEND_HIGH_WATER_BYTES: Final = 1 * MIB
-"""With more than this queued for it, or half of what may be, a peer is slow."""
+"""A peer counts as slow when more than this is queued for it, or more than half of what may be queued."""
 SEND_LOW_WATER_SHARE: Final = 4
-"""A slow peer is writable again at the high-water mark divided by this."""
+"""A slow peer is writable again when its queue is down to the high-water mark divided by this."""
 WRITE_HIGH_WATER_BYTES: Final = 256 * KIB
 WRITE_DEADLINE_S: Final = 10.0
 PEER_MESSAGES_PER_SECOND: Final = 2000.0
 PEER_MESSAGES_BURST: Final = 8000
 
 HELLO_PLUGINS_MAX: Final = 32
-"""Plugins of a node whose versions go into its handshakes."""
+"""A handshake carries the versions of at most this many plugins."""
 
 # One node's bookkeeping (peerd.node.node)
 REFUSALS_TOLD_MAX: Final = 1024
-"""(Peer, message type, reason) that plugins are told of after one handler; the rest is only counted."""
+"""Plugins are told of at most this many failed sends (peer, message type, reason) after one handler; others are only
+counted."""
 REQUESTS_OUTSTANDING_MAX: Final = 4096
 TIMERS_PER_PLUGIN_MAX: Final = 16384
 ROUTED_BODY_BYTES_MAX: Final = 48 * KIB
-"""A routed or broadcast message, encoded: it must fit a control frame together with its envelope."""
+"""The largest encoded message that is routed or broadcast: with its envelope it must fit into a control frame."""
 DEDUPE_WINDOW: Final = 65536
 HOPS_MAX: Final = 64
 
@@ -68,9 +69,9 @@ KNOWN_PEERS_MAX: Final = 64
 
 # Groups
 GROUP_BODY_BYTES_MAX: Final = 44 * KIB
-"""A multicast's message, encoded: it travels inside a routed one."""
+"""The largest encoded message of a multicast, which travels inside a routed one."""
 ANYCAST_BODY_BYTES_MAX: Final = 8 * KIB
-"""An anycast's message, encoded: it shares a frame with the list of who was asked."""
+"""The largest encoded message of an anycast, which shares a frame with the list of the nodes asked."""
 
 # Swap
 SWAP_TAG_BYTES_MAX: Final = 64
@@ -79,7 +80,7 @@ SWAP_SPILL_BYTES: Final = 64 * MIB
 
 # Messages
 KERNEL_TYPE_IDS: Final = range(0x0001, 0x0100)
-"""Message type ids of the kernel; plugins have those above."""
+"""The message type ids of the kernel. Plugins have higher ones."""
 
 # Plugin store
 STORE_VALUE_BYTES_MAX: Final = 1 * MIB
@@ -87,20 +88,20 @@ STORE_KEYS_MAX: Final = 10_000
 
 # HTTP
 HTTP_REQUESTS_MAX: Final = 64
-"""Requests and streams under way at a listener, probes apart; above it the answer is 503."""
+"""A listener serves at most this many requests and streams at once, not counting probes; more are answered with 503."""
 HTTP_CONNECTIONS_SPARE: Final = 16
-"""Connections beyond those requests: for probes, and for heads that are still coming in."""
+"""A listener takes this many connections more: for probes, and for requests that are still arriving."""
 # Plugin logs
 LOGS_PER_PLUGIN_MAX: Final = 16
 LOG_RECORD_BYTES_MAX: Final = 1 * MIB
 LOG_RECORD_OVERHEAD_BYTES: Final = 32
-"""Charged for each record on top of its length: what goes with it on disk and in memory."""
+"""Each record counts for this much more than its length, for what goes with it on disk and in memory."""
 LOG_BYTES_MAX: Final = 64 * MIB
-"""Of one log, charged."""
+"""The largest size of one log, by what its records count for."""
 LOG_WAITING_BYTES_MAX: Final = 8 * MIB
-"""Appended and not durable yet: the disk is too slow for more."""
+"""A log may have this much appended that is not durable yet. More is refused, as the disk is too slow for it."""
 LOG_READ_BYTES_MAX: Final = 1 * MIB
-"""One read gives no more than this, but always one record."""
+"""One read returns at most this much, but always at least one record."""
 
 # Event log
 EVENT_QUEUE_RECORDS_MAX: Final = 10_000

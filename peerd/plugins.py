@@ -27,7 +27,7 @@ from peerd.telemetry.schema import Event, union
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 ANYTHING: Final = (Exception, SystemExit)
-"""What a third party's code may raise: one that ends the process, as a script does, must not end ours unsaid."""
+"""Whatever a third party's code may raise. Code that ends its process, as scripts do, must not end ours silently."""
 
 T = TypeVar("T")
 Configs = Mapping[str, BaseModel | Mapping[str, object]]
@@ -37,7 +37,7 @@ Configs = Mapping[str, BaseModel | Mapping[str, object]]
 
 
 def find_plugins() -> dict[str, type[Plugin]]:
-    """Every installed plugin class by name, sorted. Raises `ConfigError` naming what cannot be used."""
+    """Return every installed plugin class by name, sorted. Raises `ConfigError` naming what cannot be used."""
     found = {name: load_plugin(name) for name in installed()}
     _check_messages(found)
     union({name: plugin.events for name, plugin in found.items()})
@@ -45,7 +45,7 @@ def find_plugins() -> dict[str, type[Plugin]]:
 
 
 def load_plugin(name: str) -> type[Plugin]:
-    """One plugin's class. Raises `ConfigError` when nobody installed that name, or it cannot be used."""
+    """Return one plugin's class. Raises `ConfigError` when no such plugin is installed, or it cannot be used."""
     plugin = _load(PLUGINS, name, Plugin)
     _check_ids(name, plugin)
     for metric in plugin.metrics:
@@ -58,12 +58,12 @@ def load_plugin(name: str) -> type[Plugin]:
 
 
 def plugin_models(plugins: Mapping[str, type[Plugin]]) -> dict[str, type[BaseModel]]:
-    """Each plugin's configuration model by name: what `peerd.config.load_config` validates ``[protocols.*]`` with."""
+    """Return each plugin's configuration model; `peerd.config.load_config` validates ``[protocols.*]`` with them."""
     return {name: plugin.Config for name, plugin in plugins.items()}
 
 
 def make_plugins(plugins: Mapping[str, type[Plugin]], configs: Configs) -> list[Plugin]:
-    """One instance of each plugin, in name order, with its table of the configuration (or its defaults).
+    """Make one instance of each plugin, in the order of names, with its table of the configuration (or its defaults).
 
     Raises `ConfigError` for a table that none of them owns, or that its model refuses.
     """
@@ -74,7 +74,7 @@ def make_plugins(plugins: Mapping[str, type[Plugin]], configs: Configs) -> list[
 
 
 def plugin_factory(configs: Configs) -> Callable[[int], Sequence[Plugin]]:
-    """What a simulation takes as ``plugins``: of each node, those that have a table. Raises `ConfigError`."""
+    """Return what a simulation takes as ``plugins``: it makes, for each node, the plugins that have a table."""
     plugins = {name: load_plugin(name) for name in sorted(configs)}
     _check_messages(plugins)
     made = [(plugin, config_of(name, plugin, configs[name])) for name, plugin in plugins.items()]
@@ -82,7 +82,7 @@ def plugin_factory(configs: Configs) -> Callable[[int], Sequence[Plugin]]:
 
 
 def config_of(name: str, plugin: type[Plugin], value: BaseModel | Mapping[str, object] | None = None) -> PluginConfig:
-    """A plugin's table, validated. Raises `ConfigError` with the key."""
+    """Return a plugin's table, validated. Raises `ConfigError` with the key."""
     if isinstance(value, plugin.Config):
         return value
     table = value.model_dump() if isinstance(value, BaseModel) else dict(value or {})
@@ -98,7 +98,7 @@ def config_of(name: str, plugin: type[Plugin], value: BaseModel | Mapping[str, o
 
 
 def find_events(plugins: Mapping[str, type[Plugin]] | None = None) -> dict[str, type[Event]]:
-    """Every event class by kind: the core's and those of ``plugins`` (default: the installed ones)."""
+    """Return every class of event by kind: the core's and those of ``plugins`` (default: the installed ones)."""
     found = find_plugins() if plugins is None else plugins
     return union({name: plugin.events for name, plugin in found.items()})
 
@@ -107,17 +107,17 @@ def find_events(plugins: Mapping[str, type[Plugin]] | None = None) -> dict[str, 
 
 
 def find_fronts() -> dict[str, Front]:
-    """The front of every plugin that has one, by name, sorted. Raises `ConfigError` naming what cannot be used."""
+    """Return the fronts of all plugins that have one, sorted by name. Raises `ConfigError` for an unusable one."""
     return {name: load_front(name) for name in installed(FRONTS)}
 
 
 def warn_on_stderr(error: ConfigError) -> None:
-    """Tell the operator of a plugin that cannot be used, and go on without it."""
+    """Tell the operator about a plugin that cannot be used; the caller goes on without it."""
     print(f"peerd: warning: {error}", file=sys.stderr)
 
 
 def usable_fronts(warn: Callable[[ConfigError], None] = warn_on_stderr) -> dict[str, Front]:
-    """As `find_fronts`, but a front that cannot be used is told to ``warn`` and left out."""
+    """Do as `find_fronts`, but leave out a front that cannot be used, and tell ``warn``."""
     found: dict[str, Front] = {}
     for name in installed(FRONTS):
         try:
@@ -128,7 +128,7 @@ def usable_fronts(warn: Callable[[ConfigError], None] = warn_on_stderr) -> dict[
 
 
 def load_front(name: str) -> Front:
-    """One plugin's front; a plain `Front` for an installed plugin that brings none. Raises `ConfigError`."""
+    """Return one plugin's front; a plain `Front` for an installed plugin that brings none. Raises `ConfigError`."""
     if name not in installed():
         if name in installed(FRONTS):
             raise ConfigError(f"there is a front in {FRONTS}, and no plugin in {PLUGINS}", key=_key(name))
@@ -139,10 +139,10 @@ def load_front(name: str) -> Front:
 
 
 def guarded(plugin: str, what: str, function: Callable[[], T]) -> T:
-    """What a function of a front returns. Raises `ConfigError`, naming the plugin, for whatever it raises."""
+    """Call a function of a front. Whatever it raises becomes a `ConfigError` that names the plugin."""
     try:
         return function()
-    except ANYTHING as error:  # anybody's code, as when it is imported
+    except ANYTHING as error:  # this is a third party's code, which may raise anything
         raise ConfigError(f"its {what} fails: {type(error).__name__}: {error}", key=_key(plugin)) from error
 
 
@@ -154,7 +154,7 @@ def gather(
     usable: Callable[[str, str], str | None] = lambda plugin, name: None,
     warn: Callable[[ConfigError], None] | None = None,
 ) -> dict[str, T]:
-    """One kind of piece of all fronts by its name, in the order of the fronts.
+    """Collect one kind of piece from all fronts, by the pieces' names and in the order of the fronts.
 
     ``pieces`` gives names and pieces; ``taken`` are the core's names; ``usable`` says what is wrong with a plugin's
     name for a piece. Raises `ConfigError`, naming both owners, when two pieces have one name, or a front cannot say
@@ -211,7 +211,7 @@ def _load(group: str, name: str, base: type[T]) -> type[T]:
 
 
 def _bad_name(name: str) -> str | None:
-    """The core's parts have a table of the configuration each, and no plugin may be called like one."""
+    """Say why a name is not allowed: no plugin may be called like a table that the core has in the configuration."""
     from peerd.config import PeerdConfig
 
     if name in PeerdConfig.model_fields:
@@ -222,7 +222,7 @@ def _bad_name(name: str) -> str | None:
 def _import(entry: EntryPoint) -> object:
     try:
         return entry.load()
-    except ANYTHING as error:  # anybody's code: whatever it raises is told, with its name
+    except ANYTHING as error:  # this is a third party's code: whatever it raises is reported with the plugin's name
         raise ConfigError(
             f"the plugin {entry.value} cannot be imported: {type(error).__name__}: {error}", key=_key(entry.name)
         ) from error

@@ -34,7 +34,7 @@ _SIZE: Final = re.compile(_QUANTITY + f"({'|'.join(_SIZE_UNITS)})")
 
 
 def parse_duration(text: object) -> float:
-    """Seconds of "500ms", "30s", "1.5h". Raises ``ValueError``, also for bare numbers: 5 what?"""
+    """Read "500ms", "30s" or "1.5h" as seconds. Raises ``ValueError``, also for a number without a unit."""
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError('expected a duration with its unit, such as "500ms", "30s", "5m", "1h"')
@@ -42,7 +42,7 @@ def parse_duration(text: object) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest text that `parse_duration` reads back (to a microsecond)."""
+    """Write the shortest text that `parse_duration` reads as the same duration (to a microsecond)."""
     micros = round(seconds * 1_000_000)
     for unit, size in (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000)):
         if micros and micros % size == 0:
@@ -53,7 +53,7 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_size(text: object) -> int:
-    """Bytes of "64KiB", "128MiB", "512B". Raises ``ValueError``, also for bare numbers and for KB (1000 or 1024?)."""
+    """Read "64KiB" or "512B" as bytes. Raises ``ValueError``, also without a unit, and for KB (1000 or 1024?)."""
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     size = Decimal(match[1]) * _SIZE_UNITS[match[2]] if match else Decimal("0.5")
     if size != size.to_integral_value():
@@ -62,7 +62,7 @@ def parse_size(text: object) -> int:
 
 
 def format_size(size: int) -> str:
-    """The shortest text that `parse_size` reads back."""
+    """Write the shortest text that `parse_size` reads as the same size."""
     unit = max(
         (name for name, unit in _SIZE_UNITS.items() if size % unit == 0 and size),
         key=_SIZE_UNITS.__getitem__,
@@ -72,7 +72,7 @@ def format_size(size: int) -> str:
 
 
 def _is_text(value: object, info: ValidationInfo) -> bool:
-    """In code a bare number has its unit in the field's documentation; in a file nobody sees it."""
+    """Whether a person wrote this value. Code may leave the unit out, which the field states; a file may not."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return not is_number or (isinstance(info.context, dict) and bool(info.context.get(FROM_TEXT)))
 
@@ -91,18 +91,18 @@ Duration = Annotated[
     PlainSerializer(format_duration, return_type=str),
     WithJsonSchema({"type": "string", "pattern": f"^{_DURATION.pattern}$"}),
 ]
-"""Seconds in Python, "30s" in text."""
+"""A duration: seconds in Python, "30s" in a file."""
 Size = Annotated[
     int,
     BeforeValidator(_size),
     PlainSerializer(format_size, return_type=str),
     WithJsonSchema({"type": "string", "pattern": f"^{_SIZE.pattern}$"}),
 ]
-"""Bytes in Python, "64KiB" in text."""
+"""A size: bytes in Python, "64KiB" in a file."""
 
 
 def between_durations(low: str, high: str) -> AfterValidator:
-    """A bound for a `Duration`, both ends included: ``Annotated[Duration, between_durations("10ms", "1h")]``."""
+    """Bound a `Duration`, both ends included: ``Annotated[Duration, between_durations("10ms", "1h")]``."""
     low_s, high_s = parse_duration(low), parse_duration(high)
 
     def check(seconds: float) -> float:
@@ -114,7 +114,7 @@ def between_durations(low: str, high: str) -> AfterValidator:
 
 
 def between_sizes(low: str, high: str) -> AfterValidator:
-    """A bound for a `Size`, both ends included."""
+    """Bound a `Size`, both ends included."""
     low_bytes, high_bytes = parse_size(low), parse_size(high)
 
     def check(size: int) -> int:
@@ -131,16 +131,16 @@ Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class ConfigSection(BaseModel):
-    """Base of every table, a plugin's too: immutable, no unknown keys, defaults in the text that a file would hold."""
+    """Base of every table, also of plugins: immutable, without unknown keys, its defaults written as in a file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
 def setting(default: Any, description: str) -> Any:
-    """A field with its default in file notation ("30s") and its description: what, formula, which way to move it."""
+    """Declare a field: its default as in a file ("30s"), and its meaning, formula, and which way to move it."""
     return Field(default, description=description)
 
 
 def misfit(key: str, message: str) -> PydanticCustomError:
-    """What a validator raises about a setting that does not fit another; ``key`` is dotted, as in a file."""
+    """Make the error for a setting that does not fit another one; ``key`` is dotted, as in a file."""
     return PydanticCustomError("peerd_key", "{message}", {"key": key, "message": message})

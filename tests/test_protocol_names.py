@@ -14,7 +14,7 @@ from tests.test_tidy import ROOT, Source, code, report
 
 
 def named(source: Source, protocols: Sequence[str]) -> Iterator[str]:
-    """Where source says a protocol's name: in an identifier, or in a text that is a name, a key or a path.
+    """Yield the places where source says a protocol's name: in an identifier, or in a text that is a name, key or path.
 
     Prose (docstrings, comments, help texts) may use the word: "dissemination" is one.
     """

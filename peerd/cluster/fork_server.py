@@ -30,7 +30,7 @@ from peerd.errors import Bug, ConfigError, ExitCode
 
 DETACH: Final = b"D"
 GRACE_S: Final = 7.0
-"""How long daemons may take to stop (a local one leaves the ring within its node.shutdown_timeout of 5 s)."""
+"""Daemons may take this long to stop. A local one leaves the ring within its node.shutdown_timeout of 5 s."""
 NODE_MODULE: Final = "peerd.cluster.node_process"
 _WATCHED: Final = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
@@ -54,7 +54,7 @@ class ForkServer:
         self._node_module = node_module
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._children: dict[int, int] = {}
-        """Node index by process id."""
+        """The index of the node that each process id belongs to."""
         self._is_stopping = False
 
     def run(self, reserved: Sequence[socket.socket]) -> None:
@@ -82,11 +82,11 @@ class ForkServer:
         if threading.active_count() != 1:
             raise Bug(f"forking with threads: {', '.join(thread.name for thread in threading.enumerate())}")
         gc.collect()
-        gc.freeze()  # the collector then leaves the shared pages alone, and they stay shared
+        gc.freeze()  # after that the garbage collector does not write to these pages, so the children share them
         server_pid = os.getpid()
         nodes = []
         for node in self._record.nodes:
-            # A signal between fork and the child's own handlers would be lost to the server's: it waits instead.
+            # A signal that came before the child has its own handlers would run the server's: it is blocked until then.
             signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
             pid = os.fork()
             if pid == 0:
@@ -125,7 +125,7 @@ class ForkServer:
                 sys.stderr.flush()
             os._exit(status)
 
-    # Minding
+    # Watching the children
 
     def _mind_children(self) -> bool:
         """Reap until told to stop or no child is left. Whether the lifeline ended."""
@@ -159,7 +159,7 @@ class ForkServer:
             self._save(nodes=tuple(_with_exit(node, ended.get(node.index)) for node in self._record.nodes))
 
     def _end_children(self) -> None:
-        """SIGTERM, a bounded wait, SIGKILL."""
+        """Stop the children: SIGTERM, a bounded wait, then SIGKILL."""
         self._signal_children(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
         while self._children and (remaining_s := deadline - time.monotonic()) > 0:

@@ -34,7 +34,7 @@ from peerd.system.durable_files import write_atomically
 
 RECORD_VERSION: Final = 1
 BOOTSTRAP_NODES: Final = 3
-"""Nodes that the others join through."""
+"""How many nodes the others join through."""
 RUNTIME_PATH_BYTES_MAX: Final = 64
 """A longer runtime folder would leave no room for the name of a socket."""
 LOOPBACK: Final = "127.0.0.1"
@@ -45,7 +45,7 @@ Settings = Callable[[int], Tables]
 
 
 class NodeRecord(BaseModel):
-    """One daemon of the cluster."""
+    """The record of one daemon of the cluster."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -54,16 +54,16 @@ class NodeRecord(BaseModel):
     port: int
     process: ProcessRef | None = None
     exit_status: int | None = None
-    """How it ended: an exit code, or minus a signal. ``None`` while it runs, and before."""
+    """How the daemon ended: an exit code, or minus the number of a signal. ``None`` before that."""
 
     @property
     def address(self) -> str:
-        """Where its peers reach it."""
+        """Return the address at which its peers reach it."""
         return f"{LOOPBACK}:{self.port}"
 
 
 class ClusterRecord(BaseModel):
-    """What ``cluster.json`` holds."""
+    """The content of ``cluster.json``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -73,13 +73,13 @@ class ClusterRecord(BaseModel):
     is_kept: bool = False
     """Whether event logs and log files outlive the cluster."""
     server: ProcessRef | None = None
-    """The fork server."""
+    """The process of the fork server."""
     nodes: tuple[NodeRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Paths below one folder."""
+    """The paths of a cluster's files below its folder."""
 
     directory: Path
 
@@ -145,7 +145,7 @@ class Layout:
                 os.close(descriptor)
                 hint = "peerd cluster status shows it, peerd cluster down ends it"
                 raise Unavailable(f"a cluster is up in {self.directory}: {hint}") from error
-            os.close(descriptor)  # its holder has removed the file meanwhile
+            os.close(descriptor)  # the process that held the lock has removed the file meanwhile
 
     def _is_lock_file(self, descriptor: int) -> bool:
         try:
@@ -245,7 +245,7 @@ class Layout:
 
 
 def socket_file(record: ClusterRecord, index: int) -> Path:
-    """Admin socket of a node."""
+    """Return the path of a node's admin socket."""
     return Path(record.socket_dir) / f"{index}.sock"
 
 

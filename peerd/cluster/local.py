@@ -40,12 +40,12 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Forming:
-    """How far a cluster is on its way up, in nodes."""
+    """How far a cluster has come while it starts, as numbers of nodes."""
 
     elapsed_s: float
     expected: int
     answering: int
-    """Their admin socket answers."""
+    """How many nodes answer on their admin socket."""
     complete: int
     """They are ready, and their leaf set is what it has to be for these nodes."""
 
@@ -61,7 +61,7 @@ class NodeStatus:
 
 
 def default_directory(name: str = DEFAULT_NAME) -> Path:
-    """Where the cluster of this name lives unless told otherwise: below ``$XDG_STATE_HOME``."""
+    """Return the default folder of the cluster with this name, below ``$XDG_STATE_HOME``."""
     state_home = os.environ.get("XDG_STATE_HOME", "")
     base = Path(state_home) if os.path.isabs(state_home) else Path.home() / ".local" / "state"
     return base / "peerd" / "clusters" / name
@@ -89,7 +89,7 @@ class LocalCluster:
     ) -> None:
         self.down()
 
-    # What there is
+    # What exists
 
     def record(self) -> ClusterRecord:
         """The record on disk. Raises `Unavailable` when no cluster was started here, `ConfigError` when damaged."""
@@ -109,7 +109,7 @@ class LocalCluster:
         return self._server is not None
 
     def node(self, index: int) -> NodeRecord:
-        """One node of the record. Raises `Unavailable`."""
+        """Return one node of the record. Raises `Unavailable`."""
         nodes = self.record().nodes
         if not 0 <= index < len(nodes):
             raise Unavailable(f"no node {index}: there are 0 to {len(nodes) - 1}")
@@ -132,7 +132,7 @@ class LocalCluster:
             for node, answer in zip(record.nodes, asyncio.run(ask_all()), strict=True)
         ]
 
-    # Up
+    # Starting
 
     def up(
         self,
@@ -180,11 +180,11 @@ class LocalCluster:
         with self.layout.server_log.open("wb") as log:
             return subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE,  # the lifeline
+                stdin=subprocess.PIPE,  # by its end the fork server learns that this process has ended
                 stdout=log,
                 stderr=log,
                 pass_fds=[*reserved, lock],
-                start_new_session=True,  # an interrupt typed at the terminal is for us, not for them
+                start_new_session=True,  # Ctrl-C at the terminal is meant for this process, not for the daemons
             )
 
     def wait_complete(
@@ -258,7 +258,7 @@ class LocalCluster:
                     on_end(node)
             time.sleep(POLL_INTERVAL_S)
 
-    # Kill and down
+    # Killing and stopping
 
     def kill(self, index: int) -> NodeRecord:
         """SIGKILL one daemon; returns once it is gone. Raises `Unavailable` when it does not run."""
@@ -296,7 +296,7 @@ class LocalCluster:
         if self._server is None or self._server.stdin is None or self._server.stdin.closed:
             return
         self._server.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # what it leaves undone is done by the caller
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the caller does what this has left undone
             self._server.wait(timeout=STOP_TIMEOUT_S)
 
     def _lock_when_free(self) -> int:
@@ -313,9 +313,9 @@ class LocalCluster:
     def _end_processes(self, record: ClusterRecord) -> None:
         server = record.server
         if self._server is not None and server is None:
-            server = process_ref(self._server.pid)  # it has not written its record yet
+            server = process_ref(self._server.pid)  # the fork server has not written its record yet
         processes = [server, *(node.process for node in record.nodes)]
-        if send_signal(server, signal.SIGTERM):  # it ends the others and reaps them
+        if send_signal(server, signal.SIGTERM):  # the fork server stops the daemons and collects their exit codes
             self._wait(lambda: not is_alive(server), STOP_TIMEOUT_S)
         else:
             for process in processes:
@@ -341,7 +341,7 @@ async def _ring_and_readiness(client: Client) -> tuple[Ring, bool]:
 async def _ask(
     record: ClusterRecord, node: NodeRecord, question: Callable[[Client], Awaitable[Answer]]
 ) -> Answer | None:
-    """What a node says; ``None`` when it is dead, silent, or not open yet."""
+    """Ask a node for its status; ``None`` when it is dead, silent, or not yet listening."""
     if node.process is None or node.exit_status is not None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a forked child of the fork server is: one daemon."""
+"""A forked child of the fork server, which becomes one daemon."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def process_ref(pid: int) -> ProcessRef | None:
 
 
 def is_alive(process: ProcessRef | None) -> bool:
-    """Whether that very process runs."""
+    """Whether this very process runs, and not another one that got its number."""
     return process is not None and process_ref(process.pid) == process
 
 
@@ -87,12 +87,12 @@ def die_with_parent(parent_pid: int, number: signal.Signals) -> None:
     library = ctypes.CDLL(None, use_errno=True)
     if library.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
         raise Unavailable(f"prctl(PR_SET_PDEATHSIG): {os.strerror(ctypes.get_errno())}")
-    if os.getppid() != parent_pid:  # it ended before the call
+    if os.getppid() != parent_pid:  # the process ended before the call
         raise Unavailable("the process that started this one is gone")
 
 
 def name_process(name: str) -> None:
-    """What ``ps -o comm`` and ``top`` show for this process: at most 15 bytes."""
+    """Set the name that ``ps -o comm`` and ``top`` show for this process: at most 15 bytes."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
@@ -101,4 +101,5 @@ def _stat(pid: int) -> list[str] | None:
         text = (_PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return text.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
+    # The name of the process, which stands before these fields, may hold spaces and brackets.
+    return text.rpartition(")")[2].split()

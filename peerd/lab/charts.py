@@ -15,12 +15,12 @@ class Line:
     label: str
     points: tuple[tuple[float, float, float, float], ...]
     is_reference: bool = False
-    """Computed, not measured: drawn without marks, in grey."""
+    """Whether the line is computed and not measured. Such a line is drawn in grey, without marks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """One part of every bar."""
+    """One part of every bar of a bar chart."""
 
     label: str
     heights: tuple[float, ...]
@@ -40,7 +40,7 @@ class Chart:
     x_is_log: bool = False
     y_is_log: bool = False
     x_ticks: tuple[float, ...] = field(default=())
-    """Where the axis is marked; empty: wherever it suits."""
+    """The marks of the axis; when empty, the drawing program chooses them."""
 
     @property
     def is_empty(self) -> bool:
@@ -70,12 +70,12 @@ def lines(rows: Iterable[dict[str, Any]], x: str, y: str, *by: str, name: str = 
 
 
 def reference(label: str, points: Sequence[tuple[float, float]]) -> Line:
-    """What theory says."""
+    """Return the line that theory predicts."""
     return Line(label, tuple((x, y, y, y) for x, y in points), is_reference=True)
 
 
 def values(rows: Iterable[dict[str, Any]], column: str) -> tuple[Any, ...]:
-    """What is in a column, ascending."""
+    """Return the different values of a column, in ascending order."""
     return tuple(sorted({row[column] for row in rows if row.get(column) is not None}))
 
 

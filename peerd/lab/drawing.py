@@ -30,7 +30,7 @@ STYLE: Final = {
 NO_METADATA: Final = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 PNG_DPI: Final = 150
 HEADROOM: Final = 1.08
-"""How much higher than the highest point an axis ends."""
+"""An axis ends this much higher than the highest point."""
 
 
 def require() -> None:
@@ -46,7 +46,7 @@ def _matplotlib() -> Any:
 
 
 def draw(chart: Chart, kind: str = "svg") -> bytes:
-    """The file's content; ``kind`` is "svg" or "png"."""
+    """Draw a chart and return the file's content; ``kind`` is "svg" or "png"."""
     matplotlib = _matplotlib()
     figures = importlib.import_module("matplotlib.figure")
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):
@@ -61,7 +61,8 @@ def draw(chart: Chart, kind: str = "svg") -> bytes:
         axes.set_ylabel(chart.y)
         handles, labels = axes.get_legend_handles_labels()
         if chart.stacks:
-            handles, labels = handles[::-1], labels[::-1]  # as they lie on each other
+            # The legend then lists the parts of a bar from the top down, as they lie on each other.
+            handles, labels = handles[::-1], labels[::-1]
         figure.legend(handles, labels, loc="outside right upper" if len(labels) > 1 else "outside lower left")
         file = io.BytesIO()
         figure.savefig(file, format=kind, dpi=PNG_DPI, metadata=NO_METADATA[kind])

@@ -1,4 +1,4 @@
-"""What an experiment is: parameters, one simulation a point, the columns of its table, and its charts.
+"""An experiment: its parameters, one simulation for each point, the columns of its table, and its charts.
 
 A point is everything that a simulation depends on, so its row is a pure function of it, but for the columns that say
 what the simulation cost. Rows are plain JSON.
@@ -24,18 +24,18 @@ Notify = Callable[[str, float], None]
 
 VERSION: Final = version("peerd")
 COST: Final = frozenset({"processor_s", "node_kib"})
-"""Columns that differ from run to run."""
+"""The columns whose values differ from run to run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What users choose. An experiment has one point for each combination of size, topology, seed and variant."""
+    """The choices of a user. An experiment has one point for each combination of size, topology, seed and variant."""
 
     nodes: tuple[int, ...]
     duration_s: float
-    """How long is measured, virtual seconds."""
+    """How long the measurement lasts, in virtual seconds."""
     lookups: int
-    """About so many meanwhile (a Poisson process)."""
+    """About how many lookups are made meanwhile (a Poisson process)."""
     settle_s: float = 600.0
     """From the last join to what is measured: tables fill."""
     topologies: tuple[str, ...] = ("euclidean",)
@@ -45,12 +45,12 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One simulation."""
+    """The parameters of one simulation."""
 
     experiment: str
     nodes: int
     topology: str
-    """As `peerd.lab.topologies.table_of` takes it."""
+    """The topology in the form that `peerd.lab.topologies.table_of` takes."""
     duration_s: float
     lookups: int
     settle_s: float
@@ -58,7 +58,7 @@ class Point:
     variant: Values = field(default_factory=dict)
 
     def to_json(self) -> Row:
-        """Plain data; `of_json` is its inverse."""
+        """Return the point as plain data; `of_json` reads it back."""
         return asdict(self)
 
     @classmethod
@@ -68,13 +68,13 @@ class Point:
 
     @property
     def digest(self) -> str:
-        """The same for the same point of the same version."""
+        """Return a digest that is the same for the same point of the same version."""
         text = json.dumps([VERSION, self.to_json()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
     def parameters(self) -> Row:
-        """The columns that tell one row from another."""
+        """Return the columns that tell one row from another."""
         return {"nodes": self.nodes, "topology": label_of(self.topology), "seed": self.seed, **self.variant}
 
     def __str__(self) -> str:
@@ -89,10 +89,10 @@ class Column:
     heading: str
     meaning: str
     digits: int = 2
-    """After the decimal point."""
+    """How many digits are shown after the decimal point."""
 
     def cell(self, row: Row) -> float | int | str:
-        """For people."""
+        """Return the value as people read it."""
         value = row.get(self.key)
         if value is None:
             return "-"
@@ -108,9 +108,9 @@ class Experiment:
     name: str
     title: str
     reproduces: str
-    """Paper and figure."""
+    """The paper and the figure that the experiment reproduces."""
     takes: str
-    """Processor time, roughly, where it was measured."""
+    """Roughly the processor time that it took where it was measured."""
     full: Settings
     quick: Settings
     columns: tuple[Column, ...]
@@ -118,10 +118,10 @@ class Experiment:
     charts: Callable[[Sequence[Row]], list[Chart]]
     variants: tuple[Values, ...] = field(default=({},))
     derive: Callable[[Sequence[Row]], list[Row]] = list
-    """Adds columns that compare rows with each other."""
+    """A function that adds columns which compare rows with each other."""
 
     def points(self, settings: Settings) -> list[Point]:
-        """In the order of the table."""
+        """Return all points in the order of the table."""
         seeds = range(settings.seed, settings.seed + settings.seeds)
         return [
             Point(
@@ -139,5 +139,5 @@ class Experiment:
 
 
 def chosen(base: Settings, **choices: Any) -> Settings:
-    """The settings, with whatever is not ``None`` instead."""
+    """Return the settings with every given value that is not ``None`` in place of the old one."""
     return replace(base, **{name: value for name, value in choices.items() if value is not None})

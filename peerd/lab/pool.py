@@ -20,7 +20,7 @@ Watch = Callable[[Point, str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one point: its row, or why there is none."""
+    """The result of one point: its row, or the reason why there is none."""
 
     point: Point
     row: Row | None
@@ -76,7 +76,7 @@ def _start(point: Point) -> tuple[Connection, BaseProcess]:
 
 
 def _work(point: Point, connection: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us, or ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent reacts to Ctrl-C, and stops this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     row = run_point(point, lambda phase, now: connection.send(("phase", phase, now)))
     connection.send(("row", row, 0.0))

@@ -30,12 +30,12 @@ def experiments() -> dict[str, Experiment]:
 
 
 def experiment(name: str) -> Experiment:
-    """One of them. Raises `ConfigError`."""
+    """Return one experiment by its name. Raises `ConfigError`."""
     return find([name])[0] if name not in CORE else CORE[name]
 
 
 def find(names: Iterable[str]) -> list[Experiment]:
-    """Those that are named, or are in a group that is, each once. Raises `ConfigError` for an unknown name.
+    """Return the experiments that are named, or whose group is, each once. Raises `ConfigError` for an unknown name.
 
     A group is what stands before the slash: ``overlay`` stands for all of the overlay's.
     """
@@ -51,7 +51,7 @@ def find(names: Iterable[str]) -> list[Experiment]:
 
 
 def group_of(name: str) -> str:
-    """``overlay`` of ``overlay/hops``."""
+    """Return the group of an experiment's name: ``overlay`` for ``overlay/hops``."""
     return name.partition("/")[0]
 
 

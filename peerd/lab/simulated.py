@@ -20,17 +20,17 @@ from peerd.sim.simulation import Simulation
 from peerd.telemetry.schema import PeerFailed
 
 SPACING_S: Final = 0.1
-"""Between two joins."""
+"""The pause between two joins, in virtual seconds."""
 READY_LIMIT_S: Final = 300.0
 KIB: Final = 1024
 STATM: Final = Path("/proc/self/statm")
 LEFT: Final = "left"
-"""The evidence against a peer that said so itself."""
+"""The evidence that a peer has left: it said so itself."""
 
 
 @dataclass
 class Outcome:
-    """What a simulation leaves behind."""
+    """The results of a simulation, from which rows are made."""
 
     report: ScenarioReport
     simulation: Simulation
@@ -40,7 +40,7 @@ class Outcome:
     """Resident memory that a node of the ring took, at the beginning of the phase that was asked for."""
 
     def cost(self) -> Row:
-        """Columns of every row."""
+        """Return the columns that every row has: what the simulation cost."""
         return {
             "simulated_s": round(self.report.simulated_s, 3),
             "events": self.report.events,
@@ -59,7 +59,7 @@ class Evictions:
         self.false = 0
 
     def write(self, record: dict[str, object]) -> None:
-        """One event."""
+        """Count the event if it says that a node was taken for dead, and whether that was wrong."""
         if record["event"] != PeerFailed.KIND or record["evidence"] == LEFT or self.simulation is None:
             return
         accused = self.simulation.places.get(parse_id(str(record["peer"])))
@@ -67,11 +67,11 @@ class Evictions:
         self.false += accused is not None and accused.is_live
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing: there is no file to close."""
 
 
 def join_phase(point: Point) -> Row:
-    """All nodes join; nothing else goes on."""
+    """Return a phase in which all nodes join and nothing else happens."""
     begin_s = SPACING_S * point.nodes
     return {"name": "join", "actions": [{"do": "wait_ready", "at_s": begin_s, "limit_s": READY_LIMIT_S}]}
 
@@ -130,7 +130,7 @@ def simulate(
 
 
 def resident_bytes() -> int | None:
-    """Of this process; ``None`` where the system does not tell."""
+    """Return the resident memory of this process; ``None`` where the system does not tell."""
     if not STATM.exists():
         return None
     gc.collect()

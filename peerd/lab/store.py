@@ -22,7 +22,7 @@ MODE: Final = 0o644
 
 
 class Store:
-    """Of one experiment. Raises `ConfigError` when the folder cannot be made or written."""
+    """The results of one experiment on disk. Raises `ConfigError` when the folder cannot be made or written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Store:
             is_same = data["format"] == FORMAT and Point.of_json(data["point"]) == point
             return dict(data["row"]) if is_same else None
         except (OSError, ValueError, TypeError, KeyError):
-            return None  # not there, or not ours: it is run again and written over
+            return None  # the file is missing or damaged: the point is run again, and the file replaced
 
     def finish(self, experiment: Experiment, settings: Settings, rows: Sequence[Row]) -> None:
         """Write all rows."""

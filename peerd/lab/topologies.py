@@ -16,12 +16,12 @@ from peerd.sim.topology.topology import Topology
 
 MODELS: Final = tuple(name for name in get_args(Topology.model_fields["model"].annotation))
 ALONE: Final = tuple(name for name in MODELS if name not in ("matrix", "inet"))
-"""Models that need nothing but their name."""
+"""The models of topologies that need nothing but their name."""
 SECTION: Final = "topology"
 
 
 def label_of(topology: str) -> str:
-    """What to call it."""
+    """Return the name of a topology in tables and charts."""
     name, equals, _ = topology.partition("=")
     return name if equals else Path(topology).name
 

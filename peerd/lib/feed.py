@@ -23,12 +23,12 @@ from peerd.limits import MIB
 ITEMS_MAX: Final = 1000
 BYTES_MAX: Final = MIB
 READERS_MAX: Final = 32
-"""Readers of one feed at a time, unless it says otherwise."""
+"""A feed has at most this many readers at a time, unless it is made with another number."""
 EPOCH_LENGTH_MAX: Final = 64
 POSITION_LENGTH_MAX: Final = EPOCH_LENGTH_MAX + 20
-"""An epoch, a dash, and the digits of a number."""
+"""The length of a position's text: an epoch, a dash, and the digits of a number."""
 TOO_SLOW: Final = "too slow"
-"""Why a reader with `Policy.DISCONNECT` was ended."""
+"""The reason that a reader with `Policy.DISCONNECT` gets when it is ended."""
 
 _EPOCH: Final = re.compile(rf"[A-Za-z0-9.]{{1,{EPOCH_LENGTH_MAX}}}")
 _POSITION: Final = re.compile(rf"({_EPOCH.pattern})-([0-9]{{1,18}})")
@@ -40,16 +40,16 @@ class Policy(StrEnum):
     """What happens when the feed is full and a reader has not taken the oldest item yet."""
 
     BLOCK = "block"
-    """The producer may not push until the reader has taken it."""
+    """The producer may not push until the reader has taken the oldest item."""
     DROP_OLDEST = "drop_oldest"
-    """The reader loses it, and finds a `Dropped` mark."""
+    """The reader loses the oldest item, and finds a `Dropped` mark in its place."""
     DISCONNECT = "disconnect"
     """The reader is ended; it may come back and resume."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far somebody has read: up to and including ``number``. Its text is what clients hold and send back."""
+    """How far a reader has come: up to and including ``number``. Clients keep its text, and send it back to resume."""
 
     epoch: str
     number: int
@@ -59,7 +59,7 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """The opposite of ``str()``. Raises ``ValueError``."""
+        """Read a position from its text. Raises ``ValueError``."""
         found = _POSITION.fullmatch(text)
         if found is None:
             raise ValueError("expected the id of an item of this stream, such as 5f3a-12")
@@ -67,12 +67,12 @@ class Position:
 
 
 Place = Position | Literal["start", "now"]
-"""Where a reader begins: after a position, with the oldest item held, or with the next one pushed."""
+"""Where a reader begins: after a position, with the oldest item that is held, or with the next one that is pushed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
-    """One item."""
+    """One item of the feed, with its number."""
 
     number: int
     value: T
@@ -80,7 +80,7 @@ class Item(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What the reader asked to resume from is not held any more; it goes on behind the gap.
+    """A mark: the place where the reader wanted to resume is not held any more, and it goes on behind the gap.
 
     ``reason`` is ``expired`` (the numbers ``first`` to ``last`` were let go) or ``restarted`` (the position belongs to
     an earlier epoch; how many items are lost is unknown, so the three numbers are ``None``).
@@ -96,7 +96,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The reader was too slow: the items ``first`` to ``last`` were let go before it took them."""
+    """A mark: the reader was too slow, and the items ``first`` to ``last`` were let go before it took them."""
 
     first: int
     last: int
@@ -108,13 +108,13 @@ class Dropped:
 
     @property
     def count(self) -> int:
-        """How many items."""
+        """How many items were let go."""
         return self.last - self.first + 1
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Nothing follows for this reader. ``is_final``: nor will there be anything when it comes back."""
+    """A mark: nothing follows for this reader. ``is_final``: coming back is of no use either."""
 
     number: int
     reason: str
@@ -125,7 +125,7 @@ Entry = Item[T] | Gap | Dropped | End
 
 
 class Feed(Generic[T]):
-    """The producer's side. At most ``items_max`` items and ``bytes_max`` bytes are held, whoever reads.
+    """The producer's side of a feed. It holds at most ``items_max`` items and ``bytes_max`` bytes, whoever reads.
 
     ``epoch``: letters, digits and dots, never used before for another feed that the same clients may read; a plugin
     has it of ``host.new_epoch()``. ``last``: the number before the first one that will be
@@ -154,7 +154,7 @@ class Feed(Generic[T]):
         self.held_bytes = 0
         self.ended: End | None = None
         self._held: dict[int, tuple[T, int]] = {}
-        """Items with their sizes, by number."""
+        """The items that are held, by number, each with its size."""
         self._readers: dict[Reader[T], None] = {}
         self._on_writable = on_writable
         self._refused_bytes: int | None = None
@@ -164,16 +164,16 @@ class Feed(Generic[T]):
 
     @property
     def position(self) -> Position:
-        """Where somebody is who has read everything."""
+        """Return the position of a reader that has read everything."""
         return Position(self.epoch, self.last)
 
     @property
     def readers(self) -> int:
-        """How many there are now."""
+        """Return how many readers there are now."""
         return len(self._readers)
 
     def may_push(self, size_bytes: int = 0) -> bool:
-        """Whether nobody who blocks is in the way of an item of this size; after a no, ``on_writable`` follows."""
+        """Whether an item of this size may be pushed now. If a blocking reader forbids it, ``on_writable`` follows."""
         if self._may_let_go(self._first_kept(size_bytes)):
             return True
         self._refused_bytes = size_bytes
@@ -198,7 +198,7 @@ class Feed(Generic[T]):
         return self.last
 
     def end(self, reason: str, *, is_final: bool = False) -> None:
-        """Nothing will be pushed any more: each reader takes what is left, then an `End`. Harmless when repeated.
+        """End the feed: each reader takes what is left, and then an `End`. Repeating it is harmless.
 
         ``is_final`` says that coming back is of no use: the work is finished. Otherwise (the plugin was restarted, the
         node drains) another feed may follow under the same name.
@@ -227,11 +227,12 @@ class Feed(Generic[T]):
     # Inside
 
     def _begin(self, place: Place) -> tuple[int, Gap | None]:
-        """The first number to read, and the mark that has to come before it."""
+        """Return the first number to read, and the mark that has to come before it."""
         if place == "now":
             return self.last + 1, None
         if place == "start":
             return self.first, None
+        # A number that was never given, in the right epoch, comes from a client that mixed something up.
         if place.epoch != self.epoch or place.number > self.last:
             return self.first, Gap(self.first - 1, "restarted", None, None, None)
         lost = self.first - 1 - place.number
@@ -240,17 +241,18 @@ class Feed(Generic[T]):
         return place.number + 1, None
 
     def _first_kept(self, size_bytes: int) -> int:
-        """The oldest number that may stay when an item of this size comes."""
+        """Return the oldest number that may stay when an item of this size comes."""
         first, held_bytes = self.first, self.held_bytes
         while first <= self.last and (
-            self.last - first + 2 > self.items_max or held_bytes + size_bytes > self.bytes_max
+            self.last - first + 2 > self.items_max  # those from `first` to `last`, and the new one
+            or held_bytes + size_bytes > self.bytes_max
         ):
             held_bytes -= self._held[first][1]
             first += 1
         return first
 
     def _may_let_go(self, first_kept: int) -> bool:
-        """Whether nobody who blocks has yet to take what is older than ``first_kept``."""
+        """Whether every blocking reader has taken all that is older than ``first_kept``."""
         return not any(reader.policy is Policy.BLOCK and reader._wanted < first_kept for reader in self._readers)
 
     def _let_go(self, first_kept: int) -> None:
@@ -270,6 +272,7 @@ class Feed(Generic[T]):
             return
         if not self._may_let_go(self._first_kept(self._refused_bytes)):
             return
+        # Forgotten before the call, which may ask again and be refused again.
         self._refused_bytes = None
         self._on_writable()
 
@@ -278,7 +281,7 @@ class Feed(Generic[T]):
 
 
 class Reader(Generic[T]):
-    """One reader's side; `Feed.reader` makes it. Whoever stops reading calls `close`: a reader may block a producer."""
+    """One reader's side of a feed, made by `Feed.reader`. Call `close` to stop reading: a reader can block pushes."""
 
     def __init__(
         self, feed: Feed[T], wanted: int, gap: Gap | None, policy: Policy, on_ready: Callable[[], None] | None
@@ -286,7 +289,7 @@ class Reader(Generic[T]):
         self.feed = feed
         self.policy = policy
         self.is_over = False
-        """An `End` was taken, or the reader was closed."""
+        """Whether an `End` was taken, or the reader was closed."""
         self._wanted = wanted
         self._gap = gap
         self._on_ready = on_ready
@@ -294,27 +297,27 @@ class Reader(Generic[T]):
 
     @property
     def position(self) -> Position | None:
-        """Where to resume after what was taken so far; ``None`` while a `Gap` waits to be taken."""
+        """Return where to resume after what was taken so far; ``None`` while a `Gap` waits to be taken."""
         return None if self._gap is not None else Position(self.feed.epoch, self._wanted - 1)
 
     @property
     def was_cut(self) -> bool:
-        """It was too slow under `Policy.DISCONNECT`."""
+        """Whether the reader was ended because it was too slow under `Policy.DISCONNECT`."""
         return self._end is not None
 
     def take(self) -> Entry[T] | None:
-        """The next item or mark; ``None`` when there is nothing yet, and for ever after an `End`."""
+        """Take the next item or mark; ``None`` when there is nothing yet, and for ever after an `End`."""
         if self.is_over:
             return None
         entry = self._next()
         if isinstance(entry, End):
             self.close()
         elif isinstance(entry, Item):
-            self.feed._reader_moved()
+            self.feed._reader_moved()  # a producer may have waited for this item to be taken
         return entry
 
     def close(self) -> None:
-        """Stop reading. Harmless when repeated."""
+        """Stop reading. Repeating it is harmless."""
         self.is_over = True
         self.feed._forget(self)
         self.feed._reader_moved()
@@ -337,7 +340,7 @@ class Reader(Generic[T]):
         return feed.ended
 
     def _cut(self) -> None:
-        """End it where it is: when it comes back, a `Gap` tells what it has missed."""
+        """End the reader where it is. When the client comes back, a `Gap` tells it what it has missed."""
         self._end = End(self._wanted - 1, TOO_SLOW, is_final=False)
         self.feed._forget(self)
         self._wake()

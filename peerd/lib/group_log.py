@@ -1,4 +1,4 @@
-"""The append log that a plugin sees, without the medium: numbers, limits, and group commit. Pure.
+"""The append log that a plugin sees, without the medium that keeps it: numbers, limits and group commit. Pure code.
 
 One write of the medium is under way at a time and takes along everything that was appended since the one before, so the
 cost of making bytes durable is shared by all who append at the time. Daemon and simulator differ in the medium only.
@@ -19,7 +19,7 @@ LOG_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
 class LogMedium(Protocol):
-    """Where records are kept. It knows only what is durable."""
+    """The place where records are kept. It knows only what is durable."""
 
     def write(
         self,
@@ -28,21 +28,21 @@ class LogMedium(Protocol):
         done: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Make records durable, and that those before ``first`` are gone; calls back later, once.
+        """Make records durable, and also the fact that those before ``first`` are gone; call back later, once.
 
         After ``failed`` nothing has changed. Called only when the last one has ended.
         """
 
     def write_now(self, records: list[tuple[int, bytes]], first: int) -> None:
-        """The same at once, at the end of the process; a write under way may be done again. Raises `Unavailable`."""
+        """Do the same at once, at the end of the process; a write under way may be done again. Raises `Unavailable`."""
 
     def records(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """Durable records by number, in order, but for those lost to damage; reads as it goes. Raises `Unavailable`."""
+        """Yield the durable records by number, in order, without those lost to damage. Raises `Unavailable`."""
 
 
 @dataclass(slots=True)
 class Append:
-    """A record that is not durable yet, and who waits for it."""
+    """A record that is not durable yet, with the function to call when it is."""
 
     number: int
     record: bytes
@@ -51,12 +51,12 @@ class Append:
 
 
 def charge_bytes(record: bytes) -> int:
-    """What a record counts for in the limits."""
+    """Return how much a record counts for in the limits."""
     return len(record) + limits.LOG_RECORD_OVERHEAD_BYTES
 
 
 class GroupLog:
-    """Implements `peerd.api.Log` but for where callbacks run.
+    """Implements `peerd.api.Log`, except that callbacks run where the medium calls back.
 
     ``sizes``: the lengths of the durable records by number, all of which are from ``first`` to before ``next_number``;
     one that is missing was lost to damage.
@@ -65,35 +65,35 @@ class GroupLog:
     def __init__(self, medium: LogMedium, first: int, next_number: int, sizes: Mapping[int, int]) -> None:
         self._medium = medium
         self._sizes = {number: sizes[number] + limits.LOG_RECORD_OVERHEAD_BYTES for number in sorted(sizes)}
-        """What each record that is kept is charged."""
+        """How much each record that is kept counts for."""
         self._bytes = sum(self._sizes.values())
         self._first = first
         self._next = next_number
         self._durable = self._next - 1
         self._durable_first = first
         self._waiting: dict[int, Append] = {}
-        """Appended and not durable, in order; those under way first."""
+        """The records that are appended and not durable yet, in order; those that are being written come first."""
         self._is_writing = False
         self._waiting_bytes = 0
 
     @property
     def first(self) -> int:
-        """The number of the oldest record that is kept; `next` when there is none."""
+        """Return the number of the oldest record that is kept; `next` when there is none."""
         return self._first
 
     @property
     def next(self) -> int:
-        """The number that the next record will get."""
+        """Return the number that the next record will get."""
         return self._next
 
     @property
     def durable(self) -> int:
-        """Records up to this number survive a crash."""
+        """Return the number up to which records survive a crash."""
         return self._durable
 
     @property
     def bytes_used(self) -> int:
-        """What the records that are kept are charged."""
+        """Return how much the records that are kept count for."""
         return self._bytes
 
     def append(
@@ -110,6 +110,7 @@ class GroupLog:
             raise Unavailable(f"the log holds {self._bytes} bytes, limit {limits.LOG_BYTES_MAX}")
         if self._waiting_bytes + size > limits.LOG_WAITING_BYTES_MAX:
             raise Unavailable(f"{self._waiting_bytes} bytes wait for the disk")
+        # Counted now and not when it is durable: what waits takes memory as well.
         number = self._next
         self._next += 1
         self._sizes[number] = size
@@ -145,7 +146,7 @@ class GroupLog:
         self._commit()
 
     def close(self) -> None:
-        """The process ends: what waits is written now. Raises `Unavailable`."""
+        """Write what still waits, as the process ends. Raises `Unavailable`."""
         if self._waiting or self._durable_first != self._first:
             records = [(each.number, each.record) for each in self._waiting.values()]
             self._waiting.clear()
@@ -169,13 +170,14 @@ class GroupLog:
             self._durable = each.number
         self._durable_first = first
         self._is_writing = False
+        # The next write begins before the callbacks run, so that the disk does not wait for them.
         self._commit()
         for each in appends:
             if each.on_durable is not None:
                 each.on_durable(each.number)
 
     def _failed(self, error: BaseException) -> None:
-        """Nothing of what waits is kept, so that the log has no gap: later records have not been told as durable."""
+        """Give up everything that waits, so that the log has no gap: nobody was told that a later record is durable."""
         appends = list(self._waiting.values())
         self._waiting.clear()
         self._waiting_bytes = 0

@@ -26,9 +26,9 @@ from peerd.telemetry.schema import SCHEMA_VERSION, Event
 FINISHED_SUFFIX: Final = ".ndjson"
 PART_SUFFIX: Final = ".ndjson.part"
 TABLES: Final = ("events", "messages")
-"""The core's; plugins add theirs (`peerd.front.Front.tables`)."""
+"""The tables of the core. Plugins add their own (`peerd.front.Front.tables`)."""
 CORRUPT_FILES_MAX: Final = 20
-"""Files with corrupt lines that the report names."""
+"""The report names at most this many files with corrupt lines."""
 OUTPUT_FILE_BYTES: Final = 256 * 1024 * 1024
 """Input for each Parquet file of the table of events: few and large ones read best."""
 EVENT_KEY: Final = ("node", "boot", "id")
@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the job found. The lists are rows of tables, as dictionaries in a stable order."""
+    """The findings of the job. Each list has the rows of a table, as dictionaries in a stable order."""
 
     files: int
     part_files: int
@@ -46,18 +46,18 @@ class Report:
     events: int
     corrupt: int
     corrupt_files: list[Row]
-    """file, corrupt: the worst first, at most `CORRUPT_FILES_MAX`."""
+    """Rows of (file, corrupt), those with most corrupt lines first, at most `CORRUPT_FILES_MAX`."""
     duplicates: int
     newer_schema: int
     """Events written by a newer version: fields that this version does not know are only in the column ``raw``."""
     unknown: list[Row]
     """event, nodes, events: kinds that no installed plugin declares; they are in the table of events, with ``raw``."""
     losses: list[Row]
-    """`tables.losses`."""
+    """The rows of `tables.losses`."""
     traffic: list[Row]
-    """`tables.traffic_by_kind`."""
+    """The rows of `tables.traffic_by_kind`."""
     messages: list[Row]
-    """message, nodes, sent, received, sent_bytes, received_bytes, sent_per_node."""
+    """Rows of (message, nodes, sent, received, sent_bytes, received_bytes, sent_per_node)."""
     protocols: dict[str, list[Row]]
     """The rows of plugins' tables that are shown, by the name of the table."""
 
@@ -68,7 +68,7 @@ class Report:
 
     @property
     def told_dropped(self) -> int:
-        """Events that a sink said it dropped."""
+        """The number of events that sinks said they had dropped."""
         return sum(row["told"] for row in self.losses)
 
 
@@ -77,7 +77,7 @@ RESERVED: Final = frozenset((*TABLES, *(each.name for each in fields(Report)), "
 
 
 def find_event_files(directory: Path, *, include_parts: bool = True) -> list[Path]:
-    """Event files anywhere below a directory, sorted.
+    """List the event files anywhere below a directory, sorted.
 
     ``.part`` files are what a daemon writes now or had open when it was killed; where the finished file is there too
     (a copy taken around the rename), only that one counts. Raises `Unavailable` when there is none.
@@ -92,7 +92,7 @@ def find_event_files(directory: Path, *, include_parts: bool = True) -> list[Pat
 
 
 def size_bytes(files: list[Path]) -> int:
-    """Of all the files together."""
+    """Return the size of all the files together."""
     return sum(path.stat().st_size for path in files)
 
 
@@ -166,7 +166,7 @@ def read_events(spark: SparkSession, files: list[Path], events: Mapping[str, typ
         "value",
         F.col("_metadata.file_name").alias("_file"),
         F.from_json("value", wide, options).alias("_wide"),
-        # A field of an unknown event may have the name and not the type of a known one.
+        # A field of an unknown event may have the name of a known one, but another type.
         F.from_json("value", common, options).alias("_common"),
     )
     is_foreign = F.col(f"_common.{CORRUPT_COLUMN}").isNull() & ~F.col("_common.event").isin(list(events))
@@ -185,7 +185,7 @@ def read_events(spark: SparkSession, files: list[Path], events: Mapping[str, typ
 
 
 def _as_glob(path: Path) -> str:
-    """Spark expands patterns in paths; these are names."""
+    """Protect a path from Spark, which would expand characters of a pattern in it."""
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", path.as_posix())
 
 

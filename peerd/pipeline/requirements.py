@@ -1,4 +1,4 @@
-"""What the pipeline needs beside Python, checked before pyspark is imported."""
+"""Checks what the pipeline needs besides Python, before pyspark is imported."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, Strin
 from peerd.telemetry.schema import Event, columns_of
 
 CORRUPT_COLUMN: Final = "_corrupt_record"
-"""Where Spark puts the text of a line that does not fit the schema."""
+"""The column in which Spark puts a line that does not fit the schema."""
 RAW_COLUMN: Final = "raw"
 """The text of a line that has more than these columns can hold: an event of a kind that is not known here (its plugin
 is not installed), or of a newer version."""

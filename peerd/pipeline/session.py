@@ -71,7 +71,7 @@ def spark_session(
             finally:
                 context.stop()
         finally:
-            # pyspark keeps the gateway for the process' life; a stopped one must not be found by the next session.
+            # pyspark keeps the gateway as long as the process lives; the next session must not find a stopped one.
             SparkContext._gateway = None
             SparkContext._jvm = None
             gateway.shutdown()
@@ -109,7 +109,7 @@ def _conf(master: str, driver_memory: str, is_quick: bool, scratch: Path) -> Spa
 
 @contextlib.contextmanager
 def _environment(scratch: str) -> Iterator[None]:
-    """What only the environment can say, set for the start of the JVM and put back afterwards."""
+    """Set what only environment variables can say while the JVM starts, and put the old values back afterwards."""
     wanted = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": scratch}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)

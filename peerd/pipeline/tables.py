@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from pyspark.sql import DataFrame, Window, functions as F
 
 DONE = "done"
-"""How a swap ends when all went well."""
+"""The outcome of a swap that went well."""
 
 
 def of_kind(events: DataFrame, kind: str) -> DataFrame:
-    """The events of one kind."""
+    """Return the events of one kind."""
     return events.where(F.col("event") == kind)
 
 
@@ -41,7 +41,7 @@ def unknown(events: DataFrame, known: Iterable[str]) -> DataFrame:
 
 
 def losses(events: DataFrame) -> DataFrame:
-    """What is missing of each (node, boot), by the event numbers, which start at 1 and leave nothing out.
+    """Count the missing events of each (node, boot). Event numbers start at 1 without holes: a hole is a loss.
 
     ``records`` distinct events, ``missing`` numbers between the first and the last one, ``missing_before`` numbers
     below the first (files that rotation removed, or that were not handed in), ``told`` records that the sink itself

@@ -1,4 +1,4 @@
-"""How many bytes of receive buffers may exist: in memory, and in spilled files."""
+"""Limits how many bytes of receive buffers may exist, in memory and in spilled files."""
 
 from __future__ import annotations
 

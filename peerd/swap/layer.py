@@ -25,17 +25,17 @@ class SwapLayer:
         self.config = config
         self.budget = ReceiveBudget(config)
         self._node = node
-        self._sessions: dict[int, SwapSession] = {}  # by id(), in order of creation
+        self._sessions: dict[int, SwapSession] = {}  # the key is id(session); the order is that of creation
         self._is_stopped = False
 
     @property
     def driver(self) -> SwapDriver:
-        """The node's driver."""
+        """Return the node's driver."""
         return self._node.driver
 
     @property
     def sessions(self) -> tuple[SwapSession, ...]:
-        """Every swap that is not over, oldest first."""
+        """List every swap that is not over, the oldest first."""
         return tuple(self._sessions.values())
 
     # From the plugins' hosts

@@ -1,4 +1,4 @@
-"""What travels on a bulk stream after its handshake. Type ids 0x0040 to 0x004F.
+"""The messages that travel on a bulk stream after its handshake. They have type ids 0x0040 to 0x004F.
 
 Raw chunks have type id `CHUNK_TYPE_ID` and no message class: their body is the payload itself.
 """

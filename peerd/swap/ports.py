@@ -1,4 +1,4 @@
-"""What the swap layer needs from the node around it."""
+"""The interfaces through which the swap layer uses the node around it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from peerd.telemetry.schema import Event
 
 
 class SwapDriver(Clock, Transport, Storage, Protocol):
-    """What the swap layer needs of `peerd.driver.Driver`."""
+    """The part of `peerd.driver.Driver` that the swap layer needs."""
 
 
 class SwapNode(Protocol):
-    """`peerd.node.node.Node`, as the swap layer uses it."""
+    """The part of `peerd.node.node.Node` that the swap layer uses."""
 
     @property
     def driver(self) -> SwapDriver: ...

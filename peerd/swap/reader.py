@@ -18,16 +18,16 @@ _DISCARD_BYTES: Final = 16 * KIB
 
 
 class BulkSink(Protocol):
-    """Who gets what the reader cuts. Any method may raise `ProtocolError`, or call `BulkReader.discard`."""
+    """Takes frames and chunks from the reader. Any method may raise `ProtocolError`, or call `BulkReader.discard`."""
 
     def control_received(self, type_id: int, body: bytes) -> None:
-        """A whole control frame, not decoded."""
+        """Take a whole control frame, which is not decoded yet."""
 
     def chunk_announced(self, size_bytes: int) -> memoryview:
         """A chunk's header came: where its bytes go, exactly that many."""
 
     def chunk_received(self, chunk: memoryview) -> None:
-        """All of the chunk is there."""
+        """Note that the whole chunk has arrived."""
 
 
 class _Stage(Enum):
@@ -49,11 +49,11 @@ class BulkReader:
         self._type_id = 0
 
     def get_buffer(self) -> memoryview:
-        """Where the next received bytes go; never empty."""
+        """Return the buffer for the next received bytes; it is never empty."""
         return self._target[self._filled :]
 
     def buffer_updated(self, size_bytes: int) -> None:
-        """That many bytes were put into the last buffer. Raises `ProtocolError`."""
+        """Take this many bytes, which were put into the last buffer. Raises `ProtocolError`."""
         if self._stage is _Stage.DISCARD:
             return
         self._filled += size_bytes

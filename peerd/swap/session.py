@@ -33,12 +33,12 @@ _CLOCK_SLACK_S: Final = 1e-6
 
 
 class SwapState(Enum):
-    """Where one side of a swap is."""
+    """The stages that one side of a swap goes through."""
 
     OPENING = "opening"
-    """Initiator: the stream is not open yet."""
+    """At the initiator: the stream is not open yet."""
     AWAITING_OFFER = "awaiting_offer"
-    """Acceptor: nothing has been asked yet."""
+    """At the acceptor: no offer has come yet."""
     OFFERED = "offered"
     """Initiator: the offer is out, the answer is not here."""
     EXCHANGING = "exchanging"
@@ -51,7 +51,7 @@ class SwapState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What an initiator wants."""
+    """What an initiator asks for."""
 
     plugin: str
     tag: bytes
@@ -100,7 +100,7 @@ class SwapSession:
         self.plugin = intent.plugin if intent else ""
         self.tag = intent.tag if intent else b""
         self.reserved_bytes: int | None = None
-        """What `SessionOwner.admit` has reserved for the receive buffer."""
+        """The bytes that `SessionOwner.admit` has reserved for the receive buffer."""
         self._owner = owner
         self._driver = owner.driver
         self._intent = intent
@@ -118,7 +118,7 @@ class SwapSession:
 
     @property
     def is_over(self) -> bool:
-        """Ended, one way or the other."""
+        """Whether the session has ended, well or badly."""
         return self.state in (SwapState.DONE, SwapState.FAILED)
 
     @property
@@ -159,7 +159,7 @@ class SwapSession:
     # From the driver
 
     def opened(self, stream: Stream) -> None:
-        """The connection is there; the initiator speaks first."""
+        """Begin to talk, as the connection is open now; the initiator speaks first."""
         self._stream = stream
         self._last_byte_at = self._driver.now()
         if self.is_over:
@@ -173,11 +173,11 @@ class SwapSession:
             )
 
     def get_buffer(self, size_hint: int) -> memoryview:
-        """Where the next received bytes go; never empty."""
+        """Return the buffer for the next received bytes; it is never empty."""
         return self._reader.get_buffer()
 
     def buffer_updated(self, size_bytes: int) -> None:
-        """That many bytes came. Raises `ProtocolError`, the session having failed, for what no correct peer sends."""
+        """Take bytes that came. Fails the session and raises `ProtocolError` for what no correct peer sends."""
         self._last_byte_at = self._driver.now()
         try:
             self._reader.buffer_updated(size_bytes)
@@ -187,7 +187,7 @@ class SwapSession:
         self._report_progress()
 
     def padding_received(self, size_bytes: int) -> None:
-        """Simulator only: padding came, after its announcement."""
+        """Take padding that was announced before. Only the simulator sends any."""
         self._last_byte_at = self._driver.now()
         if self._incoming is None:
             return
@@ -198,7 +198,7 @@ class SwapSession:
         self._report_progress()
 
     def writable(self) -> None:
-        """The stream has room again."""
+        """Go on writing, as the stream has room again."""
         self._last_byte_at = self._driver.now()
         self._pump()
 
@@ -224,14 +224,14 @@ class SwapSession:
         handler(self, decode_body(kind, body))
 
     def chunk_announced(self, size_bytes: int) -> memoryview:
-        """Where the next chunk goes. Raises `ProtocolError`."""
+        """Return the buffer for the next chunk. Raises `ProtocolError`."""
         if self._incoming is None or self.state is not SwapState.EXCHANGING:
             raise ProtocolError("unexpected_message", f"chunk in state {self.state.value}")
         self._refuse_while_padding_is_due()
         return self._incoming.chunk_announced(size_bytes)
 
     def chunk_received(self, chunk: memoryview) -> None:
-        """A whole chunk is in its place."""
+        """Count a chunk that has arrived as a whole."""
         if self._incoming is not None:
             self._incoming.chunk_received(chunk)
 
@@ -425,7 +425,7 @@ class SwapSession:
     def _received_bytes(self) -> int:
         return self._incoming.received_bytes if self._incoming is not None else 0
 
-    # Small change
+    # Helpers
 
     def _write(self, message: Message) -> None:
         if self._stream is not None:

@@ -30,7 +30,7 @@ def payload_of(value: Value) -> memoryview:
 
 
 def chunk_header(size_bytes: int) -> bytes:
-    """The frame header of a chunk."""
+    """Return the frame header of a chunk."""
     return HEADER.pack(MAGIC, CHUNK_TYPE_ID, 0, size_bytes)
 
 
@@ -50,17 +50,17 @@ class Outgoing:
 
     @property
     def total_bytes(self) -> int:
-        """Payload and padding."""
+        """Return the size of payload and padding together."""
         return self.payload_bytes + self.padding_bytes
 
     @property
     def sent_bytes(self) -> int:
-        """Handed to the stream so far."""
+        """Return how many bytes were handed to the stream so far."""
         return self._sent_payload + self._sent_padding
 
     @property
     def is_complete(self) -> bool:
-        """Everything but the digest was written."""
+        """Whether everything but the digest was written."""
         return self.sent_bytes == self.total_bytes
 
     def write_next(self, stream: Stream) -> None:
@@ -78,7 +78,7 @@ class Outgoing:
         self._sent_payload += len(chunk)
 
     def digest(self) -> bytes:
-        """Of everything; call it once, when complete."""
+        """Return the digest of the whole value. Call it once, when all was written."""
         if self.padding_bytes:
             self._hash.update(_PADDING_LENGTH.pack(self.padding_bytes))
         return self._hash.digest()
@@ -98,23 +98,23 @@ class Incoming:
 
     @property
     def total_bytes(self) -> int:
-        """Payload and padding, as announced."""
+        """Return the announced size of payload and padding together."""
         return len(self._buffer) + self._padding_bytes
 
     @property
     def received_bytes(self) -> int:
-        """Whole chunks and padding so far."""
+        """Return the bytes of whole chunks and padding that have come so far."""
         return self._received_payload + self._received_padding
 
     def chunk_announced(self, size_bytes: int) -> memoryview:
-        """Where a chunk of this size goes. Raises `ProtocolError` when it is more than was announced."""
+        """Return the buffer for a chunk of this size. Raises `ProtocolError` when it is more than was announced."""
         stop = self._received_payload + size_bytes
         if stop > len(self._buffer):
             raise ProtocolError("overrun", f"{stop} bytes of {len(self._buffer)} announced")
         return self._buffer[self._received_payload : stop]
 
     def chunk_received(self, chunk: memoryview) -> None:
-        """A whole chunk is in its place."""
+        """Count a chunk that has arrived as a whole."""
         self._hash.update(chunk)
         self._received_payload += len(chunk)
 
@@ -127,7 +127,7 @@ class Incoming:
         self.padding_due_bytes = size_bytes
 
     def padding_received(self, size_bytes: int) -> None:
-        """Some of the padding that was due came."""
+        """Count padding that has come, and was due."""
         self.padding_due_bytes -= size_bytes
         self._received_padding += size_bytes
 
@@ -140,7 +140,7 @@ class Incoming:
         return self._hash.digest() == digest
 
     def value(self) -> Value:
-        """What was received: a read-only view, or a `SizedBlob` when there was padding."""
+        """Return what was received: a read-only view, or a `SizedBlob` when there was padding."""
         if self._padding_bytes:
             return SizedBlob(bytes(self._buffer), self._padding_bytes)
         return self._buffer.toreadonly()

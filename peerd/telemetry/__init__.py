@@ -1,1 +1,1 @@
-"""What peerd tells about itself: the event schema, sinks, logs and metrics."""
+"""Everything that peerd tells about itself: the event schema, the sinks of events, logs and metrics."""

@@ -21,7 +21,7 @@ LogFormat = Literal["auto", "json", "console"]
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 JOURNAL_PRIORITIES: Final = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}
-"""What systemd's journal reads from a ``<n>`` at the start of a line (sd-daemon(3))."""
+"""The priorities that systemd's journal reads from a ``<n>`` at the start of a line (sd-daemon(3))."""
 TRACEBACK_LENGTH_MAX: Final = 8192
 FIRST_KEYS: Final = ("ts", "level", "event", "logger")
 
@@ -74,7 +74,7 @@ def configure_logging(
 
 
 class LineLogger:
-    """What structlog hands finished lines to: one write a line."""
+    """Takes the finished lines from structlog, and writes each of them with one call."""
 
     def __init__(self, name: str, stream: TextIO | None) -> None:
         self.name = name
@@ -118,7 +118,7 @@ def _route_standard_library(
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-    # One line a scrape and a status call says nothing; whoever wants it asks for debug.
+    # A line for each scrape and each status call is of no use; whoever wants these lines sets the level to debug.
     logging.getLogger("uvicorn.access").setLevel(LEVELS["debug"] if level == "debug" else LEVELS["warning"])
     logging.getLogger("asyncio").setLevel(max(LEVELS[level], LEVELS["info"]))
     logging.captureWarnings(True)
@@ -144,7 +144,7 @@ def flatten_exception(logger: WrappedLogger, method: str, event: EventDict) -> E
 
 
 def order_keys(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """The promised keys first, the rest as given."""
+    """Put the keys that the documentation promises first, and leave the others in their order."""
     first = {key: event[key] for key in FIRST_KEYS if key in event}
     return {**first, **{key: value for key, value in event.items() if key not in first}}
 
@@ -180,7 +180,7 @@ def _console_renderer() -> Processor:
     )
 
     def render(logger: WrappedLogger, method: str, event: EventDict) -> str:
-        # Values that are no strings have been made text only now.
+        # The renderer has just turned values that are not strings into text, so their line ends are escaped here.
         return str(renderer(logger, method, event)).replace("\n", "\\n")
 
     return render

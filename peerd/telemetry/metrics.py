@@ -35,7 +35,7 @@ SERIES_MAX: Final = 512
 OTHER: Final = "other"
 SECONDS_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 BYTES_BUCKETS: Final = tuple(float(4**power) for power in range(4, 16))
-"""256 bytes to 1 GiB, powers of four."""
+"""Buckets for sizes, in powers of four from 256 bytes to 1 GiB."""
 RATIO_BUCKETS: Final = (0.5, 0.8, 0.9, 0.95, 0.97, 0.99, 0.999, 1.0)
 COUNT_BUCKETS: Final = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 256.0, 1024.0)
 
@@ -54,7 +54,7 @@ RING_METRICS: Final = (
     Metric("peerd_links", "gauge", "Control links that are up."),
     Metric("peerd_event_loop_lag_seconds", "gauge", "How late the event loop ran its last timer."),
 )
-"""What a daemon reads at each scrape; see `PrometheusMetrics.watch`."""
+"""The metrics whose values a daemon reads at each scrape; see `PrometheusMetrics.watch`."""
 
 TRAFFIC_METRICS: Final = (
     Metric("peerd_messages_sent_total", "counter", "Control messages sent, by message type.", ("message",)),
@@ -69,7 +69,7 @@ TRAFFIC_METRICS: Final = (
         ("message",),
     ),
 )
-"""In the order of the columns of ``Node.traffic``."""
+"""The metrics of traffic, in the order of the columns of ``Node.traffic``."""
 BUILD_INFO: Final = Metric(
     "peerd_build_info", "gauge", "1; the labels say what runs.", ("version", "revision", "python")
 )
@@ -104,7 +104,7 @@ class PrometheusMetrics:
     """Metrics of this process. Not thread-safe against `Node`: call everything, `render` too, on the loop."""
 
     def __init__(self, *, version: str, revision: str = "unknown") -> None:
-        # Process-wide in the library: without it every counter gets a `_created` twin, which doubles a scrape.
+        # This is for the whole process. Without it every counter gets a twin `_created`, which doubles a scrape.
         cast(Callable[[], None], disable_created_metrics)()
         self.registry = CollectorRegistry()
         self._declared: dict[str, Metric] = {}
@@ -162,7 +162,7 @@ class PrometheusMetrics:
         self.registry.register(_TrafficCollector(read))
 
     def render(self) -> bytes:
-        """The exposition text (`CONTENT_TYPE`)."""
+        """Return the text that Prometheus scrapes (of the type `CONTENT_TYPE`)."""
         return generate_latest(self.registry)
 
     def _is_new(self, metric: Metric) -> bool:
@@ -210,7 +210,7 @@ class PrometheusMetrics:
 
 
 class _WatchCollector(Collector):
-    """Families made from a callback."""
+    """Makes metric families from what a callback returns, at each scrape."""
 
     def __init__(self, metrics: tuple[Metric, ...], read: Callable[[], Mapping[str, float]]) -> None:
         self._metrics = metrics
@@ -244,7 +244,7 @@ class _TrafficCollector(Collector):
         totals: dict[str, list[int]] = {}
         for type_id, counts in self._read().items():
             kind = message_type(type_id)
-            # Ids that nobody registered come from the network: one series for all of them.
+            # Type ids that nobody registered are a peer's invention. They share one series, or they could fill memory.
             row = totals.setdefault(kind.__name__ if kind is not None else "unknown", [0] * len(families))
             for column, count in enumerate(counts):
                 row[column] += count

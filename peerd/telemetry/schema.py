@@ -37,7 +37,7 @@ COMMON_FIELDS: Final[dict[str, tuple[type, str]]] = {
 }
 
 FLAT_TYPES: Final = (bool, int, float, str)
-"""What a field may be, beside null: the columns of one flat table."""
+"""The types that a field may have besides null, so that all events fit into one flat table."""
 
 
 class Event(BaseModel):
@@ -125,7 +125,7 @@ def field_types(event_type: type[Event]) -> dict[str, tuple[type, bool]]:
 
 
 def _plain(annotation: object) -> tuple[type, bool]:
-    """``Annotated[str, ...] | None`` -> ``(str, True)``."""
+    """Split a type into its plain type, and whether it may be null; ``str | None`` gives ``(str, True)``."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         inner = [_plain(part)[0] for part in typing.get_args(annotation) if part is not types.NoneType]
         if len(inner) != 1:
@@ -470,4 +470,4 @@ CORE_EVENTS: Final[tuple[type[Event], ...]] = (
     CertificateInstalled,
     TrustRecorded,
 )
-"""What the core records; each class above."""
+"""Every class of event that the core records."""

@@ -1,4 +1,4 @@
-"""Where event records go: rotated files, standard output, a TCP collector, memory, nowhere.
+"""The places to which event records can go: rotated files, standard output, a TCP collector, memory, or nowhere.
 
 A record is one flat dictionary as `peerd.telemetry.schema` describes it, and becomes one line of compact JSON. `write`
 never blocks: it is one append to a bounded queue that a thread empties. What the queue cannot hold is counted, and the
@@ -37,7 +37,7 @@ FILES_MAX: Final = 16
 BATCH_BYTES_MAX: Final = 64 * KIB
 """Encoded and written at once, and one record more: what a failing disk makes the thread hold besides the queue."""
 POLL_S: Final = 0.2
-"""How long a record waits at most before the thread looks; also all that a SIGKILL can lose."""
+"""A record waits at most this long until the thread writes it; a SIGKILL loses no records older than this."""
 RETRY_S: Final = 3.0
 CLOSE_TIMEOUT_S: Final = 5.0
 REFUSED_KINDS_MAX: Final = 64
@@ -66,7 +66,7 @@ def encode_record(record: dict[str, object]) -> bytes:
 
 
 class NullSink:
-    """Forgets everything."""
+    """A sink that forgets every record."""
 
     def write(self, record: dict[str, object]) -> None:
         pass
@@ -76,7 +76,7 @@ class NullSink:
 
 
 class MemorySink:
-    """Keeps the last ``records_max`` records, for tests."""
+    """A sink for tests, which keeps the last ``records_max`` records."""
 
     def __init__(self, records_max: int = EVENT_QUEUE_RECORDS_MAX) -> None:
         self.records: deque[dict[str, object]] = deque(maxlen=records_max)
@@ -88,21 +88,21 @@ class MemorySink:
         pass
 
     def of_kind(self, kind: str) -> list[dict[str, object]]:
-        """The records of one event kind, oldest first."""
+        """Return the records of one kind of event, the oldest first."""
         return [record for record in self.records if record["event"] == kind]
 
 
 class Medium(Protocol):
-    """What a `QueuedSink` writes to, from its thread only."""
+    """The thing that a `QueuedSink` writes to. Only the sink's thread calls it."""
 
     def put(self, lines: list[bytes]) -> None:
         """All of them or, with `OSError`, none of them."""
 
     def idle(self) -> None:
-        """Called every `POLL_S`, for what depends on time."""
+        """Do what depends on time; called every `POLL_S`."""
 
     def finish(self) -> None:
-        """Nothing will follow."""
+        """Finish, as no record will follow."""
 
 
 class QueuedSink:
@@ -138,6 +138,7 @@ class QueuedSink:
 
     def write(self, record: dict[str, object]) -> None:
         """One append; past half of the queue the thread is woken early."""
+        # No lock: only the event loop appends and only the thread takes, and a deque's ends are safe for that.
         waiting = len(self._queue)
         if waiting >= self._queue_records_max or self._closing:
             self._drop(record)
@@ -182,6 +183,7 @@ class QueuedSink:
     def _drain(self) -> None:
         try:
             while self._batch or self._queue or self._dropped:
+                # A batch that failed is still here: it is tried again as it is, before anything newer.
                 if not self._batch:
                     self._fill_batch()
                 if self._batch:
@@ -191,6 +193,7 @@ class QueuedSink:
             self._medium.idle()
         except OSError as error:
             self._retry_at = time.monotonic() + self._retry_s(self._failures)
+            # Only the first failure in a row is logged: a full disk may last for days.
             if self._failures == 0:
                 _log.warning("sink.failed", error=str(error))
             self._failures += 1
@@ -226,7 +229,7 @@ class QueuedSink:
 
 
 def dropped_record(first: dict[str, object], count: int) -> dict[str, object]:
-    """What stands for ``count`` records that cannot be written, ``first`` among them."""
+    """Return the line that stands for ``count`` records that cannot be written; ``first`` is one of them."""
     stamps = {name: _sayable(first.get(name)) for name in COMMON_FIELDS}
     event = RecordsDropped(records=count)
     return {**stamps, "event": event.KIND, **event.model_dump()}
@@ -269,6 +272,7 @@ class EventFiles:
         self._written_bytes = 0
         self._opened_at = 0.0
         directory.mkdir(parents=True, exist_ok=True)
+        # Files that an earlier process left open get their final names now.
         for leftover in sorted(directory.glob(f"{self._prefix}*{FINISHED_SUFFIX}{PART_SUFFIX}")):
             leftover.rename(leftover.with_suffix(""))
         self._number = max((number for boot_, number, _ in self._finished() if boot_ == boot), default=0)
@@ -285,6 +289,7 @@ class EventFiles:
         """Append lines; a failed write is taken back, so that a retry leaves neither gap nor torn line."""
         data = b"".join(lines)
         self.idle()
+        # An empty file takes any batch, also one that is larger than a file should be.
         if self._written_bytes and self._written_bytes + len(data) > self._rotate_bytes:
             self.finish()
         if self._descriptor is None:
@@ -295,9 +300,8 @@ class EventFiles:
             while view:
                 view = view[os.write(self._descriptor, view) :]
         except OSError:
-            with contextlib.suppress(
-                OSError
-            ):  # the write's error is the one to tell; a torn line is counted on reading
+            # If this fails too, the error of the write is still the one to report; readers count the torn line.
+            with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self._written_bytes)
             raise
         self._written_bytes += len(data)
@@ -313,6 +317,7 @@ class EventFiles:
             return
         descriptor, self._descriptor = self._descriptor, None
         self._written_bytes = 0
+        # Synced before the rename: a file with its final name must be whole even after a power loss.
         try:
             os.fsync(descriptor)
         finally:
@@ -332,7 +337,7 @@ class EventFiles:
         self._opened_at = time.monotonic()
 
     def _finished(self) -> list[tuple[int, int, Path]]:
-        """(boot, number, path) of this node's finished files."""
+        """List the finished files of this node as (boot, number, path)."""
         found = []
         for path in self._directory.glob(f"{self._prefix}*{FINISHED_SUFFIX}"):
             boot, _, number = path.stem.removeprefix(self._prefix).partition("-")
@@ -367,7 +372,7 @@ class FileSink(QueuedSink):
 
 
 class _StreamMedium:
-    """A text stream, standard output unless told otherwise."""
+    """Writes to a text stream, which is standard output unless another one is given."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream

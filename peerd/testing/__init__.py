@@ -1,4 +1,4 @@
-"""What the author of a plugin tests with, inside this repository and outside of it. Needs no test framework.
+"""Tools with which authors test their plugins, in this repository or outside of it. They need no test framework.
 
 - `FakeHost`: one plugin without a node, for tests of what it answers to what.
 - `ring`, `always`, `run_to_rest`: simulated clusters of any size, with invariants.

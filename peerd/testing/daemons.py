@@ -33,15 +33,15 @@ PluginsOf = Callable[[int], Sequence[Plugin]]
 
 @dataclass(frozen=True)
 class RunningDaemon:
-    """One of them."""
+    """One of the daemons."""
 
     daemon: Daemon
     directory: Path
-    """Its state, event log (in ``events``) and admin socket."""
+    """The folder of its state, its event log (in ``events``) and its admin socket."""
 
     @property
     def node(self) -> Node:
-        """The node, with its plugins in ``plugins``."""
+        """Return the daemon's node, which has its plugins in ``plugins``."""
         return self.daemon.node
 
     @property
@@ -51,7 +51,7 @@ class RunningDaemon:
 
     @property
     def socket(self) -> Path:
-        """Where its admin API listens."""
+        """Return the path of the socket on which its admin API listens."""
         return self.directory / "admin.sock"
 
     def client(self) -> Client:

@@ -45,13 +45,13 @@ def peer(node_id: int) -> PeerRef:
 
 
 def through_the_wire(message: Message) -> Message:
-    """What the receiver of a message gets. Raises as the codec does for a message that breaks its declaration."""
+    """Return what the receiver of a message gets. Raises as the codec does for one that breaks its declaration."""
     return decode_body(type(message), encode_body(message))
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A question that waits for its answer."""
+    """A request that waits for its answer."""
 
     peer: PeerRef
     message: Message
@@ -128,27 +128,27 @@ class FakeHost:
         self.run_later()
 
     def run_later(self) -> None:
-        """What was put off until after the handler."""
+        """Run what was put off until the end of the handler."""
         while self.later:
             self.later.pop(0)()
 
     def take_sent(self) -> list[tuple[PeerRef, Message]]:
-        """What was sent since the last time."""
+        """Return what was sent since the last call, and forget it."""
         sent, self.sent = self.sent, []
         return sent
 
     def transcript(self) -> list[str]:
-        """Everything that the plugin did, a line each."""
+        """Return everything that the plugin did, one line for each action."""
         return [str(each) for each in self.asked]
 
     def note(self, what: str, **arguments: Any) -> None:
-        """Add to what was asked."""
+        """Add a line to the transcript."""
         self.asked.append(Asked(what, arguments))
 
     # Messages
 
     def now(self) -> float:
-        """The test's clock."""
+        """Return the time of the test's clock."""
         return self.time_s
 
     def wall_time(self) -> float:
@@ -156,12 +156,12 @@ class FakeHost:
         return self.time_s
 
     def send(self, peer: PeerRef, message: Message, priority: Priority = Priority.NORMAL) -> None:
-        """Note it."""
+        """Note the call in the transcript."""
         self.sent.append((peer, through_the_wire(message)))
         self.note("send", peer=peer, message=message)
 
     def route(self, key: NodeId, message: Message) -> None:
-        """Note it."""
+        """Note the call in the transcript."""
         self.routed.append((key, through_the_wire(message)))
         self.note("route", key=key, message=message)
 
@@ -174,41 +174,41 @@ class FakeHost:
         on_timeout: Callable[[], None],
         priority: Priority = Priority.NORMAL,
     ) -> None:
-        """Note it."""
+        """Note the call in the transcript."""
         if peer.id == self.id:
             raise Bug("a request to its own node")
         self.requests.append(Request(peer, through_the_wire(message), timeout_s, on_reply, on_timeout))
         self.note("request", peer=peer, message=message, timeout_s=timeout_s)
 
     def multicast(self, keys: Iterable[NodeId], message: Message) -> None:
-        """Note it."""
+        """Note the call in the transcript."""
         self.note("multicast", keys=tuple(keys), message=through_the_wire(message))
 
     def broadcast(self, message: Message) -> None:
-        """Note it."""
+        """Note the call in the transcript."""
         self.note("broadcast", message=through_the_wire(message))
 
     def lookup(self, key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:
-        """Note it."""
+        """Note the call in the transcript."""
         self.note("lookup", key=key, timeout_s=timeout_s, on_result=on_result)
 
     # Neighbourhood
 
     def leaf_set(self) -> LeafSet:
-        """The neighbours that the test has given it."""
+        """Return the neighbours that the test has given it."""
         return LeafSet(self.neighbours, (), self.is_complete, covers_ring=True)
 
     def prefix_row(self, bits: int) -> tuple[PeerRef, ...]:
-        """The neighbours that share exactly so many bits."""
+        """Return the neighbours that share exactly this many bits with the node."""
         return tuple(other for other in self.neighbours if 128 - (other.id ^ self.id).bit_length() == bits)
 
     def replica_set(self, key: NodeId, count: int) -> tuple[PeerRef, ...]:
-        """The closest of the neighbours and this node."""
+        """Return the closest of the neighbours and this node."""
         known = sorted((*self.neighbours, self.peer), key=lambda other: closeness(key, other.id))
         return tuple(known[:count])
 
     def estimated_ring_size(self) -> float:
-        """The neighbours and this node."""
+        """Return the number of the neighbours and this node."""
         return len(self.neighbours) + 1.0
 
     def next_hop(self, key: NodeId) -> PeerRef | None:
@@ -217,24 +217,24 @@ class FakeHost:
         return None if closest.id == self.id else closest
 
     def rtt(self, peer: PeerRef) -> float | None:
-        """What the test has put into ``rtts``."""
+        """Return what the test has put into ``rtts``."""
         return self.rtts.get(peer.id)
 
     def estimated_rtt(self, peer: PeerRef) -> float | None:
-        """The same."""
+        """Return the same as `rtt`."""
         return self.rtts.get(peer.id)
 
     @property
     def coordinate(self) -> Coordinate:
-        """At the origin, like everybody."""
+        """Return the origin of the space: in this host all nodes are there."""
         return Coordinate(0.0, 0.0, 0.0, 1.0, 1.0)
 
     def queued_bytes(self, peer: PeerRef) -> int:
-        """Nothing waits here."""
+        """Return 0: nothing ever waits in this host."""
         return 0
 
     def peer_version(self, peer: PeerRef) -> int | None:
-        """Everybody speaks the plugin's newest version."""
+        """Return the plugin's newest version, which everybody speaks here."""
         return None if self.plugin is None else self.plugin.version
 
     # Who belongs to the ring
@@ -245,11 +245,11 @@ class FakeHost:
         return tuple(peers[node_id] for node_id in sorted(peers))
 
     def missing_members(self) -> tuple[MissingMember, ...]:
-        """What the test has put into ``missing``."""
+        """Return what the test has put into ``missing``."""
         return self.missing
 
     def outside_reason(self) -> str | None:
-        """It is in the ring."""
+        """Return no reason: the node is in the ring."""
         return None
 
     # Bulk, work, time
@@ -257,12 +257,12 @@ class FakeHost:
     def swap(
         self, peer: PeerRef, tag: bytes, value: Value, callbacks: SwapCallbacks, deadline_s: float | None = None
     ) -> FakeSwap:
-        """Note it."""
+        """Note the call in the transcript."""
         self.note("swap", peer=peer, tag=tag, value=value, callbacks=callbacks, deadline_s=deadline_s)
         return FakeSwap(callbacks)
 
     def fetch(self, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None) -> FakeSwap:
-        """Note it."""
+        """Note the call in the transcript."""
         self.note("fetch", peer=peer, tag=tag, callbacks=callbacks, deadline_s=deadline_s)
         return FakeSwap(callbacks)
 
@@ -279,7 +279,7 @@ class FakeHost:
         def run() -> None:
             try:
                 result = function(*arguments)
-            except Exception as error:  # whatever the function raises is its caller's to judge
+            except Exception as error:  # whatever the function raises is given to the caller, who decides what to do
                 failed(error)
             else:
                 done(result)
@@ -287,7 +287,7 @@ class FakeHost:
         self.later.append(run)
 
     def set_timer(self, name: str, delay_s: float, payload: Hashable = None) -> None:
-        """Note when it is due."""
+        """Note when the timer is due."""
         if (name, payload) in self.timers:
             raise Bug(f"the timer {name} ({payload}) is armed twice")
         if self.plugin is not None and name not in self.plugin.handlers.timers:
@@ -296,23 +296,23 @@ class FakeHost:
         self.note("set_timer", name=name, delay_s=delay_s, payload=payload)
 
     def cancel_timer(self, name: str, payload: Hashable = None) -> None:
-        """Forget it."""
+        """Forget the timer."""
         if self.timers.pop((name, payload), None) is not None:
             self.note("cancel_timer", name=name, payload=payload)
 
     def when_over(self, callback: Callable[[str], None]) -> None:
-        """Kept in ``over``, for the test to call."""
+        """Keep the function in ``over``, for the test to call."""
         self.over.append(callback)
 
     def new_epoch(self) -> str:
-        """Counted."""
+        """Return the next number of a counter, as text."""
         self.epochs += 1
         return f"{self.boot_epoch}.{self.epochs}"
 
     def call_plugin(
         self, plugin: str, function: Callable[..., Any], *arguments: Any, then: Callable[[Any], None] | None = None
     ) -> None:
-        """Run it after the current handler. Services have this; plugins have not."""
+        """Run a function after the current handler. Services have this call; plugins do not."""
 
         def run() -> None:
             answer = function(*arguments)
@@ -321,23 +321,23 @@ class FakeHost:
 
         self.later.append(run)
 
-    # Telling
+    # Events and metrics
 
     def emit(self, event: Event) -> int:
-        """Note it."""
+        """Note the call in the transcript."""
         self.events.append(event)
         self.note("emit", event=event)
         return len(self.events)
 
     def count(self, name: str, amount: float = 1.0, **labels: str) -> None:
-        """Add it up by name and the values of the labels."""
+        """Add the amount to a counter, which has the metric's name and the values of the labels."""
         self.counted[name, ",".join(labels.values())] += int(amount)
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
-        """Nobody looks."""
+        """Do nothing: no test looks at metrics here."""
 
     def observe(self, name: str, value: float, **labels: str) -> None:
-        """Nobody looks."""
+        """Do nothing: no test looks at metrics here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,20 +347,20 @@ class FakeSwap:
     callbacks: SwapCallbacks
 
     def cancel(self) -> None:
-        """As the swap layer does."""
+        """Cancel the swap, as the swap layer does."""
         self.callbacks.failed("cancelled")
 
 
 @dataclass
 class FakeGroups:
-    """Implements `peerd.api.Groups`: notes what is asked as ``groups.<method>``."""
+    """Implements `peerd.api.Groups`, and notes each call in the transcript as ``groups.<method>``."""
 
     host: FakeHost
     joined: dict[str, Callable[[Message, PeerRef], None]] = field(default_factory=dict)
-    """What takes the messages of each group that the plugin is a member of."""
+    """The function that takes the messages of each group that the plugin is a member of."""
 
     def create(self, group: str) -> None:
-        """Note it."""
+        """Note the call in the transcript."""
         self.host.note("groups.create", group=group)
 
     def join(
@@ -369,21 +369,21 @@ class FakeGroups:
         on_message: Callable[[Message, PeerRef], None],
         on_anycast: Callable[[Message, PeerRef], bool] | None = None,
     ) -> None:
-        """Note it."""
+        """Note the call in the transcript."""
         self.joined[group] = on_message
         self.host.note("groups.join", group=group, on_message=on_message, on_anycast=on_anycast)
 
     def leave(self, group: str) -> None:
-        """Note it."""
+        """Note the call in the transcript."""
         self.joined.pop(group, None)
         self.host.note("groups.leave", group=group)
 
     def multicast(self, group: str, message: Message, on_outcome: Callable[[GroupOutcome], None] | None = None) -> None:
-        """Note it."""
+        """Note the call in the transcript."""
         self.host.note("groups.multicast", group=group, message=through_the_wire(message), on_outcome=on_outcome)
 
     def anycast(self, group: str, message: Message, on_outcome: Callable[[GroupOutcome, PeerRef | None], None]) -> None:
-        """Note it."""
+        """Note the call in the transcript."""
         self.host.note("groups.anycast", group=group, message=through_the_wire(message), on_outcome=on_outcome)
 
 
@@ -393,32 +393,32 @@ class FakeRecords:
 
     host: FakeHost
     here: dict[tuple[NodeId, bytes], LocalRecord] = field(default_factory=dict)
-    """By key and item."""
+    """The records that the test has put here, by key and item."""
 
     def put(
         self, key: NodeId, value: bytes, ttl_s: float, on_result: Callable[[RecordResult], None], **options: Any
     ) -> None:
-        """Note it."""
+        """Note the call in the transcript."""
         self.host.note("records.put", key=key, value=value, ttl_s=ttl_s, on_result=on_result, **options)
 
     def get(self, key: NodeId, on_result: Callable[[RecordResult], None], **options: Any) -> None:
-        """Note it."""
+        """Note the call in the transcript."""
         self.host.note("records.get", key=key, on_result=on_result, **options)
 
     def delete(self, key: NodeId, on_result: Callable[[RecordResult], None], **options: Any) -> None:
-        """Note it."""
+        """Note the call in the transcript."""
         self.host.note("records.delete", key=key, on_result=on_result, **options)
 
     def local(self, key: NodeId, item: bytes = b"") -> LocalRecord | None:
-        """What the test has put here."""
+        """Return the record that the test has put here."""
         return self.here.get((key, item))
 
     def items(self, key: NodeId) -> Iterator[LocalRecord]:
-        """What the test has put here under one key, by the names of the items."""
+        """Return what the test has put here under one key, in the order of the items' names."""
         return (self.here[place] for place in sorted(self.here) if place[0] == key)
 
     def held(self) -> Iterator[LocalRecord]:
-        """What the test has put here, in key order."""
+        """Return all that the test has put here, in the order of the keys."""
         return iter([self.here[place] for place in sorted(self.here)])
 
 

@@ -58,7 +58,7 @@ def ring(
 
 
 def always() -> list[Checker]:
-    """What peerd checks at every instant in a run with checks, made anew: give them to `ring`."""
+    """Make the checkers that peerd asks at every instant of a run with checks, to be given to `ring`."""
     return [kind() for kind in CONTINUOUS]
 
 

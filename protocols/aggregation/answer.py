@@ -25,7 +25,7 @@ SHARES_LISTED_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class RoundProgress:
-    """How far the requester's view of a round is; ``stage`` is a short stable word."""
+    """The progress of a round as the requester sees it; ``stage`` is a short word that stays the same."""
 
     round_id: str
     stage: str
@@ -47,14 +47,14 @@ class Spread:
 
     @staticmethod
     def of(counts: Iterable[int]) -> Spread:
-        """Of none it is all zero."""
+        """Summarise the counts; without any, all figures are zero."""
         found = list(counts)
         return Spread(min(found), median(found), max(found)) if found else Spread()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeShare:
-    """What one contributor read."""
+    """How much one contributor read."""
 
     node: HexId
     files: int
@@ -63,7 +63,7 @@ class NodeShare:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What each contributor read; ``listed`` has the first `SHARES_LISTED_MAX` of them, in id order."""
+    """How much each contributor read; ``listed`` has the first `SHARES_LISTED_MAX` of them, in the order of ids."""
 
     listed: tuple[NodeShare, ...] = ()
     files: Spread = Spread()
@@ -73,7 +73,7 @@ class Shares:
 
     @staticmethod
     def of(partial: Partial | None) -> Shares:
-        """Of a round without any data it is empty."""
+        """Summarise the shares; for a round without any data the result is empty."""
         if partial is None:
             return Shares()
         files, records = [each[0] for each in partial.shares], [each[1] for each in partial.shares]
@@ -84,7 +84,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the requester learned. ``value`` is ``None`` for a round without any data (or min, max, mean of nothing)."""
+    """The result of a round. ``value`` is ``None`` for a round without any data (or min, max, mean of nothing)."""
 
     round: str
     query: str
@@ -108,7 +108,7 @@ class Answer:
     @computed_field  # type: ignore[prop-decorator]  # what pydantic asks for, and mypy does not know
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is probably a mistake of the question rather than a property of the data."""
+        """Return hints that the question is probably mistaken, such as a pattern that nothing matched."""
         report = self.report
         tried = report.files_read + report.files_unreadable + report.files_binary + report.files_skipped
         if not self.files or not self.contributors or tried or report.records:
@@ -119,7 +119,7 @@ class Answer:
     @computed_field  # type: ignore[prop-decorator]  # what pydantic asks for, and mypy does not know
     @property
     def completeness(self) -> float:
-        """Contributors of expected, in [0, 1]."""
+        """Return the share of the expected nodes that contributed, from 0 to 1."""
         return min(1.0, self.contributors / self.expected) if self.expected else 0.0
 
     @computed_field  # type: ignore[prop-decorator]  # what pydantic asks for, and mypy does not know
@@ -138,7 +138,7 @@ class Answer:
         return replace(self, value=value, contributor_ids=self.contributor_ids[:CONTRIBUTORS_LISTED_MAX])
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data with stable names."""
+        """Return the answer as plain data with names that stay the same."""
         plain: dict[str, Any] = LINE.dump_python(self, mode="json")
         return plain
 
@@ -154,7 +154,7 @@ class Failed:
 LINE: Final[TypeAdapter[RoundProgress | Answer | Failed]] = TypeAdapter(
     Annotated[RoundProgress | Answer | Failed, Field(discriminator="type")]
 )
-"""One line of the stream that answers ``POST /v1/aggregate``."""
+"""The lines of the stream that answers ``POST /v1/aggregate``."""
 
 
 def value_of(partial: Partial | None) -> Number | GroupedAnswer | None:

@@ -22,7 +22,7 @@ NAMERS_MIN: Final = 2
 NEIGHBOURS_NAMING: Final = 2
 """Live neighbours on each side up to which a node names the absent; four name each, and two of them may be silent."""
 NAMED_ABSENT_MAX: Final = 4096
-"""Absent nodes that others name in one round."""
+"""At most this many absent nodes that others name are kept in one round."""
 
 HexId = Annotated[
     NodeId,
@@ -71,7 +71,7 @@ class Candidate:
 
 
 class Basis(Enum):
-    """What the number of expected nodes rests on."""
+    """The ground on which the number of expected nodes rests."""
 
     LEAF_SET = "leaf set"
     """Exact: the requester's leaf set covered the whole ring when the round began."""
@@ -83,14 +83,14 @@ class Basis(Enum):
 
 @dataclass(slots=True)
 class Collector:
-    """What the requester knows of one round. ``estimate`` is the ring's size by leaf-set density."""
+    """The knowledge of the requester about one round. ``estimate`` is the ring's size by leaf-set density."""
 
     own: NodeId
     estimate: float
     basis: Basis
     expected: dict[NodeId, PeerRef] = field(default_factory=dict)
     enrolled: set[NodeId] = field(default_factory=set)
-    """Who has reported (for progress; nothing is decided by it)."""
+    """The nodes that have reported. This is for showing progress; nothing is decided by it."""
     declined: dict[NodeId, str] = field(default_factory=dict)
     absent: dict[NodeId, float] = field(default_factory=dict)
     """Expected nodes that the ring had lost when the round began, and when they were last heard."""
@@ -126,7 +126,7 @@ class Collector:
     def enrol(self, peer: PeerRef, reason: str, absent: Iterable[Absentee] = (), now: float = 0.0) -> None:
         """A node takes part, or says why not; and who is missing next to it."""
         self.expected[peer.id] = peer
-        self.absent.pop(peer.id, None)
+        self.absent.pop(peer.id, None)  # it speaks itself, so the ring was wrong to miss it
         self.enrolled.add(peer.id)
         if reason:
             self.declined[peer.id] = reason
@@ -140,6 +140,7 @@ class Collector:
             return
         if named is None:
             named = self.named[peer.id] = Named(peer, now - absentee.age_ms / 1000)
+        # One member alone must not be able to make up nodes that an answer then lacks.
         named.namers.add(namer)
         if len(named.namers) >= NAMERS_MIN:
             del self.named[peer.id]
@@ -174,12 +175,13 @@ class Collector:
         return self.candidates[0] if fuller else None
 
     def expected_count(self) -> int:
-        """How many nodes' data the round should hold."""
+        """Return how many nodes should be in the answer."""
         known = len(self.expected)
         return max(known, round(self.estimate)) if self.basis is Basis.ESTIMATE else known
 
     def is_full(self, contributors: int, live: Iterable[NodeId]) -> bool:
         """Whether waiting for a fuller result is pointless: all are in, or the others are known to be dead."""
+        # Without a leaf set that covers the ring nobody here knows who is alive, so it goes by numbers.
         if self.basis is not Basis.LEAF_SET:
             return contributors >= self.expected_count() - len(self.declined) - len(self.absent)
         alive = set(live) | {self.own}
@@ -192,7 +194,7 @@ class Collector:
         return [peer for node_id, peer in sorted(self.expected.items()) if node_id not in present]
 
     def lost_s(self, node_id: NodeId, now: float) -> float | None:
-        """How long ago the ring lost the node; ``None`` for one that it had not lost when the round began."""
+        """Return how long ago the ring lost the node; ``None`` if it was there when the round began."""
         lost_at = self.absent.get(node_id)
         return None if lost_at is None else max(0.0, now - lost_at)
 

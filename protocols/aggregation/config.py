@@ -16,7 +16,7 @@ Pause = Annotated[Duration, between_durations("0s", "1h")]
 
 
 class AggregationConfig(PluginConfig):
-    """What this node contributes, and how patient a round is."""
+    """The settings of aggregation: what this node contributes, and how patient a round is."""
 
     data_root: str = setting(
         "",
@@ -70,7 +70,7 @@ class AggregationConfig(PluginConfig):
     rounds_max: Annotated[int, Field(ge=1, le=1024)] = setting(16, "Open rounds a node holds; more are declined.")
 
     def tree_settings(self) -> TreeSettings:
-        """The part that the trees use."""
+        """Return the settings that the trees use."""
         return TreeSettings(
             timeout_base_s=self.timeout_base,
             timeout_per_node_s=self.timeout_per_node,

@@ -1,4 +1,4 @@
-"""What travels in a swap, and the pure work on it that runs off the loop: extract, merge, encode.
+"""The value that travels in a swap, and the pure work on it that runs off the event loop: extract, merge, encode.
 
 A swapped value is 8 bytes, big-endian: the value bytes that were moved to build it; then the encoded partial.
 """
@@ -22,7 +22,7 @@ SWAP: Final = b"S"
 RESULT: Final = b"R"
 _MOVED_BYTES: Final = 8
 MERGE_COST_S_PER_BYTE: Final = 5e-8
-"""What the simulator charges for decoding, merging and encoding: about 20 MB/s, measured on counters."""
+"""The time that the simulator charges for decoding, merging and encoding: about 20 MB/s, as measured on counters."""
 
 Extractor = Callable[[Query, Callable[[], bool]], Extraction]
 """How a node gets its data. The second argument tells, from any thread, whether the round is over: then there is no
@@ -41,12 +41,12 @@ class Aggregate:
 
     @property
     def value(self) -> Value:
-        """What the swap layer sends."""
+        """Return the bytes that the swap layer sends."""
         return SizedBlob(self.encoded, self.padding_bytes) if self.padding_bytes else self.encoded
 
 
 def swap_tag(round_id: bytes, level: int) -> bytes:
-    """Names one swap: the round and the level."""
+    """Return the tag that names one swap: the round and the level."""
     return SWAP + round_id + bytes((level,))
 
 
@@ -56,7 +56,7 @@ def result_tag(round_id: bytes) -> bytes:
 
 
 def file_extractor(root: Path, selection: FileSelection, regex_engine: RegexEngine) -> Extractor:
-    """The extraction of a node that has files."""
+    """Return the function that extracts the data of a node from its files."""
 
     def run(query: Query, is_over: Callable[[], bool]) -> Extraction:
         return extract(query, root, selection, regex_engine=regex_engine, is_over=is_over)
@@ -67,7 +67,7 @@ def file_extractor(root: Path, selection: FileSelection, regex_engine: RegexEngi
 def extract_own(
     extractor: Extractor, query: Query, own: NodeId, padding_bytes: int, is_over: Callable[[], bool]
 ) -> Aggregate:
-    """This node's own contribution."""
+    """Extract this node's own contribution."""
     extraction = extractor(query, is_over)
     return _seal(Partial.of(query, own, extraction.value, extraction.report), 0, padding_bytes)
 

@@ -67,7 +67,7 @@ class Share:
 
     @staticmethod
     def parse(text: str) -> Share:
-        """``"k/n"``. Raises ``ValueError``."""
+        """Read ``"k/n"``. Raises ``ValueError``."""
         match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
         if match is None:
             raise ValueError(f"a share is k/n, such as 0/8, not {text[:40]!r}")
@@ -84,9 +84,9 @@ class FileSelection:
     """Which of the files that match the query's glob this node reads, and how much of them at most."""
 
     share: Share | None = None
-    """``None``: all of them."""
+    """The share of the files that this node reads; ``None``: all of them."""
     files_max: int = FILES_MAX
-    """Files beyond are counted as skipped."""
+    """At most this many files are read; those beyond are counted as skipped."""
     bytes_max: int = BYTES_MAX
     """Files that would pass this total are counted as skipped."""
 
@@ -233,7 +233,7 @@ def _walk(root: Path, glob: str, share: Share | None, tally: _Tally) -> Iterator
 
 
 def _mode(entry: Path) -> int:
-    """Of the entry itself, not of what it links to; 0, which is no kind of file, when it is gone."""
+    """Return the mode of the entry itself, not of what it links to; 0, which is no kind of file, when it is gone."""
     try:
         return entry.lstat().st_mode
     except OSError:
@@ -401,7 +401,7 @@ def is_key(text: str) -> bool:
 
 
 class _Accumulator:
-    """Rows in, one state out."""
+    """Takes rows, and adds them up to one state."""
 
     def __init__(self, query: Query, tally: _Tally, pattern: LinePattern | None) -> None:
         self.tally = tally
@@ -416,7 +416,7 @@ class _Accumulator:
         self._where = _selector(query)
 
     def add_all(self, rows: Iterator[Row]) -> None:
-        """Counts and adds every row."""
+        """Count every row, and add it to the state."""
         tally, add = self.tally, self._add
         for row in rows:
             tally.records += 1
@@ -460,7 +460,7 @@ class _Accumulator:
         self._groups, self._remainder = folded.groups, folded.remainder
 
     def value(self) -> State:
-        """The state of everything added."""
+        """Return the state of all rows added so far."""
         if self._query.by is None:
             return self._state
         self._fold()

@@ -41,7 +41,7 @@ FUNCTIONS: Final[tuple[str, ...]] = get_args(FunctionName)
 NUMBER_BITS_MAX: Final = 1024
 """Numbers at or above 2**1024 are refused, whole or not: the range of a double."""
 SCALE_MAX: Final = 1074
-"""The smallest double is 2**-1074."""
+"""The largest scale of a sum, as the smallest double is 2**-1074."""
 COUNT_MAX: Final = 2**63 - 1
 MANTISSA_BITS_MAX: Final = NUMBER_BITS_MAX + SCALE_MAX + 63
 GROUPS_MAX_DEFAULT: Final = 100_000
@@ -85,7 +85,7 @@ def check_number(value: object) -> Number | None:
 
 
 def lift_number(value: Number) -> ExactSum:
-    """The exact sum of one number."""
+    """Return the exact sum that consists of one number."""
     if isinstance(value, int):
         return value, -1
     mantissa, denominator = value.as_integer_ratio()
@@ -93,7 +93,7 @@ def lift_number(value: Number) -> ExactSum:
 
 
 def add_sums(a: ExactSum, b: ExactSum) -> ExactSum:
-    """Exact, commutative, associative. Raises `ProtocolError` beyond `MANTISSA_BITS_MAX`."""
+    """Add two sums exactly, so that the order never matters. Raises `ProtocolError` beyond `MANTISSA_BITS_MAX`."""
     (left, left_scale), (right, right_scale) = a, b
     if left_scale == right_scale:
         total, scale = left + right, left_scale
@@ -167,7 +167,7 @@ class Function(ABC, Generic[S]):
 
     @abstractmethod
     def to_columns(self, state: S) -> tuple[object, ...]:
-        """The state as `columns` values for the wire."""
+        """Return the state as `columns` values for the wire."""
 
     @abstractmethod
     def from_columns(self, values: Sequence[object]) -> S:
@@ -175,12 +175,12 @@ class Function(ABC, Generic[S]):
 
     @abstractmethod
     def records(self, state: S) -> int | None:
-        """How many records the state stands for, where it knows."""
+        """Return how many records the state stands for, if the state knows it."""
 
     # Many at once: what a megabyte of counters goes through. Overridden where whole lists can be handled in C.
 
     def combine_all(self, states: Collection[S]) -> S:
-        """All of them combined; `zero` for none."""
+        """Combine all states; without any, return `zero`."""
         return reduce(self.combine, states, self.zero)
 
     def to_lists(self, states: Collection[S]) -> list[Sequence[object]]:
@@ -198,7 +198,7 @@ class Function(ABC, Generic[S]):
 
 
 class Count(Function[int]):
-    """How many records."""
+    """The function that counts records."""
 
     name, columns, zero = "count", 1, 0
 
@@ -345,11 +345,11 @@ class Extreme(Function[Number | None]):
 
 
 Average: TypeAlias = tuple[int, int, int]
-"""``(count, mantissa, scale)``."""
+"""The state of a mean: ``(count, mantissa, scale)``."""
 
 
 class Mean(Function[Average]):
-    """Exact sum and count, divided and rounded once."""
+    """The mean: an exact sum and a count, divided and rounded once at the end."""
 
     name, columns, zero = "mean", 3, (0, *ZERO_SUM)
 
@@ -391,13 +391,13 @@ _REGISTRY: Final[dict[str, Function[Any]]] = {
 
 
 def function_named(name: FunctionName) -> Function[Any]:
-    """The one instance of a function."""
+    """Return the one instance of a function."""
     return _REGISTRY[name]
 
 
 @dataclass(frozen=True, slots=True)
 class Remainder(Generic[S]):
-    """What was folded away: at most ``groups`` distinct groups, together worth ``state``."""
+    """The groups that were folded away: at most ``groups`` different ones, whose states together are ``state``."""
 
     groups: int
     """Upper bound: a group that is folded twice, here and on another node, counts twice."""
@@ -421,11 +421,11 @@ class Grouped(Generic[S]):
 
     @property
     def zero(self) -> GroupStates[S]:
-        """No group, nothing folded."""
+        """Return the state without groups, with nothing folded away."""
         return GroupStates({}, Remainder(0, self.function.zero))
 
     def lift(self, key: str, value: Number) -> GroupStates[S]:
-        """One record."""
+        """Return the state of one record."""
         return GroupStates({key: self.function.lift(value)}, Remainder(0, self.function.zero))
 
     def combine(self, a: GroupStates[S], b: GroupStates[S]) -> GroupStates[S]:
@@ -487,7 +487,7 @@ class GroupedAnswer:
     groups_total: int
     """How many groups the value lists (``groups`` may show only the first of them)."""
     remainder_groups_max: int
-    """At most so many distinct groups were folded away."""
+    """At most this many different groups were folded away."""
     remainder: Number | None
     """What the function gives for all that was folded away; ``None`` when nothing was."""
 

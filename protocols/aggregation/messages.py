@@ -14,14 +14,14 @@ ROUND_ID_BYTES: Final = 16
 QUERY_BYTES_MAX: Final = 16 * KIB
 HINTS_MAX: Final = 8
 ABSENTEES_MAX: Final = 32
-"""Missing members that one node names when it enrols."""
+"""A node names at most this many missing members when it enrols."""
 
 RoundId = Annotated[bytes, annotated_types.MinLen(ROUND_ID_BYTES), annotated_types.MaxLen(ROUND_ID_BYTES)]
 Level = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(128)]
 
 
 class AnswerKind(IntEnum):
-    """What an invited node says."""
+    """The answers that an invited node can give."""
 
     NO = 0
     """Your data is in my aggregate already."""
@@ -34,7 +34,7 @@ class AnswerKind(IntEnum):
 
 
 class NodeState(IntEnum):
-    """What a node says of its part in a round, for the reasons of missing data."""
+    """A node's own account of its part in a round, from which the reasons for missing data are told."""
 
     UNKNOWN_ROUND = 0
     EXTRACTING = 1

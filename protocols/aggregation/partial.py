@@ -58,13 +58,13 @@ State: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class ExtractionReport:
-    """What extraction met; sums over the contributors. All counters are at most `COUNT_MAX`."""
+    """The counts of what extraction met, summed over the contributors. All are at most `COUNT_MAX`."""
 
     files_read: int = 0
     files_unreadable: int = 0
     """Not opened, or an error in the middle (what was read before counts)."""
     files_binary: int = 0
-    """Skipped: NUL among the first bytes."""
+    """Files that were skipped, as there is a NUL among their first bytes."""
     files_skipped: int = 0
     """Skipped: links out of the root or to folders, special files, and all beyond the caps on files and bytes."""
     folders_unreadable: int = 0
@@ -80,7 +80,7 @@ class ExtractionReport:
     """The first few problems in text order, ``path: reason``."""
 
     def counters(self) -> tuple[int, ...]:
-        """All numbers, in the order of the fields."""
+        """Return all numbers, in the order of the fields."""
         return tuple(getattr(self, part.name) for part in fields(self)[:_COUNTERS])
 
     def merge(self, other: ExtractionReport) -> ExtractionReport:
@@ -114,14 +114,14 @@ class Partial:
     query: Query
     value: State
     contributors: tuple[NodeId, ...]
-    """Ascending, without duplicates, at least one."""
+    """The ids of the contributors: at least one, ascending, without duplicates."""
     report: ExtractionReport
     shares: tuple[tuple[int, int], ...]
     """How many files and records each contributor read, in the same order; the report has their sums."""
 
     @staticmethod
     def of(query: Query, contributor: NodeId, value: State, report: ExtractionReport) -> Partial:
-        """One node's own contribution, as extraction gives it."""
+        """Make one node's own contribution from what extraction has returned."""
         return Partial(query, value, (contributor,), report, ((report.files_read, report.records),))
 
     def finish(self, top: int | None = None) -> Number | GroupedAnswer | None:
@@ -187,7 +187,7 @@ def merge(a: Partial, b: Partial) -> Partial:
 
 
 def _narrow(value: object) -> object:
-    """A scalar that msgpack can write."""
+    """Convert a scalar to one that msgpack can write."""
     if type(value) is int and not -(2**63) <= value < 2**64:
         return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
     return value
@@ -218,7 +218,7 @@ class _Stream:
             pack(_narrow(value))
 
     def bytes(self) -> bytes:
-        """All that was written."""
+        """Return all that was written."""
         return cast(bytes, self._packer.bytes())
 
 
@@ -258,26 +258,26 @@ class _Reader:
         self._unpacker.feed(data)
 
     def take(self, count: int) -> list[object]:
-        """The next ``count`` scalars."""
+        """Read the next ``count`` scalars."""
         values = list(islice(cast(Iterator[object], self._unpacker), count))
         if len(values) != count:
             raise ValueError("it ends too early")
         return values
 
     def end(self) -> None:
-        """There must be nothing left."""
+        """Check that nothing is left."""
         if list(islice(cast(Iterator[object], self._unpacker), 1)):
             raise ValueError("something follows the end")
 
     def count(self, most: int, least: int = 0) -> int:
-        """One int from ``least`` to ``most``."""
+        """Read one integer from ``least`` to ``most``."""
         (value,) = self.take(1)
         if type(value) is not int or not least <= value <= most:
             raise ValueError(f"expected a whole number from {least} to {most}")
         return value
 
     def blob(self) -> bytes:
-        """One byte string."""
+        """Read one byte string."""
         (value,) = self.take(1)
         if type(value) is not bytes:
             raise ValueError("expected bytes")

@@ -143,7 +143,7 @@ class Participant:
             self._apply(self.tree.invite_received(source, invite.level))
 
     def answer_received(self, answer: InviteAnswer, source: PeerRef) -> None:
-        """An invited node answered."""
+        """Take the answer of an invited node."""
         try:
             kind = AnswerKind(answer.kind)
         except ValueError:
@@ -166,14 +166,14 @@ class Participant:
         return AcceptSwap(self.aggregate.value, self._callbacks(request.peer, level), self.config.swap_deadline)
 
     def result_requested(self) -> AcceptSwap | RefuseSwap:
-        """The requester fetches our result."""
+        """Give the requester our result, which it fetches."""
         if self.aggregate is None or self.tree.phase is not TreePhase.FINISHED:
             return RefuseSwap("no_result")
         ignore = SwapCallbacks(done=lambda value: None, failed=lambda reason: None)
         return AcceptSwap(self.aggregate.value, ignore, self.config.swap_deadline)
 
     def status(self) -> RoundStatus:
-        """What to tell a requester that misses our data."""
+        """Return what to tell a requester that misses our data."""
         level = 0 if self.tree.level is None else self.tree.level
         if self.declined is not None:
             return RoundStatus(self.round_id, NodeState.DECLINED, level, self.declined)
@@ -183,11 +183,11 @@ class Participant:
     # Events of the host
 
     def timer_fired(self, timer: TreeTimer) -> None:
-        """One of the tree's timers is due."""
+        """Handle a timer of the tree that is due."""
         self._apply(self.tree.timer_fired(timer))
 
     def neighbourhood_changed(self) -> None:
-        """The leaf set changed."""
+        """Take note of a changed leaf set."""
         self._apply(self.tree.neighbourhood_changed())
 
     def leave(self, outcome: str) -> None:

@@ -55,7 +55,7 @@ REASON_CHARACTERS_MAX: Final = 500
 ASKS_MAX: Final = 64
 ASK_TIMEOUT_S: Final = 5.0
 EXPIRY_GRACE_S: Final = 5.0
-"""How long after its deadline a round is kept, so that the requester can still ask why data is missing."""
+"""A round is kept for this long after its deadline, so that the requester can still ask why data is missing."""
 
 
 class Aggregation(Plugin):
@@ -79,7 +79,7 @@ class Aggregation(Plugin):
     def __init__(self, config: PluginConfig | None = None) -> None:
         super().__init__(config)
         self.extractor: Extractor | None = None
-        """How this node gets its data; from files by default, set by simulations."""
+        """The function that gets this node's data: from files by default; simulations set another one."""
         self.value_padding_bytes = 0
         """Simulation only: counts towards the size of every value, without being there."""
         if self.config.data_root:

@@ -14,27 +14,27 @@ from peerd.limits import LEAF_SET_SIZE
 from peerd.messages import PeerRef
 
 SPAN_RATIO_MAX: Final = 16
-"""How many times as far one side of a leaf set may reach as the other. Evenly spread ids hardly ever exceed it."""
+"""One side of a leaf set may reach this many times as far as the other. Evenly spread ids hardly ever exceed it."""
 
 
 class Neighbourhood(Protocol):
-    """What a tree needs to know of the ring. The plugin asks its Host; tests answer from a list."""
+    """The knowledge of the ring that a tree needs. The plugin asks its Host for it; tests answer from a list."""
 
     def longest_level(self) -> int | None:
         """The longest common prefix with any node, bits; ``None`` when this node is alone."""
 
     def members(self, level: int) -> tuple[PeerRef, ...]:
-        """Known live nodes of L^level."""
+        """Return the known live nodes of L^level."""
 
     def is_exact(self, level: int) -> bool:
         """Whether `members` of this level are all there are (L^level lies within the leaf set)."""
 
     def estimated_size(self, level: int) -> float:
-        """How many nodes L^level has, estimated."""
+        """Estimate how many nodes L^level has."""
 
 
 def interval(own: NodeId, level: int) -> tuple[NodeId, NodeId]:
-    """First and last id of L^level."""
+    """Return the first and the last id of L^level."""
     width = ID_BITS - level - 1
     first = ((own >> width) ^ 1) << width
     return NodeId(first), NodeId(first + (1 << width) - 1)
@@ -68,7 +68,7 @@ def lies_within(leaf_set: LeafSet, own: NodeId, first: NodeId, last: NodeId) -> 
 
 
 class HostNeighbourhood:
-    """`Neighbourhood` from a plugin's Host."""
+    """A `Neighbourhood` that asks a plugin's Host."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

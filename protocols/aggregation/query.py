@@ -34,15 +34,15 @@ OPERATORS: Final[tuple[str, ...]] = get_args(Operator)
 
 WIRE_VERSION: Final = 2
 QUERY_CHARACTERS_MAX: Final = 4096
-"""Longest text form."""
+"""The longest query in text form, in characters."""
 QUERY_BYTES_MAX: Final = 16 * 1024
 """Longest wire form: it has to fit into one control message."""
 NAME_BYTES_MAX: Final = 256
-"""Longest field name, in UTF-8."""
+"""The longest name of a field, in bytes of UTF-8."""
 CONDITIONS_MAX: Final = 16
 """Most conditions in a query that comes in parts; a filter in text has the limits of `peerd.lib.filter.limits`."""
 FIELDS: Final = 9
-"""Fields of the wire form."""
+"""The number of fields of a query's wire form."""
 GLOB_CHARACTERS_MAX: Final = 512
 GLOB_SEGMENTS_MAX: Final = 32
 
@@ -68,7 +68,7 @@ FIELD     a JSON key (nested: request.status), a CSV column, or a named group of
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to extract and how to aggregate it. Validated when made: raises `QueryError`."""
+    """What to extract, and how to aggregate it. It is validated when made, and raises `QueryError`."""
 
     function: FunctionName
     field: str | None = None
@@ -271,7 +271,7 @@ class _Parser:
         self.position = 0
 
     def fail(self, expected: str) -> QueryError:
-        """The error for "something else was expected here"."""
+        """Return the error for "something else was expected here"."""
         if self.position < len(self.tokens):
             token = self.tokens[self.position]
             return QueryError(f"expected {expected}, found {token.text!r}", text=self.text, column=token.column)
@@ -295,7 +295,7 @@ class _Parser:
         return word
 
     def field(self) -> str:
-        """A field name, bare or quoted."""
+        """Read the name of a field, bare or quoted."""
         if self.position >= len(self.tokens):
             raise self.fail("a field name")
         token = self.tokens[self.position]
@@ -306,14 +306,14 @@ class _Parser:
         return name
 
     def unquote(self, token: _Token) -> str:
-        """The text of a quoted token (JSON's escapes)."""
+        """Return the text of a quoted token, which uses JSON's escapes."""
         try:
             return cast(str, json.loads(token.text))
         except ValueError as error:
             raise self.fail("a quoted text with JSON's escapes") from error
 
     def filter(self) -> Node:
-        """What stands behind ``where``, to the end of the text. Columns of errors are those of the whole text."""
+        """Read the filter behind ``where``, up to the end of the text. Errors give columns of the whole text."""
         start = self.tokens[-1].column + len("where")
         try:
             return parse(self.text[start:], dialect=Dialect.WORDS)
@@ -322,7 +322,7 @@ class _Parser:
             raise QueryError(error.message, text=self.text, column=column) from error
 
     def parse(self) -> tuple[FunctionName, str | None, str | None, Node | None]:
-        """Function, field, group field, filter."""
+        """Read function, field, group field and filter."""
         function = cast(FunctionName, self.expect(f"one of {', '.join(FUNCTIONS)}", *FUNCTIONS))
         name = None
         if function != "count":

@@ -1,4 +1,4 @@
-"""How fields of records are read: as group keys, as numbers, and by the conditions of ``where``.
+"""The ways in which fields of records are read: as group keys, as numbers, and by the conditions of ``where``.
 
 Records are typed loosely, the values of CSV not at all, so ``where`` reads them more kindly than filters of events are:
 every scalar has a text (so ``code = "404"`` finds the number 404, too), and in CSV and text a number is what is written
@@ -32,7 +32,7 @@ def number_of(value: object, textual: bool) -> Number | None:
 
 
 def reader(textual: bool) -> Reader:
-    """How conditions read fields; ``textual`` as in `number_of`."""
+    """Return the function with which conditions read fields; ``textual`` is as in `number_of`."""
 
     def number(value: object) -> Key | None:
         found = number_of(value, textual)

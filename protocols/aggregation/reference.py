@@ -55,7 +55,7 @@ def plain(query: Query, root: Path, selections: Sequence[FileSelection]) -> Mapp
 
 
 def selected_files(query: Query, root: Path, selections: Sequence[FileSelection]) -> list[Path]:
-    """The files of all selections, in path order."""
+    """Return the files of all selections, in the order of their paths."""
     root = root.resolve()
     glob = query.files + "/*" if query.files.endswith("**") else query.files
     files = set()
@@ -70,7 +70,7 @@ def selected_files(query: Query, root: Path, selections: Sequence[FileSelection]
 
 
 def _records(query: Query, file: Path) -> Iterator[dict[str, Any]]:
-    """The well-formed records that meet all conditions."""
+    """Yield the well-formed records that meet all conditions."""
     try:
         data = file.read_bytes()
     except OSError:

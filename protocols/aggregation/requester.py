@@ -25,7 +25,7 @@ FETCHES_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class RoundListener:
-    """Who waits for the answer. ``finished`` is called exactly once."""
+    """The part that waits for the answer. ``finished`` is called exactly once."""
 
     finished: Callable[[Answer], None]
     progress: Callable[[RoundProgress], None] | None = None
@@ -95,20 +95,20 @@ class Requester:
         )
 
     def enrolled(self, peer: PeerRef, enrolled: Enrolled) -> None:
-        """A node takes part, or does not."""
+        """Take note that a node takes part, or why it does not."""
         self.collector.enrol(peer, enrolled.reason, enrolled.absent, self.host.now())
         self.tell("enrolled")
         if self.collector.is_pointless:
             self.expire()
 
     def offered(self, ready: ResultReady, peer: PeerRef) -> None:
-        """A tree is complete (perhaps our own)."""
+        """Take note of a complete tree, which may be our own."""
         self.collector.offered(Candidate(peer, ready.contributors, ready.value_bytes))
         self.tell("result_ready", 0, ready.contributors)
         self._consider()
 
     def settled(self) -> None:
-        """No fuller result came in time."""
+        """Answer with what there is, as no fuller result came in time."""
         self._is_settling = False
         self._take_best()
 
@@ -117,7 +117,7 @@ class Requester:
         self._consider()
 
     def expire(self) -> None:
-        """The deadline: answer with what there is."""
+        """Answer with what there is, as the deadline has come."""
         if self._is_closing:
             return
         own, taken = self.own_aggregate, self._taken

@@ -27,7 +27,7 @@ HINTED_MAX: Final = 64
 
 
 class TreePhase(Enum):
-    """What the tree is doing."""
+    """The phases of a tree."""
 
     IDLE = "extracting"
     WAITING = "waiting"
@@ -136,7 +136,7 @@ class TreeSettings:
 
 @dataclass(slots=True)
 class LevelState:
-    """What is known about the current level; forgotten when it ends."""
+    """The knowledge about the current level; it is forgotten when the level ends."""
 
     level: int
     said_no: dict[NodeId, PeerRef] = field(default_factory=dict)
@@ -186,6 +186,7 @@ class Tree:
             return [SendAnswer(peer, level, verdict)]
         self._remember(peer, level)
         effects: list[Effect] = [SendAnswer(peer, level, verdict)]
+        # Whoever invites is ready to swap, so a node that waits at that level proposes at once.
         if self.phase is TreePhase.WAITING and self.level == level:
             effects += self._propose_or_wait()
         return effects
@@ -193,7 +194,7 @@ class Tree:
     def answer_received(
         self, peer: PeerRef, level: int, kind: AnswerKind, members: tuple[PeerRef, ...], is_exact: bool
     ) -> list[Effect]:
-        """What an invited node said. Answers to an earlier level are late and mean nothing."""
+        """Take the answer of an invited node. Answers to an earlier level are late, and are ignored."""
         current = self._current
         if current is None or current.level != level or self.is_over:
             return []
@@ -203,6 +204,7 @@ class Tree:
             case AnswerKind.ABSENT:
                 current.absent.add(peer.id)
             case AnswerKind.MAYBE_LATER:
+                # Somebody alive will come to this level, so it is worth a whole time-out more.
                 return [self._arm_level()] if self.phase is TreePhase.WAITING else []
             case AnswerKind.HINT:
                 return self._hint_received(current, members, is_exact)
@@ -224,7 +226,7 @@ class Tree:
         return False, verdict, []
 
     def proposal_answered(self, peer: PeerRef, accepted: bool, kind: AnswerKind) -> list[Effect]:
-        """The reply to our proposal."""
+        """Take the reply to our proposal."""
         current = self._current
         if current is None or not self._is_partner(TreePhase.PROPOSING, peer):
             return []  # we gave way to its own proposal meanwhile
@@ -249,7 +251,7 @@ class Tree:
         return self._is_partner(TreePhase.RESERVED, peer) and self.level == level
 
     def swap_accepted(self, peer: PeerRef) -> list[Effect]:
-        """The partner opened the agreed swap."""
+        """Take the agreed swap, which the partner has opened."""
         if not self._is_partner(TreePhase.RESERVED, peer):
             raise Bug(f"swap with {peer} in phase {self.phase.value}")
         self.phase = TreePhase.SWAPPING
@@ -292,7 +294,7 @@ class Tree:
         return self._give_up_on(peer)
 
     def timer_fired(self, timer: TreeTimer) -> list[Effect]:
-        """One of the armed timers is due."""
+        """Handle an armed timer that is due."""
         current = self._current
         if current is None or self.is_over:
             return []
@@ -376,6 +378,7 @@ class Tree:
         return []
 
     def _give_up_on(self, peer: PeerRef) -> list[Effect]:
+        # For the whole round, not for the level: the node may be dead, or answer anything but a usable value.
         self._banned.add(peer.id)
         return [Disarm(TreeTimer.RESERVE), *self._wait()]
 
@@ -406,7 +409,7 @@ class Tree:
 
     def _is_exhausted(self, current: LevelState) -> bool:
         """Whether every node of the level is known, and none is left to swap with."""
-        if self._invited.get(current.level):
+        if self._invited.get(current.level):  # somebody has invited us and may still accept a proposal
             return False
         is_known = current.is_hinted_empty or self._neighbourhood.is_exact(current.level)
         return is_known and not self._candidates(current)
@@ -427,6 +430,7 @@ class Tree:
     def _invitations(self, current: LevelState) -> list[Effect]:
         candidates = self._candidates(current)[: self._settings.invites_max]
         effects: list[Effect] = [SendInvite(peer, current.level) for peer in candidates]
+        # Behind random ids of the prefix there may be members that the leaf set does not reach to.
         if not self._neighbourhood.is_exact(current.level):
             effects += [RouteInvite(current.level)] * self._settings.random_invites
         return effects

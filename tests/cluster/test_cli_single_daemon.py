@@ -33,17 +33,17 @@ class Running:
 
     @property
     def socket(self) -> str:
-        """Its admin socket."""
+        """Return the path of the daemon's admin socket."""
         return str(self.directory / "admin.sock")
 
     def ask(self, *arguments: str) -> str:
-        """A command that must succeed."""
+        """Run a command that must succeed."""
         result = peerd(*arguments, "--socket", self.socket)
         assert result.returncode == 0, (arguments, result.stdout, result.stderr, self.logged())
         return result.stdout
 
     def logged(self) -> str:
-        """What the daemon said."""
+        """Return what the daemon wrote to its log."""
         return (self.directory / "log").read_text()
 
     def stop(self, number: signal.Signals) -> int:

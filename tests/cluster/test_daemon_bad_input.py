@@ -132,7 +132,7 @@ def test_a_clock_that_jumped_back_keeps_nobody_out(tmp_path: Path) -> None:
 
 
 def test_stale_addresses_are_tried_and_forgotten(tmp_path: Path) -> None:
-    """Of the remembered peers one is gone, and at the address of another somebody else lives now."""
+    """One of the remembered peers is gone, and another daemon has taken the address of a second one."""
     with running(tmp_path / "seed") as seed:
         seed.ready()
         with StateDirectory(tmp_path / "node" / "state") as state:

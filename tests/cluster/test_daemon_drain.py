@@ -17,12 +17,12 @@ pytestmark = pytest.mark.cluster
 
 
 class Never(Plugin):
-    """Does not hand over."""
+    """A plugin that never finishes handing over."""
 
     name: ClassVar[str] = "never"
 
     def drain(self, done: Callable[[], None]) -> None:
-        """Nothing comes of it."""
+        """Never call back."""
 
 
 def loaded(tmp_path: Path, shutdown: str) -> LoadedConfig:

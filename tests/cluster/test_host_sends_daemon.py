@@ -21,7 +21,7 @@ PIECE_BYTES = 50_000
 
 @asynccontextmanager
 async def pair(directory: Path, one: Plugin, two: Plugin | None) -> AsyncIterator[tuple[Daemon, Daemon]]:
-    """Two daemons that have joined."""
+    """Start two daemons, and wait until both have joined."""
     site = Site(directory)
     async with Daemon(site.config("a"), plugins=[one]) as first:
         config = site.config("b", bootstrap=[first.peer.address])

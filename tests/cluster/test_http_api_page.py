@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import re
 import shutil
 import subprocess
 import sys
@@ -23,13 +22,14 @@ from peerd.daemon.http import guard as admin_guard, ingest, listener as http_lis
 from peerd.daemon.service import Daemon
 from peerd.lib import feed as feeds
 from tests.support.daemon_process import clean_environment
+from tests.support.pages import blocks
 
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "http-api.md").read_text()
 EVENT_SOURCE = ROOT / "tests" / "support" / "event_source.mjs"
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
+BLOCKS = [(block.language, block.text) for block in blocks(ROOT / "docs" / "http-api.md")]
 NO_ERROR = 0
 TIME_OVER = 28
 """curl's exit code for --max-time."""
@@ -93,7 +93,7 @@ async def daemon(board: ModuleType, tmp_path: Path) -> AsyncIterator[Daemon]:
 
 
 def command(language: str, file: Path) -> list[str]:
-    """How to run an example; skips where the machine has not what it takes."""
+    """Return the command that runs an example; skip the test where the machine lacks the program."""
     if language == "python":
         return [sys.executable, str(file)]
     if language == "sh":

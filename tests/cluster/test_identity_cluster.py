@@ -144,7 +144,7 @@ async def test_somebody_in_between_gets_no_secret(tmp_path: Path) -> None:
 
 
 async def test_a_member_that_only_says_it_issues_gets_no_secret(tmp_path: Path) -> None:
-    """Its certificate is good, but the CA does not say that it is an issuer; the newcomer goes on to one that is."""
+    """The member's certificate is good, but the CA does not name it as an issuer; the newcomer asks a real one."""
     cluster = Cluster(tmp_path)
     async with cluster.issuer() as one, await cluster.newcomer("liar", one, one) as liar:
         await knows_an_issuer(liar)

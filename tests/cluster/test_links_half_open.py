@@ -101,7 +101,7 @@ async def test_a_process_that_stood_still_does_not_take_its_links_for_dead() -> 
 def test_two_daemons_notice_a_cut_and_link_again_when_it_heals(
     is_busy: bool, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """As shipped, with the settings of an operator who set nothing; every byte goes through the relays."""
+    """The daemons run with all settings at their defaults, and every byte between them goes through the relays."""
     found_s = loops.run(cut_and_heal(Site(tmp_path), is_busy))
     print(f"{'busy' if is_busy else 'idle'} link: both sides knew after {found_s:.1f} s")
     record_property("declared_dead_s", round(found_s, 1))

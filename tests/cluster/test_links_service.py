@@ -28,7 +28,7 @@ from tests.support.site import Site, is_complete
 
 @message(0x7E02, bytes_max=64)
 class Poke(Message):
-    """Makes `Fragile` raise."""
+    """A message that makes `Fragile` raise."""
 
 
 class Fragile(Plugin):

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import pytest
 
 from peerd.errors import ExitCode, Unavailable
 from peerd.pipeline.requirements import check_requirements
+from tests.support import pages
 from tests.support.fresh_environment import FreshEnvironment, build_peerd, build_wheel
 from tests.test_tidy import ROOT
 
@@ -167,7 +167,7 @@ def test_its_table_is_made_and_without_it_its_events_are_kept(
 
 def blocks(language: str) -> list[str]:
     """The page's blocks of code in one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return [block.text for block in pages.blocks(PAGE) if block.language == language]
 
 
 @pytest.mark.parametrize("language", ["python", "toml"])
@@ -180,7 +180,7 @@ def test_the_page_shows_code_of_the_project(language: str) -> None:
 
 
 def _is_in(block: str, source: str) -> bool:
-    """As whole lines, but for blank ones; the page shows methods without their indentation."""
+    """Whether the source has these lines, blank ones aside; the page shows methods without their indentation."""
     lines = "\n".join(line for line in source.splitlines() if line.strip())
     shown = "\n".join(line for line in block.splitlines() if line.strip())
     return any(f"\n{indent(shown, ' ' * width)}\n" in f"\n{lines}\n" for width in range(0, 13, 4))

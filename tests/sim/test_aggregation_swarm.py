@@ -100,7 +100,7 @@ def test_the_judge_finds_what_is_counted_twice_or_hidden() -> None:
 
 
 class Undeclared(Event):
-    """Of nobody."""
+    """An event that no plugin has declared."""
 
     KIND = "aggregation.undeclared"
 

@@ -28,11 +28,11 @@ class Churn:
         self.said = 0
 
     def ready(self) -> list[Place]:
-        """Nodes of the ring."""
+        """Return the nodes that are in the ring."""
         return [place for place in self.simulation.live_nodes() if place.node.is_ready]
 
     def step(self) -> None:
-        """One thing happens."""
+        """Let one thing happen that the seed draws."""
         actions = [self.lose, self.lose, self.grow, self.grow, self.join, self.join, self.join, self.leave, self.say]
         self.rng.choice(actions)()
         self.simulation.run_for(self.rng.uniform(0.0, 1.0))
@@ -49,12 +49,12 @@ class Churn:
             self.rng.choice(ways)(self.rng.choice(ready))
 
     def grow(self) -> None:
-        """A node starts."""
+        """Start a node."""
         if len(self.simulation.live_nodes()) < LIVE_MAX:
             self.simulation.start(1)
 
     def join(self) -> None:
-        """A node becomes a member."""
+        """Make a node a member of the group."""
         group, place = self.rng.choice(GROUPS), self.rng.choice(self.ready())
         if place not in self.members[group]:
             self.members[group].append(place)
@@ -70,7 +70,7 @@ class Churn:
                 place.node.hosts[Chatter.name].groups.leave(group)
 
     def say(self) -> None:
-        """A multicast."""
+        """Send a multicast from a node."""
         self.said += 1
         chatter(self.rng.choice(self.ready())).say(self.rng.choice(GROUPS), self.said)
 

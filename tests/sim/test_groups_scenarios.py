@@ -56,7 +56,7 @@ def assert_heard(place: Place, group: str, numbers: range) -> None:
 
 
 def outcomes(places: list[Place]) -> Counter[str]:
-    """How multicasts and anycasts of these nodes ended."""
+    """Return how the multicasts and anycasts of these nodes ended."""
     return Counter(outcome.value for place in places for outcome, _ in chatter(place).outcomes)
 
 

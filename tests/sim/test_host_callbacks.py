@@ -37,7 +37,7 @@ class Busy(Plugin):
 
 
 def nothing(node: Node) -> None:
-    """The plugin goes on."""
+    """Do nothing, so that the plugin goes on."""
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def formed(count: int, seed: int = 3, **arguments: Any) -> Simulation:
 
 
 def send_probes(simulation: Simulation, duration_s: float = 30.0) -> None:
-    """Ten messages a second."""
+    """Send ten messages a second."""
     Workload(simulation, 10.0).start()
     simulation.run_for(duration_s)
 
@@ -195,7 +195,7 @@ CONTINUOUS_BUGS: dict[type[Checker], Callable[[Patch], None]] = {
 
 
 def cut_off(simulation: Simulation) -> None:
-    """A newcomer that reaches nobody."""
+    """Start a newcomer that reaches nobody."""
     newcomer = simulation.add_node()
     simulation.partition([newcomer])
     simulation.run_for(5.0)

@@ -37,7 +37,7 @@ STREAM = EXACT.model_copy(update={"loss_mode": "retransmit"})
 
 @message(0x7F11, bytes_max=32_768)
 class Remark(Message):
-    """Says something."""
+    """A message without any meaning, which shows who hears whom."""
 
     text: str
 
@@ -59,19 +59,19 @@ def meshed(count: int, network: NetworkConfig = EXACT, seed: int = 0) -> Trivial
 
 
 def fault(do: str, **keys: Any) -> AnyFault:
-    """As from a file."""
+    """Make a fault as a scenario file would."""
     made = FAULTS[do].model_validate({"do": do, **keys})
     assert isinstance(made, AnyFault)
     return made
 
 
 def begin(world: TrivialWorld, what: AnyFault, *indices: int) -> None:
-    """Hit these nodes."""
+    """Let the fault begin on these nodes."""
     inject(world, what, [world.nodes[index] for index in indices], fork(world.seed, "test"))
 
 
 def heard(world: TrivialWorld) -> set[tuple[int, int]]:
-    """Who hears whom now: every node says something to every other."""
+    """Let every node say something to every other one, and return who heard whom."""
     pairs = list(itertools.permutations(range(len(world.nodes)), 2))
     for place in world.nodes:
         place.node.messages.clear()
@@ -82,7 +82,7 @@ def heard(world: TrivialWorld) -> set[tuple[int, int]]:
 
 
 def everybody(count: int) -> set[tuple[int, int]]:
-    """All pairs."""
+    """Return all pairs of nodes."""
     return set(itertools.permutations(range(count), 2))
 
 
@@ -201,7 +201,7 @@ def test_reordering_overtakes_where_messages_are_loose() -> None:
 
 
 def test_in_a_byte_stream_loss_copies_and_reordering_are_delay() -> None:
-    """As in TCP: nothing lost, nothing twice, nothing overtaken; what comes behind waits."""
+    """It is as in TCP: nothing is lost, doubled or overtaken; what comes behind has to wait."""
     world = meshed(2, STREAM)
     begin(world, fault("impair", loss=0.1, duplication=0.3, reordering=0.3, reorder_delay="500ms"))
     texts = [str(number) for number in range(200)]

@@ -20,7 +20,7 @@ from tests.support.trivial_world import EXACT, LATENCY_S, OPENING_S, RTT_S, Triv
 
 @message(0x7F10, bytes_max=32_768)
 class Words(Message):
-    """Says something."""
+    """A message that carries some text."""
 
     text: str
 
@@ -562,7 +562,7 @@ def test_conditions_may_change_during_a_run() -> None:
 
 
 def test_what_an_acceptor_says_before_it_ends_reaches_the_dialler_first() -> None:
-    """Its end of the link is up half a round trip before the dialler's, and may be gone by then."""
+    """The acceptor's end of the link is up half a round trip before the dialler's, and may be gone again by then."""
     world = trivial_world(2, network=EXACT)
     say(world, 0, 1)
     world.run_for(OPENING_S - LATENCY_S / 2)

@@ -21,7 +21,7 @@ AT_ONCE = WRITE_HIGH_WATER_BYTES // FRAME_BYTES
 
 @message(0x7F12, bytes_max=64 * 1024)
 class Load(Message):
-    """Fills a link."""
+    """A message that is large enough to fill a link."""
 
     number: int
     data: bytes = b""
@@ -39,7 +39,7 @@ def linked(network: NetworkConfig, count: int = 2, links: LinkSettings | None = 
 
 
 def load(world: TrivialWorld, number: int, priority: Priority, target: int = 1, size: int = FRAME_BYTES) -> None:
-    """One frame of node 0's."""
+    """Send one frame from node 0."""
     world.nodes[0].driver.send(world.nodes[target].peer, encode(Load(number, bytes(size))), priority)
 
 

@@ -122,7 +122,7 @@ def hashy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """The file of `SMALL`."""
+    """Write the scenario `SMALL` to a file."""
     path = tmp_path / "small.toml"
     path.write_text(SMALL, "utf-8")
     return path

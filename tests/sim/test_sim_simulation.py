@@ -48,7 +48,7 @@ from peerd.testing.simulation import ring
 
 @message(0x7F20, bytes_max=64)
 class Count(Message):
-    """Asks to be counted."""
+    """A message that asks to be counted."""
 
     number: U32
 
@@ -65,7 +65,7 @@ class Counter(Plugin):
     )
 
     def start(self, host: Host) -> None:
-        """Remember the boot."""
+        """Remember the boot epoch."""
         super().start(host)
         self.seen: list[int] = []
         self.outcomes: list[tuple[float, Any]] = []
@@ -73,7 +73,7 @@ class Counter(Plugin):
 
     @handles(Count)
     def on_count(self, message: Count, source: PeerRef) -> Count | None:
-        """Number 13 brings bad luck."""
+        """Count the message, and fail at number 13."""
         if message.number == 13:
             raise ValueError("thirteen")
         self.seen.append(message.number)
@@ -81,7 +81,7 @@ class Counter(Plugin):
 
     @on_timer("tick")
     def on_tick(self, payload: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def work(self, function: Any, *arguments: Any, cost_s: float) -> None:
         """Offload, and note what came of it with its time."""
@@ -95,7 +95,7 @@ class Counter(Plugin):
 
 
 def counter(simulation: Simulation, index: int) -> Counter:
-    """The plugin of one node."""
+    """Return the plugin of one node."""
     plugin = simulation.nodes[index].node.plugins[Counter.name]
     assert isinstance(plugin, Counter)
     return plugin
@@ -224,13 +224,13 @@ def test_check_mode_validates_the_touched_node() -> None:
 
 
 class NeverHolds(Checker):
-    """Fails from a time on."""
+    """A checker that fails from a certain time on."""
 
     name = "never"
     holds_always = True
 
     def check(self, simulation: Simulation) -> list[str]:
-        """After ten seconds."""
+        """Fail after ten seconds."""
         return ["it is late"] * 10 if simulation.now > 10.0 else []
 
 
@@ -311,13 +311,13 @@ class Swapper(Plugin):
         self.failures: list[str] = []
 
     def callbacks(self) -> SwapCallbacks:
-        """Note the outcome and when."""
+        """Note the outcome and the time."""
         return SwapCallbacks(
             done=lambda value: self.got.append((self.host.now(), value)), failed=lambda why: self.failures.append(why)
         )
 
     def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:
-        """Yes."""
+        """Accept every swap."""
         return AcceptSwap(self.value, self.callbacks())
 
 

@@ -1,4 +1,4 @@
-"""Who is how far from whom: files, graphs, formulas, and the table ``[topology]``."""
+"""The distances between nodes: files, graphs, formulas, and the table ``[topology]``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ DATA = "PEERD_DATA"
 
 
 def from_text(text: str) -> Sites:
-    """As if it stood in a file."""
+    """Read a table of the configuration as if it stood in a file."""
     return parse_sites(text, "some.txt")
 
 

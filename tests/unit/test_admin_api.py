@@ -29,7 +29,7 @@ class Echo(Plugin):
 
     @staticmethod
     def router(service: Echo) -> APIRouter:
-        """Two routes and a bug."""
+        """Return two good routes, and one with a bug."""
         routes = APIRouter()
 
         @routes.get("/echo/word")

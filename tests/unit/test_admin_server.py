@@ -26,7 +26,7 @@ from tests.support.fake_daemon import FakeDaemon
 
 @pytest.fixture(autouse=True)
 def plain_umask() -> Iterator[None]:
-    """As most machines have it, so that a forgotten mode would show."""
+    """Set the usual umask, so that a mode that was forgotten would show."""
     previous = os.umask(0o022)
     yield
     os.umask(previous)

@@ -1,4 +1,4 @@
-"""Who may do what: the local operator, holders of tokens, web pages."""
+"""The rights of the local operator, of holders of tokens, and of web pages."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ UNIX_LISTENERS: Final = ("data_socket", "admin_socket")
 
 
 def live(site: HttpSite, **options: Any) -> Any:
-    """A WebSocket to the numbers."""
+    """Open a WebSocket to the stream of numbers."""
     return connect(f"ws://127.0.0.1:{site.server.data_http_port}/v1/numbers/live", proxy=None, **options)
 
 

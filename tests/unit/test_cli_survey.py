@@ -30,7 +30,7 @@ class Slow(Plugin):
     name: ClassVar[str] = "slow"
 
     def drain(self, done: Callable[[], None]) -> None:
-        """Later, or never."""
+        """Call back later, or never."""
         self.done = done
 
 
@@ -62,7 +62,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> s
 
 
 def ask(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
-    """The JSON of a command."""
+    """Run a command, and return its JSON."""
     return json.loads(run(capsys, *arguments, "-o", "json", code=code))
 
 

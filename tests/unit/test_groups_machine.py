@@ -87,7 +87,7 @@ class GroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.staying() > 1)
     @rule(index=st.integers(0, NODES_MAX), is_graceful=st.booleans())
     def lose(self, index: int, is_graceful: bool) -> None:
-        """A node dies, or leaves."""
+        """Let a node die, or leave in order."""
         node = self._pick(index)
         if is_graceful:
             self.world.stop(node)

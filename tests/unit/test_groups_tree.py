@@ -89,7 +89,7 @@ class Rig:
         self.get(Attached(KEY, (ROOT.id, PARENT.id), start), PARENT)
 
     def dropped(self, reason: str) -> int:
-        """How much was dropped for that reason."""
+        """Return how many messages were dropped for that reason."""
         return self.host.counted["peerd_groups_dropped_total", reason]
 
     @property
@@ -308,7 +308,7 @@ def test_a_gap_is_asked_for_before_anything_later_is_heard() -> None:
 
 
 def test_what_the_parent_has_not_itself_is_given_up_after_a_few_questions() -> None:
-    """Its log has a gap, or two reigns in one another: it would answer the same for ever."""
+    """The parent's log has a gap, or mixes two reigns, so it would give the same answer for ever."""
     rig = member()
     questions = 0
     for _ in range(10):

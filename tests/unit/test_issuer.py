@@ -39,7 +39,7 @@ class Desk:
         self.issuer = self.start()
 
     def start(self) -> Issuer:
-        """As after a (re)start."""
+        """Make an issuer as the daemon does at its start."""
         book = TokenBook.parse(self.saved[-1]) if self.saved else TokenBook()
         authority = ClusterAuthority.load(self.folder)
         day = timedelta(days=1)

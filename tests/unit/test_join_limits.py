@@ -1,4 +1,4 @@
-"""How often strangers may ask an issuer."""
+"""The limits on how often strangers may ask an issuer."""
 
 from __future__ import annotations
 

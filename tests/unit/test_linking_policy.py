@@ -122,7 +122,7 @@ def up(policy: LinkPolicy[FakeLink], host: FakeHost, node_id: int, *, dialled: b
 
 
 def fail(policy: LinkPolicy[FakeLink], host: FakeHost, reason: str = "refused") -> bool:
-    """The newest dial fails."""
+    """Let the newest dial fail."""
     dial = host.dials[-1]
     return policy.dial_failed(dial.channel, dial, reason)
 

@@ -13,7 +13,7 @@ from peerd.testing.simulation import ring
 
 
 class Counting(Plugin):
-    """Has a feed."""
+    """A plugin that has a feed."""
 
     name: ClassVar[str] = "counting"
 

@@ -32,7 +32,7 @@ class First(Plugin):
 
 
 class Second(First):
-    """Builds on `First`."""
+    """A plugin that builds on `First`."""
 
     name: ClassVar[str] = "second"
 
@@ -44,7 +44,7 @@ def grown(count: int, seed: int) -> tuple[Simulation, Place]:
 
 
 def waiting(place: Place) -> list[str]:
-    """Who has yet to hand over."""
+    """Return the plugins that have yet to hand over."""
     return list(place.node.draining or ())
 
 

@@ -20,7 +20,7 @@ from tests.support.talker import Ask, Say
 
 
 class LaterDriver:
-    """Only puts things off."""
+    """A driver that only puts calls off until later."""
 
     def __init__(self) -> None:
         self.later: list[Callable[[], None]] = []
@@ -30,7 +30,7 @@ class LaterDriver:
 
 
 class NotedRequests:
-    """Notes which requests fail."""
+    """Requests that note which of them fail."""
 
     def __init__(self) -> None:
         self.failed: list[tuple[NodeId, int]] = []

@@ -201,7 +201,7 @@ def test_when_everybody_has_lost_their_place_the_ring_comes_back() -> None:
 
 @pytest.mark.parametrize(("count", "seed"), [(2, 1), (2, 2), (12, 3), (40, 4)])
 def test_only_one_serves_a_key_while_its_root_comes_back(count: int, seed: int) -> None:
-    """Its neighbours have removed it, and ask first whether it lives; it is ready before it has told them."""
+    """The neighbours have removed the root and first ask whether it lives; it is ready before it has answered."""
     ring = OverlayRing(seed=seed)
     ring.grow(count)
     back = ring.nodes[1]

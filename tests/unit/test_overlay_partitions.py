@@ -27,7 +27,7 @@ def is_suspicious(place: Place) -> bool:
 
 
 def servers(ring: OverlayRing, key: NodeId) -> list[Place]:
-    """Who would answer as root of the key now."""
+    """Return the nodes that would answer as root of the key now."""
     return [place for place in ring.live_nodes() if place.node.overlay.serves(key)]
 
 

@@ -36,7 +36,7 @@ def walk(
 
 
 def linked(simulation: Simulation, place: Place) -> set[NodeId]:
-    """Whom a node has a link with."""
+    """Return the nodes with which a node has a link."""
     return {other.id for other in simulation.nodes if other is not place and place.driver.is_linked(other.peer)}
 
 

@@ -1,4 +1,4 @@
-"""Self-tuned probing and network coordinates."""
+"""The period of probes, which tunes itself, and network coordinates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom a root must have heard before it answers: everybody up to the r-th established node."""
+"""The nodes that a root must have heard before it answers: everybody up to the r-th established node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def leaf_set(*, is_complete: bool = True) -> LeafSet:
 
 
 class Host:
-    """Just enough of one."""
+    """As much of a Host as these tests need."""
 
     def __init__(self) -> None:
         self.peer = peer(OWN)

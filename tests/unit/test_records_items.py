@@ -29,7 +29,7 @@ def item(number: int, counter: int = 0, *, key: int = KEY, value: bytes | None =
 
 
 def arc_of(key: NodeId) -> Arc:
-    """Everything under one key."""
+    """Return the arc that holds everything under one key."""
     return Arc.of_places(key << ITEM_BITS, (key + 1) << ITEM_BITS)
 
 

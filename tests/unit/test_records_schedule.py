@@ -1,4 +1,4 @@
-"""When partners compare at rest: ever more rarely while nothing is new, one side only, and never about nothing."""
+"""Partners at rest compare ever more rarely while nothing is new, from one side only, and never about nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MINE, ALL = frozenset({ONE.id}), frozenset({ONE.id, TWO.id})
 
 
 def moments(schedule: Schedule, duration_s: float, asks: frozenset[NodeId], writes: int = 0) -> list[float]:
-    """When it says to compare with `ONE`, looked at every ten seconds; each time both agree."""
+    """Return the times at which to compare with `ONE`, asked every ten seconds; each time both agree."""
     found: list[float] = []
     for step in range(int(duration_s / 10)):
         now = 10.0 * step

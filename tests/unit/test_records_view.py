@@ -1,4 +1,4 @@
-"""Who holds which keys: ranges between middles, against plain sorting by closeness."""
+"""The nodes that hold each key: ranges between middles, compared with plain sorting by closeness."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def run_timer(timer: Timer) -> None:
 
 
 def arm(engine: Engine, delay_s: float, callback: Callable[[], None]) -> Timer:
-    """A timer of node 0."""
+    """Arm a timer of node 0."""
     return engine.call_later(delay_s, 0, callback, run_timer)
 
 

@@ -17,7 +17,7 @@ SMALL = SwapConfig(chunk_bytes=64, chunks_per_turn_max=2, progress_bytes=1)
 
 
 def pattern(size_bytes: int, seed: int = 0) -> bytes:
-    """Bytes that differ everywhere."""
+    """Return bytes without a short period, so that a misplaced chunk shows."""
     return bytes((seed + index * 7 + index // 251) % 256 for index in range(size_bytes))
 
 

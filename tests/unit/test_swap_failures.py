@@ -30,7 +30,7 @@ def slow(
 
 
 def run_until_exchanging(couple: Couple) -> None:
-    """Until node 2 has accepted."""
+    """Run until node 2 has accepted the swap."""
     while not any(session.is_active for session in couple.second.layer.sessions):
         assert couple.network.step()
 
@@ -176,7 +176,7 @@ def test_what_no_caller_may_ask() -> None:
 
 
 def steps_of_a_swap() -> int:
-    """How many events a whole swap has."""
+    """Return how many events a whole swap has."""
     couple, count = slow(), 0
     couple.swap()
     while couple.network.step():

@@ -103,7 +103,7 @@ async def test_refused_cancelled_and_unreachable(tls: bool) -> None:
 
 
 def assert_idle(nodes: tuple[SocketNode, ...]) -> None:
-    """Nothing is held any more."""
+    """Assert that no slot, buffer or byte is held any more."""
     for node in nodes:
         layer: SwapLayer = node.layer
         layer.validate()

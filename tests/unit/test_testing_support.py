@@ -18,7 +18,7 @@ from peerd.testing import FakeHost, always, assert_one_run, peer, ring, run_to_r
 
 @message(0x7F60, bytes_max=16)
 class Poke(Message):
-    """Only for these tests."""
+    """A message that exists for these tests only."""
 
     number: U32
 
@@ -65,7 +65,7 @@ def poked(seed: int, names: set[str]) -> Simulation:
 
 
 class NeverContent(Checker):
-    """Finds something at every node."""
+    """A checker that complains about every node."""
 
     name = "never content"
 

@@ -191,7 +191,7 @@ def test_a_client_without_a_certificate_is_refused(nodes: tuple[Node, Node]) -> 
 def test_another_authority_is_refused_on_both_sides(
     nodes: tuple[Node, Node], tmp_path: Path, authority: ClusterAuthority, stranger_dials: bool
 ) -> None:
-    """Of the same cluster name, and trusting our CA, so that only its own certificate is wrong."""
+    """The other node has the same cluster name and trusts our CA, so only its own certificate is wrong."""
     stranger = Node(tmp_path, create_node_files(ClusterAuthority.create(CLUSTER), tmp_path))
     (tmp_path / "ca.crt").write_bytes(authority.certificate_pem())
     client, server = (
@@ -205,7 +205,7 @@ def test_another_authority_is_refused_on_both_sides(
 def test_a_self_signed_node_is_refused_on_both_sides(
     nodes: tuple[Node, Node], tmp_path: Path, authority: ClusterAuthority, stranger_dials: bool
 ) -> None:
-    """Its own root under the cluster's name, sent along as if it were an intermediate."""
+    """The node has made a root of its own under the cluster's name, and sends it along as an intermediate."""
     own = ClusterAuthority.create(CLUSTER)
     pem, key_pem = leaf(own)
     stranger = Node(write_node(tmp_path / "odd", authority, (pem + own.certificate_pem(), key_pem)), NodeId(0))

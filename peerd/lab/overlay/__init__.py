@@ -1,1 +1,1 @@
-"""The overlay's experiments."""
+"""The experiments that measure the overlay."""

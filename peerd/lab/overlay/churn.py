@@ -58,7 +58,7 @@ def measure(point: Point, notify: Notify) -> Row:
 
 
 def session_name(session_min: object) -> str:
-    """Of a category."""
+    """Return the session time that a category of the chart stands for."""
     return f"{session_min:g} min" if isinstance(session_min, float) else str(session_min)
 
 
@@ -126,7 +126,7 @@ def traffic_charts(found: Sequence[Row]) -> list[Chart]:
 
 
 def mean_rates(several: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Of control messages only."""
+    """Return the mean rates by type, of control messages only."""
     names = {message: None for rates in several for message in rates if message not in NOT_CONTROL}
     return {message: sum(rates.get(message, 0.0) for rates in several) / len(several) for message in names}
 

@@ -19,7 +19,7 @@ REROUTES: Final = "peerd_overlay_reroutes_total"
 
 
 def measure(point: Point, notify: Notify) -> Row:
-    """The same ring and lookups, with a probability that each path stops each second. Nobody ever dies."""
+    """Run the same ring and lookups with a probability that each path stops each second. No node ever dies."""
     clogged = {"do": "impair", "clog": point.variant["clog"], "clog_longest": LONGEST_S, "duration": point.duration_s}
     phases = [
         {"name": "settle", "duration_s": point.settle_s},
@@ -40,7 +40,7 @@ def measure(point: Point, notify: Notify) -> Row:
 
 
 def total(simulation: Simulation, metric: str) -> int:
-    """Of a counter, over all nodes."""
+    """Return the sum of a counter over all nodes."""
     return int(
         sum(
             value
@@ -65,7 +65,7 @@ def _twin(row: Row) -> tuple[object, ...]:
 
 
 def charts(found: Sequence[Row]) -> list[Chart]:
-    """Traffic against the probability of clogs."""
+    """Draw the traffic against the probability of clogs."""
     percent = [{**row, "percent": 100 * row["clog"]} for row in found]
     return [
         Chart(

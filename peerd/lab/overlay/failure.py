@@ -17,7 +17,7 @@ from peerd.sim.report import ScenarioReport
 VANISH, PARTITION = "vanish", "partition"
 POLL_S: Final = 0.1
 PARTITION_S: Final = 600.0
-"""Long enough that each side forgets the other one."""
+"""The length of a partition: long enough that each side removes the other one."""
 REPAIRING, AFTER = "repair", "after"
 
 
@@ -29,7 +29,7 @@ def measure(point: Point, notify: Notify) -> Row:
     if fault == VANISH:
         strike = [{"do": "silence", "share": share}]
     else:
-        assert isinstance(share, float)  # of the smaller part
+        assert isinstance(share, float)  # the share of the smaller part
         cut = {"do": "partition", "shares": [1.0 - share, share], "duration": PARTITION_S}
         before.append({"name": PARTITION, "duration_s": PARTITION_S, "actions": [cut]})
         strike = [{"do": "heal"}]

@@ -19,11 +19,11 @@ from peerd.sim.checkers import TableCoverage
 from peerd.sim.simulation import Simulation
 
 ABOVE_LOG: Final = 0.1
-"""How much over log16 N the mean may be."""
+"""The mean number of hops may be this much above log16 N."""
 
 
 def expected_hops(nodes: int) -> float:
-    """log16 N."""
+    """Return log16 N."""
     return math.log(nodes, DIGIT_VALUES) if nodes > 1 else 0.0
 
 
@@ -60,7 +60,7 @@ def links(simulation: Simulation) -> float:
 
 
 def hops_charts(found: Sequence[Row]) -> list[Chart]:
-    """Mean hops against size, and their distribution."""
+    """Draw the mean number of hops against the size, and the distribution."""
     sizes = [nodes for nodes in values(found, "nodes") if nodes > 1]
     theory = reference("log16 N", [(nodes, expected_hops(nodes)) for nodes in sizes])
     return [

@@ -1,4 +1,4 @@
-"""What the overlay's experiments have in common: columns, and how they are computed."""
+"""The columns that the overlay's experiments have in common, and the functions that compute them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TRAFFIC: Final = (
 
 
 def lookups_row(report: LookupReport) -> Row:
-    """Outcome, delay, hops and traffic of one workload."""
+    """Return the outcome, delay, hops and traffic of one workload."""
     judged = report.judged
     return {
         "lookups": judged,
@@ -75,7 +75,7 @@ def percentile(counts: Sequence[int], percent: int) -> int:
 
 
 def traffic_row(report: LookupReport) -> Row:
-    """What nodes sent while a workload ran, a second a node."""
+    """Return what nodes sent while a workload ran, for each second and node."""
     return {
         "maintenance_per_s": round(report.maintenance_per_s, 4),
         "control_per_s": round(report.control_per_s, 4),
@@ -85,5 +85,5 @@ def traffic_row(report: LookupReport) -> Row:
 
 
 def with_prefix(prefix: str, row: dict[str, Any], *keys: str) -> Row:
-    """Some columns of a row under longer names."""
+    """Return some columns of a row under longer names."""
     return {f"{prefix}_{key}": row[key] for key in keys}

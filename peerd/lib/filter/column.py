@@ -29,11 +29,11 @@ SPARSE_SLOTS: Final = 48
 TOUCHED_MIN: Final = 4
 """Ends that a bucket may hold however small the index is."""
 ALWAYS: Final = 2**32 - 1
-"""Where slots end that have no range in a column, or have keys there: they are never doubtful."""
+"""The end of slots that have no range in a column, or have single keys there: such slots are never doubtful."""
 
 
 def bits_of(slots: Iterable[int]) -> int:
-    """The set of some slots."""
+    """Return a set of slots as an integer with one bit for each slot."""
     bits = 0
     for slot in slots:
         bits |= 1 << slot
@@ -50,7 +50,7 @@ class Draft:
     """A cut at which a range of a slot begins or ends, and the slot."""
     keys: dict[Key, list[int]] = field(default_factory=dict)
     inside: list[int] = field(default_factory=list)
-    """Slots whose ranges begin before the first cut."""
+    """The slots whose ranges begin before the first cut."""
     used: set[int] = field(default_factory=set)
 
     def add(self, slot: int, ranges: Ranges) -> None:
@@ -106,19 +106,23 @@ class _Builder:
             self.slots[-1].append(slot)
 
     def _fill(self) -> None:
+        # `state` has the slots that are satisfied at the present position. Passing a cut flips those of its slots,
+        # since each slot's ranges begin and end by turns.
         state = self.unconstrained | bits_of(self.draft.inside)
         start, start_state, touched, count = 0, state, 0, 0
         for index, slots in enumerate(self.slots):
             changed = bits_of(slots)
             if count + len(slots) <= self.touched_max:
+                # The bucket under way takes the cut in: its slots are satisfied in a part of the bucket only.
                 touched |= changed
                 count += len(slots)
             elif self.after[index] and len(slots) <= self.touched_max:
-                # The bucket ends before this key and not behind it, so that `match` finds it by the key alone.
+                # The bucket ends just before this key, not behind it: so `match` finds the right one by the key alone.
                 self._close(start, start_state, touched)
                 self._bound(index, 0)
                 start, start_state, touched, count = index, state, changed, len(slots)
             else:
+                # Too many slots change here: the cut becomes the bound of two buckets, and leaves no slot in doubt.
                 self._close(start, start_state, touched)
                 self._bound(index, self.after[index])
                 start, start_state, touched, count = index + 1, state ^ changed, 0, 0
@@ -136,7 +140,7 @@ class _Builder:
         self.pairs.append(possible << self.width | (possible ^ touched))
 
     def column(self, keys: dict[Key, int | tuple[int, ...]]) -> Column:
-        """What was built. Ends that are all floats take eight bytes each."""
+        """Return the finished column. Where all ends of ranges are floats, each takes eight bytes."""
         ends: MutableSequence[Key] = self.keys
         if self.keys and all(type(key) is float for key in self.keys):
             ends = array("d", self.keys)
@@ -167,12 +171,12 @@ class _Builder:
                 turns.setdefault(slot, []).append(position)
         several = {}
         for slot, own in turns.items():
-            if len(own) % 2:
+            if len(own) % 2:  # the last range has no end, so it reaches past the last cut
                 own.append(len(self.slots) + 1)
             if len(own) == 2:
                 begins[slot], ends_before[slot] = own
             else:
-                begins[slot], ends_before[slot] = ALWAYS, 0
+                begins[slot], ends_before[slot] = ALWAYS, 0  # an empty span, so that `holds` looks into `several`
                 several[slot] = tuple(own)
         return begins, ends_before, several
 
@@ -188,7 +192,7 @@ class Column:
     bounds_after: bytes | None
     """Whether those cuts lie after their keys; ``None`` when none does."""
     pairs: list[int]
-    """The slots of each bucket."""
+    """For each bucket, its possible and its sure slots, as one number."""
     width: int
     ends: MutableSequence[Key]
     after: bytes | None
@@ -199,7 +203,7 @@ class Column:
     ends_before: array[int]
     """Slot by slot, the positions from which and before which it is satisfied."""
     several: dict[int, tuple[int, ...]]
-    """Of slots with several ranges, the positions at which they begin and end; the arrays above then hold nowhere."""
+    """For each slot with several ranges, where they begin and end. The arrays above do not hold such slots' ranges."""
     keys: dict[Key, int | tuple[int, ...]]
     unconstrained: int
     """A pair: slots that have no range here, so that they are satisfied even if the attribute is missing."""
@@ -216,13 +220,14 @@ class Column:
         """Whether a slot that is possible in the key's bucket is satisfied by the key."""
         begin, end = self.begins[slot], self.ends_before[slot]
         first, last = self.starts[bucket], self.starts[bucket + 1]
-        if begin <= first and last < end:
+        if begin <= first and last < end:  # the whole bucket lies inside the slot's range
             return True
         position = bisect_right(self.ends, key, first, last)
         if self.after is not None and position and self.after[position - 1] and self.ends[position - 1] == key:
             position -= 1
         if begin <= position < end:
             return True
+        # After an odd number of turns the position lies inside a range, after an even one between two.
         return slot in self.several and bool(bisect_right(self.several[slot], position) & 1)
 
     def draft(self, alive: Callable[[int], bool]) -> Draft:
@@ -251,7 +256,7 @@ class Column:
         yield from self.several.items()
 
     def _cut(self, position: int) -> Cut:
-        """The cut after which the position lies."""
+        """Return the cut that the position comes after."""
         return self.ends[position - 1], 0 if self.after is None else self.after[position - 1]
 
 
@@ -259,10 +264,10 @@ class Column:
 
 
 def positions(bits: int) -> list[int]:
-    """The slots in a set, ascending."""
+    """List the slots of a set in ascending order."""
     left = bits
     found: list[int] = []
-    while left:  # from the top, so that the number gets shorter
+    while left:  # the highest bit first, so that the number gets shorter with each step
         if len(found) == SPARSE_SLOTS:
             return _many_positions(bits)
         highest = left.bit_length() - 1

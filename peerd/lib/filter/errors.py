@@ -1,4 +1,4 @@
-"""What can be wrong with a filter, said to the person who wrote it."""
+"""The errors that a filter can have, worded for the person who wrote it."""
 
 from __future__ import annotations
 

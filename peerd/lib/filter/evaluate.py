@@ -14,7 +14,7 @@ from peerd.lib.filter.values import STRICT, Reader, View, find
 from peerd.lib.filter.write import write
 
 Truth: TypeAlias = bool | None
-"""``None`` is unknown."""
+"""The truth of a condition; ``None`` stands for unknown."""
 Matcher: TypeAlias = Callable[[Any], bool]
 Accessor: TypeAlias = Callable[[str], Callable[[Any], Any]]
 """For a name, the function that takes its raw value out of an event (``None``: missing)."""
@@ -60,7 +60,7 @@ def _any(parts: list[Matcher], event: Any) -> bool:
 
 
 def compiled_test(test: Test, reader: Reader, accessor: Accessor) -> Matcher:
-    """One test as a function of the event."""
+    """Turn one test into a function of the event."""
     get = accessor(test.name)
     if isinstance(test, Presence):
         return (lambda event: get(event) is not None) if test.present else (lambda event: get(event) is None)
@@ -81,7 +81,7 @@ def _view(test: Within | Fits) -> View:
 
 
 def key_tester(test: Within | Fits) -> Callable[[Any], bool]:
-    """The test as a function of the key."""
+    """Turn the test into a function of the key."""
     if isinstance(test, Within):
         return test.ranges.tester(test.view)
     fits = test.pattern.tester()
@@ -92,7 +92,7 @@ def key_tester(test: Within | Fits) -> Callable[[Any], bool]:
 
 
 def truth(node: Node, event: Any, *, reader: Reader = STRICT, accessor: Accessor = by_name) -> Truth:
-    """True, false or unknown (``None``), by Kleene's tables."""
+    """Whether the event fulfils the filter: true, false or unknown (``None``), by Kleene's tables."""
     if isinstance(node, Constant):
         return node.value
     if isinstance(node, Not):
@@ -120,13 +120,13 @@ _SHOWN_CHARACTERS: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One atom and what became of it."""
+    """One atom of a filter, and what it was for an event."""
 
     atom: str
     name: str
     truth: Truth
     value: str
-    """What the event has there, shortened; "missing" when it has nothing."""
+    """The event's value for the atom's attribute, shortened; "missing" when the event has none."""
 
     def __str__(self) -> str:
         return f"{self.atom}: {_WORDS[self.truth]}, {self.name} is {self.value}"
@@ -138,7 +138,7 @@ class Explanation:
 
     truth: Truth
     reasons: tuple[Reason, ...]
-    """Of a filter that is true: atoms that made it so. Else: those whose being different could have changed it."""
+    """If the filter is true, the atoms that made it true; otherwise those that would have had to be different."""
 
     @property
     def matches(self) -> bool:

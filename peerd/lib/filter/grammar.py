@@ -12,7 +12,7 @@ from typing import Final
 
 
 class Dialect(StrEnum):
-    """How text is written on the right-hand side of a condition."""
+    """The ways to write text on the right-hand side of a condition."""
 
     SQL = "sql"
     """``'text'``. In double quotes stands the name of an attribute."""
@@ -24,7 +24,7 @@ RESERVED: Final = ("AND", "OR", "NOT", "IS", "NULL", "IN", "BETWEEN", "LIKE", "E
 _KEYWORDS: Final = (*RESERVED, "STARTS", "ENDS", "WITH", "CONTAINS", "MATCHES", "CIDR")
 _NOT_NAME: Final = r"(?![\w.\-])"
 BARE_NAME: Final = rf"(?!(?:{'|'.join(RESERVED)}){_NOT_NAME})[^\W\d][\w\-]*(?:\.[\w\-]+)*"
-"""What an attribute's name looks like when it is not quoted (without regard to case)."""
+"""The form of an attribute's name that is not quoted (upper and lower case count as the same)."""
 _NUMERAL: Final = r"[+\-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+\-]?[0-9]+)?"
 _QUOTE: Final = r"'(?:[^']|'')*'"
 
@@ -88,7 +88,7 @@ _WORDS: Final = {
 
 
 def grammar(dialect: Dialect) -> str:
-    """The grammar's text."""
+    """Return the text of the grammar."""
     keywords = "\n".join(
         f"{'' if word in ('NOT', 'TRUE', 'FALSE', 'STARTS', 'ENDS', 'CONTAINS') else '_'}{word}.9: /{word}{_NOT_NAME}/i"
         for word in _KEYWORDS
@@ -125,4 +125,4 @@ WORDS_FOR: Final = {
     "CLOSE": "')' or ']'",
     "NOT": "NOT",
 }
-"""How what is expected is said. The order is that of the message."""
+"""The words by which an error message names what the grammar expects, in the order of the message."""

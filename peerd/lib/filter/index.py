@@ -28,9 +28,9 @@ from peerd.lib.filter.values import STRICT, View, find, read_text
 K = TypeVar("K", bound=Hashable)
 
 NEW_MIN: Final = 64
-"""So many filters are new before any are built in."""
+"""New filters are built into the columns only when there are more than this many of them."""
 NEW_SHARE: Final = 32
-"""Of so many filters one may be new, or removed and not yet forgotten."""
+"""In a large index they are built in when they are more than this part of all, and so removed filters are forgotten."""
 BUCKETS_MAX: Final = 1280
 """Buckets of all columns together. A bucket takes two bits for each slot: 320 bytes a slot in all."""
 
@@ -45,7 +45,7 @@ missing and when it is present (``None``: all), its columns. Tuples, because unp
 
 @dataclass(slots=True)
 class _Drafts:
-    """All that the next columns are built of."""
+    """The data from which the next columns are built."""
 
     columns: dict[tuple[str, View], Draft] = field(default_factory=dict)
     absent: dict[str, list[int]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class _Drafts:
         return self.columns.setdefault((name, view), Draft(name, view))
 
     def names(self) -> list[str]:
-        """Every name that a slot looks at."""
+        """List every attribute that some slot looks at."""
         found = {name: None for name, _ in self.columns} | dict.fromkeys([*self.absent, *self.present])
         return list(found | {test.name: None for fits in self.residual.values() for test in fits})
 
@@ -82,7 +82,7 @@ class FilterIndex(Generic[K]):
         self._alive = 0
         self._removed = 0
         self._several = 0
-        """Slots of filters that have more than one."""
+        """How many slots belong to filters that have more than one slot."""
         self._new: dict[K, tuple[NormalForm, Matcher]] = {}
         self._columns: list[Column] = []
         self._plan: list[_Plan] = []
@@ -130,6 +130,7 @@ class FilterIndex(Generic[K]):
         bits = self._matching(event) if self._alive else 0
         slots = positions(bits)
         keys: list[Any] = [self._keys[slot] for slot in slots]
+        # A filter with several alternatives may match by more than one of them, and is listed once.
         if self._several and bits & self._several:
             keys = list(dict.fromkeys(keys))
         if self._new:
@@ -139,7 +140,8 @@ class FilterIndex(Generic[K]):
     # --- matching -------------------------------------------------------------------------------------------------
 
     def _matching(self, event: Mapping[str, Any]) -> int:
-        """The slots that the event satisfies."""
+        """Return the slots whose conditions the event fulfils."""
+        # The slots that are still possible and those that are sure are one number: one AND narrows both.
         width, pair = self._width, self._alive_pair
         asked: list[tuple[Column, Any, int]] = []
         get = event.get
@@ -151,13 +153,15 @@ class FilterIndex(Generic[K]):
                 if if_present is not None:
                     pair &= if_present
                 for is_number, read, bounds, after, pairs, has_keys, unconstrained, column in columns:
-                    # Floats are read here: the call costs as much as the search.
+                    # Floats are read here and not by a function, as the call would cost as much as the search.
+                    # NaN is the one float that is not equal to itself; it matches nothing.
                     if is_number and type(value) is float and value == value:
                         key = value
                     elif (key := read(value)) is None:
                         pair &= unconstrained
                         continue
                     bucket = bisect_right(bounds, key)
+                    # Where a cut lies after its key, the key itself still belongs to the bucket before.
                     if after and bucket and after[bucket - 1] and bounds[bucket - 1] == key:
                         bucket -= 1
                     own = pairs[bucket]
@@ -174,7 +178,7 @@ class FilterIndex(Generic[K]):
         return self._fitting(event, sure) if self._residual_bits else sure
 
     def _decided(self, doubtful: int, asked: list[tuple[Column, Any, int]]) -> int:
-        """Those of the doubtful slots that are satisfied in every column that was not sure of them."""
+        """Return the doubtful slots that are satisfied in every column that could not tell by its bucket."""
         decided = doubtful
         for slot in positions(doubtful):
             for column, key, bucket in asked:
@@ -204,6 +208,7 @@ class FilterIndex(Generic[K]):
         if text is None:
             return False
         together = self._regexes.get(test.name) if test.pattern.kind is PatternKind.MATCHES else None
+        # One call answers for all expressions on this attribute; the next tests find their answers in `known`.
         if together is not None and (found := together.match(text)) is not None:
             known.update(found)
             return found[test]
@@ -241,7 +246,7 @@ class FilterIndex(Generic[K]):
         return len(self._keys) - 1
 
     def _kept(self) -> _Drafts:
-        """What the present columns hold for slots that are in use."""
+        """Return what the present columns hold for the slots that are in use."""
         drafts = _Drafts()
 
         def alive(slot: int) -> bool:
@@ -276,12 +281,13 @@ class FilterIndex(Generic[K]):
         }
         needing = _needing_text(drafts.residual)
         self._plan = [self._planned(name, needing.get(name, 0)) for name in names]
-        # Attributes that the most filters look at come first: with nothing left the rest is not read.
+        # Attributes of most filters come first: once no slot is left, the other attributes need not be read.
         self._plan.sort(key=lambda plan: plan[2].bit_count())
 
     def _planned(self, name: str, needing_text: int) -> _Plan:
         absent, present = self._presence[name]
         own = [column for column in self._columns if column.name == name]
+        # Without the attribute, a slot is possible only if none of its tests needs a value.
         if_absent = self._pair(self._alive & ~(bits_of(present) | needing_text))
         for column in own:
             if_absent &= column.unconstrained
@@ -299,7 +305,7 @@ def _column_plan(column: Column) -> _ColumnPlan:
 
 
 def _needing_text(residual: dict[int, tuple[Fits, ...]]) -> dict[str, int]:
-    """By name, the slots whose patterns need it."""
+    """For each attribute, the slots whose patterns need its text."""
     found: dict[str, list[int]] = {}
     for slot, fits in residual.items():
         for test in fits:

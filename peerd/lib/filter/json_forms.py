@@ -15,7 +15,7 @@ from peerd.lib.filter.write import write
 
 
 class JsonForm(StrEnum):
-    """How a filter is written in JSON."""
+    """The forms in which a filter can be written in JSON."""
 
     TEXT = "text"
     POLICY = "policy"
@@ -23,7 +23,7 @@ class JsonForm(StrEnum):
 
 
 def from_json(document: object) -> Node:
-    """The filter of a JSON document. Raises `FilterError`."""
+    """Read a filter from a JSON document. Raises `FilterError`."""
     if isinstance(document, str):
         return parse(document)
     if isinstance(document, list):

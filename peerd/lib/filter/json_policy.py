@@ -38,7 +38,7 @@ _REGEX_SIGNS: Final = frozenset("\\.+*?()|[]{}^$")
 
 
 def from_policy(document: object) -> Node:
-    """The filter of a policy. Raises `FilterError`."""
+    """Read a filter from a policy. Raises `FilterError`."""
     check_budget(document)
     return check_limits(_object(document, "", 1))
 

@@ -1,4 +1,4 @@
-"""What both JSON forms need: bounds on documents from elsewhere, and values of the right type."""
+"""Helpers of both JSON forms: they bound the size of documents from elsewhere, and check the types of values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peerd.lib.filter.errors import FilterError, FilterTooLarge
 from peerd.lib.filter.limits import ATOMS_MAX, DEPTH_MAX, LIST_ITEMS_MAX
 
 ELEMENTS_MAX: Final = ATOMS_MAX + LIST_ITEMS_MAX * 4
-"""Most objects, lists and values in one JSON filter."""
+"""The largest number of objects, lists and values in one JSON filter."""
 NESTING_MAX: Final = 2 * DEPTH_MAX + 4
 """Objects and lists in each other; an operator needs two of them."""
 

@@ -1,4 +1,4 @@
-"""What atoms mean: sets of keys through a view, patterns over text, and presence.
+"""The meaning of atoms: sets of keys through a view, patterns over text, and presence.
 
 An atom becomes one *test*. `Within`: the key of the attribute through a view lies in a set. `Fits`: the text fits a
 pattern, or does not. `Presence`: the attribute is there, or is not. Tests know two values, "true" and "not true"
@@ -51,7 +51,7 @@ class Fits:
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """The attribute has a value, or has none."""
+    """A test whether the attribute has a value, or whether it has none."""
 
     name: str
     present: bool
@@ -62,14 +62,14 @@ Test: TypeAlias = Within | Fits | Presence
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """All parts are true. No parts: always true."""
+    """A test that is true if all its parts are; without parts it is always true."""
 
     parts: tuple[Positive, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """One part is true. No parts: never true."""
+    """A test that is true if one of its parts is; without parts it is never true."""
 
     parts: tuple[Positive, ...]
 
@@ -100,7 +100,7 @@ def opposite(test: Test) -> Test:
 
 
 def test_of(atom: Atom) -> Test:
-    """The test of an atom."""
+    """Return the test that an atom stands for."""
     name = atom.name
     if isinstance(atom, Compare):
         view = view_of(atom.value)

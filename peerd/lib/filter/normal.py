@@ -28,7 +28,7 @@ from peerd.lib.filter.values import STRICT, View
 
 
 class Mark(StrEnum):
-    """What routing may do with a test; see the module."""
+    """What routing may do with a test; the module's docstring explains the marks."""
 
     ROUTABLE = "routable"
     APPROXIMATE = "approximate"
@@ -36,7 +36,7 @@ class Mark(StrEnum):
 
 
 def mark_of(test: Test) -> Mark:
-    """The mark of one test."""
+    """Return the mark of one test."""
     if isinstance(test, Within):
         return Mark.RESIDUAL if test.view is View.ENDING else Mark.ROUTABLE
     if isinstance(test, Fits) and any(each.view is View.TEXT for each in implied(test)):
@@ -66,7 +66,7 @@ class Conjunct:
         return found
 
     def named(self, name: str) -> Iterator[Test]:
-        """The tests of one attribute."""
+        """Return the tests that concern one attribute."""
         return (test for test in self.tests if test.name == name)
 
     def text_points(self, name: str) -> tuple[str, ...] | None:
@@ -134,7 +134,7 @@ class _Normaliser:
         self.steps = 0
 
     def drafts(self, node: Positive) -> list[_Draft]:
-        """The alternatives of a part."""
+        """Return the alternatives that a part stands for."""
         if isinstance(node, AnyOf):
             return self._any_of(node)
         if isinstance(node, AllOf):
@@ -145,7 +145,7 @@ class _Normaliser:
     def _any_of(self, node: AnyOf) -> list[_Draft]:
         found: dict[tuple[object, ...], _Draft] = {}
         for part in node.parts:
-            for draft in self.drafts(part):
+            for draft in self.drafts(part):  # equal drafts fall together, as they have one key
                 self._step()
                 # Alternatives that are ranges of the same attribute are one set of ranges.
                 [only] = draft.values() if len(draft) == 1 else (None,)
@@ -163,7 +163,8 @@ class _Normaliser:
 
     def _all_of(self, node: AllOf) -> list[_Draft]:
         found: list[_Draft] = [{}]
-        for part in sorted(node.parts, key=lambda part: isinstance(part, AnyOf)):  # plain tests first: less to try
+        # Plain tests come first, so that fewer combinations have to be tried.
+        for part in sorted(node.parts, key=lambda part: isinstance(part, AnyOf)):
             alternatives = self.drafts(part)
             merged: dict[tuple[object, ...], _Draft] = {}
             for draft in found:
@@ -206,7 +207,7 @@ _KINDS: Final = {
     View.TIME: frozenset({"text of a time", "time"}),
     View.ADDRESS: frozenset({"text of an address", "address"}),
 }
-"""What a value can be to be read through a view."""
+"""The types of values that each view can read."""
 
 
 def _finished(tests: Iterable[Test]) -> Conjunct | None:
@@ -225,6 +226,7 @@ def _finished(tests: Iterable[Test]) -> Conjunct | None:
 
 def _reduced(tests: list[Test]) -> list[Test] | None:
     """The tests of one attribute, simplified; ``None`` when they contradict each other."""
+    # Every other test needs a value: it contradicts absence, and makes a test of presence redundant.
     absent = any(isinstance(test, Presence) and not test.present for test in tests)
     rest: list[Test] = [test for test in tests if not isinstance(test, Presence)]
     if absent:
@@ -248,13 +250,14 @@ def _can_be(tests: list[Test]) -> bool:
 
 
 def _by_points(tests: list[Test]) -> list[Test] | None:
-    """Where the texts are named one by one: those that meet the other tests, and nothing else."""
+    """Handle texts that are named one by one: keep those that meet the other tests, and drop those tests."""
     texts = [test for test in tests if isinstance(test, Within) and test.view is View.TEXT]
     others = [test for test in tests if test not in texts]
     if not texts or not others:
         return tests
     points = texts[0].ranges.points(View.TEXT)
     if points is None:
+        # That the attribute is any text adds nothing to tests that only a text can fulfil.
         return others if texts[0].ranges.is_full and any(_reads_text_only(test) for test in others) else tests
     kept = Ranges(False, ())
     for point in points:

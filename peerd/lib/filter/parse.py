@@ -101,7 +101,7 @@ def _check_size(text: str, dialect: Dialect) -> None:
 
 
 class _Builder:
-    """Makes nodes of lark's trees."""
+    """Turns the trees that lark parses into nodes of a filter."""
 
     def __init__(self, text: str, schema: Schema | None, dialect: Dialect) -> None:
         self.text = text
@@ -109,7 +109,7 @@ class _Builder:
         self.truth: Literal = "true" if dialect is Dialect.WORDS else True
 
     def node(self, tree: Any) -> Node:
-        """The node of a rule's tree."""
+        """Return the node that a rule's tree stands for."""
         if tree.data == "disjunction":
             return any_of(map(self.node, tree.children))
         if tree.data == "conjunction":
@@ -176,16 +176,16 @@ class _Builder:
         return Between(name, *values, low_closed=opening == "[", high_closed=closing == "]")
 
     def _flipped(self, name: str, operator: Token, value: Any) -> Atom:
-        """``5 < name`` is ``name > 5``."""
+        """Turn a comparison round: ``5 < name`` becomes ``name > 5``."""
         written = _operator(operator)
         return Compare(name, _FLIPPED.get(written, written), self.literal(value))
 
     def name(self, token: Token) -> str:
-        """An attribute's name, bare or quoted."""
+        """Read an attribute's name, with or without quotes."""
         return self._unquoted(token) if token.type == "QUOTED" else str(token)
 
     def literal(self, tree: Any) -> Literal:
-        """The value of a literal's token."""
+        """Read the value from a literal's token."""
         token: Token = tree.children[0]
         if token.type == "NUMBER":
             return self._number(token)
@@ -259,7 +259,7 @@ def _word_at(text: str, column: int) -> str:
 
 
 def _expected(terminals: set[str]) -> str:
-    """What could have stood there, in words."""
+    """Say in words what the grammar would have accepted at that place."""
     if terminals & {"WORD", "ITEM"}:
         return 'a value: a number, a word or "quoted text"'
     if "OPERATOR" in terminals and "NAME" not in terminals:

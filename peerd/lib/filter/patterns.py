@@ -27,9 +27,9 @@ from peerd.lib.filter.values import View
 from peerd.lib.regex import EngineAbsent, engine_options, error_reason, load_engine
 
 COMPILED_MAX: Final = 4096
-"""Compiled patterns that are kept."""
+"""How many compiled patterns are kept for reuse."""
 _RANGE_BYTES: Final = 24
-"""How long the bounds are that RE2 is asked for."""
+"""The length of the bounds that RE2 is asked for."""
 
 
 class EngineMissing(FilterError):
@@ -37,7 +37,7 @@ class EngineMissing(FilterError):
 
 
 class PatternKind(StrEnum):
-    """The operators that need the whole text."""
+    """The operators that look into the text, so that the order of keys is not enough for them."""
 
     CONTAINS = "CONTAINS"
     LIKE = "LIKE"
@@ -70,9 +70,9 @@ class Pattern:
 
 
 ANY_CHARACTER: Final = None
-"""What stands for ``_`` in the parts of a LIKE pattern."""
+"""Stands for ``_`` in the parts of a LIKE pattern."""
 Part = tuple[str | None, ...]
-"""Characters between two ``%``."""
+"""The characters between two ``%`` of a LIKE pattern."""
 
 
 def normalise_like(pattern: str, escape: str | None) -> str:
@@ -123,12 +123,12 @@ def like_parts(pattern: str) -> tuple[Part, ...]:
 
 
 def fixed_text(part: Part) -> str | None:
-    """The part's text when it has no ``_``."""
+    """Return the text of a part that has no ``_``, else ``None``."""
     return "".join(character or "" for character in part) if ANY_CHARACTER not in part else None
 
 
 def _leading(part: Part) -> str:
-    """The characters before the first ``_``."""
+    """Return the characters before the first ``_``."""
     end = part.index(ANY_CHARACTER) if ANY_CHARACTER in part else len(part)
     return "".join(character or "" for character in part[:end])
 
@@ -171,7 +171,7 @@ def engine() -> ModuleType:
 
 
 def regex_options(memory: int = REGEX_MEMORY_BYTES_MAX) -> Any:
-    """How patterns are compiled: quiet, without groups, in bounded memory; the dot matches everything."""
+    """Options for compiling patterns: no log output, no groups, bounded memory, and a dot that matches everything."""
     engine()
     return engine_options(memory_bytes=memory, captures=False, dot_matches_newline=True)
 

@@ -88,7 +88,7 @@ class Ranges:
         return tuple(keys)
 
     def tester(self, view: View) -> Callable[[Key], bool]:
-        """A fast function for ``key in self``."""
+        """Return a function that answers ``key in self`` quickly."""
         if (points := self.points(view)) is not None:
             return points[0].__eq__ if len(points) == 1 and view is View.TEXT else frozenset(points).__contains__
         if (points := (~self).points(view)) is not None:
@@ -103,7 +103,7 @@ FULL: Final = Ranges(True, ())
 
 
 def after(view: View, key: Key) -> Cut:
-    """The cut just after a key."""
+    """Return the cut just after a key."""
     if view is View.NUMBER:
         return (key, 1)
     return (key + "\0", 0) if view is View.TEXT or view is View.ENDING else (key + 1, 0)
@@ -148,7 +148,7 @@ def union(parts: Iterable[Ranges]) -> Ranges:
 
 
 def prefix(view: View, text: str) -> Ranges:
-    """All texts that begin with ``text``."""
+    """Return the range of all texts that begin with ``text``."""
     return between(view, (text, 0), beyond(text))
 
 

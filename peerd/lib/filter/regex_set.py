@@ -1,4 +1,4 @@
-"""Many regular expressions over one text at once."""
+"""Matches one text against many regular expressions at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REGEX_SET_MIN: Final = 8
 REGEX_SET_SIZE: Final = 128
 """Expressions in one RE2 set. Larger sets have automata that fill their memory."""
 REGEX_SET_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Memory of one RE2 set: automaton included."""
+"""The memory that one RE2 set may take, its automaton included."""
 
 
 class RegexSet:
@@ -28,7 +28,8 @@ class RegexSet:
         data, found = text.encode(), {}
         for tests, compiled in self._chunks:
             matched = set() if compiled is None else set(compiled.Match(data) or ())
-            if len(tests) not in matched:  # the expression that matches everything, so RE2 has given up
+            # The last expression matches everything: if even that one is missing, RE2 has run out of memory.
+            if len(tests) not in matched:
                 return None
             for index, test in enumerate(tests):
                 found[test] = (index in matched) is not test.negated

@@ -32,7 +32,7 @@ def covers_form(wide: NormalForm, narrow: NormalForm) -> bool:
 
 
 def overlaps_form(left: NormalForm, right: NormalForm) -> bool:
-    """`overlaps` for normal forms."""
+    """Answer `overlaps` for two normal forms."""
     return any(conjoined(mine, its) is not None for mine in left.conjuncts for its in right.conjuncts)
 
 

@@ -60,7 +60,7 @@ def _listed(test: Within, points: tuple[Key, ...]) -> Atom:
 
 
 def _anything(test: Within) -> Node:
-    """Whatever can be read through the view."""
+    """Return a test that is true for every value that the view can read."""
     if test.view in _LOWEST:
         return Compare(test.name, ">=", _literal(test, _LOWEST[test.view]))
     zero = _literal(test, 0)

@@ -41,11 +41,11 @@ from peerd.lib.filter.values import (
 )
 
 ATTRIBUTES_MAX: Final = 1024
-"""Most attributes in one schema."""
+"""The largest number of attributes in one schema."""
 
 
 class Type(StrEnum):
-    """What an attribute may be."""
+    """The types that an attribute can have."""
 
     INT = "int"
     FLOAT = "float"
@@ -152,7 +152,7 @@ def _said(value: Literal) -> str:
 
 
 def _converted(kind: Type, value: object) -> object | None:
-    """The value as the type says, or ``None``."""
+    """Convert the value to the type; return ``None`` where that is not possible."""
     if kind is Type.DECIMAL and isinstance(value, str | float) and not isinstance(value, bool):
         try:
             return Decimal(value if isinstance(value, str) else repr(value))

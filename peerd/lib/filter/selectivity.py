@@ -1,4 +1,4 @@
-"""How much of a stream a filter lets through, estimated from histograms of its attributes."""
+"""Estimates how much of a stream a filter lets through, from histograms of the attributes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ GUESSES: Final[Mapping[PatternKind, float]] = {
     PatternKind.LIKE: 0.1,
     PatternKind.MATCHES: 0.1,
 }
-"""Of the texts, how many fit a pattern: nobody knows before trying."""
+"""The assumed share of texts that fit a pattern, as nobody can know it without trying."""
 RANGE_GUESS: Final = 1 / 3
-"""Of an attribute without a histogram, how much a range holds."""
+"""The assumed share of events in a range of an attribute that has no histogram."""
 POINT_GUESS: Final = 0.01
-"""Of an attribute without a histogram, how much one value holds."""
+"""The assumed share of events with one value of an attribute that has no histogram."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Histogram:
     present: float
     """The share of events in which the attribute can be read through the view."""
     distinct: int
-    """How many different values there were."""
+    """The number of different values that were seen."""
 
     @staticmethod
     def of(values: Iterable[Any], view: View = View.NUMBER, buckets: int = BUCKETS_DEFAULT) -> Histogram:
@@ -59,7 +59,7 @@ class Histogram:
         share = 0.0
         for low, high in test.ranges.intervals():
             between = self._below(high, 1.0) - self._below(low, 0.0)
-            # A single value between two edges has no width, but somebody may well have it.
+            # A single value between two edges has no width, but events may well have that value.
             share += max(between, 0.5 / max(1, self.distinct)) if self._touches(low, high) else 0.0
         return self.present * min(1.0, share)
 
@@ -86,7 +86,7 @@ class Histogram:
 
 
 def _part(key: Key, low: Key, high: Key) -> float:
-    """How far the key lies between two edges; the middle where doubles cannot tell."""
+    """Return how far the key lies between two edges, from 0 to 1; the middle where doubles cannot tell."""
     try:
         start, end = float(low), float(high)
         return (float(key) - start) / (end - start) if start < end and end - start < inf else 0.5

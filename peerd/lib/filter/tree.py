@@ -30,7 +30,7 @@ AFFIXES: Final = ("STARTS WITH", "ENDS WITH", "CONTAINS")
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """``name operator value``."""
+    """A comparison: ``name operator value``."""
 
     name: str
     operator: str
@@ -84,7 +84,7 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class InNetwork:
-    """``name IN CIDR ('10.0.0.0/8', ...)``."""
+    """A condition on an IP address: ``name IN CIDR ('10.0.0.0/8', ...)``."""
 
     name: str
     networks: tuple[str, ...]
@@ -99,28 +99,28 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """TRUE or FALSE."""
+    """The condition TRUE or the condition FALSE."""
 
     value: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """Not its part; unknown when that is."""
+    """The negation of its part; unknown when the part is unknown."""
 
     part: Node
 
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """All parts; made by `all_of`."""
+    """True if all parts are true. It is made by `all_of`."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """One part at least; made by `any_of`."""
+    """True if at least one part is true. It is made by `any_of`."""
 
     parts: tuple[Node, ...]
 
@@ -142,7 +142,7 @@ def any_of(parts: Iterable[Node]) -> Node:
 
 
 def atoms(node: Node) -> Iterator[Atom]:
-    """Every atom from left to right."""
+    """Yield every atom from left to right."""
     if isinstance(node, And | Or):
         for part in node.parts:
             yield from atoms(part)

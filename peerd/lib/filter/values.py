@@ -32,7 +32,7 @@ from typing import Any, Final, TypeAlias
 
 
 class View(StrEnum):
-    """How a condition reads an attribute. The values are words for messages."""
+    """The ways in which a condition can read an attribute. The members' values are words for messages."""
 
     BOOLEAN = "boolean"
     NUMBER = "number"
@@ -43,14 +43,14 @@ class View(StrEnum):
 
 
 Key: TypeAlias = Any
-"""What a value is through a view: int, float, Decimal or str. Keys of one view can be compared, those of two not."""
+"""A value as a view reads it: int, float, Decimal or str. Only keys of the same view can be compared."""
 Reader: TypeAlias = Mapping[View, Callable[[Any], Key | None]]
 """For each view, the key of a value, or ``None`` when the value cannot be read so."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Timestamp:
-    """A point in time: nanoseconds since 1970-01-01T00:00:00Z."""
+    """A point in time, in nanoseconds since 1970-01-01T00:00:00Z."""
 
     nanoseconds: int
 
@@ -105,12 +105,12 @@ Only readers of loosely typed records use it, such as lines of CSV: there ``stat
 
 
 def view_of(literal: Literal) -> View:
-    """The view that compares with the literal."""
+    """Return the view that compares values with the literal."""
     return _VIEWS[type(literal)]
 
 
 def key_of(literal: Literal) -> Key:
-    """The literal's key in its view."""
+    """Return the literal's key in its view."""
     if isinstance(literal, Timestamp):
         return literal.nanoseconds
     if isinstance(literal, Address):
@@ -133,7 +133,7 @@ _VIEWS: Final[dict[type, View]] = {
 
 
 def read_boolean(value: object) -> int | None:
-    """0 or 1 of ``True`` and ``False``."""
+    """Return 1 for ``True`` and 0 for ``False``."""
     return int(value) if isinstance(value, bool) else None
 
 
@@ -166,7 +166,7 @@ def is_unicode(text: str) -> bool:
 
 
 def read_ending(value: object) -> str | None:
-    """The text reversed."""
+    """Return the text reversed, so that its ending comes first."""
     text = read_text(value)
     return None if text is None else text[::-1]
 
@@ -211,7 +211,7 @@ def parse_timestamp(text: str) -> int | None:
         offset = (
             timedelta(0) if zulu else timedelta(hours=int(hours), minutes=int(minutes)) * (-1 if sign == "-" else 1)
         )
-        timezone(offset)  # refuses a day and more
+        timezone(offset)  # `timezone` refuses an offset of a day and more
         moment = datetime.fromisoformat(f"{date}T{clock}").replace(tzinfo=UTC) - offset
     except (ValueError, OverflowError):
         return None

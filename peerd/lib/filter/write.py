@@ -31,7 +31,7 @@ _MORE_KEYWORDS: Final = frozenset({"by", "where", "and"})
 
 
 def write(node: Node, dialect: Dialect = Dialect.SQL) -> str:
-    """The text of a tree, in one line."""
+    """Return the text of a tree, in one line."""
     return _Writer(dialect).node(node)
 
 
@@ -41,7 +41,7 @@ def write_name(name: str) -> str:
 
 
 def write_text(text: str) -> str:
-    """A text literal in SQL."""
+    """Return a text literal as SQL writes it."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -50,7 +50,7 @@ class _Writer:
         self.words = dialect is Dialect.WORDS
 
     def node(self, node: Node) -> str:
-        """Any node, without parentheses around it."""
+        """Return the text of any node, without parentheses around it."""
         if isinstance(node, Or):
             return " OR ".join(self._part(part, (Or,)) for part in node.parts)
         if isinstance(node, And):

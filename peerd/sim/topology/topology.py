@@ -80,7 +80,7 @@ class Topology(Table):
         return self
 
     def build(self, seed: int) -> LatencyModel:
-        """The model. Raises `ConfigError` for a matrix that is none, or a file that cannot be used."""
+        """Make the model. Raises `ConfigError` for a malformed matrix, or a file that cannot be used."""
         match self.model:
             case "constant":
                 return ConstantLatency(self.latency_s)

@@ -1,4 +1,4 @@
-"""What a simulation scenario may ask of this plugin: numbers instead of files, and rounds."""
+"""The actions that a scenario may ask of this plugin: to use numbers instead of files, and to start rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``peerd analyze`` makes of aggregation's events.
+"""The tables that ``peerd analyze`` makes of aggregation's events.
 
 Words: a *level* is one node's step through one prefix length of one aggregation round (San Fermín, section 4); a
 *round* is one aggregation, told by its requester when it finished, and by the others' levels in any case.
@@ -17,7 +17,7 @@ from peerd.pipeline.tables import DONE, of_kind
 SWAPPED = "swapped"
 PLUGIN = "aggregation"
 SWAP_TAG = "53"
-"""How the tags of its swaps begin, in hexadecimal."""
+"""The tags of aggregation's swaps begin with this, in hexadecimal."""
 SHORT_ID_DIGITS = 8
 
 
