@@ -151,11 +151,12 @@ class ClusterAuthority:
     ) -> bytes:
         """A node certificate in PEM for ``public_key``, with a fresh salt and so a fresh node id.
 
-        A renewal gives the ``salt`` of the certificate before it, which this CA chose: the node stays who it is.
-        It ends no later than the root. Raises ``ValueError`` for a lifetime that is not positive or an unknown role.
+        A renewal gives the ``salt`` of the certificate before it, which this CA chose: the node stays who it is, and
+        keeps roles that a newer issuer gave it and this version does not know. It ends no later than the root. Raises
+        ``ValueError`` for a lifetime that is not positive, or a role for a new node that is unknown.
         """
         granted = sorted(set(roles))
-        if lifetime <= timedelta(0) or not KNOWN_ROLES.issuperset(granted):
+        if lifetime <= timedelta(0) or (salt is None and not KNOWN_ROLES.issuperset(granted)):
             raise ValueError(f"cannot issue for {lifetime} with roles {granted}")
         salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
         node_id = derive_node_id(public_key_der(public_key), salt)

@@ -39,7 +39,7 @@ class Issued:
 
 
 class Issuer:
-    """The CA's key at work. ``save_book`` makes the token book durable, or raises `Unavailable`."""
+    """The CA's key at work. ``save_book`` makes these the durable tokens, or raises `Unavailable`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Issuer:
         lifetime: timedelta,
         return_grace: timedelta,
         book: TokenBook,
-        save_book: Callable[[bytes], None],
+        save_book: Callable[[Iterable[TokenRecord]], None],
         wall_time: Callable[[], float],
     ) -> None:
         self.authority = authority
@@ -153,7 +153,7 @@ class Issuer:
             raise ConfigError(f"cannot be used: {error}", file=str(self._directory / CA_CHANGE_FILE)) from error
 
     def _save(self) -> None:
-        self._save_book(self.book.to_json())
+        self._save_book(self.book.records())
 
     def _issued(self, pem: bytes) -> Issued:
         leaf = x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)

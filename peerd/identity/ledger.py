@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -187,23 +186,23 @@ class TrustLedger:
 
     # Persistence
 
-    def to_json(self) -> bytes:
-        """What `restore` reads."""
-        rows = [
-            [each.type_id, *(base64.b64encode(part).decode() for part in (each.body, each.signer, each.signature))]
-            for each in self.signed()
+    def rows(self) -> list[tuple[str, int, bytes, bytes, bytes]]:
+        """As the daemon keeps it: what `restore` reads."""
+        return [
+            (key, held.signed.type_id, held.signed.body, held.signed.signer, held.signed.signature)
+            for key, held in sorted(self._held.items())
         ]
-        return json.dumps(rows).encode()
 
-    def restore(self, body: bytes, now: float) -> None:
-        """Take over what was persisted, verified anew. Raises ``ValueError`` for a damaged file."""
-        rows = json.loads(body)
-        if not isinstance(rows, list) or len(rows) > RECORDS_MAX:
-            raise ValueError("not a bounded list of records")
-        try:
-            self.merge([_row(row) for row in rows], now)
-        except PeerMisbehaved as error:
-            raise ValueError(str(error)) from error
+    def restore(self, records: Iterable[SignedRecord], now: float) -> None:
+        """Take over what was kept, verified anew. Raises ``ValueError`` when some of it is not of this cluster's CA."""
+        problems: list[str] = []
+        for signed in sorted(records, key=lambda each: each.type_id != RootChange.TYPE_ID):
+            try:
+                self.merge([signed], now)
+            except PeerMisbehaved as error:
+                problems.append(str(error))
+        if problems:
+            raise ValueError(f"{len(problems)} cannot be used: {problems[0]}")
 
     # Inside
 
@@ -339,12 +338,12 @@ def _is_subject(text: str) -> bool:
         return False
 
 
-def _row(row: Any) -> SignedRecord:
+def kept_notice(row: tuple[object, ...]) -> SignedRecord:
+    """One of `TrustLedger.rows`. Raises ``ValueError``."""
     match row:
-        case [int(type_id), str(body), str(signer), str(signature)]:
-            parts = [base64.b64decode(part, validate=True) for part in (body, signer, signature)]
-            return SignedRecord(type_id, *parts)
-    raise ValueError("a record is [type id, body, signer, signature]")
+        case (str(), int(type_id), bytes(body), bytes(signer), bytes(signature)):
+            return SignedRecord(type_id, body, signer, signature)
+    raise ValueError("a notice is subject, type id, body, signer and signature")
 
 
 def record_text(signed: SignedRecord) -> str:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from dataclasses import astuple, dataclass, replace
+from typing import Final
 
 from peerd.config import CLUSTER_NAME_PATTERN
 from peerd.errors import PeerdError, Unavailable
@@ -101,12 +100,29 @@ class TokenRecord:
             return "used_up"
         return "expired" if now >= self.expires_at else "usable"
 
+    def row(self) -> tuple[str, float, float, int, int, str, int]:
+        """As the issuer keeps it: what `from_row` reads."""
+        digest, created_at, expires_at, uses_max, uses, roles, is_revoked = astuple(self)
+        return digest, float(created_at), float(expires_at), uses_max, uses, " ".join(roles), int(is_revoked)
+
+    @classmethod
+    def from_row(cls, row: tuple[object, ...]) -> TokenRecord:
+        """Raises ``ValueError``."""
+        match row:
+            case (str(digest), float(made), float(ends), int(uses_max), int(uses), str(roles), int(is_revoked)) if (
+                re.fullmatch(r"[0-9a-f]{64}", digest)
+                and KNOWN_ROLES.issuperset(roles.split(" "))
+                and is_revoked in (0, 1)
+            ):
+                return cls(digest, made, ends, uses_max, uses, tuple(roles.split(" ")), bool(is_revoked))
+        raise ValueError("a token is digest, times, uses, roles and whether it is revoked")
+
 
 class TokenBook:
     """Every token that the issuer remembers, in the order of their making."""
 
     def __init__(self, records: Iterable[TokenRecord] = ()) -> None:
-        self._records = {record.digest: record for record in records}
+        self._records = {record.digest: record for record in sorted(records, key=lambda record: record.created_at)}
 
     def records(self) -> list[TokenRecord]:
         """Oldest first."""
@@ -169,33 +185,6 @@ class TokenBook:
         """Take a new record out again, for the same reason."""
         self._records.pop(record.digest, None)
 
-    def to_json(self) -> bytes:
-        """What `parse` reads."""
-        return json.dumps([asdict(record) for record in self._records.values()], indent=1).encode()
-
-    @classmethod
-    def parse(cls, body: bytes) -> TokenBook:
-        """Raises ``ValueError``."""
-        rows = json.loads(body)
-        if not isinstance(rows, list) or len(rows) > TOKENS_MAX:
-            raise ValueError("not a bounded list of tokens")
-        return cls(_record(row) for row in rows)
-
     def _forget(self, now: float) -> None:
         for digest in [key for key, record in self._records.items() if now - record.expires_at > TOKEN_MEMORY_S]:
             del self._records[digest]
-
-
-def _record(row: Any) -> TokenRecord:
-    match row:
-        case {
-            "digest": str(digest),
-            "created_at": float(created_at) | int(created_at),
-            "expires_at": float(expires_at) | int(expires_at),
-            "uses_max": int(uses_max),
-            "uses": int(uses),
-            "roles": [*roles],
-            "is_revoked": bool(is_revoked),
-        } if re.fullmatch(r"[0-9a-f]{64}", digest) and all(role in sorted(KNOWN_ROLES) for role in roles):
-            return TokenRecord(digest, created_at, expires_at, uses_max, uses, tuple(roles), is_revoked)
-    raise ValueError("a token is {digest, created_at, expires_at, uses_max, uses, roles, is_revoked}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from peerd.identity.ledger import TrustLedger
 from peerd.identity.node_identity import derive_node_id, load_node_identity, load_private_key, read_identity
 from peerd.identity.offline import accept_answer, read_answer, sign_request, write_request
 from peerd.identity.roots import Roots
-from peerd.identity.tokens import TokenBook, TokenRefused
+from peerd.identity.tokens import TokenBook, TokenRecord, TokenRefused
 from peerd.wire.enrolment import JoinGranted, JoinRequest
 
 CLUSTER = "test"
@@ -31,7 +32,7 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.saved: list[bytes] = []
+        self.saved: list[list[TokenRecord]] = []
         self.is_disk_full = False
         authority = ClusterAuthority.create(CLUSTER)
         authority.save(folder)
@@ -40,15 +41,15 @@ class Desk:
 
     def start(self) -> Issuer:
         """As after a (re)start."""
-        book = TokenBook.parse(self.saved[-1]) if self.saved else TokenBook()
+        book = TokenBook(self.saved[-1] if self.saved else ())
         authority = ClusterAuthority.load(self.folder)
         day = timedelta(days=1)
         return Issuer(authority, self.folder, day, 30 * day, book, self.save, lambda: self.now)
 
-    def save(self, body: bytes) -> None:
+    def save(self, tokens: Iterable[TokenRecord]) -> None:
         if self.is_disk_full:
             raise Unavailable("disk full")
-        self.saved.append(body)
+        self.saved.append(list(tokens))
 
     def request(self, key: Ed25519PrivateKey, uses: int = 1) -> JoinRequest:
         token, _ = self.issuer.create_token(3600, uses)

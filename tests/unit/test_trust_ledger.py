@@ -16,6 +16,7 @@ from peerd.identity.ledger import (
     BadSignature,
     TrustLedger,
     batches,
+    kept_notice,
     parse_record_text,
     parse_subject,
     record_text,
@@ -142,18 +143,39 @@ def test_digests_are_equal_when_the_records_are() -> None:
     assert one.digest() != two.digest()
 
 
+def kept(held: TrustLedger) -> list[SignedRecord]:
+    """What a restart finds."""
+    return [kept_notice(row) for row in held.rows()]
+
+
 def test_what_is_persisted_is_verified_again() -> None:
     held = ledger()
     held.put(OLD, denial(3), NOW)
     restored = ledger()
-    restored.restore(held.to_json(), NOW)
+    restored.restore(kept(held), NOW)
     assert restored.denied_ids() == {VICTIM}
     strangers = ledger(ClusterAuthority.create(CLUSTER).roots)
-    strangers.restore(held.to_json(), NOW)
+    strangers.restore(kept(held), NOW)
     assert strangers.denied_ids() == frozenset()
-    for damaged in (b"", b"{}", b"[[1, 2]]", held.to_json().replace(b"[11", b"[12")):
-        with pytest.raises(ValueError, match=r".*"):
-            ledger().restore(damaged, NOW)
+
+
+def test_what_cannot_be_verified_is_told_and_costs_only_itself() -> None:
+    held = ledger()
+    held.put(OLD, denial(3), NOW)
+    [good] = kept(held)
+    for wrong in (replace(good, signature=bytes(64)), replace(good, type_id=0x000C), replace(good, body=b"\xc1")):
+        restored = ledger()
+        with pytest.raises(ValueError, match="1 cannot be used"):
+            restored.restore([wrong, good], NOW)
+        assert restored.denied_ids() == {VICTIM}
+
+
+@pytest.mark.parametrize(
+    "row", [(), ("deny", 1, "text", b"", b""), ("deny", "1", b"", b"", b""), ("deny", 1, b"", b"")]
+)
+def test_a_row_of_another_shape_is_refused(row: tuple[object, ...]) -> None:
+    with pytest.raises(ValueError, match="a notice is"):
+        kept_notice(row)
 
 
 def test_the_ledger_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,10 +241,10 @@ def test_a_restart_within_and_after_the_overlap() -> None:
     held = ledger()
     held.merge([change(), sign_record(NEW, denial())], NOW)
     again = ledger(held.roots)
-    again.restore(held.to_json(), NOW)
+    again.restore(kept(held), NOW)
     assert (again.roots, again.digest()) == (held.roots, held.digest())
     late = ledger(held.roots)
-    late.restore(held.to_json(), LATER)
+    late.restore(kept(held), LATER)
     assert late.expire(LATER)
     assert late.denied_ids() == {VICTIM}
 

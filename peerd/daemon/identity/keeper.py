@@ -27,6 +27,7 @@ from peerd.daemon.links.link import Link
 from peerd.daemon.links.links import Links
 from peerd.daemon.links.settings import TlsContexts
 from peerd.daemon.storage.state_directory import StateDirectory
+from peerd.daemon.storage.tables import JOIN_TOKENS, NOTICES
 from peerd.errors import ConfigError, HandshakeRefused, PeerdError, PeerMisbehaved, Unavailable
 from peerd.identity.authority import CLOCK_SKEW, ClusterAuthority, chain_pem
 from peerd.identity.issuer import Issued, Issuer
@@ -43,9 +44,8 @@ from peerd.identity.node_identity import (
 from peerd.identity.renewal import RenewalClock, RenewalState
 from peerd.identity.roots import Roots, fingerprint, is_issued_by
 from peerd.identity.tls import client_context, enrolment_server_context, server_context
-from peerd.identity.tokens import TOKENS_MAX, TokenBook, TokenRefused
+from peerd.identity.tokens import TokenBook, TokenRecord, TokenRefused
 from peerd.ids import NodeId, format_id
-from peerd.limits import KIB
 from peerd.messages import PeerRef
 from peerd.system.durable_files import write_atomically
 from peerd.wire.codec import decode, encode
@@ -65,8 +65,6 @@ ROTATION_SPREAD: Final = 0.1
 """Part of an overlap within which the nodes renew under the new root, at random."""
 ROTATION_SPREAD_S_MAX: Final = 3600.0
 ROOTS_RETRY_S: Final = 60.0
-TOKENS_FILE: Final = "tokens.json"
-TOKENS_FILE_BYTES_MAX: Final = TOKENS_MAX * KIB
 
 _OLD_ISSUER: Final = "this issuer's key is not of the newest root: copy the CA's files from where it was rotated"
 Offload = Callable[[Callable[..., Any], tuple[Any, ...], Callable[[Any], None], Callable[[BaseException], None]], None]
@@ -121,7 +119,7 @@ class IdentityKeeper:
         self._roots_retry_at = float("-inf")
         self.ledger = TrustLedger(cluster, self._roots_in_use)
         self._enrolment_tls = self._make_enrolment_context()
-        self._exchange = TrustExchange(self.ledger, own.id, state, links, telemetry, self._follow_roots)
+        self._exchange = TrustExchange(self.ledger, own.id, state.table(NOTICES), links, telemetry, self._follow_roots)
         if issuer is not None and (change := issuer.last_change()) is not None:
             self.accept_record(change)
         if issuer is not None and issuer.authority.certificate != self.ledger.roots.newest:
@@ -479,13 +477,14 @@ def make_issuer(config: PeerdConfig, state: StateDirectory) -> Issuer | None:
     if authority.cluster != config.node.cluster:
         detail = f"this CA is of the cluster {authority.cluster!r}, the node of {config.node.cluster!r}"
         raise ConfigError(detail, file=str(directory), key="issuer.ca_dir")
+    table = state.table(JOIN_TOKENS)
     return Issuer(
         authority,
         directory,
         timedelta(seconds=config.issuer.lifetime),
         timedelta(seconds=config.issuer.return_grace),
-        state.load(TOKENS_FILE, TOKENS_FILE_BYTES_MAX, TokenBook.parse) or TokenBook(),
-        lambda body: state.write(TOKENS_FILE, body),
+        TokenBook(table.load(TokenRecord.from_row)),
+        lambda tokens: table.replace(token.row() for token in tokens),
         time.time,
     )
 

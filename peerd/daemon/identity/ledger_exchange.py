@@ -8,7 +8,6 @@ learns something tells all its other links. A record crosses each link at most t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import structlog
 
@@ -16,16 +15,13 @@ from peerd.api import Priority
 from peerd.daemon.identity.telemetry import IdentityTelemetry
 from peerd.daemon.links.link import Link
 from peerd.daemon.links.links import Links
-from peerd.daemon.storage.state_directory import StateDirectory
+from peerd.daemon.storage.state_table import StateRows
 from peerd.errors import Unavailable
-from peerd.identity.ledger import RECORDS_MAX, TrustLedger, batches
+from peerd.identity.ledger import TrustLedger, batches, kept_notice
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.wire.codec import encode
 from peerd.wire.trust import SignedRecord, TrustRecords, TrustSummary
-
-RECORDS_FILE: Final = "trust-records.json"
-RECORDS_FILE_BYTES_MAX: Final = RECORDS_MAX * 8 * 1024
 
 _log = structlog.get_logger("peerd.daemon")
 
@@ -37,20 +33,20 @@ class TrustExchange:
         self,
         ledger: TrustLedger,
         own_id: NodeId,
-        state: StateDirectory,
+        table: StateRows,
         links: Links,
         telemetry: IdentityTelemetry,
         on_news: Callable[[], None],
     ) -> None:
         self.ledger = ledger
         self._own_id = own_id
-        self._state = state
+        self._table = table
         self._links = links
         self._telemetry = telemetry
         self._on_news = on_news
         self._wall_time = links.context.wall_time
         self.on_denied: Callable[[frozenset[NodeId]], None] = lambda denied: None
-        state.load(RECORDS_FILE, RECORDS_FILE_BYTES_MAX, self._restore)
+        self._restore()
         self._obey()
 
     def compare(self, link: Link) -> None:
@@ -82,13 +78,15 @@ class TrustExchange:
     def save(self) -> None:
         """Write the ledger; a disk that refuses costs the memory of it, not the node."""
         try:
-            self._state.write(RECORDS_FILE, self.ledger.to_json())
+            self._table.replace(self.ledger.rows())
         except Unavailable as error:
             _log.error("identity.records_not_saved", error=str(error))
 
-    def _restore(self, body: bytes) -> bool:
-        self.ledger.restore(body, self._wall_time())
-        return True
+    def _restore(self) -> None:
+        try:
+            self.ledger.restore(self._table.load(kept_notice), self._wall_time())
+        except ValueError as error:  # the others are in force, and the neighbours have those that are missing
+            _log.warning("identity.notices_not_restored", error=str(error))
 
     def _tell(self, news: Sequence[SignedRecord], source: Link | None, is_meant: Callable[[PeerRef], bool]) -> None:
         for link in self._links.links():
