@@ -167,7 +167,7 @@ def test_a_known_peer_of_a_wrong_shape_is_left_out(path: Path, row: Row) -> None
         assert "1 rows cannot be used" in state.warnings[0]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(lists=st.lists(st.lists(st.integers(1, 9), max_size=6), max_size=6))
 def test_a_table_holds_what_it_was_replaced_with_last(
     tmp_path_factory: pytest.TempPathFactory, lists: list[list[int]]

@@ -188,21 +188,17 @@ def make_database(path: Path, rows: Iterable[tuple[Table, Row]]) -> None:
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        for leftover in (temporary, wal_of(temporary)):
-            leftover.unlink(missing_ok=True)
+        _remove(temporary)
         os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         _fill(temporary, rows)
-        descriptor = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(temporary)
         temporary.replace(path)
         sync_directory(path.parent)
     except (OSError, sqlite3.Error) as error:
-        temporary.unlink(missing_ok=True)
         reason = error.strerror if isinstance(error, OSError) else _reason(error)
         raise Unavailable(f"cannot write {path}: {reason}") from error
+    finally:
+        _remove(temporary)
 
 
 def salvage(path: Path) -> Iterator[tuple[Table, Row]]:
@@ -262,6 +258,19 @@ def _connect(path: Path) -> sqlite3.Connection:
     )
     connection.text_factory = lambda raw: raw.decode("utf-8", "replace")  # damage: the checksum tells
     return connection
+
+
+def _remove(path: Path) -> None:
+    for leftover in (path, wal_of(path)):
+        leftover.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _fill(path: Path, rows: Iterable[tuple[Table, Row]]) -> None:

@@ -53,9 +53,9 @@ class StateDirectory:
     """One daemon's state directory, locked from construction until `close`.
 
     ``wall_time`` gives Unix seconds. What went wrong without stopping us is appended to ``warnings``, one line each.
-    Raises `ConfigError` when the directory cannot be made or written, or another daemon holds it. The database is opened
-    when something of it is asked for first: that raises `ConfigError` when it cannot be used, and `Unavailable` when the
-    disk is full. Changes raise `Unavailable` when the disk refuses (full, read-only), and have changed nothing then.
+    Raises `ConfigError` when the directory cannot be made or written, or another daemon holds it. The database is
+    opened when something of it is asked for first: that raises `ConfigError` when it cannot be used, and `Unavailable`
+    when the disk is full. Changes raise `Unavailable` when the disk refuses (full, read-only): nothing changed then.
     """
 
     def __init__(self, path: Path, *, wall_time: Callable[[], float] = time.time) -> None:
