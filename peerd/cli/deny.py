@@ -26,7 +26,7 @@ def deny(
         Path | None, typer.Option(metavar="DIR", help="Sign with the CA there. Default: ask the issuer's daemon.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --ca: write the record for `peerd ca publish`.")
+        Path | None, typer.Option(metavar="FILE", help="With --ca: write the notice for `peerd ca publish`.")
     ] = None,
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,
@@ -47,7 +47,7 @@ def deny(
             write_text(out, text + "\n", 0o644)
             typer.echo(f"{out}: carry it to any node, and there: peerd ca publish {out.name}")
             return
-        ask(socket, lambda client: client.publish_record(text))
+        ask(socket, lambda client: client.publish_notice(text))
         typer.echo(f"{subject} {done}")
         return
     made = ask(socket, lambda client: client.deny(subject, reason, is_withdrawn=undo))
@@ -56,12 +56,12 @@ def deny(
 
 def _record(subject: str, reason: str, undo: bool, folder: Path) -> str:
     from peerd.identity.authority import ClusterAuthority
-    from peerd.identity.ledger import record_text, sign_record
+    from peerd.identity.ledger import notice_text, sign_notice
     from peerd.wire.trust import Denial
 
     authority = ClusterAuthority.load(folder)
     denial = Denial(authority.cluster, int(time.time() * 1000), subject, undo, reason[:256])
-    return record_text(sign_record(authority, denial))
+    return notice_text(sign_notice(authority, denial))
 
 
 def _subject(text: str) -> str:

@@ -48,7 +48,7 @@ CLOCK_SKEW: Final = timedelta(minutes=5)
 CA_CERT_FILE: Final = "ca.crt"
 CA_KEY_FILE: Final = "ca.key"
 CA_CHANGE_FILE: Final = "ca.change"
-"""The signed record of the last rotation: what makes the other nodes trust the new root."""
+"""The signed notice of the last rotation: what makes the other nodes trust the new root."""
 NODE_CERT_FILE: Final = "node.crt"
 NODE_KEY_FILE: Final = "node.key"
 
@@ -103,7 +103,7 @@ class ClusterAuthority:
     def replace(self, directory: Path, change: str) -> None:
         """Put this CA, a `successor`, in the place of the one there; the key, written last, makes it so.
 
-        ``change`` is the text of the record that tells the nodes, kept beside it: after a crash it is still there to be
+        ``change`` is the text of the notice that tells the nodes, kept beside it: after a crash it is still there to be
         told. Raises `ConfigError` when the disk refuses; the old CA is then still the one in force.
         """
         try:

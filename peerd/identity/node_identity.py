@@ -88,7 +88,7 @@ def public_key_der(public_key: Ed25519PublicKey) -> bytes:
 
 
 def format_serial(serial: int) -> str:
-    """A certificate's serial number as people and records name it: 40 hexadecimal digits (RFC 5280, 4.1.2.2)."""
+    """A certificate's serial number as people and notices name it: 40 hexadecimal digits (RFC 5280, 4.1.2.2)."""
     return f"{serial:040x}"
 
 

@@ -26,7 +26,7 @@ ROOTS_FILE_BYTES_MAX: Final = 64 * 1024
 
 
 def fingerprint(certificate: x509.Certificate) -> bytes:
-    """SHA-256 of the certificate's public key, 16 bytes: what a token and a record name a root by."""
+    """SHA-256 of the certificate's public key, 16 bytes: what a token and a notice name a root by."""
     spki = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(spki).digest()[:FINGERPRINT_BYTES]
 

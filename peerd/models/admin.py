@@ -473,14 +473,14 @@ class RotationRequest(AdminModel):
     overlap_s: float = Field(gt=0)
 
 
-class RecordRequest(AdminModel):
-    """What ``POST /v1/records`` takes: a record that an offline CA signed."""
+class NoticeRequest(AdminModel):
+    """What ``POST /v1/notices`` takes: a notice that an offline CA signed."""
 
-    record: str = Field(max_length=32 * 1024)
+    notice: str = Field(max_length=32 * 1024)
 
 
-class RecordAnswer(AdminModel):
-    """Whether the record was news."""
+class NoticeAnswer(AdminModel):
+    """Whether the notice was news."""
 
     is_new: bool
 

@@ -126,8 +126,8 @@ async def test_renew_deny_and_rotate_by_command(operator: Operator) -> None:
             await operator.ok("deny", after["id"], "--reason", "stolen", *at_one)
             assert "stolen" in await operator.ok("deny", "--list", *at_one)
             await until(lambda: not one.links.links(), PATIENCE_S)
-            await operator.ok("deny", after["id"], "--undo", "--ca", "T/a/ca", "--out", "T/record")
-            await operator.ok("ca", "publish", "T/record", *at_one)
+            await operator.ok("deny", after["id"], "--undo", "--ca", "T/a/ca", "--out", "T/notice")
+            await operator.ok("ca", "publish", "T/notice", *at_one)
             assert "nobody" in await operator.ok("deny", "--list", *at_one)
             await until(lambda: one.links.links(), PATIENCE_S)
 
@@ -189,7 +189,7 @@ async def test_nothing_that_changes_anything_is_answered_over_tcp() -> None:
             ("DELETE", "/v1/tokens/00000000", None),
             ("POST", "/v1/denials", {"subject": "0" * 32}),
             ("POST", "/v1/ca/rotation", {"overlap_s": 60}),
-            ("POST", "/v1/records", {"record": "x"}),
+            ("POST", "/v1/notices", {"notice": "x"}),
             ("POST", "/v1/certificate", {"pem": "x"}),
             ("POST", "/v1/certificate/renewal", None),
         ):

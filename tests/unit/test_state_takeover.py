@@ -17,15 +17,15 @@ from peerd.daemon.storage.state_directory import StateDirectory
 from peerd.daemon.storage.tables import ACCESS_TOKENS, JOIN_TOKENS, NOTICES
 from peerd.errors import ConfigError
 from peerd.identity.ledger import kept_notice
-from peerd.identity.tokens import TokenRecord
+from peerd.identity.tokens import TokenEntry
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 
 EPOCH = 1_700_000_000_000
 DIGEST = hashlib.sha256(b"secret").hexdigest()
-TOKEN = TokenRecord(DIGEST, 1000.0, 2000.5, 3, 2, ("member", "publisher"), False)
+TOKEN = TokenEntry(DIGEST, 1000.0, 2000.5, 3, 2, ("member", "publisher"), False)
 ACCESS = AccessToken("ab" * 8, "dashboard", DIGEST, ("aggregation:read",), 5.0, 6.0)
-NAMES = ["access-tokens.json", "boot-epoch", "known-peers.json", "store-demo.log", "tokens.json", "trust-records.json"]
+NAMES = ["access-tokens.json", "boot-epoch", "known-peers.json", "store-demo.log", "tokens.json", "trust-entries.json"]
 
 
 def state_file(body: bytes) -> bytes:
@@ -68,7 +68,7 @@ def folder(tmp_path: Path) -> Path:
         ("known-peers.json", peers),
         ("tokens.json", [token]),
         ("access-tokens.json", [access]),
-        ("trust-records.json", [notice]),
+        ("trust-entries.json", [notice]),
     ):
         (folder / name).write_bytes(state_file(json.dumps(rows).encode()))
     (folder / "boot-epoch").write_bytes(state_file(b"%d\n" % EPOCH))
@@ -81,7 +81,7 @@ def test_everything_is_taken_over_once(folder: Path) -> None:
         with StateDirectory(folder, wall_time=lambda: 0.0) as state:
             assert state.load_known_peers() == [PeerRef(NodeId(number), "192.0.2.1", number) for number in (9, 3, 5)]
             assert state.boot_epoch() == EPOCH + 1 + start
-            assert state.table(JOIN_TOKENS).load(TokenRecord.from_row) == [TOKEN]
+            assert state.table(JOIN_TOKENS).load(TokenEntry.from_row) == [TOKEN]
             assert state.table(ACCESS_TOKENS).load(AccessToken.from_row) == [ACCESS]
             [notice] = state.table(NOTICES).load(kept_notice)
             assert (notice.type_id, notice.body, notice.signer, notice.signature) == (11, b"body", b"s" * 16, b"t" * 64)
@@ -97,7 +97,7 @@ def test_a_damaged_old_file_is_set_aside_and_the_others_are_taken_over(folder: P
     (folder / "tokens.json").write_bytes(content[:-1] + b"!")
     (folder / "store-demo.log").write_bytes(STORE[:-2])
     with StateDirectory(folder) as state:
-        assert state.table(JOIN_TOKENS).load(TokenRecord.from_row) == []
+        assert state.table(JOIN_TOKENS).load(TokenEntry.from_row) == []
         assert len(state.load_known_peers()) == 3
         assert state.plugin_store("demo").get("kept") == b"1", "what came before the damage"
         assert len(state.warnings) == 2
@@ -111,7 +111,7 @@ def test_an_old_file_of_a_wrong_shape_is_set_aside(folder: Path, body: bytes) ->
     with StateDirectory(folder) as state:
         assert state.load_known_peers() == []
         assert len(state.warnings) == (0 if body == b"{}" else 1)
-        assert len(state.table(JOIN_TOKENS).load(TokenRecord.from_row)) == 1
+        assert len(state.table(JOIN_TOKENS).load(TokenEntry.from_row)) == 1
 
 
 def test_a_directory_in_the_place_of_an_old_file_is_named_and_nothing_is_lost(folder: Path) -> None:

@@ -14,7 +14,7 @@ from peerd.identity.tokens import (
     TOKENS_MAX,
     JoinToken,
     TokenBook,
-    TokenRecord,
+    TokenEntry,
     TokenRefused,
     token_id,
 )
@@ -65,7 +65,7 @@ def test_what_is_no_token_is_refused_without_being_repeated(text: str) -> None:
 
 
 def test_the_book_keeps_a_hash_and_never_the_secret() -> None:
-    content = repr([record.row() for record in book().records()])
+    content = repr([entry.row() for entry in book().entries()])
     assert SECRET.hex() not in content and repr(SECRET) not in content
     assert token_id(SECRET) in content
 
@@ -82,7 +82,7 @@ def test_restarts_give_no_use_away(steps: list[bool], uses: int) -> None:
     current, opened = book(uses=uses), 0
     for is_restart in steps:
         if is_restart:
-            current = TokenBook(TokenRecord.from_row(record.row()) for record in current.records())
+            current = TokenBook(TokenEntry.from_row(entry.row()) for entry in current.entries())
             continue
         try:
             current.redeem(SECRET, NOW)
@@ -107,9 +107,9 @@ def test_expired_revoked_and_unknown_tokens_say_which() -> None:
 def test_what_is_over_is_forgotten_after_a_day() -> None:
     old = book(life_s=60)
     old.create(b"a second secret!", NOW + 60 + TOKEN_MEMORY_S, 60, 1, ["member"])
-    assert len(old.records()) == 2
+    assert len(old.entries()) == 2
     old.create(b"the third secret", NOW + 61 + TOKEN_MEMORY_S, 60, 1, ["member"])
-    assert [record.created_at for record in old.records()] == [NOW + 60 + TOKEN_MEMORY_S, NOW + 61 + TOKEN_MEMORY_S]
+    assert [entry.created_at for entry in old.entries()] == [NOW + 60 + TOKEN_MEMORY_S, NOW + 61 + TOKEN_MEMORY_S]
     assert refusal(old, NOW + 61 + TOKEN_MEMORY_S) == "unknown_token"
 
 
@@ -135,11 +135,11 @@ def test_tokens_are_read_back_in_the_order_of_their_making() -> None:
     for number in range(5):
         made.create(bytes([number]) * 16, NOW + 1 + number, 60, 1, ["member", "publisher"])
     made.revoke(token_id(SECRET))
-    kept = sorted(record.row() for record in made.records())
-    assert TokenBook(map(TokenRecord.from_row, kept)).records() == made.records()
+    kept = sorted(entry.row() for entry in made.entries())
+    assert TokenBook(map(TokenEntry.from_row, kept)).entries() == made.entries()
 
 
-GOOD = book().records()[0].row()
+GOOD = book().entries()[0].row()
 
 
 @pytest.mark.parametrize(
@@ -159,15 +159,15 @@ GOOD = book().records()[0].row()
 )
 def test_a_damaged_row_is_noticed(row: tuple[object, ...]) -> None:
     with pytest.raises(ValueError, match="a token is"):
-        TokenRecord.from_row(row)
+        TokenEntry.from_row(row)
 
 
 def test_a_change_that_was_not_durable_is_taken_back() -> None:
     one = book()
-    record = one.records()[0]
+    entry = one.entries()[0]
     one.redeem(SECRET, NOW)
-    one.restore(record)
-    assert one.redeem(SECRET, NOW) == replace(record, uses=1)
-    one.remove(record)
-    assert one.records() == []
-    assert isinstance(record, TokenRecord)
+    one.restore(entry)
+    assert one.redeem(SECRET, NOW) == replace(entry, uses=1)
+    one.remove(entry)
+    assert one.entries() == []
+    assert isinstance(entry, TokenEntry)

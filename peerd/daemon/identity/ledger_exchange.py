@@ -1,8 +1,8 @@
-"""The ledger of signed records at work: kept on disk, obeyed by the links, exchanged with neighbours.
+"""The ledger of signed notices at work: kept on disk, obeyed by the links, exchanged with neighbours.
 
-Records travel on links and not over the ring: they arrive before a node has joined, while the ring is in parts, and in
+Notices travel on links and not over the ring: they arrive before a node has joined, while the ring is in parts, and in
 spite of members that forward nothing. Both sides compare digests when a link comes up and once in a while; whoever
-learns something tells all its other links. A record crosses each link at most twice.
+learns something tells all its other links. A notice crosses each link at most twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from peerd.identity.ledger import TrustLedger, batches, kept_notice
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.wire.codec import encode
-from peerd.wire.trust import SignedRecord, TrustRecords, TrustSummary
+from peerd.wire.trust import SignedNotice, TrustNotices, TrustSummary
 
 _log = structlog.get_logger("peerd.daemon")
 
@@ -58,17 +58,17 @@ class TrustExchange:
         if summary.digest != self.ledger.digest():
             self._send(link.peer, self.ledger.signed())
 
-    def records_received(self, link: Link, records: Sequence[SignedRecord]) -> None:
+    def notices_received(self, link: Link, notices: Sequence[SignedNotice]) -> None:
         """Take over what is news. Raises `PeerMisbehaved`."""
-        self.learned(self.ledger.merge(records, self._wall_time()), link)
+        self.learned(self.ledger.merge(notices, self._wall_time()), link)
 
-    def learned(self, news: Sequence[SignedRecord], source: Link | None = None) -> None:
+    def learned(self, news: Sequence[SignedNotice], source: Link | None = None) -> None:
         """Make it durable, act on it, pass it on."""
         if not news:
             return
         self.save()
         for signed in news:
-            self._telemetry.recorded(signed, None if source is None else source.peer)
+            self._telemetry.learned(signed, None if source is None else source.peer)
         denied = self.ledger.denied_ids()
         self._tell(news, source, lambda peer: peer.id in denied)  # its link is about to end: so that it knows why
         self._obey()
@@ -80,7 +80,7 @@ class TrustExchange:
         try:
             self._table.replace(self.ledger.rows())
         except Unavailable as error:
-            _log.error("identity.records_not_saved", error=str(error))
+            _log.error("identity.notices_not_saved", error=str(error))
 
     def _restore(self) -> None:
         try:
@@ -88,14 +88,14 @@ class TrustExchange:
         except ValueError as error:  # the others are in force, and the neighbours have those that are missing
             _log.warning("identity.notices_not_restored", error=str(error))
 
-    def _tell(self, news: Sequence[SignedRecord], source: Link | None, is_meant: Callable[[PeerRef], bool]) -> None:
+    def _tell(self, news: Sequence[SignedNotice], source: Link | None, is_meant: Callable[[PeerRef], bool]) -> None:
         for link in self._links.links():
             if is_meant(link.peer) and (source is None or link.peer.id != source.peer.id):
                 self._send(link.peer, news)
 
-    def _send(self, peer: PeerRef, records: Sequence[SignedRecord]) -> None:
-        for batch in batches(records):
-            self._links.send(peer, encode(TrustRecords(batch)), Priority.URGENT)
+    def _send(self, peer: PeerRef, notices: Sequence[SignedNotice]) -> None:
+        for batch in batches(notices):
+            self._links.send(peer, encode(TrustNotices(batch)), Priority.URGENT)
 
     def _obey(self) -> None:
         denied = self.ledger.denied_ids()
