@@ -25,7 +25,7 @@ EPOCH = 1_700_000_000_000
 DIGEST = hashlib.sha256(b"secret").hexdigest()
 TOKEN = TokenEntry(DIGEST, 1000.0, 2000.5, 3, 2, ("member", "publisher"), False)
 ACCESS = AccessToken("ab" * 8, "dashboard", DIGEST, ("aggregation:read",), 5.0, 6.0)
-NAMES = ["access-tokens.json", "boot-epoch", "known-peers.json", "store-demo.log", "tokens.json", "trust-entries.json"]
+NAMES = ["access-tokens.json", "boot-epoch", "known-peers.json", "store-demo.log", "tokens.json", "trust-records.json"]
 
 
 def state_file(body: bytes) -> bytes:
@@ -68,7 +68,7 @@ def folder(tmp_path: Path) -> Path:
         ("known-peers.json", peers),
         ("tokens.json", [token]),
         ("access-tokens.json", [access]),
-        ("trust-entries.json", [notice]),
+        ("trust-records.json", [notice]),
     ):
         (folder / name).write_bytes(state_file(json.dumps(rows).encode()))
     (folder / "boot-epoch").write_bytes(state_file(b"%d\n" % EPOCH))
