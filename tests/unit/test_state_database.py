@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -93,6 +94,27 @@ def test_every_commit_is_synced_and_the_cache_is_small(path: Path) -> None:
         "locking_mode": "exclusive",
         "secure_delete": 1,
     }
+
+
+def test_a_large_log_is_written_into_the_file_by_another_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "WAL_BYTES_MAX", 100_000)
+    filled(path)
+    emptied, names = threading.Event(), []
+    empty = Database._empty_log
+
+    def noted(self: Database) -> None:
+        names.append(threading.current_thread().name)
+        empty(self)
+        emptied.set()
+
+    monkeypatch.setattr(Database, "_empty_log", noted)
+    with closing(open_database(path)) as held:
+        held.change(PLUGIN_VALUES, put=[("demo", "large", bytes(200_000))])
+        assert emptied.wait(20)
+        held.change(NUMBERS, put=[("next", 1)])
+        assert wal_of(path).stat().st_size < 100_000
+        assert content(held)[NUMBERS.name] == [("boot_epoch", 1_700_000_000_000), ("next", 1)]
+    assert names == ["peerd-state"]
 
 
 # Kills and power cuts

@@ -13,21 +13,23 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from struct import Struct
 from typing import Final
 
 from peerd.daemon.storage.tables import FORMAT_VERSION, TABLES, Row, Table
 from peerd.errors import ConfigError, Unavailable
-from peerd.limits import KIB
+from peerd.limits import MIB
 from peerd.system.durable_files import sync_directory
 
 PAGE_BYTES: Final = 4096
 CACHE_KIB: Final = 256
 """SQLite's page cache: what is kept is small, and a daemon at rest should be, too."""
-WAL_BYTES_MAX: Final = 512 * KIB
-"""With more in the write-ahead log, it is written into the file."""
+WAL_BYTES_MAX: Final = 2 * MIB
+"""With more in the write-ahead log, a thread writes it into the file: some 50 ms, once in a few hundred changes."""
+WAL_OVER_MAX: Final = 4
+"""With so many times as much, whoever makes the change waits for that: the thread had no chance."""
 BUSY_TIMEOUT_S: Final = 1.0
 """How long an operator's ``sqlite3`` may hold the file while a daemon starts."""
 
@@ -78,6 +80,7 @@ class Database:
         self.lost_changes = 0
         self.torn_bytes = 0
         self._lock = threading.Lock()
+        self._is_emptying = False
         self._wal = wal_of(path)
         wal = read_wal(path)
         self._connection = _connect(path)
@@ -118,7 +121,12 @@ class Database:
             with _transaction(self._connection):
                 self._connection.executemany(remove, removed)
                 self._connection.executemany(insert, ((*row, table.checksum(row)) for row in put))
-            self._empty_log(WAL_BYTES_MAX)
+            size = self._wal.stat().st_size if self._wal.exists() else 0
+            if size > WAL_OVER_MAX * WAL_BYTES_MAX:
+                self._empty_log()
+        if size > WAL_BYTES_MAX and not self._is_emptying:
+            self._is_emptying = True
+            threading.Thread(target=self._empty_log_aside, name="peerd-state", daemon=True).start()
 
     # Inside
 
@@ -139,16 +147,19 @@ class Database:
         applied = ask("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1] if wal else 0
         self.torn_bytes = max(0, len(wal) - _WAL_HEADER_BYTES - applied * _WAL_FRAME_BYTES) if wal else 0
         self.lost_changes = lost_changes(wal, applied)
-        self._empty_log(0)
+        if wal:
+            ask("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
-    def _empty_log(self, size_max: int) -> None:
-        """Once the log is large, write it into the file. What it holds is durable, whether this succeeds or not."""
-        if self._wal.exists() and self._wal.stat().st_size > size_max:
-            try:
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            except sqlite3.OperationalError:
-                if not size_max:
-                    raise
+    def _empty_log(self) -> None:
+        """Write the log into the file. What it holds is durable, and the next change will try again if this fails."""
+        with suppress(sqlite3.OperationalError):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def _empty_log_aside(self) -> None:
+        """Off the event loop, which waits for it only if it wants to change or read something meanwhile."""
+        with self._lock, suppress(sqlite3.ProgrammingError):  # it may be closed by now
+            self._empty_log()
+        self._is_emptying = False
 
     @contextmanager
     def _told(self, verb: str) -> Iterator[None]:
