@@ -99,7 +99,8 @@ def _subject(text: str, socket: str | None, is_withdrawn: bool) -> str:
 async def known_subjects(client: Client) -> dict[str, str]:
     """Every node that the daemon knows, missing ones included: the subject of its denial, and its address."""
     found = await client.get(f"{API_PREFIX}/peers", Peers)
-    return {f"node:{peer.id}": peer.address for peer in (*found.peers, *found.missing)}
+    here = {f"node:{peer.id}": peer.address for peer in found.peers}
+    return here | {f"node:{peer.id}": peer.address for peer in found.missing}
 
 
 async def denied_subjects(client: Client) -> dict[str, str]:

@@ -17,7 +17,7 @@ from peerd.identity.authority import CA_CHANGE_FILE, ClusterAuthority, read_requ
 from peerd.identity.ledger import notice_text, parse_notice_text, root_change, sign_notice
 from peerd.identity.node_identity import DEFAULT_ROLES, PeerIdentity, read_identity
 from peerd.identity.tokens import JoinToken, TokenBook, TokenEntry, TokenRefused
-from peerd.wire.enrolment import SECRET_BYTES, JoinRequest
+from peerd.wire.enrolment import SECRET_BYTES, EnrolRequest
 from peerd.wire.handshake import HelloRefused
 from peerd.wire.trust import SignedNotice
 
@@ -82,7 +82,7 @@ class Issuer:
 
     # Certificates
 
-    def enrol(self, request: JoinRequest) -> tuple[Issued, TokenEntry]:
+    def enrol(self, request: EnrolRequest) -> tuple[Issued, TokenEntry]:
         """Take one use of the token and issue. Raises `TokenRefused`, `Unavailable`.
 
         The use is durable before the certificate exists: a crash in between costs a use, never gives one away.
@@ -100,7 +100,7 @@ class Issuer:
         pem = self.authority.issue(key, self._lifetime, entry.roles)
         return self._issued(pem), entry
 
-    def readmit(self, request: JoinRequest) -> PeerIdentity:
+    def readmit(self, request: EnrolRequest) -> PeerIdentity:
         """Who comes back with a certificate that has ended: `renew` may follow. Raises `TokenRefused`.
 
         The certificate says who it was, and the request proves that it has the key; whether it is denied is for the

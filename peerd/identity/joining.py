@@ -32,7 +32,7 @@ from peerd.messages import Message, PeerRef
 from peerd.system.durable_files import write_atomically
 from peerd.system.sockets import format_address
 from peerd.wire.codec import decode, encode
-from peerd.wire.enrolment import PREFACE, JoinGranted, JoinOffer, JoinRequest
+from peerd.wire.enrolment import PREFACE, JoinGranted, JoinOffer, EnrolRequest
 from peerd.wire.frames import Frame, parse_header
 from peerd.wire.handshake import HelloRefused
 
@@ -85,7 +85,7 @@ def join(host: str, port: int, token: JoinToken) -> GrantedIdentity:
     Raises `Unavailable` when nobody answers, `JoinFailed` when the answer is no.
     """
     key = Ed25519PrivateKey.generate()
-    request = JoinRequest(token.secret, make_request(key).public_bytes(Encoding.DER))
+    request = EnrolRequest(token.secret, make_request(key).public_bytes(Encoding.DER))
     granted = _ask([(host, port)], Pin(token.cluster, (token.fingerprint,)), request)
     return admitted(key, granted, token.cluster, (token.fingerprint,))
 
@@ -98,7 +98,7 @@ def return_to_cluster(
     Raises what `join` raises.
     """
     der = Encoding.DER
-    request = JoinRequest(b"", make_request(key).public_bytes(der), certificate.public_bytes(der))
+    request = EnrolRequest(b"", make_request(key).public_bytes(der), certificate.public_bytes(der))
     pinned = tuple(map(fingerprint, roots.trusted))
     slept = "the CA was changed while this node was off (it has to join again, with a token)"
     granted = _ask(seeds, Pin(cluster, pinned, "ca.crt here", slept), request)
@@ -151,7 +151,7 @@ def write_identity(directory: Path, granted_identity: GrantedIdentity) -> None:
 # Inside
 
 
-def _ask(seeds: Sequence[tuple[str, int]], pin: Pin, request: JoinRequest) -> JoinGranted:
+def _ask(seeds: Sequence[tuple[str, int]], pin: Pin, request: EnrolRequest) -> JoinGranted:
     """The grant of the first issuer that agrees, at the seeds or behind them: a token is known where it was made."""
     waiting, seen = list(seeds), set(seeds)
     refusal: JoinFailed | None = None
@@ -177,7 +177,7 @@ def _ask(seeds: Sequence[tuple[str, int]], pin: Pin, request: JoinRequest) -> Jo
 
 
 def _converse(
-    host: str, port: int, pin: Pin, request: JoinRequest
+    host: str, port: int, pin: Pin, request: EnrolRequest
 ) -> tuple[JoinGranted | JoinFailed | None, Sequence[PeerRef]]:
     """One conversation: the answer (none from a node that is no issuer), and whom else to ask. Raises `Unavailable`."""
     where, issuers = format_address((host, port)), list[PeerRef]()

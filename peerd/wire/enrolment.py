@@ -8,7 +8,7 @@ root that its token names before it sends the secret::
       | <--- JoinOffer ---------------------------- |   in the clear: roots to compare with the token, issuers
                                                  an issuer
       | ==== TLS 1.3, server authentication only == |   under the root that the token names, and no other
-      | ---- JoinRequest -------------------------> |
+      | ---- EnrolRequest ------------------------> |
       | <--- JoinGranted | HelloRefused ----------- |
 
 A TLS record starts with 0x16 and a frame with 0x51, so the first byte tells which of the three a connection is.
@@ -52,7 +52,7 @@ class JoinOffer(Message):
 
 
 @message(0x0007, bytes_max=5 * 1024)
-class JoinRequest(Message):
+class EnrolRequest(Message):
     """The secret of a token, and a PKCS #10 request that proves possession of the key. Over pinned TLS only.
 
     A node whose certificate ended while it was off gives that certificate in place of a secret, and keeps its id.
@@ -63,7 +63,7 @@ class JoinRequest(Message):
     certificate: CertificateDer = b""
 
     def __repr__(self) -> str:
-        return f"JoinRequest({'certificate' if self.certificate else 'secret'}, not shown)"
+        return f"EnrolRequest({'certificate' if self.certificate else 'secret'}, not shown)"
 
 
 @message(0x0008, bytes_max=15 * 1024)

@@ -26,7 +26,7 @@ from peerd.daemon.storage.tables import (
     PLUGIN_VALUES,
     TABLES,
     Row,
-    Table,
+    TableSchema,
 )
 from peerd.errors import ConfigError, Unavailable
 
@@ -287,6 +287,22 @@ def test_a_log_that_lost_more_than_a_crash_can_cut_gives_no_token_back(tmp_path:
         assert next(lost.glob("state.db-wal.corrupt-*")).read_bytes() == wal
 
 
+def test_a_damaged_file_with_a_log_beside_it_gives_no_token_back(tmp_path: Path) -> None:
+    folder, lost = tmp_path / "state", tmp_path / "lost"
+    folder.mkdir(mode=0o700)
+    filled(folder / "state.db")
+    with StateDirectory(folder) as state:
+        state._database.change(JOIN_TOKENS, put=[("f" * 64, 1.5, 2.5, 3, 3, "member", 0)])
+        copied(folder / "state.db", lost / "state.db")
+    whole = (lost / "state.db").read_bytes()
+    (lost / "state.db").write_bytes(whole.replace(b"192.0.2.7", b"192.0.2.8"))
+    with StateDirectory(lost) as state:
+        found = content(state._database)
+        assert (found[JOIN_TOKENS.name], found[ACCESS_TOKENS.name]) == ([], [])
+        assert found[NOTICES.name] == sorted_sample()[NOTICES.name]
+        assert "keeping the 83 rows" in state.warnings[0]
+
+
 def test_a_log_whose_first_bytes_are_damaged_counts_as_a_whole(path: Path) -> None:
     filled(path)
     with closing(open_database(path)) as held:
@@ -424,7 +440,7 @@ def test_a_change_that_fails_halfway_is_undone(path: Path) -> None:
 
 
 def test_a_new_file_is_whole_or_not_there(path: Path) -> None:
-    def rows() -> Iterator[tuple[Table, Row]]:
+    def rows() -> Iterator[tuple[TableSchema, Row]]:
         yield NUMBERS, ("n", 1)
         assert not path.exists()
         raise KeyboardInterrupt

@@ -49,7 +49,7 @@ from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
 from peerd.system.durable_files import write_atomically
 from peerd.wire.codec import decode, encode
-from peerd.wire.enrolment import OFFERED_PEERS_MAX, JoinGranted, JoinOffer, JoinRequest, RenewAnswer, RenewRequest
+from peerd.wire.enrolment import OFFERED_PEERS_MAX, JoinGranted, JoinOffer, EnrolRequest, RenewAnswer, RenewRequest
 from peerd.wire.frames import Frame
 from peerd.wire.trust import Denial, IssuerNotice, SignedNotice, TrustNotices, TrustSummary
 
@@ -186,7 +186,7 @@ class IdentityKeeper:
         """TLS for newcomers, where this node issues."""
         return self._enrolment_tls if self.issuer is not None else None
 
-    def enrol(self, request: JoinRequest, address: str) -> JoinGranted:
+    def enrol(self, request: EnrolRequest, address: str) -> JoinGranted:
         """Let in a machine with a token, or one that was here. Raises `TokenRefused`, `Unavailable`."""
         try:
             issued = self._admit(self._current_issuer(), request, address)
@@ -199,7 +199,7 @@ class IdentityKeeper:
         """A newcomer came too soon."""
         self.telemetry.turned_away(address, why, self._links.context.now())
 
-    def _admit(self, issuer: Issuer, request: JoinRequest, address: str) -> Issued:
+    def _admit(self, issuer: Issuer, request: EnrolRequest, address: str) -> Issued:
         if not request.certificate:
             issued, token = issuer.enrol(request)
             self.telemetry.issued(issued.identity, "join", address, token.id)

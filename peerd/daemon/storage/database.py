@@ -18,7 +18,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from peerd.daemon.storage.tables import FORMAT_VERSION, TABLES, Row, Table
+from peerd.daemon.storage.tables import FORMAT_VERSION, TABLES, Row, TableSchema
 from peerd.errors import ConfigError, Unavailable
 from peerd.limits import MIB
 from peerd.system.durable_files import sync_directory
@@ -98,13 +98,13 @@ class Database:
 
     # Reading
 
-    def rows(self, table: Table, prefix: Row = ()) -> list[Row]:
+    def rows(self, table: TableSchema, prefix: Row = ()) -> list[Row]:
         """Every row whose key begins so, in the order of keys. Raises `Unavailable`."""
         text = f"SELECT {table.names} FROM {table.name} WHERE {table.matches(len(prefix))} ORDER BY {table.key}"
         with self._lock, self._told("read"):
             return self._connection.execute(text, prefix).fetchall()
 
-    def checksums(self, table: Table) -> dict[Row, int]:
+    def checksums(self, table: TableSchema) -> dict[Row, int]:
         """Of every row, by its key. Raises `Unavailable`."""
         with self._lock, self._told("read"):
             found = self._connection.execute(f"SELECT {table.key}, checksum FROM {table.name}").fetchall()
@@ -112,7 +112,7 @@ class Database:
 
     # Changing
 
-    def change(self, table: Table, put: Iterable[Row] = (), removed: Iterable[Row] = ()) -> None:
+    def change(self, table: TableSchema, put: Iterable[Row] = (), removed: Iterable[Row] = ()) -> None:
         """Remove rows by their keys, then put others, in the place of those with the same key: all or nothing."""
         marks = "?, " * len(table.columns)
         remove = f"DELETE FROM {table.name} WHERE {table.matches(table.key_length)}"
@@ -192,7 +192,7 @@ def open_database(path: Path) -> Database:
         raise Damaged(str(error)) from error
 
 
-def make_database(path: Path, rows: Iterable[tuple[Table, Row]]) -> None:
+def make_database(path: Path, rows: Iterable[tuple[TableSchema, Row]]) -> None:
     """Make the file with these rows, or put one in the place of another, whole or not at all. Raises `Unavailable`.
 
     A write-ahead log beside the old file has to be gone by then: SQLite would take it for the new one's.
@@ -212,7 +212,7 @@ def make_database(path: Path, rows: Iterable[tuple[Table, Row]]) -> None:
         _remove(temporary)
 
 
-def salvage(path: Path) -> Iterator[tuple[Table, Row]]:
+def salvage(path: Path) -> Iterator[tuple[TableSchema, Row]]:
     """Every row of a damaged file that can be read and whose checksum is right, each once.
 
     Each table is read from both ends, because reading stops at the first page that makes no sense.
@@ -284,7 +284,7 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _fill(path: Path, rows: Iterable[tuple[Table, Row]]) -> None:
+def _fill(path: Path, rows: Iterable[tuple[TableSchema, Row]]) -> None:
     connection = _connect(path)
     try:
         ask = connection.execute
@@ -336,7 +336,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
                 raise Damaged(f"a row of {table.name} is not as it was written")
 
 
-def _readable(connection: sqlite3.Connection, table: Table, order: str) -> Iterator[Row]:
+def _readable(connection: sqlite3.Connection, table: TableSchema, order: str) -> Iterator[Row]:
     keys = ", ".join(f"{name} {order}" for name, _ in table.columns[: table.key_length])
     try:
         for *row, checksum in connection.execute(f"SELECT {table.names}, checksum FROM {table.name} ORDER BY {keys}"):

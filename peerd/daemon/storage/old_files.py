@@ -18,7 +18,16 @@ from typing import Any, Final
 
 import msgpack
 
-from peerd.daemon.storage.tables import ACCESS_TOKENS, JOIN_TOKENS, NOTICES, NUMBERS, PEERS, PLUGIN_VALUES, Row, Table
+from peerd.daemon.storage.tables import (
+    ACCESS_TOKENS,
+    JOIN_TOKENS,
+    NOTICES,
+    NUMBERS,
+    PEERS,
+    PLUGIN_VALUES,
+    Row,
+    TableSchema,
+)
 from peerd.errors import ConfigError
 from peerd.limits import MIB
 
@@ -27,7 +36,7 @@ _HEADER: Final = re.compile(rb"peerd-state 1 ([0-9a-f]{64})\n")
 _STORE_HEADER: Final = b"peerd-store 1\n"
 _STORE_RECORD: Final = Struct(">II")
 
-OldRows = Iterator[tuple[Table, Row]]
+OldRows = Iterator[tuple[TableSchema, Row]]
 
 
 class DamagedFile(Exception):
@@ -43,7 +52,7 @@ def old_files(folder: Path) -> list[Path]:
     return [path for name in _READERS if (path := folder / name).exists()] + sorted(folder.glob("store-*.log"))
 
 
-def old_rows(path: Path) -> list[tuple[Table, Row]]:
+def old_rows(path: Path) -> list[tuple[TableSchema, Row]]:
     """What an old file holds. Raises `DamagedFile`, and `ConfigError` when it cannot be read."""
     try:
         with path.open("rb") as file:
@@ -61,7 +70,7 @@ def old_rows(path: Path) -> list[tuple[Table, Row]]:
         raise DamagedFile(f"not what it should hold: {error}") from error
 
 
-def store_rows(path: Path, entries: dict[str, bytes]) -> list[tuple[Table, Row]]:
+def store_rows(path: Path, entries: dict[str, bytes]) -> list[tuple[TableSchema, Row]]:
     """The rows of a plugin's store; the name of the file names the plugin."""
     plugin = path.stem.removeprefix("store-")
     return [(PLUGIN_VALUES, (plugin, key, value)) for key, value in entries.items()]

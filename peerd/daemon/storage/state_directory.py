@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +32,7 @@ from peerd.daemon.storage.log_files import Work, open_log
 from peerd.daemon.storage.old_files import DamagedFile, old_files, old_rows, store_rows
 from peerd.daemon.storage.plugin_store import PluginStore
 from peerd.daemon.storage.state_table import StateTable
-from peerd.daemon.storage.tables import NUMBERS, PEERS, TRUSTED_TABLES, Row, Table
+from peerd.daemon.storage.tables import NUMBERS, PEERS, TRUSTED_TABLES, Row, TableSchema
 from peerd.errors import Bug, ConfigError, Unavailable
 from peerd.ids import format_id, parse_id
 from peerd.lib.group_log import LOG_NAME, GroupLog
@@ -111,7 +111,7 @@ class StateDirectory:
 
     # Tables ---------------------------------------------------------------------------------------------
 
-    def table(self, table: Table) -> StateTable:
+    def table(self, table: TableSchema) -> StateTable:
         """One table, for its owner: always the same object for a table."""
         if table.name not in self._tables:
             self._tables[table.name] = StateTable(self._database, table, self.warnings)
@@ -174,7 +174,7 @@ class StateDirectory:
             make_database(path, ())
             return open_database(path)
         except Damaged as error:
-            return self._repaired(path, str(error))
+            return self._repaired(path, str(error), TRUSTED_TABLES if wal else ())
         if database.torn_bytes:
             aside = self._keep(wal_of(path), wal)
             what = f"{database.torn_bytes} bytes hold no whole change: a crash cut them off, or they are damaged"
@@ -197,7 +197,7 @@ class StateDirectory:
             old.unlink()
             self.taken_over.append(old.name)
 
-    def _old_rows(self, files: Iterable[Path]) -> Iterator[tuple[Table, Row]]:
+    def _old_rows(self, files: Iterable[Path]) -> Iterator[tuple[TableSchema, Row]]:
         for path in files:
             try:
                 yield from old_rows(path)
@@ -205,15 +205,19 @@ class StateDirectory:
                 self._set_aside(path, str(error))
                 yield from store_rows(path, error.entries)
 
-    def _repaired(self, path: Path, reason: str) -> Database:
-        """Put a file with every good row of a damaged one in its place."""
+    def _repaired(self, path: Path, reason: str, without: Sequence[TableSchema]) -> Database:
+        """Put a file with every good row of a damaged one in its place.
+
+        ``without``: tables to leave out, because the newest of their changes may have been in a damaged log.
+        """
         kept = 0
 
-        def good() -> Iterator[tuple[Table, Row]]:
+        def good() -> Iterator[tuple[TableSchema, Row]]:
             nonlocal kept
             for table, row in salvage(path):
-                kept += 1
-                yield table, row
+                if table not in without:
+                    kept += 1
+                    yield table, row
 
         repaired = path.with_name(f".{path.name}.repaired.tmp")
         make_database(repaired, good())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from peerd.daemon.storage.database import Database
-from peerd.daemon.storage.tables import Row, Table
+from peerd.daemon.storage.tables import Row, TableSchema
 
 Entry = TypeVar("Entry")
 
@@ -25,7 +25,7 @@ class StateRows(Protocol):
 class StateTable:
     """Implements `StateRows`. Rows that their owner cannot use are told of in ``warnings``, a line for all of them."""
 
-    def __init__(self, database: Database, table: Table, warnings: list[str]) -> None:
+    def __init__(self, database: Database, table: TableSchema, warnings: list[str]) -> None:
         self._database = database
         self._table = table
         self._warnings = warnings

@@ -21,7 +21,7 @@ Row = tuple[Value, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableSchema:
     """One table: its columns with their SQL types. The first ``key_length`` columns are the primary key."""
 
     name: str
@@ -54,11 +54,11 @@ class Table:
         return zlib.crc32(packed)
 
 
-NUMBERS: Final = Table("numbers", (("name", "TEXT"), ("value", "INTEGER")))
+NUMBERS: Final = TableSchema("numbers", (("name", "TEXT"), ("value", "INTEGER")))
 """Single numbers by name: the boot epoch."""
-PEERS: Final = Table("peers", (("position", "INTEGER"), ("id", "TEXT"), ("host", "TEXT"), ("port", "INTEGER")))
+PEERS: Final = TableSchema("peers", (("position", "INTEGER"), ("id", "TEXT"), ("host", "TEXT"), ("port", "INTEGER")))
 """Peers of the last life, the best ones first."""
-JOIN_TOKENS: Final = Table(
+JOIN_TOKENS: Final = TableSchema(
     "join_tokens",
     (
         ("digest", "TEXT"),
@@ -71,7 +71,7 @@ JOIN_TOKENS: Final = Table(
     ),
 )
 """The book of an issuer, see `peerd.identity.tokens`."""
-ACCESS_TOKENS: Final = Table(
+ACCESS_TOKENS: Final = TableSchema(
     "access_tokens",
     (
         ("id", "TEXT"),
@@ -83,12 +83,14 @@ ACCESS_TOKENS: Final = Table(
     ),
 )
 """The book of data clients, see `peerd.daemon.http.access_book`."""
-NOTICES: Final = Table(
+NOTICES: Final = TableSchema(
     "notices",
     (("subject", "TEXT"), ("type_id", "INTEGER"), ("body", "BLOB"), ("signer", "BLOB"), ("signature", "BLOB")),
 )
 """What the cluster's CA said, as it was signed: see `peerd.identity.ledger`."""
-PLUGIN_VALUES: Final = Table("plugin_values", (("plugin", "TEXT"), ("key", "TEXT"), ("value", "BLOB")), key_length=2)
+PLUGIN_VALUES: Final = TableSchema(
+    "plugin_values", (("plugin", "TEXT"), ("key", "TEXT"), ("value", "BLOB")), key_length=2
+)
 """The small stores of plugins, see `peerd.api.KeyValues`."""
 
 TABLES: Final = (NUMBERS, PEERS, JOIN_TOKENS, ACCESS_TOKENS, NOTICES, PLUGIN_VALUES)
