@@ -32,7 +32,7 @@ from peerd.messages import Message, PeerRef
 from peerd.system.durable_files import write_atomically
 from peerd.system.sockets import format_address
 from peerd.wire.codec import decode, encode
-from peerd.wire.enrolment import PREFACE, JoinGranted, JoinOffer, EnrolRequest
+from peerd.wire.enrolment import PREFACE, EnrolRequest, JoinGranted, JoinOffer
 from peerd.wire.frames import Frame, parse_header
 from peerd.wire.handshake import HelloRefused
 

@@ -29,7 +29,7 @@ from peerd.identity.tokens import JoinToken
 from peerd.ids import format_id
 from peerd.linking.join_limits import REFUSAL_FORGOTTEN_S, REFUSALS_PER_HOST
 from peerd.wire.codec import encode
-from peerd.wire.enrolment import PREFACE, JoinGranted, JoinOffer, EnrolRequest, RenewAnswer, RenewRequest
+from peerd.wire.enrolment import PREFACE, EnrolRequest, JoinGranted, JoinOffer, RenewAnswer, RenewRequest
 from peerd.wire.trust import Denial, TrustNotices, TrustSummary
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import until

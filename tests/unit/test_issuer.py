@@ -22,7 +22,7 @@ from peerd.identity.node_identity import derive_node_id, load_node_identity, loa
 from peerd.identity.offline import accept_answer, read_answer, sign_request, write_request
 from peerd.identity.roots import Roots
 from peerd.identity.tokens import TokenBook, TokenEntry, TokenRefused
-from peerd.wire.enrolment import JoinGranted, EnrolRequest
+from peerd.wire.enrolment import EnrolRequest, JoinGranted
 
 CLUSTER = "test"
 

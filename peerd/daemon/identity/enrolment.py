@@ -21,7 +21,7 @@ from peerd.limits import FRAME_HEADER_BYTES, PREAUTH_FRAME_BYTES_MAX
 from peerd.linking.join_limits import JoinLimits, host_of
 from peerd.messages import Message
 from peerd.wire.codec import decode, encode
-from peerd.wire.enrolment import PREFACE, JoinGranted, JoinOffer, EnrolRequest
+from peerd.wire.enrolment import PREFACE, EnrolRequest, JoinGranted, JoinOffer
 from peerd.wire.frames import Frame, parse_header
 
 

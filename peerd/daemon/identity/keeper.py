@@ -49,7 +49,7 @@ from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
 from peerd.system.durable_files import write_atomically
 from peerd.wire.codec import decode, encode
-from peerd.wire.enrolment import OFFERED_PEERS_MAX, JoinGranted, JoinOffer, EnrolRequest, RenewAnswer, RenewRequest
+from peerd.wire.enrolment import OFFERED_PEERS_MAX, EnrolRequest, JoinGranted, JoinOffer, RenewAnswer, RenewRequest
 from peerd.wire.frames import Frame
 from peerd.wire.trust import Denial, IssuerNotice, SignedNotice, TrustNotices, TrustSummary
 
