@@ -101,7 +101,7 @@ class Issuer:
         return self._issued(pem), entry
 
     def readmit(self, request: EnrolRequest) -> PeerIdentity:
-        """Who comes back with a certificate that has ended: `renew` may follow. Raises `TokenRefused`.
+        """Check a node that comes back with a certificate that has ended; `renew` may follow. Raises `TokenRefused`.
 
         The certificate says who it was, and the request proves that it has the key; whether it is denied is for the
         caller to know.
@@ -181,5 +181,5 @@ def rotate_authority(
 
 
 def refusal_of(error: TokenRefused | Unavailable) -> HelloRefused:
-    """What a newcomer is told."""
+    """The answer that tells a newcomer why it was not let in."""
     return HelloRefused(getattr(error, "reason", "unavailable"), str(error)[:500])

@@ -54,7 +54,7 @@ class HeldNotice:
 
 
 def sign_notice(authority: ClusterAuthority, notice: Notice) -> SignedNotice:
-    """A notice under the CA's signature."""
+    """Sign a notice with the CA's key."""
     unsigned = SignedNotice(notice.TYPE_ID, encode_body(notice), authority.fingerprint, bytes(64))
     return SignedNotice(unsigned.type_id, unsigned.body, unsigned.signer, authority.sign(unsigned.signed_bytes()))
 
@@ -98,7 +98,7 @@ class TrustLedger:
         return [denial for denial in self.denials() if self._held[key_of_notice(denial)].signed.signer != newest]
 
     def denied_ids(self) -> frozenset[NodeId]:
-        """Nodes that must not be let in."""
+        """The ids of nodes that must not be let in."""
         return frozenset(
             parse_id(denial.subject.removeprefix(NODE_SUBJECT))
             for denial in self.denials()
@@ -106,7 +106,7 @@ class TrustLedger:
         )
 
     def denied_serials(self) -> frozenset[int]:
-        """Certificates that must not be let in."""
+        """The serial numbers of certificates that must not be let in."""
         return frozenset(
             int(denial.subject.removeprefix(SERIAL_SUBJECT), 16)
             for denial in self.denials()
@@ -298,7 +298,7 @@ def known_issuers(
 
 
 def key_of_notice(notice: Notice) -> str:
-    """What a notice is about; of each the newest version counts."""
+    """What a notice is about: of several notices with the same key the one with the highest version counts."""
     match notice:
         case Denial(subject=subject):
             return f"deny {subject}"
@@ -317,7 +317,7 @@ def root_change(roots: Roots, cluster: str, now: float) -> RootChange:
 
 
 def batches(notices: Iterable[SignedNotice]) -> list[tuple[SignedNotice, ...]]:
-    """Cut into what fits one frame each."""
+    """Split notices into groups, each of which fits into one frame."""
     found: list[tuple[SignedNotice, ...]] = []
     batch: list[SignedNotice] = []
     size = 0
@@ -339,7 +339,7 @@ def _is_subject(text: str) -> bool:
 
 
 def kept_notice(row: tuple[object, ...]) -> SignedNotice:
-    """One of `TrustLedger.rows`. Raises ``ValueError``."""
+    """The notice that a row of `TrustLedger.rows` holds. Raises ``ValueError``."""
     match row:
         case (str(), int(type_id), bytes(body), bytes(signer), bytes(signature)):
             return SignedNotice(type_id, body, signer, signature)

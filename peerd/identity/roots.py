@@ -86,12 +86,12 @@ class Roots:
 
     @property
     def trusted(self) -> tuple[x509.Certificate, ...]:
-        """Newest first."""
+        """Every root that is trusted, newest first."""
         return (self.newest,) if self.previous is None else (self.newest, self.previous)
 
     @property
     def chain(self) -> tuple[x509.Certificate, ...]:
-        """What follows a leaf of the newest root."""
+        """The certificates to send behind a node's own, so that peers which know only the older root can check it."""
         return () if self.cross is None else (self.cross,)
 
     @property

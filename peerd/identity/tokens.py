@@ -45,7 +45,7 @@ class TokenRefused(PeerdError):
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """A token as its holder sees it."""
+    """A token with its secret, as the machine that joins holds it."""
 
     cluster: str
     fingerprint: bytes
@@ -55,7 +55,7 @@ class JoinToken:
         return f"JoinToken({self.cluster}, id {token_id(self.secret)})"
 
     def text(self) -> str:
-        """What is copied to the newcomer."""
+        """The line of text that is copied to the newcomer."""
         return f"peerd1.{self.cluster}.{self.fingerprint.hex()}.{self.secret.hex()}"
 
     @classmethod
@@ -76,7 +76,7 @@ def token_id(secret: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TokenEntry:
-    """One line of the book. Times are Unix seconds."""
+    """What the issuer remembers of one token. Times are Unix seconds."""
 
     digest: str
     """SHA-256 of the secret, hexadecimal; it begins with the token's id."""
@@ -93,7 +93,7 @@ class TokenEntry:
         return self.digest[:8]
 
     def state(self, now: float) -> str:
-        """usable, revoked, used_up or expired."""
+        """One of: usable, revoked, used_up, expired."""
         if self.is_revoked:
             return "revoked"
         if self.uses >= self.uses_max:
@@ -125,7 +125,7 @@ class TokenBook:
         self._entries = {entry.digest: entry for entry in sorted(entries, key=lambda entry: entry.created_at)}
 
     def entries(self) -> list[TokenEntry]:
-        """Oldest first."""
+        """Every token that the issuer remembers, oldest first."""
         return list(self._entries.values())
 
     def create(self, secret: bytes, now: float, life_s: float, uses: int, roles: Iterable[str]) -> TokenEntry:

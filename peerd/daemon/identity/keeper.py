@@ -130,7 +130,7 @@ class IdentityKeeper:
     # Life
 
     async def run(self) -> None:
-        """Look at the clock now and then, for ever."""
+        """Call `tick` every second, until the task is cancelled."""
         while True:
             self.tick()
             await asyncio.sleep(TICK_S)
@@ -154,7 +154,7 @@ class IdentityKeeper:
         self.telemetry.state(self.clock, len(self.ledger.denials()))
 
     def stop(self) -> None:
-        """Nobody waits for a renewal any more."""
+        """Cancel whoever waits for a renewal."""
         for waiting in self._waiting:
             waiting.cancel()
 
@@ -170,20 +170,20 @@ class IdentityKeeper:
 
     @property
     def renewal_state(self) -> RenewalState:
-        """How worrying the certificate is."""
+        """How close the certificate is to its end: see `RenewalState`."""
         return self.clock.state(self.wall_time())
 
     # For newcomers: `peerd.daemon.identity.enrolment.Desk`
 
     def offer(self) -> JoinOffer:
-        """What a newcomer hears in the clear."""
+        """What a newcomer is told before there is TLS: nothing of it is secret."""
         roots = self.ledger.roots
         ders = tuple(each.public_bytes(Encoding.DER) for each in (*roots.trusted, *roots.chain))
         notices = self.ledger.issuer_notices(self.wall_time())[:OFFERED_PEERS_MAX]
         return JoinOffer(self._cluster, ders, self.issuer is not None, tuple(notices))
 
     def enrolment_context(self) -> ssl.SSLContext | None:
-        """TLS for newcomers, where this node issues."""
+        """The TLS settings for newcomers; ``None`` when this node does not issue certificates."""
         return self._enrolment_tls if self.issuer is not None else None
 
     def enrol(self, request: EnrolRequest, address: str) -> JoinGranted:
@@ -196,7 +196,7 @@ class IdentityKeeper:
         return JoinGranted(issued.chain, self._root_ders(), (self._own, *self._neighbours())[:OFFERED_PEERS_MAX])
 
     def turned_away(self, address: str, why: str) -> None:
-        """A newcomer came too soon."""
+        """Note that a newcomer was refused because of a limit."""
         self.telemetry.turned_away(address, why, self._links.context.now())
 
     def _admit(self, issuer: Issuer, request: EnrolRequest, address: str) -> Issued:

@@ -36,7 +36,7 @@ _log = structlog.get_logger("peerd.daemon")
 
 
 class IdentityTelemetry:
-    """Never says a secret: a token is named by its id."""
+    """Events, metrics and log lines about identity. No secret is in them: a token is named by its id."""
 
     def __init__(self, metrics: MetricSink) -> None:
         self._metrics = metrics

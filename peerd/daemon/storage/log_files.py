@@ -52,7 +52,7 @@ class Segment:
 
 
 class FileAppend(NamedTuple):
-    """Bytes for one file, behind its first ``start``."""
+    """Bytes to append to a file, whose first ``start`` bytes are durable and stay."""
 
     path: Path
     start: int
@@ -96,7 +96,7 @@ class LogFiles:
         done: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """In the worker."""
+        """Write records, and forget those before ``first``, in a worker thread."""
         plan = self._plan(records, first)
 
         def written(result: object) -> None:
@@ -115,7 +115,7 @@ class LogFiles:
         self._segments = plan.segments
 
     def records(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """From the files, one open at a time."""
+        """Read records from the files, of which one is open at a time."""
         for segment in self._segments:
             numbers = range(max(first, segment.first), min(last + 1, segment.next))
             if not numbers:

@@ -294,7 +294,7 @@ class StateDirectory:
 
 
 def _owner_hint(path: Path) -> str:
-    """Two numbers that explain most refusals of a directory."""
+    """The owner of the directory and our own user, by number, when they differ: that explains most refusals."""
     owner, own = path.stat().st_uid, os.geteuid()
     return "" if owner == own else f"; the directory is user {owner}'s, this daemon runs as {own}"
 
