@@ -210,7 +210,7 @@ class KeyValues(Protocol):
     """
 
     def get(self, key: str) -> bytes | None:
-        """The value; ``None`` when there is none."""
+        """The value; ``None`` when there is none. Raises `Unavailable` when the disk refuses."""
 
     def put(self, key: str, value: bytes) -> None:
         """Raises `Unavailable`, having changed nothing, over a limit or when the disk refuses."""

@@ -120,10 +120,10 @@ def publish(
     ],
     socket: SocketOption = None,
 ) -> None:
-    """Give a record that an offline CA signed to the daemon here, which spreads it to every node."""
+    """Give a notice that an offline CA signed to the daemon here, which spreads it to every node."""
     text = read_text(file)
-    is_new = ask(socket, lambda client: client.publish_record(text.strip()))
-    typer.echo("published" if is_new else "nothing new: the daemon holds this record, or a newer one")
+    is_new = ask(socket, lambda client: client.publish_notice(text.strip()))
+    typer.echo("published" if is_new else "nothing new: the daemon holds this notice, or a newer one")
 
 
 def _rotate_offline(folder: Path, overlap_s: float) -> None:

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from peerd.cli.files import write_text
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_json, print_table, stdout
+from peerd.errors import PeerdError
+from peerd.models.admin import API_PREFIX, Peers
+
+if TYPE_CHECKING:
+    from peerd.client import Client
+
+NODE_DIGITS: Final = 32
+PREFIX_DIGITS_MIN: Final = 4
+"""Of a node id; the daemon has to know the node, and no other that begins so."""
+SUBJECT_HELP: Final = (
+    f"A node id, or at least {PREFIX_DIGITS_MIN} digits of one that the daemon knows; or a certificate's serial number "
+    "(40 digits)."
+)
+
+
+class UnclearSubject(PeerdError, ValueError):
+    """The digits begin no id that is known, or several."""
 
 
 def deny(
     subject: Annotated[
         str | None,
-        typer.Argument(metavar="NODE|SERIAL", help="A node id, or a certificate's serial number (40 digits)."),
+        typer.Argument(metavar="NODE|SERIAL", help=SUBJECT_HELP),
     ] = None,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; every node keeps it.")] = "",
     undo: Annotated[bool, typer.Option("--undo", help="Let it in again.")] = False,
@@ -26,7 +44,7 @@ def deny(
         Path | None, typer.Option(metavar="DIR", help="Sign with the CA there. Default: ask the issuer's daemon.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --ca: write the record for `peerd ca publish`.")
+        Path | None, typer.Option(metavar="FILE", help="With --ca: write the notice for `peerd ca publish`.")
     ] = None,
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,
@@ -37,7 +55,7 @@ def deny(
         return
     if subject is None:
         raise typer.BadParameter("name the node to deny, or give --list", param_hint="NODE|SERIAL")
-    subject = _subject(subject)
+    subject = _subject(subject, socket, undo)
     if out is not None and ca is None:
         raise typer.BadParameter("goes with --ca", param_hint="--out")
     done = "is let in again" if undo else "is denied"
@@ -47,7 +65,7 @@ def deny(
             write_text(out, text + "\n", 0o644)
             typer.echo(f"{out}: carry it to any node, and there: peerd ca publish {out.name}")
             return
-        ask(socket, lambda client: client.publish_record(text))
+        ask(socket, lambda client: client.publish_notice(text))
         typer.echo(f"{subject} {done}")
         return
     made = ask(socket, lambda client: client.deny(subject, reason, is_withdrawn=undo))
@@ -56,21 +74,49 @@ def deny(
 
 def _record(subject: str, reason: str, undo: bool, folder: Path) -> str:
     from peerd.identity.authority import ClusterAuthority
-    from peerd.identity.ledger import record_text, sign_record
+    from peerd.identity.ledger import notice_text, sign_notice
     from peerd.wire.trust import Denial
 
     authority = ClusterAuthority.load(folder)
     denial = Denial(authority.cluster, int(time.time() * 1000), subject, undo, reason[:256])
-    return record_text(sign_record(authority, denial))
+    return notice_text(sign_notice(authority, denial))
 
 
-def _subject(text: str) -> str:
+def _subject(text: str, socket: str | None, is_withdrawn: bool) -> str:
+    """What is meant: written in full, or the first digits of a node that the daemon knows or of what is denied."""
     from peerd.identity.ledger import parse_subject
 
     try:
         return parse_subject(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="NODE|SERIAL") from error
+        digits = text.strip().lower()
+        if not PREFIX_DIGITS_MIN <= len(digits) < NODE_DIGITS or not set(digits) <= set("0123456789abcdef"):
+            what = f"{error}, or at least {PREFIX_DIGITS_MIN} digits of a node id that the daemon knows"
+            raise typer.BadParameter(what, param_hint="NODE|SERIAL") from error
+    return chosen(digits, ask(socket, denied_subjects if is_withdrawn else known_subjects))
+
+
+async def known_subjects(client: Client) -> dict[str, str]:
+    """Every node that the daemon knows, missing ones included: the subject of its denial, and its address."""
+    found = await client.get(f"{API_PREFIX}/peers", Peers)
+    here = {f"node:{peer.id}": peer.address for peer in found.peers}
+    return here | {f"node:{peer.id}": peer.address for peer in found.missing}
+
+
+async def denied_subjects(client: Client) -> dict[str, str]:
+    """What is denied, and why: that is what can be undone."""
+    return {denial.subject: denial.reason for denial in await client.denials()}
+
+
+def chosen(digits: str, subjects: Mapping[str, str]) -> str:
+    """The one subject whose id begins with these digits. Raises `UnclearSubject`, which names all of several."""
+    found = sorted(subject for subject in subjects if subject.partition(":")[2].startswith(digits))
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UnclearSubject(f"nothing that the daemon knows begins with {digits}: give the whole id")
+    rows = [f"  {subject.partition(':')[2]}  {subjects[subject]}".rstrip() for subject in found]
+    raise UnclearSubject("\n".join([f"{digits} begins {len(found)} ids: give more digits", *rows]))
 
 
 def _show(socket: str | None, output: Output) -> None:

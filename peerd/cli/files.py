@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -41,6 +42,12 @@ def write_text(path: Path, text: str, mode: int) -> None:
         write_atomically(path, text.encode(), mode)
     except OSError as error:
         raise Unavailable(f"cannot write {path}: {error.strerror}") from error
+
+
+def require_free(path: Path | None) -> None:
+    """Before a secret is made that nobody can ask for again: its file must be a new one. Raises `ConfigError`."""
+    if path is not None and os.path.lexists(path):
+        raise ConfigError("is there already: --force overwrites it", file=str(path))
 
 
 def hand_out(made: NewAccess | NewToken, out: Path | None, output: Output) -> None:

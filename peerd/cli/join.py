@@ -19,7 +19,7 @@ from peerd.errors import ConfigError
 from peerd.ids import format_id
 
 if TYPE_CHECKING:
-    from peerd.identity.joining import Admission
+    from peerd.identity.joining import GrantedIdentity
 
 CLOCK_OFF_S: Final = 120.0
 """Well within what peers allow for, and more than a slow join takes."""
@@ -59,17 +59,17 @@ def join(
     settings = node_settings(directory, [seed] if seed else [], listen) | protocol_settings
     config_text(settings)  # a mistake in the settings must not cost a use of the token
     if certificate is not None:
-        membership = _with_certificate(directory, certificate)
+        granted_identity = _with_certificate(directory, certificate)
     elif address is not None and token_file is not None:
-        membership = _with_token(directory, address, token_file, force)
+        granted_identity = _with_token(directory, address, token_file, force)
     else:
         raise typer.BadParameter("name a node of the cluster", param_hint="SEED")
-    typer.echo(_finish(directory, settings, membership))
+    typer.echo(_finish(directory, settings, granted_identity))
 
 
-def _with_token(directory: Path, address: tuple[str, int], token_file: Path, force: bool) -> Admission:
+def _with_token(directory: Path, address: tuple[str, int], token_file: Path, force: bool) -> GrantedIdentity:
     from peerd.daemon.storage.state_directory import StateDirectory
-    from peerd.identity.joining import join as ask_issuer, write_membership
+    from peerd.identity.joining import join as ask_issuer, write_identity
     from peerd.identity.tokens import JoinToken
 
     _require_free(directory, force)
@@ -78,10 +78,10 @@ def _with_token(directory: Path, address: tuple[str, int], token_file: Path, for
     except ValueError as error:
         raise ConfigError(str(error), file=str(token_file)) from error
     with StateDirectory(directory):  # no daemon runs here, and none starts meanwhile
-        membership = ask_issuer(*address, token)
-        write_membership(directory, membership)
-    _warn_of_clock(membership.clock_ahead_s(time.time()))
-    return membership
+        granted_identity = ask_issuer(*address, token)
+        write_identity(directory, granted_identity)
+    _warn_of_clock(granted_identity.clock_ahead_s(time.time()))
+    return granted_identity
 
 
 def _warn_of_clock(ahead_s: float) -> None:
@@ -95,19 +95,19 @@ def _warn_of_clock(ahead_s: float) -> None:
         )
 
 
-def _with_certificate(directory: Path, certificate: Path) -> Admission:
+def _with_certificate(directory: Path, certificate: Path) -> GrantedIdentity:
     from peerd.daemon.storage.state_directory import StateDirectory
     from peerd.identity.authority import NODE_KEY_FILE
-    from peerd.identity.joining import write_membership
+    from peerd.identity.joining import write_identity
     from peerd.identity.node_identity import load_private_key
     from peerd.identity.offline import accept_answer, read_answer
 
     key = load_private_key(directory / NODE_KEY_FILE)
     granted = read_answer(read_text(certificate), str(certificate))
-    membership = accept_answer(key, granted, str(certificate))
+    granted_identity = accept_answer(key, granted, str(certificate))
     with StateDirectory(directory):
-        write_membership(directory, membership)
-    return membership
+        write_identity(directory, granted_identity)
+    return granted_identity
 
 
 def _request(directory: Path, csr_out: Path) -> None:
@@ -135,10 +135,10 @@ def _require_free(directory: Path, force: bool) -> None:
             )
 
 
-def _finish(directory: Path, settings: dict[str, Any], membership: Admission) -> str:
+def _finish(directory: Path, settings: dict[str, Any], granted_identity: GrantedIdentity) -> str:
     """Write the configuration, unless there is one, and say what to type next."""
-    identity, config_file = membership.identity, directory / CONFIG_NAME
-    seeds = [*settings.get("node.bootstrap", []), *(peer.address for peer in membership.bootstrap)]
+    identity, config_file = granted_identity.identity, directory / CONFIG_NAME
+    seeds = [*settings.get("node.bootstrap", []), *(peer.address for peer in granted_identity.bootstrap)]
     settings = {"node.cluster": identity.cluster, **settings}
     if seeds:
         settings["node.bootstrap"] = list(dict.fromkeys(seeds))

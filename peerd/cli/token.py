@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from peerd.cli.files import hand_out
+from peerd.cli.files import hand_out, require_free
 from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
 from peerd.cli.output import print_json, print_table, seconds, stdout
 
@@ -27,10 +27,13 @@ def create(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write it there (0600). Default: standard output.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE when it is there already.")] = False,
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Make a join token: whoever has it can join the cluster. The issuer keeps a hash only; it is shown once."""
+    if not force:
+        require_free(out)
     made = ask(socket, lambda client: client.create_token(duration_s(ttl, "--ttl"), uses, role or ()))
     hand_out(made, out, output)
     token = made.token

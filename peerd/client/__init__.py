@@ -390,10 +390,10 @@ class Client:
         body = RotationRequest(overlap_s=overlap_s)
         return await self.call("POST", f"{API_PREFIX}/ca/rotation", Certificate, body)
 
-    async def publish_record(self, record: str) -> bool:
-        """Spread a record that an offline CA signed; whether it was news to the daemon."""
-        body = NoticeBody(record=record)
-        return (await self.call("POST", f"{API_PREFIX}/records", NoticeAnswer, body)).is_new
+    async def publish_notice(self, notice: str) -> bool:
+        """Spread a notice that an offline CA signed; whether it was news to the daemon."""
+        body = NoticeBody(notice=notice)
+        return (await self.call("POST", f"{API_PREFIX}/notices", NoticeAnswer, body)).is_new
 
     # Protocols
 

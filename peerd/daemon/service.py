@@ -30,6 +30,7 @@ from peerd.daemon.loops import LoopName, run
 from peerd.daemon.node_settings import advertised, load_identity, node_settings, package_version
 from peerd.daemon.offload import OffloadPool
 from peerd.daemon.storage.state_directory import StateDirectory
+from peerd.daemon.storage.tables import ACCESS_TOKENS
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.errors import ConfigError, ExitCode, Unavailable
 from peerd.front import Front
@@ -262,7 +263,7 @@ class Daemon:
         self.links = Links(context, telemetry)
         self.links.on_duplicate_identity = self._duplicate
         self._offload = OffloadPool()
-        self.access = Access(state)
+        self.access = Access(state.table(ACCESS_TOKENS))
         self.identity = self._make_keeper(state) if identity.tls is not None else None
         enrolment = Enrolment(self.identity, context) if self.identity is not None else None
         self._listener = Listener(sock, self.links, context, telemetry, enrolment)
@@ -334,6 +335,8 @@ class Daemon:
         self.links.start()
         self._listener.start()
         self.node.start(self._bootstrap(), [peer for peer in state.load_known_peers() if peer.id != self.peer.id])
+        if state.taken_over:
+            _log.info("state.taken_over", files=state.taken_over)
         for warning in state.warnings:
             _log.warning("state.damaged", detail=warning)
         self._manager.start_watchdog()

@@ -48,7 +48,7 @@ CLOCK_SKEW: Final = timedelta(minutes=5)
 CA_CERT_FILE: Final = "ca.crt"
 CA_KEY_FILE: Final = "ca.key"
 CA_CHANGE_FILE: Final = "ca.change"
-"""The signed record of the last rotation: what makes the other nodes trust the new root."""
+"""The signed notice of the last rotation: what makes the other nodes trust the new root."""
 NODE_CERT_FILE: Final = "node.crt"
 NODE_KEY_FILE: Final = "node.key"
 
@@ -103,7 +103,7 @@ class ClusterAuthority:
     def replace(self, directory: Path, change: str) -> None:
         """Put this CA, a `successor`, in the place of the one there; the key, written last, makes it so.
 
-        ``change`` is the text of the record that tells the nodes, kept beside it: after a crash it is still there to be
+        ``change`` is the text of the notice that tells the nodes, kept beside it: after a crash it is still there to be
         told. Raises `ConfigError` when the disk refuses; the old CA is then still the one in force.
         """
         try:
@@ -151,11 +151,12 @@ class ClusterAuthority:
     ) -> bytes:
         """A node certificate in PEM for ``public_key``, with a fresh salt and so a fresh node id.
 
-        A renewal gives the ``salt`` of the certificate before it, which this CA chose: the node stays who it is.
-        It ends no later than the root. Raises ``ValueError`` for a lifetime that is not positive or an unknown role.
+        A renewal gives the ``salt`` of the certificate before it, which this CA chose: the node stays who it is, and
+        keeps roles that a newer issuer gave it and this version does not know. It ends no later than the root. Raises
+        ``ValueError`` for a lifetime that is not positive, or a role for a new node that is unknown.
         """
         granted = sorted(set(roles))
-        if lifetime <= timedelta(0) or not KNOWN_ROLES.issuperset(granted):
+        if lifetime <= timedelta(0) or (salt is None and not KNOWN_ROLES.issuperset(granted)):
             raise ValueError(f"cannot issue for {lifetime} with roles {granted}")
         salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
         node_id = derive_node_id(public_key_der(public_key), salt)

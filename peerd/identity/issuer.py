@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from peerd.errors import ConfigError, HandshakeRefused, PeerdError, Unavailable
 from peerd.identity.authority import CA_CHANGE_FILE, ClusterAuthority, read_request
-from peerd.identity.ledger import parse_record_text, record_text, root_change, sign_record
+from peerd.identity.ledger import notice_text, parse_notice_text, root_change, sign_notice
 from peerd.identity.node_identity import DEFAULT_ROLES, PeerIdentity, read_identity
-from peerd.identity.tokens import JoinToken, TokenBook, TokenRecord, TokenRefused
+from peerd.identity.tokens import JoinToken, TokenBook, TokenEntry, TokenRefused
 from peerd.wire.enrolment import SECRET_BYTES, EnrolmentRequest
 from peerd.wire.handshake import HelloRefused
-from peerd.wire.trust import SignedRecord
+from peerd.wire.trust import SignedNotice
 
 OVERLAP_DEFAULT: Final = timedelta(days=7)
 OVERLAP_MIN: Final = timedelta(seconds=10)
@@ -39,7 +39,7 @@ class Issued:
 
 
 class Issuer:
-    """The CA's key at work. ``save_book`` makes the token book durable, or raises `Unavailable`."""
+    """The CA's key at work. ``save_book`` makes these the durable tokens, or raises `Unavailable`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Issuer:
         lifetime: timedelta,
         return_grace: timedelta,
         book: TokenBook,
-        save_book: Callable[[bytes], None],
+        save_book: Callable[[Iterable[TokenEntry]], None],
         wall_time: Callable[[], float],
     ) -> None:
         self.authority = authority
@@ -63,26 +63,26 @@ class Issuer:
 
     def create_token(
         self, life_s: float, uses: int, roles: Iterable[str] = DEFAULT_ROLES
-    ) -> tuple[JoinToken, TokenRecord]:
+    ) -> tuple[JoinToken, TokenEntry]:
         """A new token; only its hash is kept. Raises ``ValueError``, `Unavailable`."""
         token = JoinToken(self.authority.cluster, self.authority.fingerprint, secrets.token_bytes(SECRET_BYTES))
-        record = self.book.create(token.secret, self._wall_time(), life_s, uses, roles)
+        entry = self.book.create(token.secret, self._wall_time(), life_s, uses, roles)
         try:
             self._save()
         except Unavailable:
-            self.book.remove(record)
+            self.book.remove(entry)
             raise
-        return token, record
+        return token, entry
 
-    def revoke_token(self, identifier: str) -> TokenRecord:
+    def revoke_token(self, identifier: str) -> TokenEntry:
         """Raises ``KeyError`` for an unknown id, `Unavailable`: then it is revoked only until the next restart."""
-        record = self.book.revoke(identifier)
+        entry = self.book.revoke(identifier)
         self._save()
-        return record
+        return entry
 
     # Certificates
 
-    def enrol(self, request: EnrolmentRequest) -> tuple[Issued, TokenRecord]:
+    def enrol(self, request: EnrolmentRequest) -> tuple[Issued, TokenEntry]:
         """Take one use of the token and issue. Raises `TokenRefused`, `Unavailable`.
 
         The use is durable before the certificate exists: a crash in between costs a use, never gives one away.
@@ -91,17 +91,17 @@ class Issuer:
             key = read_request(request.request)
         except ValueError as error:
             raise TokenRefused("bad_request", str(error)) from error
-        record = self.book.redeem(request.secret, self._wall_time())
+        entry = self.book.redeem(request.secret, self._wall_time())
         try:
             self._save()
         except Unavailable:
-            self.book.restore(replace(record, uses=record.uses - 1))
+            self.book.restore(replace(entry, uses=entry.uses - 1))
             raise
-        pem = self.authority.issue(key, self._lifetime, record.roles)
-        return self._issued(pem), record
+        pem = self.authority.issue(key, self._lifetime, entry.roles)
+        return self._issued(pem), entry
 
     def readmit(self, request: EnrolmentRequest) -> PeerIdentity:
-        """Who comes back with a certificate that has ended: `renew` may follow. Raises `TokenRefused`.
+        """Check a node that comes back with a certificate that has ended; `renew` may follow. Raises `TokenRefused`.
 
         The certificate says who it was, and the request proves that it has the key; whether it is denied is for the
         caller to know.
@@ -134,26 +134,26 @@ class Issuer:
         """Whether the CA's own certificate is over, so that nothing can be issued. ``now``: Unix seconds."""
         return now >= self.authority.certificate.not_valid_after_utc.timestamp()
 
-    def rotate(self, overlap: timedelta) -> SignedRecord:
-        """Make the next root and use it from now on; returns the record that every node needs.
+    def rotate(self, overlap: timedelta) -> SignedNotice:
+        """Make the next root and use it from now on; returns the notice that every node needs.
 
         Raises what `rotate_authority` raises.
         """
         self.authority, signed = rotate_authority(self.authority, self._directory, overlap, self._wall_time())
         return signed
 
-    def last_change(self) -> SignedRecord | None:
-        """The record of the rotation that led to this root, while its overlap lasts; a crash may have kept it back."""
+    def last_change(self) -> SignedNotice | None:
+        """The notice of the rotation that led to this root, while its overlap lasts; a crash may have kept it back."""
         now = datetime.fromtimestamp(self._wall_time(), UTC)
         if self.authority.roots.at(now).cross is None:
             return None
         try:
-            return parse_record_text((self._directory / CA_CHANGE_FILE).read_text())
+            return parse_notice_text((self._directory / CA_CHANGE_FILE).read_text())
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot be used: {error}", file=str(self._directory / CA_CHANGE_FILE)) from error
 
     def _save(self) -> None:
-        self._save_book(self.book.to_json())
+        self._save_book(self.book.entries())
 
     def _issued(self, pem: bytes) -> Issued:
         leaf = x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
@@ -164,7 +164,7 @@ class Issuer:
 
 def rotate_authority(
     old: ClusterAuthority, directory: Path, overlap: timedelta, now: float
-) -> tuple[ClusterAuthority, SignedRecord]:
+) -> tuple[ClusterAuthority, SignedNotice]:
     """Replace the CA in ``directory`` by the next one. ``now``: Unix seconds.
 
     Raises `OverlapUnderWay`, ``ValueError`` for an overlap that is too short or too long, and `ConfigError` when it
@@ -175,11 +175,11 @@ def rotate_authority(
     if (ends := old.roots.at(datetime.fromtimestamp(now, UTC)).overlap_ends) is not None:
         raise OverlapUnderWay(f"the CA was rotated already: both roots are trusted until {ends:%Y-%m-%d %H:%M:%S} UTC")
     new = old.successor(overlap)
-    signed = sign_record(old, root_change(new.roots, new.cluster, now))
-    new.replace(directory, record_text(signed))
+    signed = sign_notice(old, root_change(new.roots, new.cluster, now))
+    new.replace(directory, notice_text(signed))
     return new, signed
 
 
 def refusal_of(error: TokenRefused | Unavailable) -> HelloRefused:
-    """What a newcomer is told."""
+    """The answer that tells a newcomer why it was not let in."""
     return HelloRefused(getattr(error, "reason", "unavailable"), str(error)[:500])

@@ -65,7 +65,7 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class GrantedIdentity:
     """What a newcomer has in hand once it is admitted; nothing is written yet."""
 
     key: Ed25519PrivateKey
@@ -79,7 +79,7 @@ class Admission:
         return now - (self.chain[0].not_valid_before_utc + CLOCK_SKEW).timestamp()
 
 
-def join(host: str, port: int, token: JoinToken) -> Admission:
+def join(host: str, port: int, token: JoinToken) -> GrantedIdentity:
     """Ask the node at this address, or the issuers that it knows, for a certificate.
 
     Raises `Unavailable` when nobody answers, `JoinFailed` when the answer is no.
@@ -92,7 +92,7 @@ def join(host: str, port: int, token: JoinToken) -> Admission:
 
 def return_to_cluster(
     seeds: Sequence[tuple[str, int]], key: Ed25519PrivateKey, certificate: x509.Certificate, cluster: str, roots: Roots
-) -> Admission:
+) -> GrantedIdentity:
     """Renew a certificate that has ended: no link is made with it any more, so it goes the way of newcomers.
 
     Raises what `join` raises.
@@ -105,7 +105,7 @@ def return_to_cluster(
     return admitted(key, granted, cluster, pinned)
 
 
-def admitted(key: Ed25519PrivateKey, granted: JoinGranted, cluster: str, pinned: Sequence[bytes]) -> Admission:
+def admitted(key: Ed25519PrivateKey, granted: JoinGranted, cluster: str, pinned: Sequence[bytes]) -> GrantedIdentity:
     """Check what an issuer sent as every peer will. Raises `JoinFailed`."""
     try:
         chain = tuple(x509.load_der_x509_certificate(der) for der in granted.chain)
@@ -119,7 +119,7 @@ def admitted(key: Ed25519PrivateKey, granted: JoinGranted, cluster: str, pinned:
         raise JoinFailed("the issuer sent a certificate of another key or another root")
     if not any(roots.by_fingerprint(each) for each in pinned):
         raise NotOurCluster("the issuer sent other roots than the one that it was asked for")
-    return Admission(key, chain, roots, identity, granted.bootstrap)
+    return GrantedIdentity(key, chain, roots, identity, granted.bootstrap)
 
 
 def arrange(roots: list[x509.Certificate], chain: tuple[x509.Certificate, ...]) -> Roots:
@@ -134,16 +134,16 @@ def arrange(roots: list[x509.Certificate], chain: tuple[x509.Certificate, ...]) 
     return Roots(roots[0], roots[1], cross)
 
 
-def write_membership(directory: Path, membership: Admission) -> None:
+def write_identity(directory: Path, granted_identity: GrantedIdentity) -> None:
     """Write ``ca.crt``, ``node.crt`` and, last, ``node.key``: without its key an identity does not count as one.
 
     Raises `ConfigError`.
     """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(directory / CA_CERT_FILE, membership.roots.pem(), 0o644)
-        write_atomically(directory / NODE_CERT_FILE, chain_pem(membership.chain), 0o644)
-        write_atomically(directory / NODE_KEY_FILE, private_key_pem(membership.key), 0o600)
+        write_atomically(directory / CA_CERT_FILE, granted_identity.roots.pem(), 0o644)
+        write_atomically(directory / NODE_CERT_FILE, chain_pem(granted_identity.chain), 0o644)
+        write_atomically(directory / NODE_KEY_FILE, private_key_pem(granted_identity.key), 0o600)
     except OSError as error:
         raise ConfigError(f"cannot write the identity: {error.strerror}", file=str(directory)) from error
 

@@ -1,4 +1,4 @@
-"""What a node believes of its cluster: the roots, and the records that they signed.
+"""What a node believes of its cluster: the roots, and the notices that they signed.
 
 Pure: bytes and times in, decisions out. `TrustLedger.merge` is the only way in for what others send; it verifies before
 it keeps, and returns what is news, which is what the caller makes durable, acts on and passes on.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -24,40 +23,40 @@ from peerd.identity.authority import ClusterAuthority
 from peerd.identity.roots import Roots, fingerprint, is_cross, is_root
 from peerd.ids import NodeId, parse_id
 from peerd.messages import PeerRef, decode_body, encode_body, message_type
-from peerd.wire.trust import DIGEST_BYTES, Denial, IssuerNotice, RootChange, SignedRecord, TrustRecords
+from peerd.wire.trust import DIGEST_BYTES, Denial, IssuerNotice, RootChange, SignedNotice, TrustNotices
 
-RECORDS_MAX: Final = 4096
+NOTICES_MAX: Final = 4096
 """About 1 MiB. Above it new denials are refused where they are made; a rotation forgets the withdrawn ones."""
-RECORDS_NOT_DENIALS: Final = 64
+NOTICES_NOT_DENIALS: Final = 64
 """Of them no denials, so that there is room for a change of the root."""
 ISSUER_LIFE_S: Final = 7 * 86_400.0
 """An issuer that has not said so for this long is not asked any more."""
 BATCH_BYTES_MAX: Final = 32 * 1024
-BATCH_RECORDS_MAX: Final = 128
+BATCH_NOTICES_MAX: Final = 128
 NODE_SUBJECT: Final = "node:"
 SERIAL_SUBJECT: Final = "serial:"
 
-Record = Denial | IssuerNotice | RootChange
+Notice = Denial | IssuerNotice | RootChange
 
 
 class BadSignature(PeerMisbehaved):
-    """A record that no trusted root signed as it stands."""
+    """A notice that no trusted root signed as it stands."""
 
     reason = "bad_signature"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A record with the signature that came with it."""
+class HeldNotice:
+    """A notice with the signature that came with it."""
 
-    record: Record
-    signed: SignedRecord
+    notice: Notice
+    signed: SignedNotice
 
 
-def sign_record(authority: ClusterAuthority, record: Record) -> SignedRecord:
-    """A record under the CA's signature."""
-    unsigned = SignedRecord(record.TYPE_ID, encode_body(record), authority.fingerprint, bytes(64))
-    return SignedRecord(unsigned.type_id, unsigned.body, unsigned.signer, authority.sign(unsigned.signed_bytes()))
+def sign_notice(authority: ClusterAuthority, notice: Notice) -> SignedNotice:
+    """Sign a notice with the CA's key."""
+    unsigned = SignedNotice(notice.TYPE_ID, encode_body(notice), authority.fingerprint, bytes(64))
+    return SignedNotice(unsigned.type_id, unsigned.body, unsigned.signer, authority.sign(unsigned.signed_bytes()))
 
 
 def parse_subject(text: str) -> str:
@@ -72,34 +71,34 @@ def parse_subject(text: str) -> str:
 
 
 class TrustLedger:
-    """The roots and records of one node. ``cluster``: records of another one are refused."""
+    """The roots and notices of one node. ``cluster``: notices of another one are refused."""
 
     def __init__(self, cluster: str, roots: Roots) -> None:
         self.cluster = cluster
         self.roots = roots
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldNotice] = {}
 
     # Reading
 
-    def signed(self) -> list[SignedRecord]:
-        """Every record as it travels; changes of the root first, since the others may need them."""
-        ordered = sorted(self._held.items(), key=lambda item: (not isinstance(item[1].record, RootChange), item[0]))
+    def signed(self) -> list[SignedNotice]:
+        """Every notice as it travels; changes of the root first, since the others may need them."""
+        ordered = sorted(self._held.items(), key=lambda item: (not isinstance(item[1].notice, RootChange), item[0]))
         return [held.signed for _, held in ordered]
 
     def denials(self) -> list[Denial]:
         """Every denial that is in force, by subject."""
-        records = [self._held[key].record for key in sorted(self._held)]
-        return [record for record in records if isinstance(record, Denial) and not record.is_withdrawn]
+        notices = [self._held[key].notice for key in sorted(self._held)]
+        return [notice for notice in notices if isinstance(notice, Denial) and not notice.is_withdrawn]
 
     def stale_denials(self) -> list[Denial]:
         """Those in force that end with an old root, because the newest one has not signed them."""
         if self.roots.previous is None:
             return []
         newest = fingerprint(self.roots.newest)
-        return [denial for denial in self.denials() if self._held[key_of_record(denial)].signed.signer != newest]
+        return [denial for denial in self.denials() if self._held[key_of_notice(denial)].signed.signer != newest]
 
     def denied_ids(self) -> frozenset[NodeId]:
-        """Nodes that must not be let in."""
+        """The ids of nodes that must not be let in."""
         return frozenset(
             parse_id(denial.subject.removeprefix(NODE_SUBJECT))
             for denial in self.denials()
@@ -107,7 +106,7 @@ class TrustLedger:
         )
 
     def denied_serials(self) -> frozenset[int]:
-        """Certificates that must not be let in."""
+        """The serial numbers of certificates that must not be let in."""
         return frozenset(
             int(denial.subject.removeprefix(SERIAL_SUBJECT), 16)
             for denial in self.denials()
@@ -118,36 +117,36 @@ class TrustLedger:
         """Nodes that renew certificates, latest word first. ``now``: Unix seconds."""
         return [notice.node for notice, _ in self._notices(now)]
 
-    def issuer_notices(self, now: float) -> list[SignedRecord]:
-        """What they are known by."""
+    def issuer_notices(self, now: float) -> list[SignedNotice]:
+        """Their signed notices, in the same order."""
         return [signed for _, signed in self._notices(now)]
 
-    def _notices(self, now: float) -> list[tuple[IssuerNotice, SignedRecord]]:
+    def _notices(self, now: float) -> list[tuple[IssuerNotice, SignedNotice]]:
         denied = self.denied_ids()
         found = [
-            (held.record, held.signed)
+            (held.notice, held.signed)
             for held in self._held.values()
-            if isinstance(held.record, IssuerNotice)
-            and is_fresh(held.record, now)
-            and held.record.node.id not in denied
+            if isinstance(held.notice, IssuerNotice)
+            and is_fresh(held.notice, now)
+            and held.notice.node.id not in denied
         ]
         return sorted(found, key=lambda each: (-each[0].version, each[0].node.id))
 
     def digest(self) -> bytes:
-        """Equal on two nodes when they hold the same records."""
+        """Equal on two nodes when they hold the same notices."""
         content = hashlib.sha256()
         for key in sorted(self._held):
-            content.update(f"{key} {self._held[key].record.version}\n".encode())
+            content.update(f"{key} {self._held[key].notice.version}\n".encode())
         return content.digest()[:DIGEST_BYTES]
 
     def next_version(self, record_key: str, now: float) -> int:
-        """The version of a new record of this key: the time, and larger than the one held."""
+        """The version of a new notice of this key: the time, and larger than the one held."""
         held = self._held.get(record_key)
-        return max(int(now * 1000), 0 if held is None else held.record.version + 1)
+        return max(int(now * 1000), 0 if held is None else held.notice.version + 1)
 
     # Changing
 
-    def merge(self, records: Sequence[SignedRecord], now: float) -> list[SignedRecord]:
+    def merge(self, notices: Sequence[SignedNotice], now: float) -> list[SignedNotice]:
         """Take over what is new and rightly signed; returns that. ``now``: Unix seconds.
 
         Raises `ProtocolError` or `BadSignature` for what no honest node passes on, and then takes over nothing; a root
@@ -156,22 +155,22 @@ class TrustLedger:
         news = []
         held, roots = dict(self._held), self.roots
         try:
-            # A change of the root may be what the other records in the same message are signed by.
-            for signed in sorted(records, key=lambda each: each.type_id != RootChange.TYPE_ID):
-                record = self._decode(signed)
-                if record is not None and self._is_news(record) and self._accept(record, signed, now):
+            # A change of the root may be what the other notices in the same message are signed by.
+            for signed in sorted(notices, key=lambda each: each.type_id != RootChange.TYPE_ID):
+                notice = self._decode(signed)
+                if notice is not None and self._is_news(notice) and self._accept(notice, signed, now):
                     news.append(signed)
         except PeerMisbehaved:
             self._held, self.roots = held, roots
             raise
         return news
 
-    def put(self, authority: ClusterAuthority, record: Record, now: float) -> SignedRecord:
-        """Sign a record of our own making and take it over. Raises `Unavailable` when the ledger is full."""
-        signed = sign_record(authority, record)
+    def put(self, authority: ClusterAuthority, notice: Notice, now: float) -> SignedNotice:
+        """Sign a notice of our own making and take it over. Raises `Unavailable` when the ledger is full."""
+        signed = sign_notice(authority, notice)
         if not self.merge([signed], now):
             raise Unavailable(
-                f"the record was not kept: {len(self._held)} of {RECORDS_MAX} are held, or its root is not trusted"
+                f"the notice was not kept: {len(self._held)} of {NOTICES_MAX} are held, or its root is not trusted"
             )
         return signed
 
@@ -187,57 +186,57 @@ class TrustLedger:
 
     # Persistence
 
-    def to_json(self) -> bytes:
-        """What `restore` reads."""
-        rows = [
-            [each.type_id, *(base64.b64encode(part).decode() for part in (each.body, each.signer, each.signature))]
-            for each in self.signed()
+    def rows(self) -> list[tuple[str, int, bytes, bytes, bytes]]:
+        """As the daemon keeps it: what `restore` reads."""
+        return [
+            (key, held.signed.type_id, held.signed.body, held.signed.signer, held.signed.signature)
+            for key, held in sorted(self._held.items())
         ]
-        return json.dumps(rows).encode()
 
-    def restore(self, body: bytes, now: float) -> None:
-        """Take over what was persisted, verified anew. Raises ``ValueError`` for a damaged file."""
-        rows = json.loads(body)
-        if not isinstance(rows, list) or len(rows) > RECORDS_MAX:
-            raise ValueError("not a bounded list of records")
-        try:
-            self.merge([_row(row) for row in rows], now)
-        except PeerMisbehaved as error:
-            raise ValueError(str(error)) from error
+    def restore(self, notices: Iterable[SignedNotice], now: float) -> None:
+        """Take over what was kept, verified anew. Raises ``ValueError`` when some of it is not of this cluster's CA."""
+        problems: list[str] = []
+        for signed in sorted(notices, key=lambda each: each.type_id != RootChange.TYPE_ID):
+            try:
+                self.merge([signed], now)
+            except PeerMisbehaved as error:
+                problems.append(str(error))
+        if problems:
+            raise ValueError(f"{len(problems)} cannot be used: {problems[0]}")
 
     # Inside
 
-    def _decode(self, signed: SignedRecord) -> Record | None:
-        """The record; ``None`` for a kind that this version does not know. Raises `ProtocolError`."""
+    def _decode(self, signed: SignedNotice) -> Notice | None:
+        """The notice; ``None`` for a kind that this version does not know. Raises `ProtocolError`."""
         kind = message_type(signed.type_id)
         if kind not in (Denial, IssuerNotice, RootChange):
             return None
-        record = decode_body(kind, signed.body)
-        if not isinstance(record, Denial | IssuerNotice | RootChange):
+        notice = decode_body(kind, signed.body)
+        if not isinstance(notice, Denial | IssuerNotice | RootChange):
             return None
-        if record.cluster != self.cluster:
-            raise ProtocolError("invalid", f"a record of cluster {record.cluster!r}, this is {self.cluster!r}")
-        if isinstance(record, Denial) and not _is_subject(record.subject):
+        if notice.cluster != self.cluster:
+            raise ProtocolError("invalid", f"a notice of cluster {notice.cluster!r}, this is {self.cluster!r}")
+        if isinstance(notice, Denial) and not _is_subject(notice.subject):
             return None  # signed by a newer version, perhaps; nothing that this one could act on
-        return record
+        return notice
 
-    def _is_news(self, record: Record) -> bool:
-        held = self._held.get(key_of_record(record))
-        return held is None or record.version > held.record.version
+    def _is_news(self, notice: Notice) -> bool:
+        held = self._held.get(key_of_notice(notice))
+        return held is None or notice.version > held.notice.version
 
-    def _accept(self, record: Record, signed: SignedRecord, now: float) -> bool:
+    def _accept(self, notice: Notice, signed: SignedNotice, now: float) -> bool:
         signer = self.roots.by_fingerprint(signed.signer)
         if signer is None:
             return False
         if not is_signed_by(signed, signer):
-            raise BadSignature(f"{type(record).__name__} is not signed by the root that it names")
-        key = key_of_record(record)
-        limit = RECORDS_MAX - RECORDS_NOT_DENIALS if isinstance(record, Denial) else RECORDS_MAX
+            raise BadSignature(f"{type(notice).__name__} is not signed by the root that it names")
+        key = key_of_notice(notice)
+        limit = NOTICES_MAX - NOTICES_NOT_DENIALS if isinstance(notice, Denial) else NOTICES_MAX
         if key not in self._held and len(self._held) >= limit:
             return False
-        if isinstance(record, RootChange) and not self._adopt(record, signer, now):
+        if isinstance(notice, RootChange) and not self._adopt(notice, signer, now):
             return False
-        self._held[key] = Held(record, signed)
+        self._held[key] = HeldNotice(notice, signed)
         return True
 
     def _adopt(self, change: RootChange, signer: x509.Certificate, now: float) -> bool:
@@ -259,7 +258,7 @@ class TrustLedger:
         return True
 
 
-def is_signed_by(signed: SignedRecord, root: x509.Certificate) -> bool:
+def is_signed_by(signed: SignedNotice, root: x509.Certificate) -> bool:
     """Whether the signature verifies."""
     public_key = root.public_key()
     try:
@@ -280,7 +279,7 @@ def is_fresh(notice: IssuerNotice, now: float) -> bool:
 
 
 def known_issuers(
-    notices: Iterable[SignedRecord], roots: Iterable[x509.Certificate], cluster: str, now: float
+    notices: Iterable[SignedNotice], roots: Iterable[x509.Certificate], cluster: str, now: float
 ) -> list[PeerRef]:
     """The issuers among the notices that one of the roots signed; for who has no ledger yet."""
     by_fingerprint = {fingerprint(root): root for root in roots}
@@ -298,9 +297,9 @@ def known_issuers(
     return found
 
 
-def key_of_record(record: Record) -> str:
-    """What a record is about; of each the newest version counts."""
-    match record:
+def key_of_notice(notice: Notice) -> str:
+    """What a notice is about: of several notices with the same key the one with the highest version counts."""
+    match notice:
         case Denial(subject=subject):
             return f"deny {subject}"
         case IssuerNotice(node=node):
@@ -310,24 +309,24 @@ def key_of_record(record: Record) -> str:
 
 
 def root_change(roots: Roots, cluster: str, now: float) -> RootChange:
-    """The record that tells every node of the next root. ``roots`` are those of the successor."""
+    """The notice that tells every node of the next root. ``roots`` are those of the successor."""
     der = Encoding.DER
     if roots.cross is None:
         raise Bug("a change of the root needs the certificate between the two")
     return RootChange(cluster, int(now * 1000), roots.newest.public_bytes(der), roots.cross.public_bytes(der))
 
 
-def batches(records: Iterable[SignedRecord]) -> list[tuple[SignedRecord, ...]]:
-    """Cut into what fits one frame each."""
-    found: list[tuple[SignedRecord, ...]] = []
-    batch: list[SignedRecord] = []
+def batches(notices: Iterable[SignedNotice]) -> list[tuple[SignedNotice, ...]]:
+    """Split notices into groups, each of which fits into one frame."""
+    found: list[tuple[SignedNotice, ...]] = []
+    batch: list[SignedNotice] = []
     size = 0
-    for record in records:
-        cost = len(record.body) + 128
-        if batch and (size + cost > BATCH_BYTES_MAX or len(batch) >= BATCH_RECORDS_MAX):
+    for notice in notices:
+        cost = len(notice.body) + 128
+        if batch and (size + cost > BATCH_BYTES_MAX or len(batch) >= BATCH_NOTICES_MAX):
             found.append(tuple(batch))
             batch, size = [], 0
-        batch.append(record)
+        batch.append(notice)
         size += cost
     return [*found, tuple(batch)] if batch else found
 
@@ -339,25 +338,25 @@ def _is_subject(text: str) -> bool:
         return False
 
 
-def _row(row: Any) -> SignedRecord:
+def kept_notice(row: tuple[object, ...]) -> SignedNotice:
+    """The notice that a row of `TrustLedger.rows` holds. Raises ``ValueError``."""
     match row:
-        case [int(type_id), str(body), str(signer), str(signature)]:
-            parts = [base64.b64decode(part, validate=True) for part in (body, signer, signature)]
-            return SignedRecord(type_id, *parts)
-    raise ValueError("a record is [type id, body, signer, signature]")
+        case (str(), int(type_id), bytes(body), bytes(signer), bytes(signature)):
+            return SignedNotice(type_id, body, signer, signature)
+    raise ValueError("a notice is subject, type id, body, signer and signature")
 
 
-def record_text(signed: SignedRecord) -> str:
-    """One line of text for a record that is carried by hand, from an offline CA to any daemon."""
-    return base64.b64encode(encode_body(TrustRecords((signed,)))).decode()
+def notice_text(signed: SignedNotice) -> str:
+    """One line of text for a notice that is carried by hand, from an offline CA to any daemon."""
+    return base64.b64encode(encode_body(TrustNotices((signed,)))).decode()
 
 
-def parse_record_text(text: str) -> SignedRecord:
-    """What `record_text` wrote. Raises ``ValueError``."""
+def parse_notice_text(text: str) -> SignedNotice:
+    """What `notice_text` wrote. Raises ``ValueError``."""
     try:
-        records = decode_body(TrustRecords, base64.b64decode(text.strip(), validate=True)).records
+        notices = decode_body(TrustNotices, base64.b64decode(text.strip(), validate=True)).notices
     except ProtocolError as error:
-        raise ValueError(f"not a signed record: {error}") from error
-    if len(records) != 1:
-        raise ValueError("not one signed record")
-    return records[0]
+        raise ValueError(f"not a signed notice: {error}") from error
+    if len(notices) != 1:
+        raise ValueError("not one signed notice")
+    return notices[0]

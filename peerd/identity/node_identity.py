@@ -68,6 +68,7 @@ class PeerIdentity:
     node_id: NodeId
     cluster: str
     roles: frozenset[str]
+    """Some may be unknown here (`KNOWN_ROLES`), because a newer version gave them: they allow nothing."""
     not_after: datetime
     """End of validity, UTC."""
     serial: int
@@ -87,7 +88,7 @@ def public_key_der(public_key: Ed25519PublicKey) -> bytes:
 
 
 def format_serial(serial: int) -> str:
-    """A certificate's serial number as people and records name it: 40 hexadecimal digits (RFC 5280, 4.1.2.2)."""
+    """A certificate's serial number as people and notices name it: 40 hexadecimal digits (RFC 5280, 4.1.2.2)."""
     return f"{serial:040x}"
 
 
@@ -109,7 +110,7 @@ def verify_peer_certificate(
     Call it after the TLS handshake, on the peer's certificate, which OpenSSL has already chained to the cluster CA
     and found within its validity. ``expected`` is the id that was dialled (``None`` on the accepting side).
     Raises `HandshakeRefused` with one of the reasons malformed_certificate, not_leaf, key_usage, key_type, uri_san,
-    wrong_cluster, issuer_salt, id_mismatch, unknown_role, denied, wrong_callee.
+    wrong_cluster, issuer_salt, id_mismatch, denied, wrong_callee.
     """
     identity = read_identity(der)
     if identity.cluster != cluster:
@@ -192,11 +193,8 @@ def _read_salt(extensions: x509.Extensions) -> bytes:
 
 
 def _read_roles(units: list[str]) -> frozenset[str]:
-    roles = frozenset(unit.removeprefix(ROLE_PREFIX) for unit in units if unit.startswith(ROLE_PREFIX))
-    unknown = sorted(roles - KNOWN_ROLES)
-    if unknown:
-        raise HandshakeRefused("unknown_role", f"unknown roles {', '.join(map(repr, unknown))[:200]}")
-    return roles
+    """Every role, known or not: a newer version has more, and its nodes and ours are of one cluster."""
+    return frozenset(unit.removeprefix(ROLE_PREFIX) for unit in units if unit.startswith(ROLE_PREFIX))
 
 
 def private_key_pem(private_key: Ed25519PrivateKey) -> bytes:

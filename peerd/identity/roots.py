@@ -26,7 +26,7 @@ ROOTS_FILE_BYTES_MAX: Final = 64 * 1024
 
 
 def fingerprint(certificate: x509.Certificate) -> bytes:
-    """SHA-256 of the certificate's public key, 16 bytes: what a token and a record name a root by."""
+    """SHA-256 of the certificate's public key, 16 bytes: what a token and a notice name a root by."""
     spki = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(spki).digest()[:FINGERPRINT_BYTES]
 
@@ -86,12 +86,12 @@ class Roots:
 
     @property
     def trusted(self) -> tuple[x509.Certificate, ...]:
-        """Newest first."""
+        """Every root that is trusted, newest first."""
         return (self.newest,) if self.previous is None else (self.newest, self.previous)
 
     @property
     def chain(self) -> tuple[x509.Certificate, ...]:
-        """What follows a leaf of the newest root."""
+        """The certificates to send behind a node's own, so that peers which know only the older root can check it."""
         return () if self.cross is None else (self.cross,)
 
     @property

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from dataclasses import astuple, dataclass, replace
+from typing import Final
 
 from peerd.config import CLUSTER_NAME_PATTERN
 from peerd.errors import PeerdError, Unavailable
@@ -46,7 +45,7 @@ class TokenRefused(PeerdError):
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """A token as its holder sees it."""
+    """A token with its secret, as the machine that joins holds it."""
 
     cluster: str
     fingerprint: bytes
@@ -56,7 +55,7 @@ class JoinToken:
         return f"JoinToken({self.cluster}, id {token_id(self.secret)})"
 
     def text(self) -> str:
-        """What is copied to the newcomer."""
+        """The line of text that is copied to the newcomer."""
         return f"peerd1.{self.cluster}.{self.fingerprint.hex()}.{self.secret.hex()}"
 
     @classmethod
@@ -76,8 +75,8 @@ def token_id(secret: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenRecord:
-    """One line of the book. Times are Unix seconds."""
+class TokenEntry:
+    """What the issuer remembers of one token. Times are Unix seconds."""
 
     digest: str
     """SHA-256 of the secret, hexadecimal; it begins with the token's id."""
@@ -94,25 +93,42 @@ class TokenRecord:
         return self.digest[:8]
 
     def state(self, now: float) -> str:
-        """usable, revoked, used_up or expired."""
+        """One of: usable, revoked, used_up, expired."""
         if self.is_revoked:
             return "revoked"
         if self.uses >= self.uses_max:
             return "used_up"
         return "expired" if now >= self.expires_at else "usable"
 
+    def row(self) -> tuple[str, float, float, int, int, str, int]:
+        """As the issuer keeps it: what `from_row` reads."""
+        digest, created_at, expires_at, uses_max, uses, roles, is_revoked = astuple(self)
+        return digest, float(created_at), float(expires_at), uses_max, uses, " ".join(roles), int(is_revoked)
+
+    @classmethod
+    def from_row(cls, row: tuple[object, ...]) -> TokenEntry:
+        """Raises ``ValueError``."""
+        match row:
+            case (str(digest), float(made), float(ends), int(uses_max), int(uses), str(roles), int(is_revoked)) if (
+                re.fullmatch(r"[0-9a-f]{64}", digest)
+                and KNOWN_ROLES.issuperset(roles.split(" "))
+                and is_revoked in (0, 1)
+            ):
+                return cls(digest, made, ends, uses_max, uses, tuple(roles.split(" ")), bool(is_revoked))
+        raise ValueError("a token is digest, times, uses, roles and whether it is revoked")
+
 
 class TokenBook:
     """Every token that the issuer remembers, in the order of their making."""
 
-    def __init__(self, records: Iterable[TokenRecord] = ()) -> None:
-        self._records = {record.digest: record for record in records}
+    def __init__(self, entries: Iterable[TokenEntry] = ()) -> None:
+        self._entries = {entry.digest: entry for entry in sorted(entries, key=lambda entry: entry.created_at)}
 
-    def records(self) -> list[TokenRecord]:
-        """Oldest first."""
-        return list(self._records.values())
+    def entries(self) -> list[TokenEntry]:
+        """Every token that the issuer remembers, oldest first."""
+        return list(self._entries.values())
 
-    def create(self, secret: bytes, now: float, life_s: float, uses: int, roles: Iterable[str]) -> TokenRecord:
+    def create(self, secret: bytes, now: float, life_s: float, uses: int, roles: Iterable[str]) -> TokenEntry:
         """Enter a new token. Raises ``ValueError`` for what cannot be granted, `Unavailable` for a full book."""
         granted = tuple(sorted(set(roles)))
         if not 0 < life_s <= TOKEN_LIFE_S_MAX:
@@ -122,80 +138,53 @@ class TokenBook:
         if not granted or not KNOWN_ROLES.issuperset(granted):
             raise ValueError(f"roles are some of {', '.join(sorted(KNOWN_ROLES))}")
         self._forget(now)
-        if len(self._records) >= TOKENS_MAX:
+        if len(self._entries) >= TOKENS_MAX:
             raise Unavailable(f"there are {TOKENS_MAX} tokens: revoke some, or wait until they expire")
-        record = TokenRecord(hashlib.sha256(secret).hexdigest(), now, now + life_s, uses, 0, granted)
-        self._records[record.digest] = record
-        return record
+        entry = TokenEntry(hashlib.sha256(secret).hexdigest(), now, now + life_s, uses, 0, granted)
+        self._entries[entry.digest] = entry
+        return entry
 
-    def redeem(self, secret: bytes, now: float) -> TokenRecord:
+    def redeem(self, secret: bytes, now: float) -> TokenEntry:
         """Take one use, and return the token as it is then. Raises `TokenRefused`."""
         given = hashlib.sha256(secret).hexdigest()
         # All are compared in constant time: how long it takes must not say how much of a hash was right.
-        found = [record for record in self._records.values() if hmac.compare_digest(record.digest, given)]
+        found = [entry for entry in self._entries.values() if hmac.compare_digest(entry.digest, given)]
         if not found:
             raise TokenRefused(
                 "unknown_token",
                 "this issuer does not know the token: it is not copied whole, another issuer made it, or it ended more "
                 "than a day ago",
             )
-        record = found[0]
-        match record.state(now):
+        entry = found[0]
+        match entry.state(now):
             case "revoked":
-                raise TokenRefused("token_revoked", f"the token {record.id} was revoked")
+                raise TokenRefused("token_revoked", f"the token {entry.id} was revoked")
             case "used_up":
                 raise TokenRefused(
-                    "token_used_up", f"the token {record.id} was used {record.uses} of {record.uses_max} times"
+                    "token_used_up", f"the token {entry.id} was used {entry.uses} of {entry.uses_max} times"
                 )
             case "expired":
-                ago_s = now - record.expires_at
-                raise TokenRefused("token_expired", f"the token {record.id} expired {ago_s:.0f} s ago")
-        taken = self._records[record.digest] = replace(record, uses=record.uses + 1)
+                ago_s = now - entry.expires_at
+                raise TokenRefused("token_expired", f"the token {entry.id} expired {ago_s:.0f} s ago")
+        taken = self._entries[entry.digest] = replace(entry, uses=entry.uses + 1)
         return taken
 
-    def revoke(self, identifier: str) -> TokenRecord:
+    def revoke(self, identifier: str) -> TokenEntry:
         """End a token by its id. Raises ``KeyError``."""
-        for digest, record in self._records.items():
-            if record.id == identifier:
-                revoked = self._records[digest] = replace(record, is_revoked=True)
+        for digest, entry in self._entries.items():
+            if entry.id == identifier:
+                revoked = self._entries[digest] = replace(entry, is_revoked=True)
                 return revoked
         raise KeyError(identifier)
 
-    def restore(self, record: TokenRecord) -> None:
-        """Put a record back as it was, after a change that could not be made durable."""
-        self._records[record.digest] = record
+    def restore(self, entry: TokenEntry) -> None:
+        """Put a entry back as it was, after a change that could not be made durable."""
+        self._entries[entry.digest] = entry
 
-    def remove(self, record: TokenRecord) -> None:
-        """Take a new record out again, for the same reason."""
-        self._records.pop(record.digest, None)
-
-    def to_json(self) -> bytes:
-        """What `parse` reads."""
-        return json.dumps([asdict(record) for record in self._records.values()], indent=1).encode()
-
-    @classmethod
-    def parse(cls, body: bytes) -> TokenBook:
-        """Raises ``ValueError``."""
-        rows = json.loads(body)
-        if not isinstance(rows, list) or len(rows) > TOKENS_MAX:
-            raise ValueError("not a bounded list of tokens")
-        return cls(_record(row) for row in rows)
+    def remove(self, entry: TokenEntry) -> None:
+        """Take a new entry out again, for the same reason."""
+        self._entries.pop(entry.digest, None)
 
     def _forget(self, now: float) -> None:
-        for digest in [key for key, record in self._records.items() if now - record.expires_at > TOKEN_MEMORY_S]:
-            del self._records[digest]
-
-
-def _record(row: Any) -> TokenRecord:
-    match row:
-        case {
-            "digest": str(digest),
-            "created_at": float(created_at) | int(created_at),
-            "expires_at": float(expires_at) | int(expires_at),
-            "uses_max": int(uses_max),
-            "uses": int(uses),
-            "roles": [*roles],
-            "is_revoked": bool(is_revoked),
-        } if re.fullmatch(r"[0-9a-f]{64}", digest) and all(role in sorted(KNOWN_ROLES) for role in roles):
-            return TokenRecord(digest, created_at, expires_at, uses_max, uses, tuple(roles), is_revoked)
-    raise ValueError("a token is {digest, created_at, expires_at, uses_max, uses, roles, is_revoked}")
+        for digest in [key for key, entry in self._entries.items() if now - entry.expires_at > TOKEN_MEMORY_S]:
+            del self._entries[digest]

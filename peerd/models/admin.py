@@ -474,13 +474,13 @@ class RotationRequest(AdminModel):
 
 
 class NoticeBody(AdminModel):
-    """What ``POST /v1/records`` takes: a record that an offline CA signed."""
+    """What ``POST /v1/notices`` takes: a notice that an offline CA signed."""
 
-    record: str = Field(max_length=32 * 1024)
+    notice: str = Field(max_length=32 * 1024)
 
 
 class NoticeAnswer(AdminModel):
-    """Whether the record was news."""
+    """Whether the notice was news."""
 
     is_new: bool
 

@@ -430,10 +430,10 @@ class CertificateInstalled(Event):
     expires_at: float
 
 
-class TrustRecorded(Event):
-    """A record of the cluster's CA is new here: a denial, an issuer, another root."""
+class NoticeLearned(Event):
+    """A notice of the cluster's CA is new here: a denial, an issuer, another root."""
 
-    KIND = "identity.recorded"
+    KIND = "identity.notice_learned"
     subject: Text
     detail: Text
     peer: str | None
@@ -468,6 +468,6 @@ CORE_EVENTS: Final[tuple[type[Event], ...]] = (
     CertificateIssued,
     JoinRefused,
     CertificateInstalled,
-    TrustRecorded,
+    NoticeLearned,
 )
 """Every class of event that the core records."""

@@ -8,7 +8,7 @@ root that its token names before it sends the secret::
       | <--- JoinOffer ---------------------------- |   in the clear: roots to compare with the token, issuers
                                                  an issuer
       | ==== TLS 1.3, server authentication only == |   under the root that the token names, and no other
-      | ---- JoinRequest -------------------------> |
+      | ---- EnrolmentRequest ------------------------> |
       | <--- JoinGranted | HelloRefused ----------- |
 
 A TLS record starts with 0x16 and a frame with 0x51, so the first byte tells which of the three a connection is.
@@ -22,7 +22,7 @@ from typing import Annotated, Final
 import annotated_types
 
 from peerd.messages import U8, Message, Name, PeerRef, Text, message
-from peerd.wire.trust import CertificateDer, SignedRecord
+from peerd.wire.trust import CertificateDer, SignedNotice
 
 PREFACE: Final = b"peerd-join 1\n"
 """Names the version of the enrolment protocol; another version will have another line."""
@@ -32,7 +32,7 @@ CHAIN_LENGTH_MAX: Final = 3
 OFFERED_PEERS_MAX: Final = 8
 
 Chain = Annotated[tuple[CertificateDer, ...], annotated_types.MaxLen(CHAIN_LENGTH_MAX)]
-Notices = Annotated[tuple[SignedRecord, ...], annotated_types.MaxLen(OFFERED_PEERS_MAX)]
+Notices = Annotated[tuple[SignedNotice, ...], annotated_types.MaxLen(OFFERED_PEERS_MAX)]
 Peers = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(OFFERED_PEERS_MAX)]
 
 

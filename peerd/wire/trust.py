@@ -1,7 +1,7 @@
 """What the cluster's CA says to every node, signed: who is denied, who issues certificates, which root comes next.
 
-A record is small, versioned, and verified by each node that gets it before it is used, kept or passed on. Nodes compare
-digests when a link comes up (`TrustSummary`) and give each other what differs (`TrustRecords`), so a node that was down
+A notice is small, versioned, and verified by each node that gets it before it is used, kept or passed on. Nodes compare
+digests when a link comes up (`TrustSummary`) and give each other what differs (`TrustNotices`), so a node that was down
 learns what it missed from the first neighbour that it meets.
 """
 
@@ -13,9 +13,9 @@ import annotated_types
 
 from peerd.messages import U16, U64, Message, Name, PeerRef, Text, message, struct
 
-RECORD_TAG: Final = b"peerd-record-v1"
-"""Signed in front of each record: a signature of the CA key means nothing else than what it was made for."""
-RECORD_BODY_BYTES_MAX: Final = 5 * 1024
+NOTICE_TAG: Final = b"peerd-record-v1"
+"""Signed in front of each notice: a signature of the CA key means nothing else than what it was made for."""
+NOTICE_BODY_BYTES_MAX: Final = 5 * 1024
 CERTIFICATE_DER_BYTES_MAX: Final = 2048
 FINGERPRINT_BYTES: Final = 16
 DIGEST_BYTES: Final = 32
@@ -47,7 +47,7 @@ class IssuerNotice(Message):
     node: PeerRef
 
 
-@message(0x000D, bytes_max=RECORD_BODY_BYTES_MAX)
+@message(0x000D, bytes_max=NOTICE_BODY_BYTES_MAX)
 class RootChange(Message):
     """The next root of the cluster, and the same key certified by the root before it until the overlap ends."""
 
@@ -58,28 +58,28 @@ class RootChange(Message):
 
 
 @struct
-class SignedRecord:
+class SignedNotice:
     """One of the messages above, encoded, and the root that signs it (SHA-256 of its public key, 16 bytes)."""
 
     type_id: U16
-    body: Annotated[bytes, annotated_types.MaxLen(RECORD_BODY_BYTES_MAX)]
+    body: Annotated[bytes, annotated_types.MaxLen(NOTICE_BODY_BYTES_MAX)]
     signer: Annotated[bytes, annotated_types.Len(FINGERPRINT_BYTES, FINGERPRINT_BYTES)]
     signature: Annotated[bytes, annotated_types.Len(SIGNATURE_BYTES, SIGNATURE_BYTES)]
 
     def signed_bytes(self) -> bytes:
-        """The bytes that are signed."""
-        return RECORD_TAG + self.type_id.to_bytes(2, "big") + self.body
+        """What the signature is over."""
+        return NOTICE_TAG + self.type_id.to_bytes(2, "big") + self.body
 
 
 @message(0x000E, bytes_max=128)
 class TrustSummary(Message):
-    """A digest over every record that the sender holds."""
+    """A digest over every notice that the sender holds."""
 
     digest: Annotated[bytes, annotated_types.Len(DIGEST_BYTES, DIGEST_BYTES)]
 
 
 @message(0x000F)
-class TrustRecords(Message):
-    """Records that the receiver may not have."""
+class TrustNotices(Message):
+    """Notices that the receiver may not have."""
 
-    records: Annotated[tuple[SignedRecord, ...], annotated_types.MaxLen(256)]
+    notices: Annotated[tuple[SignedNotice, ...], annotated_types.MaxLen(256)]

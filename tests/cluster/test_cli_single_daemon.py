@@ -105,7 +105,7 @@ def test_look_around_ask_and_stop(daemon: Running) -> None:
     assert not Path(daemon.socket).exists()
     leftovers = {path.name for path in daemon.directory.iterdir()}
     made = {"ca", "ca.crt", "node.crt", "node.key", "peerd.toml"}
-    assert leftovers <= made | {"boot-epoch", "known-peers.json", "lock", "log", "ports.json", "store-aggregation.log"}
+    assert leftovers <= made | {"state.db", "lock", "log", "ports.json"}
     after = peerd("status", "--socket", daemon.socket)
     assert after.returncode == 69 and "start one with `peerd run`" in after.stderr
     assert '"level": "error"' not in daemon.logged()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -104,18 +106,53 @@ def test_a_damaged_key_starts_nobody_else(tmp_path: Path) -> None:
         assert key.read_text().endswith("half")
 
 
-def test_damaged_state_is_set_aside_with_one_warning_each(tmp_path: Path) -> None:
+def test_damaged_state_is_set_aside_with_one_warning(tmp_path: Path) -> None:
     state = tmp_path / "node" / "state"
     state.mkdir(parents=True, mode=0o700)
-    names = ("boot-epoch", "known-peers.json")
-    for name in names:
-        (state / name).write_bytes(b"\xff" * 64)
+    (state / "state.db").write_bytes(b"\xff" * 64)
     for start in range(2):
         with running(tmp_path / "node") as node:
             node.ready()
-        assert len(said(node, "state.damaged")) == len(names), f"start {start} warned again"
-    for name in names:
-        assert len(list(state.glob(f"{name}.corrupt-*"))) == 1
+        assert len(said(node, "state.damaged")) == 1, f"start {start} warned again"
+    assert len(list(state.glob("state.db.corrupt-*"))) == 1
+
+
+@pytest.mark.parametrize("name", ["state.db", "known-peers.json"])
+def test_a_directory_in_the_place_of_a_state_file_is_named_and_stays(tmp_path: Path, name: str) -> None:
+    """``known-peers.json`` is a file of peerd 0.1, whose state is taken over."""
+    state = tmp_path / "node" / "state"
+    (state / name).mkdir(parents=True, mode=0o700)
+    with running(tmp_path / "node") as node:
+        assert node.exit_code() == ExitCode.CONFIG
+        assert str(state / name) in complaint(node) and "directory" in complaint(node)
+    assert (state / name).is_dir()
+
+
+def test_a_state_of_a_later_version_is_kept_aside_and_the_daemon_starts(tmp_path: Path) -> None:
+    with StateDirectory(tmp_path / "node" / "state") as state:
+        state.save_known_peers([PeerRef(NodeId(5), "127.0.0.1", free_port())])
+    with closing(sqlite3.connect(tmp_path / "node" / "state" / "state.db")) as newer:
+        newer.execute("PRAGMA user_version = 9")
+    with running(tmp_path / "node") as node:
+        node.ready()
+        [warning] = said(node, "state.damaged")
+        assert "format version 9, this peerd reads 1" in str(warning["detail"])
+
+
+@pytest.mark.parametrize("is_first_start", [True, False])
+def test_a_disk_that_is_full_at_the_start_is_told_and_costs_nothing(tmp_path: Path, is_first_start: bool) -> None:
+    """Without a durable boot epoch nobody starts; a service manager tries again, since that may pass."""
+    state = tmp_path / "node" / "state"
+    peers = [PeerRef(NodeId(5), "127.0.0.1", 1)]
+    if not is_first_start:
+        with StateDirectory(state) as before:
+            before.save_known_peers(peers)
+    with running(tmp_path / "node", file_bytes_max=2048) as node:
+        assert node.exit_code() == ExitCode.UNAVAILABLE
+        assert f"cannot write {state / 'state.db'}: the disk refuses" in complaint(node)
+    with StateDirectory(state) as after:
+        assert after.load_known_peers() == ([] if is_first_start else peers)
+        assert after.warnings == []
 
 
 def test_a_clock_that_jumped_back_keeps_nobody_out(tmp_path: Path) -> None:

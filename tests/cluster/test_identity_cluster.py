@@ -22,15 +22,15 @@ from peerd.daemon.links.link import TRUST_REQUESTS_BURST
 from peerd.daemon.service import Daemon
 from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.identity.authority import ClusterAuthority, create_node_files
-from peerd.identity.joining import JoinFailed, NotOurCluster, join, return_to_cluster, write_membership
-from peerd.identity.ledger import sign_record
+from peerd.identity.joining import JoinFailed, NotOurCluster, join, return_to_cluster, write_identity
+from peerd.identity.ledger import sign_notice
 from peerd.identity.node_identity import load_certificate, load_private_key
 from peerd.identity.tokens import JoinToken
 from peerd.ids import format_id
 from peerd.linking.join_limits import REFUSAL_FORGOTTEN_S, REFUSALS_PER_HOST
 from peerd.wire.codec import encode
 from peerd.wire.enrolment import PREFACE, EnrolmentRequest, JoinGranted, JoinOffer, RenewAnswer, RenewRequest
-from peerd.wire.trust import Denial, TrustRecords, TrustSummary
+from peerd.wire.trust import Denial, TrustNotices, TrustSummary
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import until
 from tests.support.site import Site, is_complete
@@ -52,7 +52,7 @@ class Cluster(Site):
         """Made with a token, as `peerd join` makes it, and not started."""
         token = new_token(issuer)
         membership = await asyncio.to_thread(join, "127.0.0.1", seed.peer.port, token)
-        write_membership(self.path / name, membership)
+        write_identity(self.path / name, membership)
         return self.daemon(name, [seed.peer.address])
 
 
@@ -391,7 +391,7 @@ async def test_a_denial_of_an_issuer_that_slept_through_a_rotation_outlives_the_
         old, victim = office.issuer.authority, "node:" + "ab" * 16
         office.rotate(timedelta(days=1))
         version = office.ledger.next_version(f"deny {victim}", office.wall_time())
-        office.accept_record(sign_record(old, Denial(cluster.authority.cluster, version, victim, False, "stolen")))
+        office.accept_notice(sign_notice(old, Denial(cluster.authority.cluster, version, victim, False, "stolen")))
         office.tick()
         week = office.wall_time() + 7 * 86_400
         assert office.ledger.expire(week)
@@ -504,10 +504,10 @@ async def test_a_forged_record_costs_its_sender_the_link_and_changes_nothing(tmp
         await until(lambda: is_complete(one, two), PATIENCE_S)
         await knows_an_issuer(two)
         victim = Denial("test", 2**60, f"node:{format_id(one.peer.id)}", False, "forged")
-        stranger = sign_record(ClusterAuthority.create("test"), victim)
+        stranger = sign_notice(ClusterAuthority.create("test"), victim)
         forged = replace(stranger, signer=cluster.authority.fingerprint)
-        two.links.send(one.peer, encode(TrustRecords((stranger,))), Priority.NORMAL)  # of an unknown root: dropped
-        two.links.send(one.peer, encode(TrustRecords((forged,))), Priority.NORMAL)
+        two.links.send(one.peer, encode(TrustNotices((stranger,))), Priority.NORMAL)  # of an unknown root: dropped
+        two.links.send(one.peer, encode(TrustNotices((forged,))), Priority.NORMAL)
         refused = 'peerd_peer_misbehaviour_total{reason="bad_signature"}'
         await until(lambda: refused in one.metrics.render().decode(), PATIENCE_S)
         assert keeper(one).ledger.denials() == keeper(two).ledger.denials() == []
@@ -515,7 +515,7 @@ async def test_a_forged_record_costs_its_sender_the_link_and_changes_nothing(tmp
 
 
 async def test_a_member_cannot_make_others_repeat_themselves(tmp_path: Path) -> None:
-    """A question of forty bytes is answered with every record, or with a signature; so few a link are."""
+    """A question of forty bytes is answered with every notice, or with a signature; so few a link are."""
     cluster = Cluster(tmp_path)
     async with cluster.issuer() as one, await cluster.newcomer("b", one, one) as two:
         await until(lambda: is_complete(one, two), PATIENCE_S)
@@ -527,6 +527,6 @@ async def test_a_member_cannot_make_others_repeat_themselves(tmp_path: Path) -> 
         answers: list[int] = []
         two.links.on_trust_frame = lambda link, frame: answers.append(frame.type_id)
         await until(lambda: answers.count(RenewAnswer.TYPE_ID) == asked, PATIENCE_S)
-        assert 1 <= answers.count(TrustRecords.TYPE_ID) <= 2 * TRUST_REQUESTS_BURST
+        assert 1 <= answers.count(TrustNotices.TYPE_ID) <= 2 * TRUST_REQUESTS_BURST
         issued = [line for line in one.metrics.render().decode().splitlines() if 'kind="renewal"' in line]
         assert issued and float(issued[0].rpartition(" ")[2]) <= 2 * TRUST_REQUESTS_BURST

@@ -88,7 +88,12 @@ async def test_three_commands_make_a_cluster(operator: Operator, monkeypatch: py
         assert code == 1 and "revoked" in told
         # With --force this machine becomes another node; its configuration stays.
         key = (operator.folder / "b" / "node.key").read_bytes()
-        await operator.ok("token", "create", "--out", "T/token", *at_one)
+        code, told = await operator.types("token", "create", "--out", "T/token", *at_one)
+        assert code == 78 and "is there already: --force" in told
+        assert len(json.loads(await operator.ok("token", "list", "-o", "json", *at_one))["tokens"]) == 2, (
+            "none was made"
+        )
+        await operator.ok("token", "create", "--out", "T/token", "--force", *at_one)
         told = await operator.ok("join", seed, "--token-file", "T/token", "--dir", "T/b", "--force")
         assert "kept as it is" in told and (operator.folder / "b" / "node.key").read_bytes() != key
         async with operator.daemon("b") as two:
@@ -123,11 +128,13 @@ async def test_renew_deny_and_rotate_by_command(operator: Operator) -> None:
             assert "previous trusted until" in await operator.ok("ca", "show", "--dir", "T/a/ca")
             assert (await operator.types("deny", after["id"], *at_two))[0] == 1  # no issuer
             assert (await operator.types("deny", before["issued_by"][:8], *at_one))[0] == 2
-            await operator.ok("deny", after["id"], "--reason", "stolen", *at_one)
+            code, told = await operator.types("deny", "fade", *at_one)
+            assert code == 2 and "nothing that the daemon knows begins with fade" in told
+            assert after["id"] in await operator.ok("deny", after["id"][:8], "--reason", "stolen", *at_one)
             assert "stolen" in await operator.ok("deny", "--list", *at_one)
             await until(lambda: not one.links.links(), PATIENCE_S)
-            await operator.ok("deny", after["id"], "--undo", "--ca", "T/a/ca", "--out", "T/record")
-            await operator.ok("ca", "publish", "T/record", *at_one)
+            await operator.ok("deny", after["id"][:4], "--undo", *at_one, "--ca", "T/a/ca", "--out", "T/notice")
+            await operator.ok("ca", "publish", "T/notice", *at_one)
             assert "nobody" in await operator.ok("deny", "--list", *at_one)
             await until(lambda: one.links.links(), PATIENCE_S)
 
@@ -189,7 +196,7 @@ async def test_nothing_that_changes_anything_is_answered_over_tcp() -> None:
             ("DELETE", "/v1/tokens/00000000", None),
             ("POST", "/v1/denials", {"subject": "0" * 32}),
             ("POST", "/v1/ca/rotation", {"overlap_s": 60}),
-            ("POST", "/v1/records", {"record": "x"}),
+            ("POST", "/v1/notices", {"notice": "x"}),
             ("POST", "/v1/certificate", {"pem": "x"}),
             ("POST", "/v1/certificate/renewal", None),
         ):

@@ -56,7 +56,14 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = PA
 class DaemonProcess:
     """``peerd run`` with its state in ``directory``. Without TLS unless ``config`` names a file of `peerd init`."""
 
-    def __init__(self, directory: Path, *sets: str, config: Path | None = None, files_max: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *sets: str,
+        config: Path | None = None,
+        files_max: int | None = None,
+        file_bytes_max: int | None = None,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self._ports_file = directory / "ports.json"
@@ -80,6 +87,7 @@ class DaemonProcess:
                 stderr=log.fileno(),
                 env=clean_environment(),
                 files_max=files_max,
+                file_bytes_max=file_bytes_max,
             )
 
     @property
@@ -139,10 +147,14 @@ class DaemonProcess:
 
 @contextmanager
 def running(
-    directory: Path, *sets: str, config: Path | None = None, files_max: int | None = None
+    directory: Path,
+    *sets: str,
+    config: Path | None = None,
+    files_max: int | None = None,
+    file_bytes_max: int | None = None,
 ) -> Iterator[DaemonProcess]:
-    """A daemon process that does not outlive the test."""
-    daemon = DaemonProcess(directory, *sets, config=config, files_max=files_max)
+    """A daemon process that does not outlive the test. ``file_bytes_max``: as if the disk were full."""
+    daemon = DaemonProcess(directory, *sets, config=config, files_max=files_max, file_bytes_max=file_bytes_max)
     try:
         yield daemon
     finally:

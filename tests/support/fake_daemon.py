@@ -20,10 +20,11 @@ from peerd.config import LoadedConfig, load_config
 from peerd.daemon.admin.api import admin_app
 from peerd.daemon.admin.event_feed import Record
 from peerd.daemon.http.access import Access
-from peerd.daemon.http.access_book import AccessBook
 from peerd.daemon.http.caller import STATE_KEY, Caller
 from peerd.daemon.http.gate import App, Receive, Scope, Send
 from peerd.daemon.identity.keeper import IdentityKeeper
+from peerd.daemon.storage.state_table import Entry
+from peerd.daemon.storage.tables import Row
 from peerd.daemon.tasks import spawn
 from peerd.errors import Unavailable
 from peerd.front import Front
@@ -219,22 +220,22 @@ class FakeMetrics:
         return b"peerd_links 1.0\n"
 
 
-class FakeStorage:
-    """State files in memory."""
+class FakeTable:
+    """A table of the state in memory."""
 
     def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
+        self.rows: list[Row] = []
         self.is_full = False
 
-    def write(self, name: str, body: bytes) -> None:
+    def load(self, parse: Callable[[Row], Entry]) -> list[Entry]:
+        """As it was replaced last."""
+        return [parse(row) for row in self.rows]
+
+    def replace(self, rows: Iterable[Row]) -> None:
         """Raises `Unavailable` on a full disk."""
         if self.is_full:
             raise Unavailable("the disk is full")
-        self.files[name] = body
-
-    def load(self, name: str, size_max: int, parse: Callable[[bytes], AccessBook]) -> AccessBook | None:
-        """As it was written."""
-        return parse(self.files[name]) if name in self.files else None
+        self.rows = list(rows)
 
 
 @dataclass
@@ -246,7 +247,7 @@ class FakeDaemon:
     disabled_plugins: Mapping[str, str] = field(default_factory=dict)
     uptime_s: float = 12.5
     identity: IdentityKeeper | None = None
-    storage: FakeStorage = field(default_factory=FakeStorage)
+    storage: FakeTable = field(default_factory=FakeTable)
     wall_s: float = 1.8e9
     data_addresses: Sequence[str] = ()
     loaded: LoadedConfig = field(default_factory=lambda: load_config(environment={}, sets=["node.cluster=blue"]))

@@ -51,11 +51,18 @@ class Forked:
         stderr: int,
         env: Mapping[str, str],
         files_max: int | None = None,
+        file_bytes_max: int | None = None,
     ) -> None:
         self.returncode: int | None = None
         self._ending, writer = os.pipe()
         try:
-            asked = {"arguments": list(arguments), "env": dict(env), "cwd": os.getcwd(), "files_max": files_max}
+            asked = {
+                "arguments": list(arguments),
+                "env": dict(env),
+                "cwd": os.getcwd(),
+                "files_max": files_max,
+                "file_bytes_max": file_bytes_max,
+            }
             server = _server()
             socket.send_fds(server, [json.dumps(asked).encode()], [stdin, stdout, stderr, writer])
             self.pid = int(server.recv(64))
@@ -182,6 +189,8 @@ def be_peerd(asked: dict[str, Any], standard: list[int]) -> NoReturn:
         os.chdir(asked["cwd"])
         if (files_max := asked["files_max"]) is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+        if (file_bytes_max := asked["file_bytes_max"]) is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, file_bytes_max))
         sys.argv = ["peerd", *asked["arguments"]]
         from peerd.cli.main import main
 

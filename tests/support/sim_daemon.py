@@ -26,7 +26,7 @@ from peerd.ids import NodeId
 from peerd.lib.feed import Feed
 from peerd.node.node import Node
 from peerd.sim.simulation import Place, Simulation
-from tests.support.fake_daemon import LOCAL_OPERATOR, FakeMetrics, FakeStorage, called_by
+from tests.support.fake_daemon import LOCAL_OPERATOR, FakeMetrics, FakeTable, called_by
 
 STEP_S = 0.05
 
@@ -65,7 +65,7 @@ class SimDaemon:
         self.disabled_plugins: dict[str, str] = {}
         self.events: Feed[Record] = Feed("sim.1")
         self.loaded: LoadedConfig = load_config(environment={})
-        self.access = Access(FakeStorage())
+        self.access = Access(FakeTable())
         self.data_addresses: list[str] = []
         self.stop_reasons: list[str] = []
 

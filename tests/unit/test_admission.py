@@ -32,7 +32,7 @@ CHANGES = (
     ("GET", "/v1/tokens", None),
     ("DELETE", "/v1/tokens/00000000", None),
     ("POST", "/v1/ca/rotation", {"overlap_s": 60}),
-    ("POST", "/v1/records", {"record": ""}),
+    ("POST", "/v1/notices", {"notice": ""}),
     ("POST", "/v1/certificate/renewal", None),
     ("POST", "/v1/certificate", {"pem": ""}),
     ("POST", "/v1/access", {"name": "x", "scopes": ["*"], "life_s": 60}),

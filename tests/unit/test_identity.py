@@ -197,7 +197,6 @@ FORGERIES = {
     "another salt": (replace(SOUND, hashed_salt=b"t" * 16), "id_mismatch"),
     "no salt": (replace(SOUND, salt=None), "issuer_salt"),
     "short salt": (replace(SOUND, salt=b"s" * 15), "issuer_salt"),
-    "unknown role": (replace(SOUND, roles=("role:emperor",)), "unknown_role"),
     "elliptic curve key": (replace(SOUND, elliptic_curve=True), "key_type"),
 }
 
@@ -206,6 +205,16 @@ def test_the_forger_can_make_a_sound_certificate() -> None:
     """Otherwise every forgery below might be refused for the forger's own mistake."""
     identity = verify_peer_certificate(SOUND.der(), cluster=CLUSTER, expected=None, denied=frozenset())
     assert identity.roles == {"member"}
+
+
+def test_a_role_of_a_newer_version_is_kept_and_renewed_and_keeps_nobody_out(authority: ClusterAuthority) -> None:
+    """Otherwise version N+1 could not have another role while nodes of version N are up."""
+    newer = replace(SOUND, roles=("role:member", "role:of-version-2"))
+    identity = verify_peer_certificate(newer.der(), cluster=CLUSTER, expected=None, denied=frozenset())
+    assert identity.roles == {"member", "of-version-2"}
+    pem = authority.issue(identity.public_key, timedelta(days=1), identity.roles, salt=identity.salt)
+    renewed = read_identity(x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER))
+    assert (renewed.roles, renewed.node_id) == (identity.roles, identity.node_id)
 
 
 @pytest.mark.parametrize("name", FORGERIES)

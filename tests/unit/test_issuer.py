@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,12 +16,12 @@ from peerd.cli.join import _warn_of_clock
 from peerd.errors import ConfigError, Unavailable
 from peerd.identity.authority import CLOCK_SKEW, ClusterAuthority, make_request, read_request
 from peerd.identity.issuer import Issuer, OverlapUnderWay, rotate_authority
-from peerd.identity.joining import JoinFailed, NotOurCluster, admitted, write_membership
+from peerd.identity.joining import JoinFailed, NotOurCluster, admitted, write_identity
 from peerd.identity.ledger import TrustLedger
 from peerd.identity.node_identity import derive_node_id, load_node_identity, load_private_key, read_identity
 from peerd.identity.offline import accept_answer, read_answer, sign_request, write_request
 from peerd.identity.roots import Roots
-from peerd.identity.tokens import TokenBook, TokenRefused
+from peerd.identity.tokens import TokenBook, TokenEntry, TokenRefused
 from peerd.wire.enrolment import EnrolmentRequest, JoinGranted
 
 CLUSTER = "test"
@@ -31,7 +32,7 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.saved: list[bytes] = []
+        self.saved: list[list[TokenEntry]] = []
         self.is_disk_full = False
         authority = ClusterAuthority.create(CLUSTER)
         authority.save(folder)
@@ -40,15 +41,15 @@ class Desk:
 
     def start(self) -> Issuer:
         """Make an issuer as the daemon does at its start."""
-        book = TokenBook.parse(self.saved[-1]) if self.saved else TokenBook()
+        book = TokenBook(self.saved[-1] if self.saved else ())
         authority = ClusterAuthority.load(self.folder)
         day = timedelta(days=1)
         return Issuer(authority, self.folder, day, 30 * day, book, self.save, lambda: self.now)
 
-    def save(self, body: bytes) -> None:
+    def save(self, tokens: Iterable[TokenEntry]) -> None:
         if self.is_disk_full:
             raise Unavailable("disk full")
-        self.saved.append(body)
+        self.saved.append(list(tokens))
 
     def request(self, key: Ed25519PrivateKey, uses: int = 1) -> EnrolmentRequest:
         token, _ = self.issuer.create_token(3600, uses)
@@ -84,9 +85,9 @@ def test_a_full_disk_issues_nothing_and_makes_no_token(desk: Desk) -> None:
         desk.issuer.enrol(request)
     with pytest.raises(Unavailable):
         desk.issuer.create_token(60, 1)
-    assert desk.issuer.book.records()[0].uses == 0
-    assert len(desk.issuer.book.records()) == 1
-    assert len(desk.start().book.records()) == 1
+    assert desk.issuer.book.entries()[0].uses == 0
+    assert len(desk.issuer.book.entries()) == 1
+    assert len(desk.start().book.entries()) == 1
 
 
 def test_a_bad_request_costs_no_use(desk: Desk) -> None:
@@ -97,7 +98,7 @@ def test_a_bad_request_costs_no_use(desk: Desk) -> None:
         with pytest.raises(TokenRefused) as caught:
             desk.issuer.enrol(EnrolmentRequest(token.secret, bad))
         assert caught.value.reason == "bad_request"
-    assert desk.issuer.book.records()[0].uses == 0
+    assert desk.issuer.book.entries()[0].uses == 0
     assert read_request(good) is not None
 
 
@@ -221,22 +222,22 @@ def test_what_an_issuer_grants_is_what_a_daemon_starts_with(desk: Desk, tmp_path
     if is_rotated:
         desk.issuer.rotate(timedelta(days=1))
     key = Ed25519PrivateKey.generate()
-    membership = admitted(key, granted(desk, key), CLUSTER, [desk.issuer.authority.fingerprint])
+    granted_identity = admitted(key, granted(desk, key), CLUSTER, [desk.issuer.authority.fingerprint])
     folder = tmp_path / "node"
-    write_membership(folder, membership)
+    write_identity(folder, granted_identity)
     files = {"ca_file": folder / "ca.crt", "cert_file": folder / "node.crt", "key_file": folder / "node.key"}
-    assert load_node_identity(cluster=CLUSTER, **files) == membership.identity
+    assert load_node_identity(cluster=CLUSTER, **files) == granted_identity.identity
     assert (folder / "node.key").stat().st_mode & 0o777 == 0o600
     assert Roots.load(folder / "ca.crt") == desk.issuer.authority.roots
 
 
 def test_a_newcomer_learns_that_its_clock_is_off(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     key = Ed25519PrivateKey.generate()
-    membership = admitted(key, granted(desk, key), CLUSTER, [desk.issuer.authority.fingerprint])
-    issued_at = (membership.chain[0].not_valid_before_utc + CLOCK_SKEW).timestamp()
-    _warn_of_clock(membership.clock_ahead_s(issued_at + 60))
+    granted_identity = admitted(key, granted(desk, key), CLUSTER, [desk.issuer.authority.fingerprint])
+    issued_at = (granted_identity.chain[0].not_valid_before_utc + CLOCK_SKEW).timestamp()
+    _warn_of_clock(granted_identity.clock_ahead_s(issued_at + 60))
     assert capsys.readouterr().err == ""
-    _warn_of_clock(membership.clock_ahead_s(issued_at - 3600))
+    _warn_of_clock(granted_identity.clock_ahead_s(issued_at - 3600))
     assert "clock is 60 min behind the issuer's" in capsys.readouterr().err
 
 
@@ -284,13 +285,13 @@ def test_a_node_joins_and_renews_by_files_and_keeps_its_id(desk: Desk, tmp_path:
     first = read_answer(signed_offline(desk, node, ["member"]), "answer")
     key_pem = (node / "node.key").read_bytes()
     key = load_private_key(node / "node.key")
-    membership = accept_answer(key, first, "answer")
-    write_membership(node, membership)
+    granted_identity = accept_answer(key, first, "answer")
+    write_identity(node, granted_identity)
     rotate_authority(ClusterAuthority.load(desk.folder), desk.folder, timedelta(days=1), desk.now)
     second = accept_answer(key, read_answer(signed_offline(desk, node), "answer"), "answer")
-    assert second.identity.node_id == membership.identity.node_id
+    assert second.identity.node_id == granted_identity.identity.node_id
     assert second.identity.roles == {"member"}
-    assert second.identity.serial != membership.identity.serial
+    assert second.identity.serial != granted_identity.identity.serial
     assert second.roots == ClusterAuthority.load(desk.folder).roots
     assert (node / "node.key").read_bytes() == key_pem
 

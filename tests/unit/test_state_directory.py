@@ -6,21 +6,22 @@ import errno
 import os
 import stat
 import threading
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from peerd.daemon.storage import plugin_store, state_directory
-from peerd.daemon.storage.plugin_store import DamagedStore, PluginStore, read_store
+from peerd.daemon.storage import database, plugin_store, state_directory
+from peerd.daemon.storage.plugin_store import PluginStore
 from peerd.daemon.storage.state_directory import StateDirectory
+from peerd.daemon.storage.tables import NUMBERS, PEERS as PEERS_TABLE, Row
 from peerd.errors import ConfigError, Unavailable
 from peerd.ids import NodeId
 from peerd.limits import KNOWN_PEERS_MAX, STORE_VALUE_BYTES_MAX
 from peerd.messages import PeerRef
 from peerd.system.durable_files import write_atomically, write_new_file
+from tests.support.disks import full_disk
 
 NOW_S = 1_700_000_000.0
 PEERS = [PeerRef(NodeId(7), "192.0.2.7", 7420), PeerRef(NodeId(2**127), "peer.example", 1)]
@@ -37,6 +38,10 @@ def path(tmp_path: Path) -> Path:
 
 def damaged_files(path: Path) -> list[str]:
     return sorted(entry.name.split(".corrupt-")[0] for entry in path.glob("*.corrupt-*"))
+
+
+def refused_by_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 # Directory and lock
@@ -79,9 +84,11 @@ def test_a_file_where_the_directory_should_be(path: Path) -> None:
 
 def test_leftovers_of_a_crash_are_removed(path: Path) -> None:
     path.mkdir(mode=0o700)
-    (path / ".boot-epoch.tmp").write_bytes(b"half")
+    leftovers = [path / name for name in (".node.crt.1.tmp", ".state.db.tmp", ".state.db.tmp-wal")]
+    for leftover in leftovers:
+        leftover.write_bytes(b"half")
     with opened(path):
-        assert not (path / ".boot-epoch.tmp").exists()
+        assert not any(leftover.exists() for leftover in leftovers)
 
 
 # Boot epoch
@@ -103,15 +110,20 @@ def test_the_boot_epoch_grows_whatever_the_clock_does(path: Path, clock_step_s: 
 def test_the_boot_epoch_is_on_disk_before_it_is_used(path: Path) -> None:
     with opened(path) as state:
         epoch = state.boot_epoch()
-        assert (path / "boot-epoch").read_bytes().endswith(b"%d\n" % epoch)
+        copy = path.with_name("copy")  # as a kill at this moment would leave it
+        copy.mkdir(mode=0o700)
+        for name in ("state.db", "state.db-wal"):
+            (copy / name).write_bytes((path / name).read_bytes())
+    with opened(copy) as state:
+        assert state.table(NUMBERS).load(lambda row: row) == [("boot_epoch", epoch)]
+        assert state.warnings == []
 
 
-def test_without_a_durable_epoch_there_is_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_durable_epoch_there_is_none(path: Path) -> None:
     with opened(path) as state:
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", disk_full)
-            with pytest.raises(Unavailable, match="No space left"):
-                state.boot_epoch()
+        state.load_known_peers()
+        with full_disk(path), pytest.raises(Unavailable, match=r"cannot write .*state\.db"):
+            state.boot_epoch()
         assert state.boot_epoch() == 1_700_000_000_000
 
 
@@ -135,69 +147,47 @@ def test_known_peers_are_bounded(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
+    "row",
     [
-        b"{}",
-        b"[1]",
-        b'[{"id": "zz", "host": "h", "port": 1}]',
-        b'[{"id": "00000000000000000000000000000007", "host": "h", "port": 65536}]',
-        b'[{"id": "00000000000000000000000000000007", "host": "", "port": 1}]',
-        b"not json",
-        b"\xff\xfe",
+        (0, "zz", "h", 1),
+        (0, f"{7:032x}", "h", 65536),
+        (0, f"{7:032x}", "h", 0),
+        (0, f"{7:032x}", "", 1),
+        (0, f"{7:032x}", "x" * 254, 1),
     ],
 )
-def test_known_peers_of_a_wrong_shape_are_set_aside(path: Path, body: bytes) -> None:
+def test_a_known_peer_of_a_wrong_shape_is_left_out(path: Path, row: Row) -> None:
     with opened(path) as state:
-        state.write("known-peers.json", body)
-        assert state.load_known_peers() == []
+        state.save_known_peers(PEERS)
+        good = state.table(PEERS_TABLE).load(lambda row: row)[1]
+        state.table(PEERS_TABLE).replace([row, good])
+    with opened(path) as state:
+        assert state.load_known_peers() == PEERS[1:]
         assert len(state.warnings) == 1
-        assert damaged_files(path) == ["known-peers.json"]
-        assert not (path / "known-peers.json").exists()
+        assert "1 rows cannot be used" in state.warnings[0]
 
 
-# Damage
-
-
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_any_damage_to_a_state_file_shows(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    path = tmp_path_factory.mktemp("damage") / "state"
-    with opened(path) as state:
-        epoch = state.boot_epoch()
-        state.save_known_peers(PEERS)
-    for name in ("boot-epoch", "known-peers.json"):
-        content = bytearray((path / name).read_bytes())
-        match data.draw(st.sampled_from(["flip", "truncate", "zero", "extend"])):
-            case "flip":
-                bit = data.draw(st.integers(0, len(content) * 8 - 1))
-                content[bit // 8] ^= 1 << bit % 8
-            case "truncate":
-                del content[data.draw(st.integers(0, len(content) - 1)) :]
-            case "zero":
-                content = bytearray(len(content))
-            case "extend":
-                content += data.draw(st.binary(min_size=1, max_size=5000))
-        (path / name).write_bytes(content)
-    with opened(path, NOW_S + 1) as state:
-        assert state.boot_epoch() > epoch
-        assert state.load_known_peers() == []
-        assert len(state.warnings) == 2
-        assert damaged_files(path) == ["boot-epoch", "known-peers.json"]
-
-
-def test_a_file_of_a_later_version_is_set_aside_and_named(path: Path) -> None:
-    with opened(path) as state:
-        state.save_known_peers(PEERS)
-        content = (path / "known-peers.json").read_bytes()
-        (path / "known-peers.json").write_bytes(content.replace(b"peerd-state 1 ", b"peerd-state 2 "))
-        assert state.load_known_peers() == []
-        assert "format version 2" in state.warnings[0]
+@settings(max_examples=12, deadline=None)
+@given(lists=st.lists(st.lists(st.integers(1, 9), max_size=6), max_size=6))
+def test_a_table_holds_what_it_was_replaced_with_last(
+    tmp_path_factory: pytest.TempPathFactory, lists: list[list[int]]
+) -> None:
+    path = tmp_path_factory.mktemp("peers") / "state"
+    for numbers in lists:
+        peers = [PeerRef(NodeId(number), "h", number) for number in numbers]
+        with opened(path) as state:
+            state.save_known_peers([])
+            state.save_known_peers(peers)
+            assert state.load_known_peers() == peers
+        with opened(path) as state:
+            assert state.load_known_peers() == peers
+            assert state.warnings == []
 
 
 def test_damaged_files_do_not_pile_up(path: Path) -> None:
     for start in range(20):
         with opened(path, NOW_S + start) as state:
-            (path / "known-peers.json").write_bytes(b"bad")
+            (path / "state.db").write_bytes(b"bad")
             state.load_known_peers()
     assert len(damaged_files(path)) == state_directory.CORRUPT_FILES_MAX
 
@@ -205,16 +195,12 @@ def test_damaged_files_do_not_pile_up(path: Path) -> None:
 # Atomic writes
 
 
-def disk_full(*_: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 @pytest.mark.parametrize("function", ["fsync", "replace"])
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
     target = tmp_path / "file"
     write_atomically(target, b"old")
     with monkeypatch.context() as patch:
-        patch.setattr(*((os, "fsync", disk_full) if function == "fsync" else (Path, "replace", disk_full)))
+        patch.setattr(*((os, "fsync", refused_by_disk) if function == "fsync" else (Path, "replace", refused_by_disk)))
         with pytest.raises(OSError, match="No space left"):
             write_atomically(target, b"new")
     assert target.read_bytes() == b"old"
@@ -252,14 +238,10 @@ def test_a_new_file_has_its_mode_whatever_the_umask_and_is_not_overwritten(tmp_p
         write_new_file(tmp_path / "public", b"y", 0o644)
 
 
-def full_disk(*_: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 def test_a_full_disk_leaves_no_half_of_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key file of no bytes would be taken for a damaged key by every later start."""
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full_disk)
+        patch.setattr(os, "fsync", refused_by_disk)
         with pytest.raises(OSError, match="No space left"):
             write_new_file(tmp_path / "node.key", b"secret", 0o600)
     assert list(tmp_path.iterdir()) == []
@@ -267,7 +249,7 @@ def test_a_full_disk_leaves_no_half_of_a_new_file(tmp_path: Path, monkeypatch: p
 
 
 def test_a_full_disk_takes_nothing_from_the_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "pwrite", full_disk)
+    monkeypatch.setattr(os, "pwrite", refused_by_disk)
     with opened(path), pytest.raises(ConfigError, match="another daemon"):
         opened(path)
 
@@ -294,8 +276,9 @@ def state(path: Path) -> Iterator[StateDirectory]:
         yield state
 
 
-def reread(path: Path, plugin: str = "demo") -> dict[str, bytes]:
-    return read_store((path / f"store-{plugin}.log").read_bytes())
+def held_by(store: PluginStore) -> dict[str, bytes | None]:
+    keys = store.keys()
+    return {key: store.get(key) for key in keys}
 
 
 @settings(max_examples=30, deadline=None)
@@ -309,76 +292,43 @@ def test_a_store_is_a_durable_map(
 ) -> None:
     path = tmp_path_factory.mktemp("store") / "state"
     model: dict[str, bytes] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plugin_store, "SNAPSHOT_SLACK_BYTES", 100)  # so that snapshots happen among the changes
-        with opened(path) as state:
-            store = state.plugin_store("demo")
-            for key, value in changes:
-                if value is None:
-                    store.delete(key)
-                    model.pop(key, None)
-                else:
-                    store.put(key, value)
-                    model[key] = value
-                on_disk = reread(path) if (path / "store-demo.log").exists() else {}
-                assert on_disk == model
-            assert store.keys() == sorted(model)
-            assert store.bytes_used == sum(len(key.encode()) + len(value) for key, value in model.items())
+    with opened(path) as state:
+        store = state.plugin_store("demo")
+        for key, value in changes:
+            if value is None:
+                store.delete(key)
+                model.pop(key, None)
+            else:
+                store.put(key, value)
+                model[key] = value
+            assert held_by(store) == model
+        assert store.keys() == sorted(model)
+        assert store.bytes_used == sum(len(key.encode()) + len(value) for key, value in model.items())
     with opened(path) as state:
         store = state.plugin_store("demo")
         assert store.keys() == sorted(model)
         assert all(store.get(key) == value for key, value in model.items())
+        assert store.bytes_used == sum(len(key.encode()) + len(value) for key, value in model.items())
         assert state.warnings == []
 
 
-def test_a_small_change_costs_its_own_size(state: StateDirectory, path: Path) -> None:
+def test_a_small_change_costs_a_few_pages_whatever_the_store_holds(state: StateDirectory, path: Path) -> None:
     store = state.plugin_store("demo")
     store.put("large", bytes(500_000))
-    before = (path / "store-demo.log").stat()
+    store.put("other", b"x")
+    before = (path / "state.db-wal").stat().st_size
     store.put("small", b"x")
-    after = (path / "store-demo.log").stat()
-    assert after.st_ino == before.st_ino
-    assert after.st_size - before.st_size < 50
+    assert (path / "state.db-wal").stat().st_size - before < 4 * 4200
 
 
-def test_outdated_records_are_cleared_away(state: StateDirectory, path: Path) -> None:
+def test_outdated_values_are_cleared_away(state: StateDirectory, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "WAL_BYTES_MAX", 200_000)
     store = state.plugin_store("demo")
-    for index in range(40):
+    for index in range(100):
         store.put("key", bytes([index]) * 50_000)
-    assert (path / "store-demo.log").stat().st_size < 3 * 50_000 + plugin_store.SNAPSHOT_SLACK_BYTES
-    assert reread(path) == {"key": bytes([39]) * 50_000}
-
-
-def test_a_torn_last_record_costs_only_itself(state: StateDirectory, path: Path) -> None:
-    state.plugin_store("demo").put("kept", b"1")
-    state.plugin_store("demo").put("torn", b"2" * 100)
-    state.close()
-    content = (path / "store-demo.log").read_bytes()
-    (path / "store-demo.log").write_bytes(content[:-10])
-    with opened(path) as restarted:
-        store = restarted.plugin_store("demo")
-        assert store.keys() == ["kept"]
-        assert "keeping the 1 entries" in restarted.warnings[0]
-        assert reread(path) == {"kept": b"1"}
-        store.put("more", b"3")
-    assert reread(path) == {"kept": b"1", "more": b"3"}
-    assert damaged_files(path) == ["store-demo.log"]
-
-
-@settings(max_examples=60, deadline=None)
-@given(bit=st.integers(0, 10_000), cut=st.integers(0, 1000))
-def test_a_damaged_store_yields_an_earlier_state_or_says_so(bit: int, cut: int) -> None:
-    history: list[dict[str, bytes]] = [{}]
-    content = b"peerd-store 1\n"
-    for index in range(5):
-        content += plugin_store._encode(f"key{index % 3}", bytes([index]) * 4)
-        history.append({**history[-1], f"key{index % 3}": bytes([index]) * 4})
-    damaged = bytearray(content)
-    damaged[bit % (len(content) * 8) // 8] ^= 1 << bit % 8
-    del damaged[len(damaged) - cut % 20 :]
-    with pytest.raises(DamagedStore) as caught:
-        read_store(bytes(damaged))
-    assert caught.value.entries in history
+    on_disk = sum((path / name).stat().st_size for name in ("state.db", "state.db-wal"))
+    assert on_disk < 3 * 50_000 + (database.WAL_OVER_MAX + 1) * database.WAL_BYTES_MAX
+    assert store.get("key") == bytes([99]) * 50_000
 
 
 def test_limits_refuse_and_change_nothing(state: StateDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,21 +345,21 @@ def test_limits_refuse_and_change_nothing(state: StateDirectory, monkeypatch: py
     store.put("b", b"1" * 98)
 
 
-def test_after_a_full_disk_nothing_changed_and_the_next_put_works(
-    state: StateDirectory, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_full_disk_nothing_changed_and_the_next_put_works(state: StateDirectory, path: Path) -> None:
     store = state.plugin_store("demo")
     store.put("key", b"old")
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fdatasync", disk_full)
-        with pytest.raises(Unavailable, match="No space left"):
+    with full_disk(path):
+        with pytest.raises(Unavailable, match=r"cannot write .*state\.db"):
             store.put("key", b"new")
-        patch.setattr(os, "fsync", disk_full)
-        with pytest.raises(Unavailable, match="No space left"):
+        with pytest.raises(Unavailable, match=r"cannot write .*state\.db"):
             store.delete("key")
-    assert store.get("key") == b"old"
+        assert (store.get("key"), store.keys(), store.bytes_used) == (b"old", ["key"], 6)
     store.put("other", b"1")
-    assert reread(path) == {"key": b"old", "other": b"1"}
+    state.close()
+    with opened(path) as again:
+        store = again.plugin_store("demo")
+        assert held_by(store) == {"key": b"old", "other": b"1"}
+        assert again.warnings == []
 
 
 def test_stores_of_plugins_are_apart_and_named_safely(state: StateDirectory) -> None:
@@ -419,18 +369,6 @@ def test_stores_of_plugins_are_apart_and_named_safely(state: StateDirectory) -> 
     for name in ("../escape", "", "a/b", "Upper", "x" * 65):
         with pytest.raises(ValueError, match="plugin name"):
             state.plugin_store(name)
-
-
-def test_records_that_are_valid_but_no_entries_are_damage(tmp_path: Path) -> None:
-    store = PluginStore(tmp_path / "log", {})
-    store.put("key", b"1")
-    content = (tmp_path / "log").read_bytes()
-    store.close()
-    for payload in (b"\xc0", b"\x92\xa1k\x01", b"\xc1", b"\x91\xa1k"):
-        record = plugin_store._RECORD.pack(zlib.crc32(payload), len(payload)) + payload
-        with pytest.raises(DamagedStore) as caught:
-            read_store(content + record)
-        assert caught.value.entries == {"key": b"1"}
 
 
 def test_a_temporary_file_that_somebody_left_open_never_gets_the_content(tmp_path: Path) -> None:

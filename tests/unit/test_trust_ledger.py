@@ -1,4 +1,4 @@
-"""Signed records: what a node believes, keeps and passes on, and what it does not."""
+"""Signed notices: what a node believes, keeps and passes on, and what it does not."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from peerd.identity.ledger import (
     BadSignature,
     TrustLedger,
     batches,
-    parse_record_text,
+    kept_notice,
+    notice_text,
+    parse_notice_text,
     parse_subject,
-    record_text,
     root_change,
-    sign_record,
+    sign_notice,
 )
 from peerd.identity.roots import Roots
 from peerd.ids import NodeId
 from peerd.messages import PeerRef, encode_body
-from peerd.wire.trust import Denial, IssuerNotice, SignedRecord, TrustRecords
+from peerd.wire.trust import Denial, IssuerNotice, SignedNotice, TrustNotices
 
 CLUSTER = "test"
 VICTIM = NodeId(0xAB)
@@ -46,11 +47,11 @@ def ledger(roots: Roots = OLD.roots) -> TrustLedger:
 
 def test_a_denial_is_kept_once_and_its_withdrawal_undoes_it() -> None:
     held = ledger()
-    signed = sign_record(OLD, denial(5))
+    signed = sign_notice(OLD, denial(5))
     assert held.merge([signed], NOW) == [signed]
     assert held.merge([signed], NOW) == []
     assert held.denied_ids() == {VICTIM}
-    undone = sign_record(OLD, denial(6, withdrawn=True))
+    undone = sign_notice(OLD, denial(6, withdrawn=True))
     assert held.merge([undone], NOW) == [undone]
     assert held.denied_ids() == frozenset()
     assert held.merge([signed], NOW) == []
@@ -68,19 +69,19 @@ def test_serial_numbers_are_denied_beside_nodes() -> None:
 def test_any_order_of_arrival_ends_alike(versions: list[int], withdrawn: int) -> None:
     held = ledger()
     for version in versions:
-        held.merge([sign_record(OLD, denial(version, withdrawn=bool(withdrawn >> version - 1 & 1)))], NOW)
+        held.merge([sign_notice(OLD, denial(version, withdrawn=bool(withdrawn >> version - 1 & 1)))], NOW)
     assert bool(held.denied_ids()) == (not withdrawn >> 3 & 1)
     assert len(held.signed()) == 1
 
 
 def test_a_changed_record_is_an_offence() -> None:
-    signed = sign_record(OLD, denial())
-    other = sign_record(OLD, denial(subject=f"node:{1:032x}"))
+    signed = sign_notice(OLD, denial())
+    other = sign_notice(OLD, denial(subject=f"node:{1:032x}"))
     forged = [
         replace(signed, body=other.body),
         replace(signed, signature=bytes(64)),
         replace(signed, signature=signed.signature[:-1] + bytes([signed.signature[-1] ^ 1])),
-        replace(sign_record(ClusterAuthority.create(CLUSTER), denial()), signer=OLD.fingerprint),
+        replace(sign_notice(ClusterAuthority.create(CLUSTER), denial()), signer=OLD.fingerprint),
     ]
     for bad in forged:
         held = ledger()
@@ -91,31 +92,31 @@ def test_a_changed_record_is_an_offence() -> None:
 
 def test_a_denial_is_not_taken_for_another_kind_of_record() -> None:
     """The type is signed too: one body may decode as more than one message."""
-    signed = sign_record(OLD, denial())
+    signed = sign_notice(OLD, denial())
     with pytest.raises((BadSignature, ProtocolError)):
         ledger().merge([replace(signed, type_id=IssuerNotice.TYPE_ID)], NOW)
 
 
 def test_another_cluster_is_an_offence_and_an_unknown_subject_is_none() -> None:
     with pytest.raises(ProtocolError):
-        ledger().merge([sign_record(OLD, denial(cluster="other"))], NOW)
+        ledger().merge([sign_notice(OLD, denial(cluster="other"))], NOW)
     for odd in ("node:xyz", f"{VICTIM:032x}", "role:admin"):
-        assert ledger().merge([sign_record(OLD, denial(subject=odd))], NOW) == []
+        assert ledger().merge([sign_notice(OLD, denial(subject=odd))], NOW) == []
 
 
 def test_one_bad_record_spoils_its_whole_message() -> None:
     """Else the good ones before it would be held, but neither obeyed nor on disk."""
     held = ledger()
-    bad = replace(sign_record(OLD, denial(subject=f"node:{1:032x}")), signature=bytes(64))
+    bad = replace(sign_notice(OLD, denial(subject=f"node:{1:032x}")), signature=bytes(64))
     with pytest.raises(BadSignature):
-        held.merge([change(), sign_record(OLD, denial()), bad], NOW)
+        held.merge([change(), sign_notice(OLD, denial()), bad], NOW)
     assert (held.signed(), held.roots) == ([], OLD.roots)
 
 
 def test_an_unknown_root_or_kind_is_none() -> None:
     held = ledger()
-    stranger = sign_record(ClusterAuthority.create(CLUSTER), denial())
-    unknown = SignedRecord(0x7FFF, b"", OLD.fingerprint, bytes(64))
+    stranger = sign_notice(ClusterAuthority.create(CLUSTER), denial())
+    unknown = SignedNotice(0x7FFF, b"", OLD.fingerprint, bytes(64))
     assert held.merge([stranger, unknown], NOW) == []
 
 
@@ -134,31 +135,52 @@ def test_issuers_are_known_latest_first_until_they_fall_silent() -> None:
 
 def test_digests_are_equal_when_the_records_are() -> None:
     one, two = ledger(), ledger()
-    records = [sign_record(OLD, denial(subject=f"node:{number:032x}")) for number in range(5)]
-    one.merge(records, NOW)
-    two.merge(records[::-1], NOW)
+    notices = [sign_notice(OLD, denial(subject=f"node:{number:032x}")) for number in range(5)]
+    one.merge(notices, NOW)
+    two.merge(notices[::-1], NOW)
     assert one.digest() == two.digest() != ledger().digest()
     two.put(OLD, denial(9), NOW)
     assert one.digest() != two.digest()
+
+
+def kept(held: TrustLedger) -> list[SignedNotice]:
+    """What a restart finds."""
+    return [kept_notice(row) for row in held.rows()]
 
 
 def test_what_is_persisted_is_verified_again() -> None:
     held = ledger()
     held.put(OLD, denial(3), NOW)
     restored = ledger()
-    restored.restore(held.to_json(), NOW)
+    restored.restore(kept(held), NOW)
     assert restored.denied_ids() == {VICTIM}
     strangers = ledger(ClusterAuthority.create(CLUSTER).roots)
-    strangers.restore(held.to_json(), NOW)
+    strangers.restore(kept(held), NOW)
     assert strangers.denied_ids() == frozenset()
-    for damaged in (b"", b"{}", b"[[1, 2]]", held.to_json().replace(b"[11", b"[12")):
-        with pytest.raises(ValueError, match=r".*"):
-            ledger().restore(damaged, NOW)
+
+
+def test_what_cannot_be_verified_is_told_and_costs_only_itself() -> None:
+    held = ledger()
+    held.put(OLD, denial(3), NOW)
+    [good] = kept(held)
+    for wrong in (replace(good, signature=bytes(64)), replace(good, type_id=0x000C), replace(good, body=b"\xc1")):
+        restored = ledger()
+        with pytest.raises(ValueError, match="1 cannot be used"):
+            restored.restore([wrong, good], NOW)
+        assert restored.denied_ids() == {VICTIM}
+
+
+@pytest.mark.parametrize(
+    "row", [(), ("deny", 1, "text", b"", b""), ("deny", "1", b"", b"", b""), ("deny", 1, b"", b"")]
+)
+def test_a_row_of_another_shape_is_refused(row: tuple[object, ...]) -> None:
+    with pytest.raises(ValueError, match="a notice is"):
+        kept_notice(row)
 
 
 def test_the_ledger_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trust, "RECORDS_MAX", 3)
-    monkeypatch.setattr(trust, "RECORDS_NOT_DENIALS", 1)
+    monkeypatch.setattr(trust, "NOTICES_MAX", 3)
+    monkeypatch.setattr(trust, "NOTICES_NOT_DENIALS", 1)
     held = ledger()
     for number in range(2):
         held.put(OLD, denial(subject=f"node:{number:032x}"), NOW)
@@ -180,13 +202,13 @@ def test_the_next_version_is_the_time_and_always_larger() -> None:
 # The root
 
 
-def change(authority: ClusterAuthority = OLD, successor: ClusterAuthority = NEW) -> SignedRecord:
-    return sign_record(authority, root_change(successor.roots, CLUSTER, NOW))
+def change(authority: ClusterAuthority = OLD, successor: ClusterAuthority = NEW) -> SignedNotice:
+    return sign_notice(authority, root_change(successor.roots, CLUSTER, NOW))
 
 
 def test_a_change_of_the_root_comes_before_what_the_new_root_signs() -> None:
     held = ledger()
-    news = held.merge([sign_record(NEW, denial()), change()], NOW)
+    news = held.merge([sign_notice(NEW, denial()), change()], NOW)
     assert len(news) == 2
     assert held.roots.newest == NEW.certificate
     assert held.roots.previous == OLD.certificate
@@ -195,21 +217,21 @@ def test_a_change_of_the_root_comes_before_what_the_new_root_signs() -> None:
 
 def test_during_the_overlap_both_roots_are_heard_and_after_it_the_new_one() -> None:
     held = ledger()
-    held.merge([change(), sign_record(OLD, denial(1)), sign_record(NEW, denial(1, subject=f"node:{1:032x}"))], NOW)
+    held.merge([change(), sign_notice(OLD, denial(1)), sign_notice(NEW, denial(1, subject=f"node:{1:032x}"))], NOW)
     assert held.denied_ids() == {VICTIM, NodeId(1)}
     assert not held.expire(NOW)
     assert held.expire(LATER)
     assert not held.expire(LATER)
     assert held.roots == Roots(NEW.certificate)
     assert held.denied_ids() == {NodeId(1)}
-    assert held.merge([sign_record(OLD, denial(99))], LATER) == []
+    assert held.merge([sign_notice(OLD, denial(99))], LATER) == []
 
 
 def test_a_denial_that_only_the_old_root_signed_is_known_to_be_so() -> None:
     held = ledger()
-    held.merge([sign_record(OLD, denial(1))], NOW)
+    held.merge([sign_notice(OLD, denial(1))], NOW)
     assert held.stale_denials() == []
-    held.merge([change(), sign_record(NEW, denial(1, subject=f"node:{1:032x}"))], NOW)
+    held.merge([change(), sign_notice(NEW, denial(1, subject=f"node:{1:032x}"))], NOW)
     assert [stale.subject for stale in held.stale_denials()] == [SUBJECT]
     held.put(NEW, denial(2), NOW)
     assert held.stale_denials() == []
@@ -217,12 +239,12 @@ def test_a_denial_that_only_the_old_root_signed_is_known_to_be_so() -> None:
 
 def test_a_restart_within_and_after_the_overlap() -> None:
     held = ledger()
-    held.merge([change(), sign_record(NEW, denial())], NOW)
+    held.merge([change(), sign_notice(NEW, denial())], NOW)
     again = ledger(held.roots)
-    again.restore(held.to_json(), NOW)
+    again.restore(kept(held), NOW)
     assert (again.roots, again.digest()) == (held.roots, held.digest())
     late = ledger(held.roots)
-    late.restore(held.to_json(), LATER)
+    late.restore(kept(held), LATER)
     assert late.expire(LATER)
     assert late.denied_ids() == {VICTIM}
 
@@ -246,11 +268,11 @@ def test_a_change_must_lead_from_one_root_to_the_next() -> None:
     other = stranger.successor(timedelta(days=30))
     with pytest.raises(ProtocolError):
         ledger().merge([change(OLD, other)], NOW)
-    record = root_change(NEW.roots, CLUSTER, NOW)
+    notice = root_change(NEW.roots, CLUSTER, NOW)
     with pytest.raises(ProtocolError):
-        ledger().merge([sign_record(OLD, replace(record, root=b"\x30\x00"))], NOW)
+        ledger().merge([sign_notice(OLD, replace(notice, root=b"\x30\x00"))], NOW)
     with pytest.raises(ProtocolError):
-        ledger().merge([sign_record(OLD, replace(record, cross=record.root))], NOW)
+        ledger().merge([sign_notice(OLD, replace(notice, cross=notice.root))], NOW)
 
 
 # Text and batches
@@ -267,17 +289,17 @@ def test_subjects() -> None:
 
 def test_a_record_can_be_carried_as_text() -> None:
     signed = change()
-    assert parse_record_text(record_text(signed) + "\n") == signed
-    for bad in ("", "%", "AAAA", record_text(signed)[:-8]):
+    assert parse_notice_text(notice_text(signed) + "\n") == signed
+    for bad in ("", "%", "AAAA", notice_text(signed)[:-8]):
         with pytest.raises(ValueError, match=r".*"):
-            parse_record_text(bad)
+            parse_notice_text(bad)
 
 
 def test_batches_fit_a_frame_and_keep_the_order() -> None:
-    records = [sign_record(OLD, denial(subject=f"node:{number:032x}")) for number in range(300)] + [change()] * 60
-    cut = batches(records)
-    assert [record for batch in cut for record in batch] == records
+    notices = [sign_notice(OLD, denial(subject=f"node:{number:032x}")) for number in range(300)] + [change()] * 60
+    cut = batches(notices)
+    assert [notice for batch in cut for notice in batch] == notices
     assert len(cut) > 1
     for batch in cut:
-        encode_body(TrustRecords(batch))  # raises when it is over the cap
+        encode_body(TrustNotices(batch))  # raises when it is over the cap
     assert batches([]) == []

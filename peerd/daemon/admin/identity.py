@@ -18,11 +18,11 @@ from peerd.daemon.identity.keeper import ANSWER_TIMEOUT_S, IdentityKeeper
 from peerd.errors import ConfigError, PeerMisbehaved, Unavailable
 from peerd.front import WRITES
 from peerd.identity.issuer import Issuer, OverlapUnderWay
-from peerd.identity.ledger import parse_record_text, parse_subject
+from peerd.identity.ledger import parse_notice_text, parse_subject
 from peerd.identity.node_identity import DEFAULT_ROLES, format_serial, load_certificate
 from peerd.identity.offline import read_answer
 from peerd.identity.roots import fingerprint, is_issued_by
-from peerd.identity.tokens import TokenRecord
+from peerd.identity.tokens import TokenEntry
 from peerd.ids import format_id
 from peerd.models.admin import (
     Certificate,
@@ -93,11 +93,11 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
             raise HTTPException(HTTPStatus.CONFLICT, str(error)) from error
         return view(keeper)
 
-    @router.post("/records")
-    async def record(given: NoticeBody) -> NoticeAnswer:
-        """Take in, and spread, a record that an offline CA signed."""
+    @router.post("/notices")
+    async def notice(given: NoticeBody) -> NoticeAnswer:
+        """Take in, and spread, a notice that an offline CA signed."""
         try:
-            return NoticeAnswer(is_new=_keeper(daemon).accept_record(parse_record_text(given.record)))
+            return NoticeAnswer(is_new=_keeper(daemon).accept_notice(parse_notice_text(given.notice)))
         except (ValueError, PeerMisbehaved) as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
 
@@ -108,17 +108,17 @@ def _add_token_routes(router: APIRouter, daemon: Subject) -> None:
         """The issuer's book."""
         keeper = _keeper(daemon)
         now = keeper.wall_time()
-        return Tokens(tokens=[_token(record, now) for record in _issuer(keeper).book.records()])
+        return Tokens(tokens=[_token(entry, now) for entry in _issuer(keeper).book.entries()])
 
     @router.post("/tokens", status_code=HTTPStatus.CREATED)
     async def create(wanted: TokenRequest) -> NewToken:
         """Make a token. Its text is told here and never again."""
         keeper = _keeper(daemon)
         try:
-            token, record = _issuer(keeper).create_token(wanted.life_s, wanted.uses, wanted.roles or DEFAULT_ROLES)
+            token, entry = _issuer(keeper).create_token(wanted.life_s, wanted.uses, wanted.roles or DEFAULT_ROLES)
         except ValueError as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
-        return NewToken(token=_token(record, keeper.wall_time()), text=token.text())
+        return NewToken(token=_token(entry, keeper.wall_time()), text=token.text())
 
     @router.delete("/tokens/{identifier}")
     async def revoke(identifier: TokenId) -> Token:
@@ -207,15 +207,15 @@ def _issuer(keeper: IdentityKeeper) -> Issuer:
     return keeper.issuer
 
 
-def _token(record: TokenRecord, now: float) -> Token:
+def _token(entry: TokenEntry, now: float) -> Token:
     return Token.model_validate(
         {
-            "id": record.id,
-            "state": record.state(now),
-            "created_at": record.created_at,
-            "expires_at": record.expires_at,
-            "uses": record.uses,
-            "uses_max": record.uses_max,
-            "roles": list(record.roles),
+            "id": entry.id,
+            "state": entry.state(now),
+            "created_at": entry.created_at,
+            "expires_at": entry.expires_at,
+            "uses": entry.uses,
+            "uses_max": entry.uses_max,
+            "roles": list(entry.roles),
         }
     )

@@ -7,24 +7,22 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from peerd.daemon.http.access_book import (
-    ACCESS_RECORD_BYTES_MAX,
-    ACCESS_TOKENS_MAX,
     ID_BYTES,
     SECRET_BYTES,
     AccessBook,
     AccessRefused,
     AccessToken,
 )
+from peerd.daemon.storage.state_table import StateRows
 from peerd.errors import Unavailable
 from peerd.linking.join_limits import REFUSAL_FORGOTTEN_S, RefusedHosts
 from peerd.linking.rate_limit import TokenBucket
 
-FILE: Final = "access-tokens.json"
 REFUSALS_LOGGED_PER_SECOND: Final = 0.2
 REFUSALS_LOGGED_BURST: Final = 10
 RETRY_AFTER_S: Final = int(REFUSAL_FORGOTTEN_S)
@@ -32,27 +30,20 @@ RETRY_AFTER_S: Final = int(REFUSAL_FORGOTTEN_S)
 _log = structlog.get_logger("peerd.daemon")
 
 
-class Storage(Protocol):
-    """What is needed of `peerd.daemon.storage.state_directory.StateDirectory`."""
-
-    def write(self, name: str, body: bytes) -> None: ...
-    def load(self, name: str, size_max: int, parse: Callable[[bytes], AccessBook]) -> AccessBook | None: ...
-
-
 class Access:
-    """The tokens of one daemon. ``wall_time`` gives Unix seconds, ``now`` monotonic ones."""
+    """The tokens of one daemon, kept in ``table``. ``wall_time`` gives Unix seconds, ``now`` monotonic ones."""
 
     def __init__(
         self,
-        storage: Storage,
+        table: StateRows,
         *,
         wall_time: Callable[[], float] = time.time,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._storage = storage
+        self._table = table
         self._wall_time = wall_time
         self._now = now
-        self._book = storage.load(FILE, ACCESS_TOKENS_MAX * ACCESS_RECORD_BYTES_MAX, AccessBook.parse) or AccessBook()
+        self._book = AccessBook(table.load(AccessToken.from_row))
         self._hosts = RefusedHosts()
         self._logged = TokenBucket(REFUSALS_LOGGED_PER_SECOND, REFUSALS_LOGGED_BURST, now())
         self._uses: dict[str, dict[asyncio.Timeout, None]] = {}
@@ -140,4 +131,4 @@ class Access:
                     self._uses.pop(token.id, None)
 
     def _save(self) -> None:
-        self._storage.write(FILE, self._book.to_json())
+        self._table.replace(token.row() for token in self._book.tokens())

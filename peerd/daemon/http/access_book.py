@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import astuple, dataclass
+from typing import Final
 
 from peerd.errors import PeerdError, Unavailable
 
@@ -23,8 +22,6 @@ ACCESS_SCOPES_MAX: Final = 64
 ACCESS_LIFE_S_MAX: Final = 366 * 86_400.0
 ACCESS_MEMORY_S: Final = 86_400.0
 """A token that has expired is listed this long, so that whoever wonders finds out why."""
-ACCESS_RECORD_BYTES_MAX: Final = 8 * 1024
-"""In the state file, with every scope."""
 ID_BYTES: Final = 8
 SECRET_BYTES: Final = 32
 EVERYTHING: Final = "*"
@@ -60,12 +57,30 @@ class AccessToken:
         """Whether it opens ``plugin:read`` or ``plugin:write``. To write does not include to read."""
         return EVERYTHING in self.scopes or scope in self.scopes
 
+    def row(self) -> tuple[str, str, str, str, float, float]:
+        """As the daemon keeps it: what `from_row` reads."""
+        identifier, name, digest, scopes, created_at, expires_at = astuple(self)
+        return identifier, name, digest, " ".join(scopes), float(created_at), float(expires_at)
+
+    @classmethod
+    def from_row(cls, row: tuple[object, ...]) -> AccessToken:
+        """Raises ``ValueError``."""
+        match row:
+            case (str(identifier), str(name), str(digest), str(scopes), float(created_at), float(expires_at)) if (
+                re.fullmatch(rf"[0-9a-f]{{{2 * ID_BYTES}}}", identifier)
+                and re.fullmatch(NAME_PATTERN, name)
+                and re.fullmatch(r"[0-9a-f]{64}", digest)
+                and all(re.fullmatch(SCOPE_PATTERN, scope) for scope in scopes.split(" "))
+            ):
+                return cls(identifier, name, digest, tuple(scopes.split(" ")), created_at, expires_at)
+        raise ValueError("an access token is id, name, digest, scopes and two times")
+
 
 class AccessBook:
     """Every token that may be shown, by id, in the order of their making."""
 
     def __init__(self, tokens: Iterable[AccessToken] = ()) -> None:
-        self._tokens = {token.id: token for token in tokens}
+        self._tokens = {token.id: token for token in sorted(tokens, key=lambda token: token.created_at)}
 
     def tokens(self) -> list[AccessToken]:
         """Oldest first; expired ones stay for `ACCESS_MEMORY_S`."""
@@ -125,38 +140,7 @@ class AccessBook:
         """Put one back, after a removal that could not be made durable."""
         self._tokens[token.id] = token
 
-    def to_json(self) -> bytes:
-        """What `parse` reads."""
-        return json.dumps([asdict(token) for token in self._tokens.values()], indent=1).encode()
-
-    @classmethod
-    def parse(cls, body: bytes) -> AccessBook:
-        """Raises ``ValueError``."""
-        rows = json.loads(body)
-        if not isinstance(rows, list) or len(rows) > ACCESS_TOKENS_MAX:
-            raise ValueError("not a bounded list of access tokens")
-        return cls(_token(row) for row in rows)
-
     def _forget(self, now: float) -> None:
         for token in self.tokens():
             if now - token.expires_at > ACCESS_MEMORY_S:
                 self.remove(token)
-
-
-def _token(row: Any) -> AccessToken:
-    match row:
-        case {
-            "id": str(identifier),
-            "name": str(name),
-            "digest": str(digest),
-            "scopes": [*scopes],
-            "created_at": float(created_at) | int(created_at),
-            "expires_at": float(expires_at) | int(expires_at),
-        } if (
-            re.fullmatch(rf"[0-9a-f]{{{2 * ID_BYTES}}}", identifier)
-            and re.fullmatch(NAME_PATTERN, name)
-            and re.fullmatch(r"[0-9a-f]{64}", digest)
-            and all(isinstance(scope, str) and re.fullmatch(SCOPE_PATTERN, scope) for scope in scopes)
-        ):
-            return AccessToken(identifier, name, digest, tuple(scopes), created_at, expires_at)
-    raise ValueError("an access token is {id, name, digest, scopes, created_at, expires_at}")

@@ -26,7 +26,7 @@ from peerd.wire.frames import Frame, parse_header
 
 
 class Desk(Protocol):
-    """Who decides: `peerd.daemon.identity.keeper.IdentityKeeper`."""
+    """What decides who is let in: `peerd.daemon.identity.keeper.IdentityKeeper`."""
 
     def offer(self) -> JoinOffer: ...
 
@@ -37,7 +37,7 @@ class Desk(Protocol):
         """Raises `TokenRefused`, `Unavailable`."""
 
     def turned_away(self, address: str, why: str) -> None:
-        """A request was not looked at: limits."""
+        """A request was refused unread, because a limit was reached."""
 
 
 class Enrolment:

@@ -27,11 +27,12 @@ from peerd.daemon.links.link import Link
 from peerd.daemon.links.links import Links
 from peerd.daemon.links.settings import TlsContexts
 from peerd.daemon.storage.state_directory import StateDirectory
+from peerd.daemon.storage.tables import JOIN_TOKENS, NOTICES
 from peerd.errors import ConfigError, HandshakeRefused, PeerdError, PeerMisbehaved, Unavailable
 from peerd.identity.authority import CLOCK_SKEW, ClusterAuthority, chain_pem
 from peerd.identity.issuer import Issued, Issuer
-from peerd.identity.joining import Admission, return_to_cluster
-from peerd.identity.ledger import NODE_SUBJECT, SERIAL_SUBJECT, Record, TrustLedger, key_of_record
+from peerd.identity.joining import GrantedIdentity, return_to_cluster
+from peerd.identity.ledger import NODE_SUBJECT, SERIAL_SUBJECT, Notice, TrustLedger, key_of_notice
 from peerd.identity.node_identity import (
     PeerIdentity,
     format_serial,
@@ -43,19 +44,18 @@ from peerd.identity.node_identity import (
 from peerd.identity.renewal import RenewalClock, RenewalState
 from peerd.identity.roots import Roots, fingerprint, is_issued_by
 from peerd.identity.tls import client_context, enrolment_server_context, server_context
-from peerd.identity.tokens import TOKENS_MAX, TokenBook, TokenRefused
+from peerd.identity.tokens import TokenBook, TokenEntry, TokenRefused
 from peerd.ids import NodeId, format_id
-from peerd.limits import KIB
 from peerd.messages import PeerRef
 from peerd.system.durable_files import write_atomically
 from peerd.wire.codec import decode, encode
 from peerd.wire.enrolment import OFFERED_PEERS_MAX, EnrolmentRequest, JoinGranted, JoinOffer, RenewAnswer, RenewRequest
 from peerd.wire.frames import Frame
-from peerd.wire.trust import Denial, IssuerNotice, SignedRecord, TrustRecords, TrustSummary
+from peerd.wire.trust import Denial, IssuerNotice, SignedNotice, TrustNotices, TrustSummary
 
 TICK_S: Final = 1.0
 COMPARE_INTERVAL_S: Final = 60.0
-"""How often records are compared with one neighbour, in case that a frame was dropped."""
+"""How often notices are compared with one neighbour, in case that a frame was dropped."""
 ANSWER_TIMEOUT_S: Final = 15.0
 DENIALS_PER_TICK: Final = 256
 """Signed again after a rotation, in one go: about 50 ms."""
@@ -65,8 +65,6 @@ ROTATION_SPREAD: Final = 0.1
 """Part of an overlap within which the nodes renew under the new root, at random."""
 ROTATION_SPREAD_S_MAX: Final = 3600.0
 ROOTS_RETRY_S: Final = 60.0
-TOKENS_FILE: Final = "tokens.json"
-TOKENS_FILE_BYTES_MAX: Final = TOKENS_MAX * KIB
 
 _OLD_ISSUER: Final = "this issuer's key is not of the newest root: copy the CA's files from where it was rotated"
 Offload = Callable[[Callable[..., Any], tuple[Any, ...], Callable[[Any], None], Callable[[BaseException], None]], None]
@@ -121,9 +119,9 @@ class IdentityKeeper:
         self._roots_retry_at = float("-inf")
         self.ledger = TrustLedger(cluster, self._roots_in_use)
         self._enrolment_tls = self._make_enrolment_context()
-        self._exchange = TrustExchange(self.ledger, own.id, state, links, telemetry, self._follow_roots)
+        self._exchange = TrustExchange(self.ledger, own.id, state.table(NOTICES), links, telemetry, self._follow_roots)
         if issuer is not None and (change := issuer.last_change()) is not None:
-            self.accept_record(change)
+            self.accept_notice(change)
         if issuer is not None and issuer.authority.certificate != self.ledger.roots.newest:
             _log.error("identity.issuer_is_old", detail=_OLD_ISSUER)
         links.on_link_up = self._exchange.compare
@@ -132,7 +130,7 @@ class IdentityKeeper:
     # Life
 
     async def run(self) -> None:
-        """Look at the clock now and then, for ever."""
+        """Call `tick` every second, until the task is cancelled."""
         while True:
             self.tick()
             await asyncio.sleep(TICK_S)
@@ -156,7 +154,7 @@ class IdentityKeeper:
         self.telemetry.state(self.clock, len(self.ledger.denials()))
 
     def stop(self) -> None:
-        """Nobody waits for a renewal any more."""
+        """Cancel whoever waits for a renewal."""
         for waiting in self._waiting:
             waiting.cancel()
 
@@ -172,20 +170,20 @@ class IdentityKeeper:
 
     @property
     def renewal_state(self) -> RenewalState:
-        """How worrying the certificate is."""
+        """How close the certificate is to its end: see `RenewalState`."""
         return self.clock.state(self.wall_time())
 
     # For newcomers: `peerd.daemon.identity.enrolment.Desk`
 
     def offer(self) -> JoinOffer:
-        """What a newcomer hears in the clear."""
+        """What a newcomer is told before there is TLS: nothing of it is secret."""
         roots = self.ledger.roots
         ders = tuple(each.public_bytes(Encoding.DER) for each in (*roots.trusted, *roots.chain))
         notices = self.ledger.issuer_notices(self.wall_time())[:OFFERED_PEERS_MAX]
         return JoinOffer(self._cluster, ders, self.issuer is not None, tuple(notices))
 
     def enrolment_context(self) -> ssl.SSLContext | None:
-        """TLS for newcomers, where this node issues."""
+        """The TLS settings for newcomers; ``None`` when this node does not issue certificates."""
         return self._enrolment_tls if self.issuer is not None else None
 
     def enrol(self, request: EnrolmentRequest, address: str) -> JoinGranted:
@@ -198,7 +196,7 @@ class IdentityKeeper:
         return JoinGranted(issued.chain, self._root_ders(), (self._own, *self._neighbours())[:OFFERED_PEERS_MAX])
 
     def turned_away(self, address: str, why: str) -> None:
-        """A newcomer came too soon."""
+        """Note that a newcomer was refused because of a limit."""
         self.telemetry.turned_away(address, why, self._links.context.now())
 
     def _admit(self, issuer: Issuer, request: EnrolmentRequest, address: str) -> Issued:
@@ -215,12 +213,12 @@ class IdentityKeeper:
 
     # For operators
 
-    def publish(self, record: Record) -> None:
-        """Sign a record with the CA's key and spread it. Raises `Unavailable`."""
-        self._exchange.learned([self.ledger.put(self._current_issuer().authority, record, self.wall_time())])
+    def publish(self, notice: Notice) -> None:
+        """Sign a notice with the CA's key and spread it. Raises `Unavailable`."""
+        self._exchange.learned([self.ledger.put(self._current_issuer().authority, notice, self.wall_time())])
 
-    def accept_record(self, signed: SignedRecord) -> bool:
-        """Take in a record that an operator carried here; whether it was news. Raises `PeerMisbehaved`."""
+    def accept_notice(self, signed: SignedNotice) -> bool:
+        """Take in a notice that an operator carried here; whether it was news. Raises `PeerMisbehaved`."""
         news = self.ledger.merge([signed], self.wall_time())
         self._exchange.learned(news)
         return bool(news)
@@ -234,7 +232,7 @@ class IdentityKeeper:
 
     def rotate(self, overlap: timedelta) -> None:
         """The next root; see `rotate_authority` for what it raises."""
-        self.accept_record(self._current_issuer().rotate(overlap))
+        self.accept_notice(self._current_issuer().rotate(overlap))
         self._sign_denials_again()
         self._announce_issuer(self.wall_time())
         self._renew()
@@ -277,8 +275,8 @@ class IdentityKeeper:
                 case TrustSummary() as summary:
                     if link.trust_requests.take(self._links.context.now()):
                         self._exchange.summary_received(link, summary)
-                case TrustRecords(records=records):
-                    self._exchange.records_received(link, records)
+                case TrustNotices(notices=notices):
+                    self._exchange.notices_received(link, notices)
                 case RenewRequest():
                     self._links.send(link.peer, encode(self._renew_for(link)), Priority.NORMAL)
                 case RenewAnswer() as answer:
@@ -338,13 +336,13 @@ class IdentityKeeper:
         arguments = (seeds, key, leaf, self._cluster, self.ledger.roots)
         self._offload(return_to_cluster, arguments, self._returned, self._return_failed)
 
-    def _returned(self, membership: Admission) -> None:
+    def _returned(self, granted_identity: GrantedIdentity) -> None:
         self._is_returning = False
-        if self.ledger.roots != membership.roots:
-            self.ledger.roots = membership.roots
+        if self.ledger.roots != granted_identity.roots:
+            self.ledger.roots = granted_identity.roots
             self._follow_roots()
         try:
-            self.install([each.public_bytes(Encoding.DER) for each in membership.chain])
+            self.install([each.public_bytes(Encoding.DER) for each in granted_identity.chain])
         except ConfigError as error:
             self._renewal_failed(str(error))
 
@@ -420,7 +418,7 @@ class IdentityKeeper:
         if not stale or self.issuer is None or self.issuer.authority.certificate != self.ledger.roots.newest:
             return
         now = self.wall_time()
-        again = [replace(denial, version=self.ledger.next_version(key_of_record(denial), now)) for denial in stale]
+        again = [replace(denial, version=self.ledger.next_version(key_of_notice(denial), now)) for denial in stale]
         self._exchange.learned([self.ledger.put(self.issuer.authority, denial, now) for denial in again])
 
     def _has_newest_root(self, roots: Roots) -> bool:
@@ -479,13 +477,14 @@ def make_issuer(config: PeerdConfig, state: StateDirectory) -> Issuer | None:
     if authority.cluster != config.node.cluster:
         detail = f"this CA is of the cluster {authority.cluster!r}, the node of {config.node.cluster!r}"
         raise ConfigError(detail, file=str(directory), key="issuer.ca_dir")
+    table = state.table(JOIN_TOKENS)
     return Issuer(
         authority,
         directory,
         timedelta(seconds=config.issuer.lifetime),
         timedelta(seconds=config.issuer.return_grace),
-        state.load(TOKENS_FILE, TOKENS_FILE_BYTES_MAX, TokenBook.parse) or TokenBook(),
-        lambda body: state.write(TOKENS_FILE, body),
+        TokenBook(table.load(TokenEntry.from_row)),
+        lambda tokens: table.replace(token.row() for token in tokens),
         time.time,
     )
 

@@ -1,14 +1,13 @@
-"""The ledger of signed records at work: kept on disk, obeyed by the links, exchanged with neighbours.
+"""The ledger of signed notices at work: kept on disk, obeyed by the links, exchanged with neighbours.
 
-Records travel on links and not over the ring: they arrive before a node has joined, while the ring is in parts, and in
+Notices travel on links and not over the ring: they arrive before a node has joined, while the ring is in parts, and in
 spite of members that forward nothing. Both sides compare digests when a link comes up and once in a while; whoever
-learns something tells all its other links. A record crosses each link at most twice.
+learns something tells all its other links. A notice crosses each link at most twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import structlog
 
@@ -16,16 +15,13 @@ from peerd.api import Priority
 from peerd.daemon.identity.telemetry import IdentityTelemetry
 from peerd.daemon.links.link import Link
 from peerd.daemon.links.links import Links
-from peerd.daemon.storage.state_directory import StateDirectory
+from peerd.daemon.storage.state_table import StateRows
 from peerd.errors import Unavailable
-from peerd.identity.ledger import RECORDS_MAX, TrustLedger, batches
+from peerd.identity.ledger import TrustLedger, batches, kept_notice
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.wire.codec import encode
-from peerd.wire.trust import SignedRecord, TrustRecords, TrustSummary
-
-RECORDS_FILE: Final = "trust-records.json"
-RECORDS_FILE_BYTES_MAX: Final = RECORDS_MAX * 8 * 1024
+from peerd.wire.trust import SignedNotice, TrustNotices, TrustSummary
 
 _log = structlog.get_logger("peerd.daemon")
 
@@ -37,20 +33,20 @@ class TrustExchange:
         self,
         ledger: TrustLedger,
         own_id: NodeId,
-        state: StateDirectory,
+        table: StateRows,
         links: Links,
         telemetry: IdentityTelemetry,
         on_news: Callable[[], None],
     ) -> None:
         self.ledger = ledger
         self._own_id = own_id
-        self._state = state
+        self._table = table
         self._links = links
         self._telemetry = telemetry
         self._on_news = on_news
         self._wall_time = links.context.wall_time
         self.on_denied: Callable[[frozenset[NodeId]], None] = lambda denied: None
-        state.load(RECORDS_FILE, RECORDS_FILE_BYTES_MAX, self._restore)
+        self._restore()
         self._obey()
 
     def compare(self, link: Link) -> None:
@@ -62,17 +58,17 @@ class TrustExchange:
         if summary.digest != self.ledger.digest():
             self._send(link.peer, self.ledger.signed())
 
-    def records_received(self, link: Link, records: Sequence[SignedRecord]) -> None:
+    def notices_received(self, link: Link, notices: Sequence[SignedNotice]) -> None:
         """Take over what is news. Raises `PeerMisbehaved`."""
-        self.learned(self.ledger.merge(records, self._wall_time()), link)
+        self.learned(self.ledger.merge(notices, self._wall_time()), link)
 
-    def learned(self, news: Sequence[SignedRecord], source: Link | None = None) -> None:
+    def learned(self, news: Sequence[SignedNotice], source: Link | None = None) -> None:
         """Make it durable, act on it, pass it on."""
         if not news:
             return
         self.save()
         for signed in news:
-            self._telemetry.recorded(signed, None if source is None else source.peer)
+            self._telemetry.learned(signed, None if source is None else source.peer)
         denied = self.ledger.denied_ids()
         self._tell(news, source, lambda peer: peer.id in denied)  # its link is about to end: so that it knows why
         self._obey()
@@ -82,22 +78,24 @@ class TrustExchange:
     def save(self) -> None:
         """Write the ledger; a disk that refuses costs the memory of it, not the node."""
         try:
-            self._state.write(RECORDS_FILE, self.ledger.to_json())
+            self._table.replace(self.ledger.rows())
         except Unavailable as error:
-            _log.error("identity.records_not_saved", error=str(error))
+            _log.error("identity.notices_not_saved", error=str(error))
 
-    def _restore(self, body: bytes) -> bool:
-        self.ledger.restore(body, self._wall_time())
-        return True
+    def _restore(self) -> None:
+        try:
+            self.ledger.restore(self._table.load(kept_notice), self._wall_time())
+        except ValueError as error:  # the others are in force, and the neighbours have those that are missing
+            _log.warning("identity.notices_not_restored", error=str(error))
 
-    def _tell(self, news: Sequence[SignedRecord], source: Link | None, is_meant: Callable[[PeerRef], bool]) -> None:
+    def _tell(self, news: Sequence[SignedNotice], source: Link | None, is_meant: Callable[[PeerRef], bool]) -> None:
         for link in self._links.links():
             if is_meant(link.peer) and (source is None or link.peer.id != source.peer.id):
                 self._send(link.peer, news)
 
-    def _send(self, peer: PeerRef, records: Sequence[SignedRecord]) -> None:
-        for batch in batches(records):
-            self._links.send(peer, encode(TrustRecords(batch)), Priority.URGENT)
+    def _send(self, peer: PeerRef, notices: Sequence[SignedNotice]) -> None:
+        for batch in batches(notices):
+            self._links.send(peer, encode(TrustNotices(batch)), Priority.URGENT)
 
     def _obey(self) -> None:
         denied = self.ledger.denied_ids()

@@ -18,8 +18,8 @@ from peerd.ids import format_id
 from peerd.limits import EVENT_TEXT_LENGTH_MAX
 from peerd.linking.rate_limit import TokenBucket
 from peerd.messages import PeerRef, decode_body, message_type
-from peerd.telemetry.schema import CertificateInstalled, CertificateIssued, Event, JoinRefused, TrustRecorded
-from peerd.wire.trust import Denial, IssuerNotice, RootChange, SignedRecord
+from peerd.telemetry.schema import CertificateInstalled, CertificateIssued, Event, JoinRefused, NoticeLearned
+from peerd.wire.trust import Denial, IssuerNotice, RootChange, SignedNotice
 
 IDENTITY_METRICS: Final = (
     Metric("peerd_certificate_expiry_timestamp_seconds", "gauge", "When this node's certificate ends (Unix time)."),
@@ -36,7 +36,7 @@ _log = structlog.get_logger("peerd.daemon")
 
 
 class IdentityTelemetry:
-    """Never says a secret: a token is named by its id."""
+    """Events, metrics and log lines about identity. No secret is in them: a token is named by its id."""
 
     def __init__(self, metrics: MetricSink) -> None:
         self._metrics = metrics
@@ -91,20 +91,20 @@ class IdentityTelemetry:
         left_s, pause_s = round(clock.expires_at - now), round(clock.due_at - now)
         report("identity.not_renewed", error=why, expires_in_s=left_s, again_in_s=pause_s)
 
-    def recorded(self, signed: SignedRecord, source: PeerRef | None) -> None:
-        """A record is news here; it came from a peer or was made or brought here."""
+    def learned(self, signed: SignedNotice, source: PeerRef | None) -> None:
+        """A notice is news here; it came from a peer or was made or brought here."""
         kind = message_type(signed.type_id)
         if kind is None:
             return
         subject, detail = in_words(decode_body(kind, signed.body))
         peer = None if source is None else format_id(source.id)
-        self._emit(TrustRecorded(subject=subject, detail=detail, peer=peer))
-        _log.info("identity.recorded", subject=subject, detail=detail, peer=peer)
+        self._emit(NoticeLearned(subject=subject, detail=detail, peer=peer))
+        _log.info("identity.notice_learned", subject=subject, detail=detail, peer=peer)
 
 
-def in_words(record: object) -> tuple[str, str]:
-    """Subject and meaning of a record."""
-    match record:
+def in_words(notice: object) -> tuple[str, str]:
+    """Subject and meaning of a notice."""
+    match notice:
         case Denial(subject=subject, reason=reason, is_withdrawn=is_withdrawn):
             return subject, f"{'no longer denied' if is_withdrawn else 'denied'}: {reason}"
         case IssuerNotice(node=node):

@@ -51,15 +51,15 @@ class Segment:
         return self.first + len(self.offsets)
 
 
-class Step(NamedTuple):
-    """Bytes for one file, behind its first ``start``."""
+class FileAppend(NamedTuple):
+    """Bytes to append to a file, whose first ``start`` bytes are durable and stay."""
 
     path: Path
     start: int
     content: bytes
 
 
-class Found(NamedTuple):
+class SegmentContent(NamedTuple):
     """What a segment's file holds, up to the first byte that is no record."""
 
     offsets: array[int]
@@ -70,10 +70,10 @@ class Found(NamedTuple):
 
 
 @dataclass(slots=True)
-class Plan:
+class LogWrite:
     """What one write does to files, and what is known of the log when it has succeeded."""
 
-    step: Step
+    step: FileAppend
     segments: list[Segment]
     unlinked: list[Path]
 
@@ -96,7 +96,7 @@ class LogFiles:
         done: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """In the worker."""
+        """Write records, and forget those before ``first``, in a worker thread."""
         plan = self._plan(records, first)
 
         def written(result: object) -> None:
@@ -115,7 +115,7 @@ class LogFiles:
         self._segments = plan.segments
 
     def records(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """From the files, one open at a time."""
+        """Read records from the files, of which one is open at a time."""
         for segment in self._segments:
             numbers = range(max(first, segment.first), min(last + 1, segment.next))
             if not numbers:
@@ -129,7 +129,7 @@ class LogFiles:
             except OSError as error:
                 raise Unavailable(f"cannot read {segment.path}: {error.strerror}") from error
 
-    def _plan(self, records: list[tuple[int, bytes]], first: int) -> Plan:
+    def _plan(self, records: list[tuple[int, bytes]], first: int) -> LogWrite:
         """Append to the last segment, or to a new one when that is full; drop those that are gone as a whole."""
         segments = list(self._segments)
         last = segments[-1] if segments else None
@@ -147,13 +147,13 @@ class LogFiles:
             last.offsets.append(last.size + len(content) + _HEAD.size)
             last.lengths.append(len(record))
             content += _encode(_RECORD, number, record)
-        step = Step(last.path, last.size, bytes(content))
+        step = FileAppend(last.path, last.size, bytes(content))
         last.size += len(content)
         kept = [segment for segment in segments if segment.next > first]
         unlinked = [segment.path for segment in segments if segment.next <= first]
-        return Plan(step, [*kept, last], unlinked)
+        return LogWrite(step, [*kept, last], unlinked)
 
-    def _perform(self, plan: Plan, is_last: bool) -> None:
+    def _perform(self, plan: LogWrite, is_last: bool) -> None:
         """Raises ``OSError``. A worker that comes after the end finds everything done already."""
         with self._lock:
             if self._is_closed:
@@ -164,7 +164,7 @@ class LogFiles:
                 path.unlink(missing_ok=True)
 
 
-def _write_step(step: Step) -> None:
+def _write_step(step: FileAppend) -> None:
     descriptor = os.open(step.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         size = os.fstat(descriptor).st_size
@@ -187,11 +187,11 @@ def _encode(kind: int, number: int, content: bytes) -> bytes:
     return zlib.crc32(checked).to_bytes(4, "big") + checked
 
 
-def parse_segment(content: bytes, first: int) -> Found:
+def parse_segment(content: bytes, first: int) -> SegmentContent:
     """The records of a segment in order, up to the first byte that is none: a crash cut it there, or it is damaged."""
     offsets, lengths, gone = array("Q"), array("I"), 0
     if not content.startswith(_MAGIC):
-        return Found(offsets, lengths, 0, gone)
+        return SegmentContent(offsets, lengths, 0, gone)
     position = len(_MAGIC)
     while len(content) - position >= _HEAD.size:
         checksum, length, kind, number = _HEAD.unpack_from(content, position)
@@ -208,7 +208,7 @@ def parse_segment(content: bytes, first: int) -> Found:
         else:
             break
         position = start + length
-    return Found(offsets, lengths, position, gone)
+    return SegmentContent(offsets, lengths, position, gone)
 
 
 def open_log(folder: Path, work: Work) -> tuple[GroupLog, list[str]]:

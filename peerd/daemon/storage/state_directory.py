@@ -1,62 +1,72 @@
-"""What a daemon keeps across restarts: boot epoch, known peers, plugin stores; and the lock on all of it.
+"""What a daemon keeps across restarts, and the lock on all of it.
 
-Small files are replaced as a whole (temporary file, fsync, rename, fsync of the directory): after a crash a file is
-entirely old or entirely new. Each starts with a line ``peerd-state <version> <SHA-256 of the rest>``, so that
-damage shows; a damaged file is set aside, not fatal. The node's key is not among them: see
-`peerd.identity.node_identity`.
+Boot epoch, known peers, tokens, the CA's notices and the plugins' small stores are tables of one SQLite file,
+``state.db`` (`peerd.daemon.storage.database`): they live and die with this directory, and one lock is on all of them.
+A damaged file is set aside, not fatal. Plugins' logs are files of their own (`peerd.daemon.storage.log_files`), and so
+are keys and certificates, which other tools read, too (`peerd.identity.node_identity`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
-import json
 import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
+from peerd.daemon.storage.database import (
+    Damaged,
+    Database,
+    OtherVersion,
+    make_database,
+    open_database,
+    read_wal,
+    salvage,
+    wal_of,
+)
 from peerd.daemon.storage.log_files import Work, open_log
-from peerd.daemon.storage.plugin_store import STORE_BYTES_MAX, DamagedStore, PluginStore, read_store
+from peerd.daemon.storage.old_files import DamagedFile, old_files, old_rows, store_rows
+from peerd.daemon.storage.plugin_store import PluginStore
+from peerd.daemon.storage.state_table import StateTable
+from peerd.daemon.storage.tables import NUMBERS, PEERS, TRUSTED_TABLES, Row, TableSchema
 from peerd.errors import Bug, ConfigError, Unavailable
 from peerd.ids import format_id, parse_id
 from peerd.lib.group_log import LOG_NAME, GroupLog
 from peerd.limits import HOST_LENGTH_MAX, KNOWN_PEERS_MAX, LOGS_PER_PLUGIN_MAX
 from peerd.messages import PeerRef
-from peerd.system.durable_files import write_atomically
+from peerd.system.durable_files import sync_directory
 
-STORE_FILE_BYTES_MAX: Final = 3 * STORE_BYTES_MAX
-"""A store's log holds at most as many outdated bytes as live ones, and some slack."""
+DATABASE_FILE: Final = "state.db"
 CORRUPT_FILES_MAX: Final = 8
 """Damaged files kept for inspection, of each state file."""
-FORMAT_VERSION: Final = 1
 
-_MAGIC: Final = b"peerd-state"
-_HEADER: Final = re.compile(rb"peerd-state ([0-9]{1,4}) ([0-9a-f]{64})\n")
-_HEADER_BYTES_MAX: Final = 96
 _PLUGIN_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_EPOCH: Final = "boot_epoch"
 _EPOCH_MAX: Final = 2**63 - 1
-Value = TypeVar("Value")
 
 
 class StateDirectory:
     """One daemon's state directory, locked from construction until `close`.
 
     ``wall_time`` gives Unix seconds. What went wrong without stopping us is appended to ``warnings``, one line each.
-    Raises `ConfigError` when the directory cannot be made or written, or another daemon holds it. Writes raise
-    `Unavailable` when the disk refuses (full, read-only); the file on disk is then the old one.
+    Raises `ConfigError` when the directory cannot be made or written, or another daemon holds it. The database is
+    opened when something of it is asked for first: that raises `ConfigError` when it cannot be used, and `Unavailable`
+    when the disk is full. Changes raise `Unavailable` when the disk refuses (full, read-only): nothing changed then.
     """
 
     def __init__(self, path: Path, *, wall_time: Callable[[], float] = time.time) -> None:
         self.path = path
         self.warnings: list[str] = []
+        self.taken_over: list[str] = []
+        """Files of peerd 0.1 whose content is in the database now."""
         self._wall_time = wall_time
         self._boot_epoch: int | None = None
+        self._opened: Database | None = None
+        self._tables: dict[str, StateTable] = {}
         self._stores: dict[str, PluginStore] = {}
         self._logs: dict[tuple[str, str], GroupLog] = {}
         self._make_private()
@@ -70,15 +80,15 @@ class StateDirectory:
         self.close()
 
     def close(self) -> None:
-        """Close the stores and give the lock back. Idempotent; the kernel does it too when the process dies."""
-        for store in self._stores.values():
-            store.close()
+        """Close everything and give the lock back. Idempotent; the kernel does it too when the process dies."""
         for (plugin, name), log in self._logs.items():
             try:
                 log.close()
             except Unavailable as error:
                 self.warnings.append(f"log {name} of {plugin}: what was appended last is lost: {error}")
         self._logs.clear()
+        if self._opened is not None:
+            self._opened.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -92,40 +102,36 @@ class StateDirectory:
         with a right one. Raises `Unavailable` when it cannot be made durable.
         """
         if self._boot_epoch is None:
-            persisted = self.load("boot-epoch", 32, _parse_epoch)
-            epoch = max((persisted or 0) + 1, int(self._wall_time() * 1000))
-            self.write("boot-epoch", b"%d\n" % epoch)
+            numbers = self.table(NUMBERS)
+            persisted = max(numbers.load(_parse_epoch), default=0)
+            epoch = max(persisted + 1, int(self._wall_time() * 1000))
+            numbers.replace([(_EPOCH, epoch)])
             self._boot_epoch = epoch
         return self._boot_epoch
 
-    # Known peers ----------------------------------------------------------------------------------------
+    # Tables ---------------------------------------------------------------------------------------------
+
+    def table(self, table: TableSchema) -> StateTable:
+        """One table, for its owner: always the same object for a table."""
+        if table.name not in self._tables:
+            self._tables[table.name] = StateTable(self._database, table, self.warnings)
+        return self._tables[table.name]
 
     def load_known_peers(self) -> list[PeerRef]:
-        """Peers of an earlier life, in the order saved; empty when there is no (usable) file."""
-        return self.load("known-peers.json", KNOWN_PEERS_MAX * 512, _parse_known_peers) or []
+        """Peers of an earlier life, in the order saved."""
+        return self.table(PEERS).load(_parse_known_peer)[:KNOWN_PEERS_MAX]
 
     def save_known_peers(self, peers: Iterable[PeerRef]) -> None:
         """Replace the list; only the first ``KNOWN_PEERS_MAX`` are kept, so give the best ones first."""
-        rows = [{**asdict(peer), "id": format_id(peer.id)} for peer in peers][:KNOWN_PEERS_MAX]
-        self.write("known-peers.json", json.dumps(rows, indent=1).encode())
-
-    # Plugin stores --------------------------------------------------------------------------------------
+        rows = [(position, format_id(peer.id), peer.host, peer.port) for position, peer in enumerate(peers)]
+        self.table(PEERS).replace(rows[:KNOWN_PEERS_MAX])
 
     def plugin_store(self, plugin: str) -> PluginStore:
-        """The durable key-value store of a plugin: always the same object for a name. Raises ``ValueError``.
-
-        Of a damaged file, what came before the damage is kept (an earlier state of the store), with a warning.
-        """
+        """The durable key-value store of a plugin: always the same object for a name. Raises ``ValueError``."""
         if _PLUGIN_NAME.fullmatch(plugin) is None:
             raise ValueError(f"not a plugin name: {plugin!r}")
         if plugin not in self._stores:
-            path = self.path / f"store-{plugin}.log"
-            content = self._read(path, STORE_FILE_BYTES_MAX)
-            try:
-                self._stores[plugin] = PluginStore(path, {} if content is None else read_store(content))
-            except DamagedStore as error:
-                self._set_aside(path, f"{error}; keeping the {len(error.entries)} entries before it")
-                self._stores[plugin] = PluginStore.rewritten(path, error.entries)
+            self._stores[plugin] = PluginStore(self._database, plugin)
         return self._stores[plugin]
 
     # Plugin logs ----------------------------------------------------------------------------------------
@@ -150,48 +156,99 @@ class StateDirectory:
 
     # Files ----------------------------------------------------------------------------------------------
 
-    def write(self, name: str, body: bytes) -> None:
-        """Replace the state file ``name`` atomically and durably. Raises `Unavailable`; the old file then stays."""
-        header = b"%s %d %s\n" % (_MAGIC, FORMAT_VERSION, hashlib.sha256(body).hexdigest().encode())
-        try:
-            write_atomically(self.path / name, header + body)
-        except OSError as error:
-            raise Unavailable(f"cannot write {self.path / name}: {error.strerror}") from error
+    @property
+    def _database(self) -> Database:
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
 
-    def load(self, name: str, size_max: int, parse: Callable[[bytes], Value]) -> Value | None:
-        """Read and check a state file; ``None`` when there is none, or none that can be used.
-
-        ``parse`` raises ``ValueError`` for a damaged one, which is then set aside with a warning.
-        """
-        path = self.path / name
-        content = self._read(path, size_max + _HEADER_BYTES_MAX)
-        if content is None:
-            return None
+    def _open(self) -> Database:
+        path = self.path / DATABASE_FILE
+        if not os.path.lexists(path):
+            self._make(path)
+        wal = read_wal(path)
         try:
-            return parse(_unwrap(content, size_max + _HEADER_BYTES_MAX))
-        except ValueError as error:
+            database = open_database(path)
+        except OtherVersion as error:
             self._set_aside(path, f"{error}; starting without it")
-            path.unlink()
-            return None
+            make_database(path, ())
+            return open_database(path)
+        except Damaged as error:
+            return self._repaired(path, str(error), TRUSTED_TABLES if wal else ())
+        if database.torn_bytes:
+            aside = self._keep(wal_of(path), wal)
+            what = f"{database.torn_bytes} bytes hold no whole change: a crash cut them off, or they are damaged"
+            self.warnings.append(f"{wal_of(path)}: {what}; it is now {aside.name}")
+        if database.lost_changes > 1:  # more than the one that a crash may cut: these had been acknowledged
+            for table in TRUSTED_TABLES:
+                database.change(table, removed=list(database.checksums(table)))
+            self.warnings.append(
+                f"{path}: {database.lost_changes} changes are lost; so that no token comes back that was revoked or "
+                "used up, there is none left: make new ones"
+            )
+        return database
 
-    def _read(self, path: Path, size_max: int) -> bytes | None:
-        """The content, cut one byte above ``size_max`` (so that "too large" shows), or ``None`` without a file."""
-        try:
-            with path.open("rb") as file:
-                return file.read(size_max + 1)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise ConfigError(f"cannot read the state file: {error.strerror}", file=str(path)) from error
+    def _make(self, path: Path) -> None:
+        """The first start: a new file, or one with what peerd 0.1 has left."""
+        found = old_files(self.path)
+        wal_of(path).unlink(missing_ok=True)
+        make_database(path, self._old_rows(found))
+        for old in found:
+            old.unlink()
+            self.taken_over.append(old.name)
+
+    def _old_rows(self, files: Iterable[Path]) -> Iterator[tuple[TableSchema, Row]]:
+        for path in files:
+            try:
+                yield from old_rows(path)
+            except DamagedFile as error:
+                self._set_aside(path, str(error))
+                yield from store_rows(path, error.entries)
+
+    def _repaired(self, path: Path, reason: str, without: Sequence[TableSchema]) -> Database:
+        """Put a file with every good row of a damaged one in its place.
+
+        ``without``: tables to leave out, because the newest of their changes may have been in a damaged log.
+        """
+        kept = 0
+
+        def good() -> Iterator[tuple[TableSchema, Row]]:
+            nonlocal kept
+            for table, row in salvage(path):
+                if table not in without:
+                    kept += 1
+                    yield table, row
+
+        repaired = path.with_name(f".{path.name}.repaired.tmp")
+        make_database(repaired, good())
+        self._set_aside(path, f"{reason}; keeping the {kept} rows that are as they were written")
+        repaired.replace(path)
+        sync_directory(path.parent)
+        return open_database(path)
 
     def _set_aside(self, path: Path, reason: str) -> None:
         """Keep a damaged file for inspection under a name that is not read, and say so."""
-        aside = path.with_name(f"{path.name}.corrupt-{int(self._wall_time() * 1000)}")
+        aside = self._aside(path)
         try:
             aside.hardlink_to(path)  # the damaged file keeps its name until its successor replaces it
+            if wal_of(path).exists():
+                wal_of(path).rename(self._aside(wal_of(path)))
         except OSError as error:
             raise ConfigError(f"damaged ({reason}) and cannot be set aside", file=str(path)) from error
         self.warnings.append(f"{path}: {reason}; the damaged file is now {aside.name}")
+        self._remove_outdated(path)
+
+    def _keep(self, path: Path, content: bytes) -> Path:
+        aside = self._aside(path)
+        with contextlib.suppress(OSError):  # for inspection only: a full disk is no obstacle
+            aside.write_bytes(content)
+        self._remove_outdated(path)
+        return aside
+
+    def _aside(self, path: Path) -> Path:
+        return path.with_name(f"{path.name}.corrupt-{int(self._wall_time() * 1000)}")
+
+    def _remove_outdated(self, path: Path) -> None:
         for outdated in sorted(path.parent.glob(f"{path.name}.corrupt-*"))[:-CORRUPT_FILES_MAX]:
             outdated.unlink(missing_ok=True)
 
@@ -232,48 +289,26 @@ class StateDirectory:
         return descriptor
 
     def _remove_temporary_files(self) -> None:
-        for leftover in sorted(self.path.glob(".*.tmp")):
+        for leftover in sorted([*self.path.glob(".*.tmp"), *self.path.glob(".*.tmp-*")]):
             leftover.unlink(missing_ok=True)
 
 
 def _owner_hint(path: Path) -> str:
-    """Two numbers that explain most refusals of a directory."""
+    """The owner of the directory and our own user, by number, when they differ: that explains most refusals."""
     owner, own = path.stat().st_uid, os.geteuid()
     return "" if owner == own else f"; the directory is user {owner}'s, this daemon runs as {own}"
 
 
-def _unwrap(content: bytes, size_max: int) -> bytes:
-    """The body below the header line. Raises ``ValueError`` saying what is wrong."""
-    if len(content) > size_max:
-        raise ValueError(f"larger than {size_max} bytes")
-    header = _HEADER.match(content)
-    if header is None:
-        raise ValueError("no header line")
-    if int(header[1]) != FORMAT_VERSION:
-        raise ValueError(f"format version {int(header[1])}, this peerd reads {FORMAT_VERSION}")
-    body = content[header.end() :]
-    if hashlib.sha256(body).hexdigest().encode() != header[2]:
-        raise ValueError("its digest does not match")
-    return body
-
-
-def _parse_epoch(body: bytes) -> int:
-    epoch = int(body)
-    if not 0 <= epoch < _EPOCH_MAX:
-        raise ValueError("boot epoch out of range")
-    return epoch
-
-
-def _parse_known_peers(body: bytes) -> list[PeerRef]:
-    rows = json.loads(body)
-    if not isinstance(rows, list) or len(rows) > KNOWN_PEERS_MAX:
-        raise ValueError("not a bounded list of peers")
-    return [_parse_known_peer(row) for row in rows]
-
-
-def _parse_known_peer(row: Any) -> PeerRef:
+def _parse_epoch(row: Row) -> int:
     match row:
-        case {"id": str(identifier), "host": str(host), "port": int(port)}:
+        case (str(name), int(epoch)) if name == _EPOCH and 0 <= epoch < _EPOCH_MAX:
+            return epoch
+    raise ValueError("the boot epoch is a number that is not negative")
+
+
+def _parse_known_peer(row: Row) -> PeerRef:
+    match row:
+        case (int(), str(identifier), str(host), int(port)):
             if 0 < len(host) <= HOST_LENGTH_MAX and 0 < port < 65536:
                 return PeerRef(parse_id(identifier), host, port)
-    raise ValueError("a peer is {id, host, port}")
+    raise ValueError("a peer is a position, an id, a host and a port")
