@@ -6,8 +6,8 @@ object in the daemon and in the simulator, and sans-IO like everything below it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from peerd.api import (
     Envelope,
     NeighbourChange,
     Plugin,
+    PluginConfig,
     Priority,
     RecordRole,
     RefuseSwap,
@@ -144,6 +145,16 @@ class Node:
         self.requests.clear()
         self.snapshot_traffic()
         self.emit(NodeStopped(reason=reason, uptime_s=self.driver.now() - self._started_at))
+
+    def reconfigure(self, overlay: OverlayConfig, swap: SwapConfig, plugins: Mapping[str, PluginConfig]) -> None:
+        """Work with other values of the settings that reload. ``plugins``: the tables of those that are to be told."""
+        self.settings = replace(self.settings, overlay=overlay, swap=swap)
+        self.swaps.reconfigure(swap)
+        for name, config in {self.overlay.name: overlay, **plugins}.items():
+            plugin = self.plugins.get(name)
+            if plugin is not None and plugin.config != config:
+                plugin.config = config
+                self._guard(name, plugin.reconfigured)
 
     def new_epoch(self) -> str:
         """See `peerd.api.Host.new_epoch`. Counted, not drawn: a plugin's generator begins anew when it is replaced."""

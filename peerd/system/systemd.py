@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Mapping
 
 
@@ -28,6 +29,10 @@ class ServiceManager:
             sock.setblocking(False)
             sock.connect(self._address)
             sock.send("\n".join(assignments).encode())
+
+    def reloading(self) -> None:
+        """The configuration is being read again; ``READY=1`` ends it. systemd wants the time with it (sd_notify(3))."""
+        self.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", "STATUS=reading the configuration")
 
     def start_watchdog(self) -> None:
         """Feed the watchdog three times in its interval, from the loop."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from peerd.api import Metric
 from peerd.config import LoadedConfig
+from peerd.config.reload import ReloadPlan
 from peerd.daemon.admin.event_feed import Record
 from peerd.daemon.http.access import Access
 from peerd.daemon.identity.keeper import IdentityKeeper
@@ -70,6 +71,9 @@ class Subject(Protocol):
     @property
     def data_addresses(self) -> Sequence[str]:
         """Where data clients connect: a path, and host and port; whatever there is of it."""
+
+    async def reload(self) -> ReloadPlan:
+        """Read the configuration again and apply what can be applied. Raises `ConfigError`, `Unavailable`."""
 
     def fronts(self) -> Mapping[str, Front]:
         """The fronts of plugins, by name; asked once, when the API is loaded."""

@@ -95,6 +95,11 @@ class HttpListener:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         metrics.declare(HTTP_METRICS)
 
+    def reconfigure(self, requests_max: int, tls: ssl.SSLContext | None) -> None:
+        """Another budget and certificate for the connections that come from now on; those that are open stay."""
+        self.capacity = requests_max + HTTP_CONNECTIONS_SPARE
+        self._tls = tls
+
     @property
     def port(self) -> int:
         """Port in use, of a TCP listener."""
