@@ -260,7 +260,7 @@ class DataConfig(ConfigSection):
     )
     tls_certificate: str = setting(
         "",
-        "PEM certificate chain with which http speaks HTTPS; read at the start. Empty: plain HTTP.",
+        "PEM certificate chain with which http speaks HTTPS; a reload reads it again. Empty: plain HTTP.",
         reloads=True,
     )
     tls_key: str = setting("", "PEM private key of tls_certificate.", reloads=True)
