@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 
 from peerd.config import is_loopback
 from peerd.daemon.admin.subject import Subject
-from peerd.daemon.http.access import RETRY_AFTER_S
+from peerd.daemon.http.access import RETRY_AFTER_S, USE_KEY
 from peerd.daemon.http.access_book import AccessRefused, AccessToken
 from peerd.daemon.http.caller import ListenerName, caller_of
 from peerd.errors import PeerdError
@@ -167,14 +167,17 @@ class Gate:
         scope.setdefault("state", {})[TOKEN_KEY] = token
         try:
             async with self._daemon.access.while_valid(token) as use:
+                scope["state"][USE_KEY] = use
                 await self.app(scope, receive, send)
+            if use.is_over:  # a stream, which has told its client
+                self._refused("token_over")
         except TimeoutError:
-            if not use.expired():
+            if not use.limit.expired():
                 raise
             await self._cut(scope, receive)
 
     async def _cut(self, scope: Scope, receive: Receive) -> None:
-        """The token is over in the middle of an answer: there is no polite end to that."""
+        """The token is over in the middle of an answer, and there is no polite end to that."""
         self._refused("token_over")
         if (caller := caller_of(scope)) is not None:
             caller.hang_up()

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response, WebSocket, WebSocketDisconnect
 from starlette.requests import HTTPConnection
 
+from peerd.daemon.http.access import TOKEN_ENDS, USE_KEY, TokenUse
 from peerd.daemon.http.caller import hang_up
 from peerd.daemon.http.gate import Receive, Scope, Send
 from peerd.daemon.http.guard import problem
@@ -44,6 +45,7 @@ CAUGHT_UP: Final = "caught up"
 """Why a stream ends that was asked not to follow."""
 CLOSE_FINAL: Final = 1000
 CLOSE_RESUMABLE: Final = 1001
+CLOSE_FORBIDDEN: Final = 1008
 CLOSE_TOO_SLOW: Final = 1013
 """Codes with which a WebSocket is closed after its `End`."""
 CLOSE_REASON_BYTES_MAX: Final = 123
@@ -184,12 +186,24 @@ class Outlet(Generic[T]):
         self._woken = asyncio.Event()
         self._is_sending = False
         self._reader = source.feed.reader(wanted.beginning(source.begin), source.policy, self._ready)
+        self._over_because = ""
         self.end: End | None = None
         """The last line, once it was sent."""
+        use = scope.get("state", {}).get(USE_KEY)
+        self._use = use if isinstance(use, TokenUse) else None
+        if self._use is not None:
+            self._use.on_end = self._token_over
 
     def close(self) -> None:
         """Free the feed of this reader."""
         self._reader.close()
+        if self._use is not None:
+            self._use.on_end = None
+
+    def _token_over(self, reason: str) -> None:
+        """Whatever waits for this client is not for it any more; the reason is all that it still gets."""
+        self._over_because = reason
+        self._woken.set()
 
     async def batches(self) -> AsyncGenerator[list[bytes], None]:
         """Lines as they come, and a heartbeat at the beginning and after each silence of `HEARTBEAT_S`."""
@@ -197,6 +211,9 @@ class Outlet(Generic[T]):
         due_at = loop.time()
         while self.end is None:
             self._woken.clear()
+            if self._over_because:
+                yield [self._render(End(self._position().number, self._over_because, is_final=False))]
+                return
             batch, is_all = self._batch()
             if not batch and is_all and not self._follow:
                 batch.append(self._render(End(self._position().number, CAUGHT_UP, is_final=True)))
@@ -353,6 +370,8 @@ async def _write_messages(websocket: WebSocket, outlet: Outlet[Any]) -> None:
 def _close_code(end: End) -> int:
     if end.is_final:
         return CLOSE_FINAL
+    if end.reason in TOKEN_ENDS:
+        return CLOSE_FORBIDDEN
     return CLOSE_TOO_SLOW if end.reason == feeds.TOO_SLOW else CLOSE_RESUMABLE
 
 
