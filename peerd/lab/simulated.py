@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from peerd.ids import parse_id
@@ -16,13 +14,13 @@ from peerd.sim.report import ScenarioReport
 from peerd.sim.runner import Runner
 from peerd.sim.scenario import parse_scenario
 from peerd.sim.simulation import Simulation
+from peerd.system.proc import resident_bytes
 from peerd.telemetry.schema import PeerFailed
 
 SPACING_S: Final = 0.1
 """Between two joins."""
 READY_LIMIT_S: Final = 300.0
 KIB: Final = 1024
-STATM: Final = Path("/proc/self/statm")
 LEFT: Final = "left"
 """The evidence against a peer that said so itself."""
 
@@ -100,11 +98,11 @@ def simulate(point: Point, phases: list[Row], notify: Notify, *, weigh_at: str =
         "phases": [join_phase(point), *phases],
         **tables,
     }
-    evictions, weights = Evictions(), [resident_bytes()]
+    evictions, weights = Evictions(), [live_bytes()]
 
     def progress(phase: str, now_s: float) -> None:
         if phase == weigh_at:
-            weights.append(resident_bytes())
+            weights.append(live_bytes())
         notify(phase, now_s)
 
     runner = Runner(parse_scenario(tree), point.seed, evictions, None)
@@ -118,9 +116,7 @@ def simulate(point: Point, phases: list[Row], notify: Notify, *, weigh_at: str =
     return Outcome(report, runner.simulation, evictions, processor_s, node_kib)
 
 
-def resident_bytes() -> int | None:
-    """Of this process; ``None`` where the system does not tell."""
-    if not STATM.exists():
-        return None
+def live_bytes() -> int | None:
+    """Resident memory of this process, without what is garbage; ``None`` where the system does not tell."""
     gc.collect()
-    return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resident_bytes()

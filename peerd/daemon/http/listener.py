@@ -13,14 +13,12 @@ import socket
 import ssl
 from typing import Any, Final, cast
 
-from uvicorn.config import Config
-from uvicorn.server import ServerState
-
 from peerd.api import Metric
 from peerd.daemon.admin.subject import Metrics
 from peerd.daemon.http.caller import Caller, ListenerName, identify
 from peerd.daemon.http.gate import App
 from peerd.daemon.http.protocol import BoundedProtocol, websocket_protocol
+from peerd.daemon.http.uvicorn_parts import Config, ServerState
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.limits import ACCEPTS_BURST, ACCEPTS_PER_SECOND, HTTP_CONNECTIONS_SPARE, KIB
 from peerd.linking.rate_limit import TokenBucket

@@ -12,11 +12,9 @@ from dataclasses import replace
 from typing import Any, Final, Protocol, cast
 
 import h11
-from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
 from peerd.daemon.http.caller import STATE_KEY, Caller
+from peerd.daemon.http.uvicorn_parts import Config, H11Protocol, ServerState
 from peerd.limits import KIB
 
 HEAD_LIMIT_S: Final = 10.0
