@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,11 @@ def events(directory: Path) -> list[dict[str, Any]]:
 def logged(daemon: DaemonProcess, event: str) -> list[dict[str, Any]]:
     lines = (json.loads(line) for line in daemon.log().splitlines() if line.startswith("{"))
     return [line for line in lines if line["event"] == event]
+
+
+def answered(daemon: DaemonProcess, count: int) -> bool:
+    """Whether it has reloaded so often."""
+    return len(logged(daemon, "config.reloaded")) >= count
 
 
 def metric(daemon: DaemonProcess, name: str) -> float:
@@ -134,7 +140,7 @@ def test_reloading_under_load_loses_no_link(tmp_path: Path) -> None:
             for number in range(RELOADS):
                 files.write(f"[limits]\nlinks_max = {64 + number}\npeer_messages_per_second = {5000 + number}\n")
                 first.process.send_signal(signal.SIGHUP)
-                wait_until(lambda n=number: len(logged(first, "config.reloaded")) > n, "each is answered")
+                wait_until(partial(answered, first, number + 1), "each is answered")
         finally:
             is_over.set()
             asking.join()
@@ -197,7 +203,7 @@ class Terminal:
         self.process = subprocess.Popen(
             command,
             env=clean_environment(),
-            preexec_fn=lambda: os.login_tty(slave),  # type: ignore[attr-defined]  # typeshed knows it for some systems
+            preexec_fn=lambda: os.login_tty(slave),
         )
         os.close(slave)
 

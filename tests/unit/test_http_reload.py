@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from contextlib import aclosing
 from pathlib import Path
 
 import pytest
