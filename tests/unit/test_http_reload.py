@@ -35,7 +35,8 @@ KEPT = ("admin.socket", "admin.http", "data.http")
 async def test_another_budget_of_requests(tmp_path: Path) -> None:
     async with http_site(tmp_path, data__connections_max=1) as site:
         client = site.http("data_http")
-        async with client.stream("GET", "/v1/numbers/counted") as first, aclosing(first.aiter_lines()) as lines:
+        async with client.stream("GET", "/v1/numbers/counted") as first:
+            lines = first.aiter_lines()
             await anext(lines)
             assert (await client.get("/v1/numbers")).status_code == 503
             reload(site, data__connections_max=2)
