@@ -42,7 +42,7 @@ class Policy(StrEnum):
     BLOCK = "block"
     """The producer may not push until the reader has taken it."""
     DROP_OLDEST = "drop_oldest"
-    """The reader loses it, and finds a `Dropped` mark."""
+    """The reader loses it, and finds a `FeedDropped` mark."""
     DISCONNECT = "disconnect"
     """The reader is ended; it may come back and resume."""
 
@@ -71,7 +71,7 @@ Place = Position | Literal["start", "now"]
 
 
 @dataclass(frozen=True, slots=True)
-class Item(Generic[T]):
+class FeedItem(Generic[T]):
     """One item."""
 
     number: int
@@ -79,7 +79,7 @@ class Item(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class FeedGap:
     """What the reader asked to resume from is not held any more; it goes on behind the gap.
 
     ``reason`` is ``expired`` (the numbers ``first`` to ``last`` were let go) or ``restarted`` (the position belongs to
@@ -95,7 +95,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class FeedDropped:
     """The reader was too slow: the items ``first`` to ``last`` were let go before it took them."""
 
     first: int
@@ -113,7 +113,7 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class FeedEnd:
     """Nothing follows for this reader. ``is_final``: nor will there be anything when it comes back."""
 
     number: int
@@ -121,7 +121,7 @@ class End:
     is_final: bool
 
 
-Entry = Item[T] | Gap | Dropped | End
+Entry = FeedItem[T] | FeedGap | FeedDropped | FeedEnd
 
 
 class Feed(Generic[T]):
@@ -152,7 +152,7 @@ class Feed(Generic[T]):
         self.first = last + 1
         """The oldest number that is held; ``last + 1`` when nothing is."""
         self.held_bytes = 0
-        self.ended: End | None = None
+        self.ended: FeedEnd | None = None
         self._held: dict[int, tuple[T, int]] = {}
         """Items with their sizes, by number."""
         self._readers: dict[Reader[T], None] = {}
@@ -198,13 +198,13 @@ class Feed(Generic[T]):
         return self.last
 
     def end(self, reason: str, *, is_final: bool = False) -> None:
-        """Nothing will be pushed any more: each reader takes what is left, then an `End`. Harmless when repeated.
+        """Nothing will be pushed any more: each reader takes what is left, then a `FeedEnd`. Harmless when repeated.
 
         ``is_final`` says that coming back is of no use: the work is finished. Otherwise (the plugin was restarted, the
         node drains) another feed may follow under the same name.
         """
         if self.ended is None:
-            self.ended = End(self.last, reason, is_final)
+            self.ended = FeedEnd(self.last, reason, is_final)
             self._wake_readers()
 
     def reader(
@@ -226,17 +226,17 @@ class Feed(Generic[T]):
 
     # Inside
 
-    def _begin(self, place: Place) -> tuple[int, Gap | None]:
+    def _begin(self, place: Place) -> tuple[int, FeedGap | None]:
         """The first number to read, and the mark that has to come before it."""
         if place == "now":
             return self.last + 1, None
         if place == "start":
             return self.first, None
         if place.epoch != self.epoch or place.number > self.last:
-            return self.first, Gap(self.first - 1, "restarted", None, None, None)
+            return self.first, FeedGap(self.first - 1, "restarted", None, None, None)
         lost = self.first - 1 - place.number
         if lost > 0:
-            return self.first, Gap(self.first - 1, "expired", place.number + 1, self.first - 1, lost)
+            return self.first, FeedGap(self.first - 1, "expired", place.number + 1, self.first - 1, lost)
         return place.number + 1, None
 
     def _first_kept(self, size_bytes: int) -> int:
@@ -281,20 +281,20 @@ class Reader(Generic[T]):
     """One reader's side; `Feed.reader` makes it. Whoever stops reading calls `close`: a reader may block a producer."""
 
     def __init__(
-        self, feed: Feed[T], wanted: int, gap: Gap | None, policy: Policy, on_ready: Callable[[], None] | None
+        self, feed: Feed[T], wanted: int, gap: FeedGap | None, policy: Policy, on_ready: Callable[[], None] | None
     ) -> None:
         self.feed = feed
         self.policy = policy
         self.is_over = False
-        """An `End` was taken, or the reader was closed."""
+        """A `FeedEnd` was taken, or the reader was closed."""
         self._wanted = wanted
         self._gap = gap
         self._on_ready = on_ready
-        self._end: End | None = None
+        self._end: FeedEnd | None = None
 
     @property
     def position(self) -> Position | None:
-        """Where to resume after what was taken so far; ``None`` while a `Gap` waits to be taken."""
+        """Where to resume after what was taken so far; ``None`` while a `FeedGap` waits to be taken."""
         return None if self._gap is not None else Position(self.feed.epoch, self._wanted - 1)
 
     @property
@@ -303,13 +303,13 @@ class Reader(Generic[T]):
         return self._end is not None
 
     def take(self) -> Entry[T] | None:
-        """The next item or mark; ``None`` when there is nothing yet, and for ever after an `End`."""
+        """The next item or mark; ``None`` when there is nothing yet, and for ever after a `FeedEnd`."""
         if self.is_over:
             return None
         entry = self._next()
-        if isinstance(entry, End):
+        if isinstance(entry, FeedEnd):
             self.close()
-        elif isinstance(entry, Item):
+        elif isinstance(entry, FeedItem):
             self.feed._reader_moved()
         return entry
 
@@ -327,18 +327,18 @@ class Reader(Generic[T]):
             return self._end
         feed = self.feed
         if self._wanted < feed.first:
-            dropped = Dropped(self._wanted, feed.first - 1)
+            dropped = FeedDropped(self._wanted, feed.first - 1)
             self._wanted = feed.first
             return dropped
         if self._wanted <= feed.last:
-            item = Item(self._wanted, feed._held[self._wanted][0])
+            item = FeedItem(self._wanted, feed._held[self._wanted][0])
             self._wanted += 1
             return item
         return feed.ended
 
     def _cut(self) -> None:
-        """End it where it is: when it comes back, a `Gap` tells what it has missed."""
-        self._end = End(self._wanted - 1, TOO_SLOW, is_final=False)
+        """End it where it is: when it comes back, a `FeedGap` tells what it has missed."""
+        self._end = FeedEnd(self._wanted - 1, TOO_SLOW, is_final=False)
         self.feed._forget(self)
         self._wake()
 

@@ -18,7 +18,7 @@ from peerd.lib.feed import Feed
 from peerd.node.node import Node
 
 
-class Metrics(Protocol):
+class AdminMetrics(Protocol):
     """What the admin API needs of `peerd.telemetry.metrics.PrometheusMetrics`."""
 
     def render(self) -> bytes: ...
@@ -45,7 +45,7 @@ class Subject(Protocol):
     @property
     def loaded(self) -> LoadedConfig: ...
     @property
-    def metrics(self) -> Metrics: ...
+    def metrics(self) -> AdminMetrics: ...
     @property
     def loop_lag_s(self) -> float:
         """How late the event loop ran its last timer."""

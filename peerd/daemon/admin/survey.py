@@ -48,21 +48,21 @@ Result = TypeVar("Result")
 NodeText = Annotated[str, Query(min_length=1, max_length=NODE_LENGTH_MAX)]
 
 
-class _Body(BaseModel):
+class StrictBody(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class WalkBody(_Body):
+class WalkBody(StrictBody):
     """A walk has no options."""
 
 
-class ReachBody(_Body):
+class ReachBody(StrictBody):
     """How many others each node pings."""
 
     targets: int = Field(REACH_TARGETS_MAX, ge=1, le=REACH_TARGETS_MAX)
 
 
-class DrainBody(_Body):
+class DrainBody(StrictBody):
     """How long plugins may hand over, and whether the process ends afterwards."""
 
     timeout_s: float = Field(ge=0, le=DRAIN_TIMEOUT_MAX_S)

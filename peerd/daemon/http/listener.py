@@ -14,7 +14,7 @@ import ssl
 from typing import Any, Final, cast
 
 from peerd.api import Metric
-from peerd.daemon.admin.subject import Metrics
+from peerd.daemon.admin.subject import AdminMetrics
 from peerd.daemon.http.caller import Caller, ListenerName, identify
 from peerd.daemon.http.gate import App
 from peerd.daemon.http.protocol import BoundedProtocol, websocket_protocol
@@ -57,7 +57,7 @@ class HttpListener:
         name: ListenerName,
         sock: socket.socket,
         app: App,
-        metrics: Metrics,
+        metrics: AdminMetrics,
         *,
         requests_max: int,
         tls: ssl.SSLContext | None = None,

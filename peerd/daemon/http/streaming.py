@@ -26,7 +26,7 @@ from peerd.daemon.http.gate import Receive, Scope, Send
 from peerd.daemon.http.guard import problem
 from peerd.errors import Unavailable
 from peerd.lib import feed as feeds
-from peerd.lib.feed import Dropped, End, Entry, Feed, Gap, Item, Place, Policy, Position
+from peerd.lib.feed import Entry, Feed, FeedDropped, FeedEnd, FeedGap, FeedItem, Place, Policy, Position
 from peerd.limits import KIB
 from peerd.models import streams as stream_models
 from peerd.models.admin import STREAM_TYPE
@@ -47,7 +47,7 @@ CLOSE_FINAL: Final = 1000
 CLOSE_RESUMABLE: Final = 1001
 CLOSE_FORBIDDEN: Final = 1008
 CLOSE_TOO_SLOW: Final = 1013
-"""Codes with which a WebSocket is closed after its `End`."""
+"""Codes with which a WebSocket is closed after its `FeedEnd`."""
 CLOSE_REASON_BYTES_MAX: Final = 123
 """RFC 6455, section 5.5: a control frame has 125 bytes, and two are the code."""
 
@@ -187,7 +187,7 @@ class Outlet(Generic[T]):
         self._is_sending = False
         self._reader = source.feed.reader(wanted.beginning(source.begin), source.policy, self._ready)
         self._over_because = ""
-        self.end: End | None = None
+        self.end: FeedEnd | None = None
         """The last line, once it was sent."""
         use = scope.get("state", {}).get(USE_KEY)
         self._use = use if isinstance(use, TokenUse) else None
@@ -212,11 +212,11 @@ class Outlet(Generic[T]):
         while self.end is None:
             self._woken.clear()
             if self._over_because:
-                yield [self._render(End(self._position().number, self._over_because, is_final=False))]
+                yield [self._render(FeedEnd(self._position().number, self._over_because, is_final=False))]
                 return
             batch, is_all = self._batch()
             if not batch and is_all and not self._follow:
-                batch.append(self._render(End(self._position().number, CAUGHT_UP, is_final=True)))
+                batch.append(self._render(FeedEnd(self._position().number, CAUGHT_UP, is_final=True)))
             elif not batch and is_all and loop.time() >= due_at:
                 batch.append(self._shape.mark(stream_models.Heartbeat(id=str(self._position()))))
             if batch:
@@ -263,7 +263,7 @@ class Outlet(Generic[T]):
             if entry is None:
                 return lines, True
             wants = self._source.wants
-            if isinstance(entry, Item) and wants is not None and not wants(entry.value):
+            if isinstance(entry, FeedItem) and wants is not None and not wants(entry.value):
                 continue
             lines.append(self._render(entry))
             size_bytes += len(lines[-1])
@@ -273,21 +273,21 @@ class Outlet(Generic[T]):
 
     def _render(self, entry: Entry[T]) -> bytes:
         position = Position(self._source.feed.epoch, entry.number)
-        if isinstance(entry, Item):
+        if isinstance(entry, FeedItem):
             return self._shape.item(position, self._source.encode(entry.value))
-        if isinstance(entry, End):
+        if isinstance(entry, FeedEnd):
             self.end = entry
         return self._shape.mark(_mark(str(position), entry))
 
 
-def _mark(position: str, entry: Gap | Dropped | End) -> stream_models.StreamLine:
+def _mark(position: str, entry: FeedGap | FeedDropped | FeedEnd) -> stream_models.StreamLine:
     match entry:
-        case Gap():
+        case FeedGap():
             lost = {"first": entry.first, "last": entry.last, "count": entry.count}
             return stream_models.Gap(id=position, reason=entry.reason, **lost)
-        case Dropped():
+        case FeedDropped():
             return stream_models.Dropped(id=position, first=entry.first, last=entry.last, count=entry.count)
-        case End():
+        case FeedEnd():
             return stream_models.End(id=position, reason=entry.reason, is_final=entry.is_final)
 
 
@@ -367,7 +367,7 @@ async def _write_messages(websocket: WebSocket, outlet: Outlet[Any]) -> None:
             await websocket.close(_close_code(outlet.end), reason)
 
 
-def _close_code(end: End) -> int:
+def _close_code(end: FeedEnd) -> int:
     if end.is_final:
         return CLOSE_FINAL
     if end.reason in TOKEN_ENDS:
@@ -389,7 +389,7 @@ class Reports(Generic[T]):
             while not self._reader.is_over:
                 self._woken.clear()
                 while (entry := self._reader.take()) is not None:
-                    if isinstance(entry, Item):
+                    if isinstance(entry, FeedItem):
                         yield entry.value
                 if not self._reader.is_over:
                     async with asyncio.timeout_at(due_at):
