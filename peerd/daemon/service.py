@@ -170,7 +170,7 @@ class Daemon:
 
     @property
     def uptime_s(self) -> float:
-        """Since this object was made."""
+        """Seconds since this daemon was made."""
         return monotonic_s() - self._started_at
 
     @property

@@ -41,6 +41,6 @@ class ServiceManager:
             self._timer = asyncio.get_running_loop().call_later(self.watchdog_s / 3, self.start_watchdog)
 
     def stop_watchdog(self) -> None:
-        """Stop feeding."""
+        """Stop telling the watchdog that the daemon is alive."""
         if self._timer is not None:
             self._timer.cancel()

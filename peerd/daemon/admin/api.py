@@ -48,11 +48,11 @@ CORS_ANSWER_HEADERS: Final = ("Retry-After", "WWW-Authenticate")
 
 Key = Annotated[str, PathParameter(max_length=ROUTE_KEY_LENGTH_MAX)]
 Refused = Callable[[str], None]
-"""Counts a refusal by its reason."""
+"""Counts a refused request under its reason."""
 
 
 def not_counted(reason: str) -> None:
-    """Where there is no listener."""
+    """Counts nothing: for applications that no listener serves."""
 
 
 def admin_app(daemon: Subject) -> App:

@@ -48,7 +48,7 @@ class EventFeed:
         return before
 
     def close(self) -> None:
-        """Close the other one."""
+        """Close the sink that records go on to."""
         self.sink.close()
 
 

@@ -32,7 +32,7 @@ from peerd.system.resources import http_requests_room
 from peerd.system.sockets import listening_socket
 
 SOCKET_UMASK: Final = 0o117
-"""A socket becomes 0660: owner and group."""
+"""With this umask a socket gets mode 0660: its owner and its group may open it."""
 SOCKET_DIRECTORY_MODE: Final = 0o750
 DATA_LISTENERS: Final[tuple[ListenerName, ...]] = ("data_socket", "data_http")
 DATA_PROBES: Final = frozenset({"/livez", "/readyz"})
@@ -271,5 +271,5 @@ def _server_tls(config: PeerdConfig) -> ssl.SSLContext | None:
 
 
 def _no_password() -> str:
-    """A daemon has nobody to ask."""
+    """Refuses an encrypted key: a daemon has nobody whom it could ask for the password."""
     raise ValueError("the key is encrypted; give one that is not")

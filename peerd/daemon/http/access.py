@@ -56,7 +56,7 @@ class TokenUse:
         self.is_over = False
 
     def end(self, reason: str) -> None:
-        """The token is good no more."""
+        """Tell this request that its token has expired or was revoked; a stream then says so, anything else is cut."""
         if self.is_over or self.limit.expired():
             return
         self.is_over = True
@@ -88,11 +88,11 @@ class Access:
     # For the operator
 
     def tokens(self) -> list[AccessToken]:
-        """Oldest first."""
+        """All access tokens, the oldest first."""
         return self._book.tokens()
 
     def is_expired(self, token: AccessToken) -> bool:
-        """Whether its time is over."""
+        """Whether the time of this token is over."""
         return self._wall_time() >= token.expires_at
 
     def create(self, name: str, scopes: Iterable[str], life_s: float) -> tuple[str, AccessToken]:

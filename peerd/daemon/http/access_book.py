@@ -19,12 +19,12 @@ from peerd.errors import PeerdError, Unavailable
 
 ACCESS_TOKENS_MAX: Final = 1024
 ACCESS_SCOPES_MAX: Final = 64
-"""Of one token."""
+"""Most scopes that one token may have."""
 ACCESS_LIFE_S_MAX: Final = 366 * 86_400.0
 ACCESS_MEMORY_S: Final = 86_400.0
 """A token that has expired is listed this long, so that whoever wonders finds out why."""
 ACCESS_RECORD_BYTES_MAX: Final = 8 * 1024
-"""In the state file, with every scope."""
+"""Most bytes that one token takes in the state file, with every scope that it may have."""
 ID_BYTES: Final = 8
 SECRET_BYTES: Final = 32
 EVERYTHING: Final = "*"
@@ -118,7 +118,7 @@ class AccessBook:
         return [token for token in self._tokens.values() if name in (token.name, token.id)]
 
     def remove(self, token: AccessToken) -> None:
-        """Take one out."""
+        """Take a token out of the book."""
         self._tokens.pop(token.id, None)
 
     def restore(self, token: AccessToken) -> None:
@@ -126,12 +126,12 @@ class AccessBook:
         self._tokens[token.id] = token
 
     def to_json(self) -> bytes:
-        """What `parse` reads."""
+        """The whole book as JSON text, which `parse` reads back."""
         return json.dumps([asdict(token) for token in self._tokens.values()], indent=1).encode()
 
     @classmethod
     def parse(cls, body: bytes) -> AccessBook:
-        """Raises ``ValueError``."""
+        """The book that `to_json` wrote. Raises ``ValueError`` for any other text."""
         rows = json.loads(body)
         if not isinstance(rows, list) or len(rows) > ACCESS_TOKENS_MAX:
             raise ValueError("not a bounded list of access tokens")

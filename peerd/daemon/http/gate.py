@@ -63,7 +63,7 @@ class ListenerPolicy:
     """Over TCP: whether the host name must be this machine's. A web page open in a browser here must not reach the
     daemon through a name of its own that it points at 127.0.0.1."""
     origins: frozenset[str] = frozenset()
-    """Web pages that may ask over TCP; "*" is any."""
+    """Origins of the web pages that may send requests over TCP; "*" stands for any page."""
     takes_tokens: bool = False
     """Whether a token that a client shows must be a right one. Operators' listeners do not look at it."""
     needs_token: bool = False
@@ -311,7 +311,7 @@ async def refuse(
 
 
 async def respond(send: Send, status: HTTPStatus, body: bytes, headers: Mapping[str, str], event: str = "http") -> None:
-    """A whole answer."""
+    """Send a whole answer: status, headers and body."""
     told = {**headers, "content-length": str(len(body))}
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in told.items()]
     await send({"type": f"{event}.response.start", "status": int(status), "headers": raw})

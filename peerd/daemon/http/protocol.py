@@ -33,7 +33,7 @@ class Waiting(Protocol):
         """It has a request under way, or is over."""
 
     def refused(self, reason: str) -> None:
-        """Counted."""
+        """Count a connection or a request that came to nothing."""
 
 
 class BoundedProtocol(H11Protocol):
@@ -56,7 +56,7 @@ class BoundedProtocol(H11Protocol):
         self._note()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is waited for any more."""
+        """The connection has ended, so stop its time limit."""
         self._is_over = True
         self._note()
         super().connection_lost(exc)
@@ -78,7 +78,7 @@ class BoundedProtocol(H11Protocol):
         super().handle_websocket_upgrade(event)
 
     def send_400_response(self, msg: str) -> None:
-        """What came is not HTTP."""
+        """Refuse and count what the client sent: it is not HTTP."""
         self._listener.refused("malformed")
         super().send_400_response(msg)
 

@@ -37,10 +37,10 @@ HEARTBEAT_S: Final = 15.0
 STALL_MAX_S: Final = 60.0
 """A client that takes nothing for so long is cut off; it may come back and resume."""
 RETRY_MS: Final = 1000
-"""What browsers wait before they come back."""
+"""How long browsers wait before they open a lost stream again."""
 BATCH_BYTES: Final = 32 * KIB
 BATCH_ENTRIES_MAX: Final = 256
-"""Items looked at before the loop gets its turn."""
+"""Items looked at in one go before other work of the event loop gets its turn."""
 CAUGHT_UP: Final = "caught up"
 """Why a stream ends that was asked not to follow."""
 CLOSE_FINAL: Final = 1000
@@ -63,7 +63,7 @@ class Source(Generic[T]):
     wants: Callable[[T], bool] | None = None
     policy: Policy = Policy.DROP_OLDEST
     begin: Literal["start", "now"] = "now"
-    """Where a client starts that does not say."""
+    """Where the stream starts for a client that does not ask for a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class JsonLines:
         return b'{"type":"item","id":"%s","data":%s}\n' % (str(position).encode(), data)
 
     def mark(self, mark: stream_models.StreamLine) -> bytes:
-        """Anything else than an item."""
+        """A line that is no item: a gap, dropped items, a heartbeat or the end."""
         return mark.model_dump_json().encode() + b"\n"
 
 
@@ -153,7 +153,7 @@ class ServerSentEvents:
         return b"id: %s\ndata: %s\n\n" % (str(position).encode(), data)
 
     def mark(self, mark: stream_models.StreamLine) -> bytes:
-        """Anything else than an item."""
+        """A line that is no item: a gap, dropped items, a heartbeat or the end."""
         if isinstance(mark, stream_models.Heartbeat):
             return f": heartbeat\nid: {mark.id}\n\n".encode()
         return f"event: {mark.type}\nid: {mark.id}\ndata: {mark.model_dump_json()}\n\n".encode()
@@ -188,7 +188,7 @@ class Outlet(Generic[T]):
         self._reader = source.feed.reader(wanted.beginning(source.begin), source.policy, self._ready)
         self._over_because = ""
         self.end: FeedEnd | None = None
-        """The last line, once it was sent."""
+        """The last line of the stream, once it was sent."""
         use = scope.get("state", {}).get(USE_KEY)
         self._use = use if isinstance(use, TokenUse) else None
         if self._use is not None:
