@@ -152,7 +152,7 @@ class Node:
         self.swaps.reconfigure(swap)
         for name, config in {self.overlay.name: overlay, **plugins}.items():
             plugin = self.plugins.get(name)
-            if plugin is not None and plugin.config != config:
+            if plugin is not None and plugin.config != config and not self.is_stopped:
                 plugin.config = config
                 self._guard(name, plugin.reconfigured)
 

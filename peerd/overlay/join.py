@@ -92,7 +92,7 @@ class Joiner:
         own, given = (self._host.peer.host, self._host.peer.port), list(dict.fromkeys(bootstrap))
         self._addresses = [address for address in given if address != own]
         self._is_seed = own in given
-        if self.phase is not Phase.READY and (self._addresses or self._known) and not self.state.is_leaving:
+        if self.phase is not Phase.READY and (self._addresses or self._known):
             self._retry_s = self.state.config.join_retry_min
             self._start_round()
 

@@ -295,6 +295,8 @@ class Overlay(Plugin):
 
     def reseed(self, bootstrap: Iterable[tuple[str, int]]) -> None:
         """Look for the ring, and for other rings of this cluster, at these addresses from now on."""
+        if self.state.is_leaving:
+            return
         addresses = list(bootstrap)
         self.reunion.start(addresses)
         self.joiner.reseed(addresses)

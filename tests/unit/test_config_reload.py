@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
 import peerd
@@ -99,6 +100,46 @@ def test_the_value_of_a_secret_is_never_shown() -> None:
     assert plan.applied == (Change("protocols.notes.password", HIDDEN, HIDDEN, "flag --set"),)
     assert {key: value for key, value, _ in after.rows()}["protocols.notes.password"] == HIDDEN
     assert "two" not in repr(plan.applied)
+
+
+CHOICES = {
+    "node.listen": ["127.0.0.1:1", "127.0.0.1:2"],
+    "node.bootstrap": ["a:1", "a:1,b:2"],
+    "telemetry.log_level": ["debug", "error"],
+    "limits.links_max": ["64", "65"],
+    "overlay.settle": ["1s", "2s"],
+    "overlay.vouch_delay": ["5s", "6s"],
+    "groups.lease": ["31s", "32s"],
+    "protocols.notes.patience": ["3s", "4s"],
+    "protocols.notes.folder": ["/a", "/b"],
+}
+
+
+@st.composite
+def some_sets(draw: st.DrawFn) -> list[str]:
+    """Some settings, each with one of its values."""
+    chosen = draw(st.lists(st.sampled_from(sorted(CHOICES)), unique=True))
+    return [f"{key}={draw(st.sampled_from(CHOICES[key]))}" for key in chosen]
+
+
+def rows(config: LoadedConfig) -> dict[str, tuple[Any, str]]:
+    """Value and origin of each key."""
+    return {key: (value, origin) for key, value, origin in config.rows()}
+
+
+@given(some_sets(), some_sets())
+def test_afterwards_each_key_is_as_wanted_or_named_as_waiting(before: list[str], after: list[str]) -> None:
+    running, wanted = loaded(*before), loaded(*after)
+    plan = plan_reload(running, wanted)
+    live = set(reloading_keys({"notes": NotesConfig}))
+    old, new, now = (rows(each) for each in (running, wanted, plan.loaded))
+    for key in now:
+        waits = key in keys(plan.needs_restart)
+        assert now[key] == (old[key] if waits else new[key])
+        assert waits == (old[key][0] != new[key][0] and key not in live)
+    again = plan_reload(plan.loaded, wanted)
+    assert (again.applied, again.needs_restart) == ((), plan.needs_restart)
+    assert plan_reload(plan.loaded, running).needs_restart == (), "what was put back is as it was"
 
 
 @pytest.mark.parametrize(

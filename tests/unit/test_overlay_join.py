@@ -111,6 +111,17 @@ def test_other_addresses_while_it_runs_lead_it_into_the_ring() -> None:
     assert lost.is_ready and not ring.wrong_lookups(3), "a member stays one"
 
 
+def test_a_node_that_has_left_takes_no_other_addresses() -> None:
+    ring = OverlayRing()
+    ring.grow(2)
+    left = ring.nodes[1].node
+    left.stop("test")
+    left.overlay.reseed([address(ring.nodes[0])])
+    left.reconfigure(left.settings.overlay, left.settings.swap, {})
+    ring.run_for(600.0)
+    assert left.is_stopped and not left.is_ready
+
+
 def test_two_rings_meet_through_an_address_that_one_of_them_learns_while_it_runs() -> None:
     ring = OverlayRing(contacts=lambda ring, place: [])
     ring.start(2)
