@@ -19,6 +19,7 @@ from typing import IO, Any, Final, Self
 from bench.measure import BenchFailure
 from peerd.cluster.processes import die_with_parent
 from peerd.limits import MIB
+from peerd.system.proc import resident_bytes
 
 STOP_TIMEOUT_S: Final = 8.0
 ANSWER_TIMEOUT_S: Final = 120.0
@@ -177,8 +178,10 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, what: str, poll_
 
 def resident_mb(pid: int) -> float:
     """Resident memory in MiB, pages shared with other processes included. Raises ``OSError`` when it is gone."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / MIB
+    resident = resident_bytes(pid)
+    if resident is None:
+        raise ProcessLookupError(f"process {pid} is gone")
+    return resident / MIB
 
 
 def cpu_s(pid: int) -> float:

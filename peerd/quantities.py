@@ -21,6 +21,7 @@ from pydantic import (
     ValidationInfo,
     WithJsonSchema,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 FROM_TEXT: Final = "from_text"
@@ -136,9 +137,28 @@ class ConfigSection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
-def setting(default: Any, description: str) -> Any:
-    """Declare a field: its default as in a file ("30s"), and its meaning, formula, and which way to move it."""
-    return Field(default, description=description)
+_RELOADS: Final = "x-peerd-reloads"
+_SECRET: Final = "x-peerd-secret"
+
+
+def setting(default: Any, description: str, *, reloads: bool = False, secret: bool = False) -> Any:
+    """Declare a field: its default as in a file ("30s"), and its meaning, formula, and which way to move it.
+
+    ``reloads`` promises that a running daemon works with a new value from `peerd reload` on, without a restart: the
+    code reads the field where it uses it, or acts when it is told. ``secret``: its value is never shown.
+    """
+    marks: dict[str, Any] = {name: True for name, holds in ((_RELOADS, reloads), (_SECRET, secret)) if holds}
+    return Field(default, description=description, json_schema_extra=marks or None)
+
+
+def reloads(field: FieldInfo) -> bool:
+    """Whether a running daemon takes a new value of this setting."""
+    return isinstance(field.json_schema_extra, dict) and _RELOADS in field.json_schema_extra
+
+
+def is_secret(field: FieldInfo) -> bool:
+    """Whether the value of this setting must not be shown."""
+    return isinstance(field.json_schema_extra, dict) and _SECRET in field.json_schema_extra
 
 
 def misfit(key: str, message: str) -> PydanticCustomError:

@@ -490,6 +490,14 @@ class Plugin(Part):
     def inherit(self, failed: Self) -> None:
         """Take over, before `start`, what others entrusted to the failed instance that this one replaces."""
 
+    def reconfigured(self) -> None:
+        """``self.config`` was replaced: an operator had the configuration read again.
+
+        Only fields marked with ``setting(..., reloads=True)`` differ from before; a change of any other field waits for
+        the next start of the node. A plugin that reads its fields where it uses them has nothing to do here; one that
+        made something of a field in `start` makes it anew.
+        """
+
     def drain(self, done: Callable[[], None]) -> None:
         """The node will leave: hand over what others need (keys, groups, children), then call ``done``, once.
 

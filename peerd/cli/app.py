@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "rtt": "peerd.cli.rtt:rtt",
     "events": "peerd.cli.events:events",
     "drain": "peerd.cli.drain:drain",
+    "reload": "peerd.cli.reload:reload",
     "analyze": "peerd.cli.analyze:analyze",
     "healthcheck": "peerd.cli.healthcheck:healthcheck",
     "version": "peerd.cli.version:version",

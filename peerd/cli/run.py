@@ -8,18 +8,27 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from peerd.cli.locations import standard_files
 from peerd.config import LoadedConfig, load_config
 from peerd.errors import ConfigError
+from peerd.system.hangup import ignore_hangups
+
+if TYPE_CHECKING:
+    from peerd.daemon.service import Daemon
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the daemon until it is told to stop; returns its exit code. Raises `ConfigError`, `Unavailable`."""
-    loaded = load(arguments)
+    ignore_hangups()
+    read_again = reader(arguments)
+    loaded = read_again()
     _import_structlog()
     from peerd.daemon.service import serve
     from peerd.telemetry.logs import configure_logging
@@ -27,21 +36,46 @@ def run(arguments: Sequence[str]) -> int:
     telemetry = loaded.config.telemetry
     configure_logging(telemetry.log_level, telemetry.log_format)
     _check_identity(loaded)
-    return serve(loaded)
+    announce = _announce if sys.stderr.isatty() else _say_nothing
+    return serve(loaded, read_again=read_again, announce=announce)
 
 
 def load(arguments: Sequence[str]) -> LoadedConfig:
     """The configuration that a command line means. Raises `ConfigError`; ``SystemExit`` for a bad command line."""
+    return reader(arguments)()
+
+
+def reader(arguments: Sequence[str]) -> Callable[[], LoadedConfig]:
+    """What reads that configuration, now and again later: the same files, for the plugins that are installed now."""
     from peerd.plugins import find_plugins, plugin_models
 
     options = _parser().parse_args(arguments)
-    return load_config(
+    return partial(
+        load_config,
         options.config or standard_files(),
         environment=os.environ,
         sets=options.set,
         flags={"node.listen": options.listen, "node.bootstrap": options.bootstrap, "node.state_dir": options.state_dir},
         plugin_models=plugin_models(find_plugins()),
     )
+
+
+def _announce(daemon: Daemon) -> None:
+    """For whoever started it by hand: that it is ready, where it is, and how to ask it."""
+    config, peer = daemon.config, daemon.peer
+    state = "is ready" if daemon.node.is_ready else "runs, and is still looking for the ring"
+    places = [f"peers {peer.address}", f"operators {config.admin.socket}"]
+    if daemon.http_port is not None:
+        places.append(f"probes http://127.0.0.1:{daemon.http_port}")
+    if daemon.data_addresses:
+        places.append(f"data clients {', '.join(daemon.data_addresses)}")
+    print(f"peerd {state}: {'; '.join(places)}", file=sys.stderr)
+    command = f"peerd status --socket {shlex.quote(config.admin.socket)}"
+    print(f"ask it with: {command}; stop it with Ctrl-C", file=sys.stderr)
+
+
+def _say_nothing(daemon: Daemon) -> None:
+    """Where there is no terminal, the log has it."""
 
 
 def _parser() -> argparse.ArgumentParser:

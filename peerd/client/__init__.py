@@ -59,6 +59,7 @@ from peerd.models.admin import (
     ReachAnswer,
     ReachLine,
     ReachProgressView,
+    ReloadAnswer,
     Ring,
     RingCheck,
     RingLine,
@@ -200,6 +201,10 @@ class Client:
     async def settings(self) -> list[Setting]:
         """The daemon's effective configuration with origins."""
         return (await self.get(f"{API_PREFIX}/config", Settings)).settings
+
+    async def reload(self) -> ReloadAnswer:
+        """Have the daemon read its configuration again. Raises `RequestRefused` (422) when that is wrong."""
+        return await self.call("POST", f"{API_PREFIX}/config/reload", ReloadAnswer)
 
     async def ready(self) -> Health:
         """The daemon's readiness; a daemon that is not ready is an answer, not an error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from peerd.config import load_config
@@ -24,6 +25,7 @@ def prepare() -> None:
 
 def run(config_file: Path) -> int:
     """Be the daemon until SIGTERM. The environment of whoever started the cluster has no say in its configuration."""
-    loaded = load_config([config_file], environment={}, plugin_models=plugin_models(find_plugins()))
+    read = partial(load_config, [config_file], environment={}, plugin_models=plugin_models(find_plugins()))
+    loaded = read()
     configure_logging(loaded.config.telemetry.log_level, loaded.config.telemetry.log_format)
-    return serve(loaded)
+    return serve(loaded, read_again=read)

@@ -6,19 +6,15 @@ import ctypes
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
 from peerd.errors import Unavailable
+from peerd.system import proc
 
-_PROC: Final = Path("/proc")
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
-_STATE: Final = 0
-_START_TICKS: Final = 19
-"""Places in /proc/PID/stat behind the command name, see proc(5): fields 3 and 22."""
 
 
 class ProcessRef(BaseModel):
@@ -38,10 +34,8 @@ def require_linux() -> None:
 
 def process_ref(pid: int) -> ProcessRef | None:
     """The process that has this id now; ``None`` when there is none, or only a zombie."""
-    fields = _stat(pid)
-    if fields is None or fields[_STATE] in "ZX":
-        return None
-    return ProcessRef(pid=pid, start_ticks=int(fields[_START_TICKS]))
+    started = proc.start_ticks(pid)
+    return None if started is None else ProcessRef(pid=pid, start_ticks=started)
 
 
 def is_alive(process: ProcessRef | None) -> bool:
@@ -72,11 +66,7 @@ def resident_bytes(process: ProcessRef | None) -> int | None:
     """Resident memory, pages shared with other processes included; ``None`` when the process is gone."""
     if process is None or not is_alive(process):
         return None
-    try:
-        pages = int((_PROC / str(process.pid) / "statm").read_text().split()[1])
-    except (OSError, IndexError):
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return proc.resident_bytes(process.pid)
 
 
 def die_with_parent(parent_pid: int, number: signal.Signals) -> None:
@@ -94,12 +84,3 @@ def die_with_parent(parent_pid: int, number: signal.Signals) -> None:
 def name_process(name: str) -> None:
     """Set the name that ``ps -o comm`` and ``top`` show for this process: at most 15 bytes."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
-
-
-def _stat(pid: int) -> list[str] | None:
-    try:
-        text = (_PROC / str(pid) / "stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The name of the process, which stands before these fields, may hold spaces and brackets.
-    return text.rpartition(")")[2].split()

@@ -37,6 +37,7 @@ from peerd.quantities import (
     Size,
     between_durations,
     between_sizes,
+    is_secret,
     misfit,
     setting,
 )
@@ -49,6 +50,8 @@ OVERFLOW_USER_ID: Final = 65534
 ORIGINS_MAX: Final = 64
 OPERATORS_MAX: Final = 64
 TCP_SINK: Final = "tcp://"
+HIDDEN: Final = "(hidden)"
+"""Shown in place of a secret."""
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -154,6 +157,7 @@ class NodeConfig(ConfigSection):
         (),
         "host:port of nodes to join through; any one that is alive is enough, three to five are plenty. "
         "Empty: this node starts a new ring.",
+        reloads=True,
     )
     state_dir: Annotated[str, Field(min_length=1)] = setting(
         "/var/lib/peerd", "Directory (0700) of the identity, boot epoch, known peers and plugin stores; one a daemon."
@@ -163,6 +167,7 @@ class NodeConfig(ConfigSection):
         "5s",
         "Longest graceful stop: leave the ring, finish transfers, flush. Raise it when large transfers should "
         "finish; keep it below the service manager's own limit.",
+        reloads=True,
     )
 
 
@@ -212,6 +217,7 @@ class AdminConfig(ConfigSection):
         (),
         "Numeric ids of users who may change things over the socket (drain, deny, tokens, rotate), beside root and "
         "the daemon's own user. They also need the socket's group, to open it.",
+        reloads=True,
     )
     http: OptionalAddress = setting(
         "127.0.0.1:7421",
@@ -237,9 +243,12 @@ class DataConfig(ConfigSection):
         limits.HTTP_REQUESTS_MAX,
         "Requests and streams of data clients at a time, on the socket and on the TCP port each; at most a sixteenth "
         "of the file descriptor limit. Each costs a descriptor, and the memory of what a slow reader has not taken.",
+        reloads=True,
     )
     tokens: Literal["auto", "required"] = setting(
-        "auto", "Who needs a token over TCP: auto (everybody, unless http is loopback) or required (everybody)."
+        "auto",
+        "Who needs a token over TCP: auto (everybody, unless http is loopback) or required (everybody).",
+        reloads=True,
     )
     cors_origins: Annotated[
         tuple[Annotated[str, AfterValidator(_check_origin)], ...], Field(max_length=ORIGINS_MAX)
@@ -247,22 +256,28 @@ class DataConfig(ConfigSection):
         (),
         'Web pages that may ask over TCP, by their origin, such as "https://example.org"; "*" is any page, and '
         "needs tokens. Empty: none, not even pages on this machine.",
+        reloads=True,
     )
     tls_certificate: str = setting(
-        "", "PEM certificate chain with which http speaks HTTPS; read at the start. Empty: plain HTTP."
+        "",
+        "PEM certificate chain with which http speaks HTTPS; a reload reads it again. Empty: plain HTTP.",
+        reloads=True,
     )
-    tls_key: str = setting("", "PEM private key of tls_certificate.")
+    tls_key: str = setting("", "PEM private key of tls_certificate.", reloads=True)
     insecure: bool = setting(
         False,
         "Allow plain HTTP on another address than loopback: everybody on the way can read the data and the tokens. "
         "Right behind a proxy that adds TLS, or on a network of your own.",
+        reloads=True,
     )
 
 
 class TelemetryConfig(ConfigSection):
     """Logs and the event log."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least severe log line that is written.")
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "Least severe log line that is written.", reloads=True
+    )
     log_format: Literal["auto", "json", "console"] = setting(
         "auto", "json (one object a line), console (for people), or auto: console on a terminal, json elsewhere."
     )
@@ -270,19 +285,27 @@ class TelemetryConfig(ConfigSection):
         "",
         "Where the event log goes: a directory (NDJSON files, the input of `peerd analyze`), stdout, or "
         "tcp://host:port (a collector that takes JSON lines). Empty: no event log.",
+        reloads=True,
     )
     rotate_size: Annotated[Size, between_sizes("64KiB", "16GiB")] = setting(
-        "64MiB", "Size at which an event file is finished and the next begun."
+        "64MiB",
+        "Size at which an event file is finished and the next begun.",
+        reloads=True,
     )
     rotate_age: Age = setting(
-        "10m", "Age at which an event file is finished, so that readers see events at most this late."
+        "10m",
+        "Age at which an event file is finished, so that readers see events at most this late.",
+        reloads=True,
     )
     files_max: Count = setting(
-        16, "Finished event files kept; the oldest go first. Disk use is at most (files_max + 1) x rotate_size."
+        16,
+        "Finished event files kept; the oldest go first. Disk use is at most (files_max + 1) x rotate_size.",
+        reloads=True,
     )
     queue_records_max: Count = setting(
         limits.EVENT_QUEUE_RECORDS_MAX,
         "Events waiting for a slow disk; above it they are dropped and counted. About 1 KiB of memory each.",
+        reloads=True,
     )
 
 
@@ -292,32 +315,43 @@ class LimitsConfig(ConfigSection):
     links_max: Annotated[int, Field(ge=8, le=65536)] = setting(
         limits.LINKS_MAX,
         "Peer links at a time, about 100 KiB of memory each with TLS. Above the file descriptor limit it cannot help.",
+        reloads=True,
     )
     transient_links_max: Count = setting(
-        limits.TRANSIENT_LINKS_MAX, "Connections that have not finished their handshake; more are closed at once."
+        limits.TRANSIENT_LINKS_MAX,
+        "Connections that have not finished their handshake; more are closed at once.",
+        reloads=True,
     )
     accepts_per_second: Annotated[float, Field(gt=0, le=10_000)] = setting(
         limits.ACCEPTS_PER_SECOND,
         "Connections accepted a second before TLS is spent on them (a handshake costs 1.5 ms of a core). "
         "Raise it when a large ring restarts at once.",
+        reloads=True,
     )
-    accepts_burst: Count = setting(limits.ACCEPTS_BURST, "Connections accepted at once after a quiet time.")
+    accepts_burst: Count = setting(
+        limits.ACCEPTS_BURST, "Connections accepted at once after a quiet time.", reloads=True
+    )
     send_queue_bytes: Annotated[Size, between_sizes("64KiB", "256MiB")] = setting(
         "4MiB",
         "Bytes waiting for one slow peer; above it the least important are dropped and counted. "
         "Worst case in memory: links_max x this.",
+        reloads=True,
     )
     peer_messages_per_second: Annotated[float, Field(gt=0, le=1_000_000)] = setting(
         limits.PEER_MESSAGES_PER_SECOND,
         "Messages a second taken from one peer; a peer that keeps above it is disconnected.",
+        reloads=True,
     )
     link_age_max: Annotated[Duration, between_durations("1m", "7d")] = setting(
         "12h",
         "Age at which a peer link is made anew, at random between half of it and all, so that renewed and denied "
         "certificates count. It costs a handshake.",
+        reloads=True,
     )
     peer_messages_burst: Count = setting(
-        limits.PEER_MESSAGES_BURST, "Messages taken from one peer at once after a quiet time."
+        limits.PEER_MESSAGES_BURST,
+        "Messages taken from one peer at once after a quiet time.",
+        reloads=True,
     )
 
 
@@ -471,8 +505,10 @@ class LoadedConfig:
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
         """Key, value in file notation, origin: what `peerd config show` prints."""
+        secrets = [key for key, field in config_sources.fields(self.config) if is_secret(field)]
         for key, value in config_sources.leaves(self.config.model_dump()):
-            yield key, value, self.origins[key]
+            is_hidden = any(key == secret or key.startswith(f"{secret}.") for secret in secrets)
+            yield key, HIDDEN if is_hidden else value, self.origins[key]
 
 
 def check_config(

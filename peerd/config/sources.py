@@ -262,6 +262,19 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{key}", value
 
 
+def fields(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Dotted key and field of everything that is no table of its own, tables of plugins included."""
+    for name, info in type(model).model_fields.items():
+        value = getattr(model, name)
+        if isinstance(value, BaseModel):
+            yield from fields(value, f"{prefix}{name}.")
+        elif name == PROTOCOLS and not prefix:
+            for plugin, table in value.items():
+                yield from fields(table, f"{PROTOCOLS}.{plugin}.")
+        else:
+            yield f"{prefix}{name}", info
+
+
 def value_at(tree: Tree, key: str, default: object) -> object:
     """The value at a dotted key, or ``default``."""
     value: object = tree

@@ -36,7 +36,7 @@ LOG_WRITES_MAX: Final = 4096
 """Each log has one write under way at most, and plugins and their logs are few."""
 
 
-class Metrics(Protocol):
+class DriverMetrics(Protocol):
     """What the driver needs of `peerd.telemetry.metrics.PrometheusMetrics`."""
 
     def declare(self, metrics: Iterable[Metric]) -> None: ...
@@ -75,7 +75,7 @@ class AsyncioDriver:
         telemetry: LinkTelemetry,
         stores: Stores,
         sink: EventSink,
-        metrics: Metrics,
+        metrics: DriverMetrics,
         offload: OffloadPool,
         spill_threshold_bytes: int = SWAP_SPILL_BYTES,
     ) -> None:

@@ -60,6 +60,12 @@ def advertised(config: PeerdConfig, node_id: NodeId, listening: tuple[str, int])
     return PeerRef(node_id, host, port)
 
 
+def bootstrap_addresses(config: PeerdConfig, own: PeerRef) -> list[tuple[str, int]]:
+    """Where to ask for the ring: ``node.bootstrap`` without this node's own addresses."""
+    ours = {(own.host, own.port), split_address(config.node.listen)}
+    return [address for address in map(split_address, config.node.bootstrap) if address not in ours]
+
+
 def _outgoing_host(config: PeerdConfig) -> str:
     """The address of the interface that leads to the first bootstrap node that is not this machine."""
     targets = [split_address(text) for text in config.node.bootstrap]

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
@@ -14,9 +15,12 @@ from typing import Any, Final, Protocol, Self
 import structlog
 
 from peerd.api import Plugin
-from peerd.config import TCP_SINK, LoadedConfig, TelemetryConfig, split_address
+from peerd.config import LoadedConfig, PeerdConfig, split_address
+from peerd.config.reload import ReloadPlan
 from peerd.daemon.admin.event_feed import EventFeed, Record
+from peerd.daemon.apply_config import HttpSide, RunningParts
 from peerd.daemon.driver import AsyncioDriver
+from peerd.daemon.event_log import open_sink
 from peerd.daemon.http.access import Access
 from peerd.daemon.identity.enrolment import Enrolment
 from peerd.daemon.identity.keeper import IdentityKeeper, make_issuer
@@ -27,8 +31,9 @@ from peerd.daemon.links.settings import LinkContext, link_settings, monotonic_s
 from peerd.daemon.links.telemetry import LinkTelemetry
 from peerd.daemon.loop_lag import LoopLag
 from peerd.daemon.loops import LoopName, run
-from peerd.daemon.node_settings import advertised, load_identity, node_settings, package_version
+from peerd.daemon.node_settings import advertised, bootstrap_addresses, load_identity, node_settings, package_version
 from peerd.daemon.offload import OffloadPool
+from peerd.daemon.reload import Commit, ReadAgain, Reloader
 from peerd.daemon.storage.state_directory import StateDirectory
 from peerd.daemon.storage.tables import ACCESS_TOKENS
 from peerd.daemon.tasks import cancel_and_wait, spawn
@@ -41,11 +46,13 @@ from peerd.messages import PeerRef
 from peerd.node.node import Node
 from peerd.plugins import find_plugins, make_plugins, usable_fronts
 from peerd.system.durable_files import write_atomically
+from peerd.system.hangup import ignore_hangups
 from peerd.system.resources import resource_snapshot, room_for
 from peerd.system.sockets import BACKLOG, listening_socket
 from peerd.system.systemd import ServiceManager
 from peerd.telemetry.metrics import RING_METRICS, PrometheusMetrics
-from peerd.telemetry.sinks import EventSink, FileSink, NullSink, StdoutSink, TcpSink
+from peerd.telemetry.schema import Event
+from peerd.telemetry.sinks import EventSink
 from peerd.wire.handshake import LocalNode
 
 SNAPSHOT_INTERVAL_S: Final = 30.0
@@ -58,8 +65,8 @@ READY_TIMEOUT_S: Final = 30.0
 _log = structlog.get_logger("peerd.daemon")
 
 
-class AdminServer(Protocol):
-    """The HTTP listeners while they run."""
+class RunningListeners(HttpSide, Protocol):
+    """The HTTP listeners while they run: `peerd.daemon.admin.server.AdminServer`."""
 
     @property
     def http_port(self) -> int | None:
@@ -76,14 +83,15 @@ class AdminServer(Protocol):
     async def stop(self) -> None: ...
 
 
-StartAdmin = Callable[["Daemon"], Awaitable[AdminServer]]
+StartAdmin = Callable[["Daemon"], Awaitable[RunningListeners]]
 
 
 class Daemon:
     """One node on this machine. `run` is the process's life; ``async with`` or `start` and `stop` embed it.
 
     ``plugins``, ``fronts``: to use instead of the installed ones. ``start_admin``: what opens the admin API, if any.
-    ``listening``: a bound socket to use instead of ``node.listen``, from whoever started this process.
+    ``listening``: a bound socket to use instead of ``node.listen``, from whoever started this process. ``read_again``
+    makes `reload` possible. ``announce`` is called when the node is in the ring, or is still not after a while.
     """
 
     node: Node
@@ -105,19 +113,25 @@ class Daemon:
         sink: EventSink | None = None,
         listening: socket.socket | None = None,
         snapshot_interval_s: float = SNAPSHOT_INTERVAL_S,
+        read_again: ReadAgain | None = None,
+        announce: Callable[[Daemon], None] = lambda daemon: None,
     ) -> None:
         self.loaded = loaded
-        self.config = loaded.config
         self.metrics = PrometheusMetrics(version=package_version())
         self.exit_code = ExitCode.OK
         self._plugins = plugins
         self._fronts = fronts
         self._start_admin = start_admin
-        self._admin: AdminServer | None = None
+        self._admin: RunningListeners | None = None
         self._sink = sink
         self._listening = listening
         self._snapshot_interval_s = snapshot_interval_s
+        self._announce = announce
         self._manager = ServiceManager()
+        self._status = ""
+        self._reloader = Reloader(self, read_again, self.metrics)
+        self._is_up = False
+        self._has_terminal = sys.stderr.isatty()
         self._lag = LoopLag()
         self._started_at = monotonic_s()
         self._ending: list[Callable[[], Any]] = []
@@ -141,6 +155,11 @@ class Daemon:
     # What the admin API reads
 
     @property
+    def config(self) -> PeerdConfig:
+        """The configuration in force."""
+        return self.loaded.config
+
+    @property
     def loop_lag_s(self) -> float:
         """How late the event loop ran its last timer."""
         return self._lag.last_s
@@ -152,13 +171,18 @@ class Daemon:
 
     @property
     def uptime_s(self) -> float:
-        """Since this object was made."""
+        """Seconds since this daemon was made."""
         return monotonic_s() - self._started_at
 
     @property
     def data_addresses(self) -> Sequence[str]:
         """Where data clients connect: a path, and host and port; whatever there is of it."""
         return () if self._admin is None else self._admin.data_addresses
+
+    @property
+    def http_port(self) -> int | None:
+        """Operators' port in use on loopback, if any."""
+        return None if self._admin is None else self._admin.http_port
 
     def fronts(self) -> Mapping[str, Front]:
         """The fronts of plugins. One that cannot be used is told of in the log; the others work."""
@@ -173,16 +197,25 @@ class Daemon:
         """
         if self._drain is None:
             _log.info("node.draining", timeout_s=timeout_s)
-            self._manager.notify("STATUS=draining")
+            self._tell_status("draining")
             self._drain = spawn(self._hand_over_and_leave(timeout_s), name="drain")
         return self._drain
+
+    async def reload(self) -> ReloadPlan:
+        """Read the configuration again and apply what can be applied. Raises `ConfigError`, `Unavailable`."""
+        return await self._reloader.reload()
 
     # Life
 
     async def run(self) -> ExitCode:
-        """Start, serve until TERM, INT or a fatal condition, stop; a second signal stops at once."""
+        """Start, serve until TERM, INT or a fatal condition, stop; a second signal stops at once. HUP reloads."""
         loop = asyncio.get_running_loop()
+        early = asyncio.Event()
+        loop.add_signal_handler(signal.SIGHUP, early.set)
         await self.start()
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+        if early.is_set():
+            self._hung_up()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
         loop.add_signal_handler(signal.SIGUSR2, self.drain, DRAIN_TIMEOUT_S)
@@ -193,6 +226,8 @@ class Daemon:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
             loop.remove_signal_handler(signal.SIGUSR2)
+            loop.remove_signal_handler(signal.SIGHUP)
+            ignore_hangups()  # the default would end the process on its last steps
         return self.exit_code
 
     async def start(self) -> None:
@@ -207,6 +242,7 @@ class Daemon:
             if self._start_admin is not None:
                 self._admin = await self._start_admin(self)
             self._write_ports_file()
+            self._is_up = True
         except BaseException:
             await self.stop("failed to start")
             raise
@@ -240,6 +276,32 @@ class Daemon:
             if asyncio.iscoroutine(result):
                 await result
         _log.info("node.stopped", reason=reason)
+
+    # Reloading (`peerd.daemon.reload.Reloadable`)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it has been told to stop, or does not run yet."""
+        return self._stop_requested.is_set() or not self._ending or not self._is_up
+
+    def emit(self, event: Event) -> None:
+        """Record an event that nothing in the node caused, and that causes nothing there."""
+        self.node.cause = None
+        self.node.emit(event)
+        self.node.cause = None
+
+    def reloading(self, is_reloading: bool) -> None:
+        """Tell the service manager, unless it still waits to hear that the daemon is ready."""
+        if self._status and is_reloading:
+            self._manager.reloading()
+        elif self._status:
+            self._tell_status(self._status, "READY=1")
+
+    async def prepare_reload(self, plan: ReloadPlan) -> tuple[Commit, Commit]:
+        """See `peerd.daemon.apply_config`."""
+        event_log = self._event_feed if self._sink is None else None
+        parts = RunningParts(self.node, self.links, self._listener, self.identity, self._admin, event_log)
+        return await parts.prepare(plan)
 
     # Inside: start
 
@@ -295,13 +357,9 @@ class Daemon:
             issuer=make_issuer(self.config, state),
             telemetry=IdentityTelemetry(self.metrics),
             offload=self._offload.submit,
-            seeds=self._bootstrap(),
+            seeds=bootstrap_addresses(self.config, self.peer),
             neighbours=lambda: self.node.overlay.known_peers(),
         )
-
-    def _bootstrap(self) -> list[tuple[str, int]]:
-        own = {(self.peer.host, self.peer.port), split_address(self.config.node.listen)}
-        return [address for address in map(split_address, self.config.node.bootstrap) if address not in own]
 
     def _listen(self) -> socket.socket:
         host, port = split_address(self.config.node.listen)
@@ -321,9 +379,9 @@ class Daemon:
 
     def _open_sink(self, epoch: int) -> EventSink:
         inner = open_sink(self.config.telemetry, self.peer, epoch) if self._sink is None else self._sink
-        sink = EventFeed(inner, self.peer.id, epoch)
+        self._event_feed = sink = EventFeed(inner, self.peer.id, epoch)
         self.events = sink.feed
-        self._ending.append(lambda: asyncio.to_thread(inner.close))
+        self._ending.append(lambda: asyncio.to_thread(sink.close))
         return sink
 
     def _serve(self, state: StateDirectory) -> None:
@@ -334,7 +392,8 @@ class Daemon:
         self._state = state
         self.links.start()
         self._listener.start()
-        self.node.start(self._bootstrap(), [peer for peer in state.load_known_peers() if peer.id != self.peer.id])
+        known = [peer for peer in state.load_known_peers() if peer.id != self.peer.id]
+        self.node.start(bootstrap_addresses(self.config, self.peer), known)
         if state.taken_over:
             _log.info("state.taken_over", files=state.taken_over)
         for warning in state.warnings:
@@ -376,7 +435,13 @@ class Daemon:
             _log.warning(
                 "node.not_joined", after_s=READY_TIMEOUT_S, seeds=self.links.dial_failures, next="still trying"
             )
-        self._manager.notify("READY=1", f"STATUS={status}")
+        self._tell_status(status, "READY=1")
+        self._announce(self)
+
+    def _tell_status(self, status: str, *more: str) -> None:
+        """Have the service manager show it."""
+        self._status = status
+        self._manager.notify(*more, f"STATUS={status}")
 
     async def _save_known_peers(self) -> None:
         while True:
@@ -400,8 +465,7 @@ class Daemon:
             await asyncio.sleep(self._snapshot_interval_s)
             self.node.cause = None
             self.node.snapshot_traffic()
-            self.node.emit(resource_snapshot(len(self.links), self._lag.take_max_s()))
-            self.node.cause = None
+            self.emit(resource_snapshot(len(self.links), self._lag.take_max_s()))
 
     def _ring_numbers(self) -> dict[str, float]:
         overlay = self.node.overlay
@@ -432,6 +496,13 @@ class Daemon:
                 self.links.abort_all("stopping")
         self.request_stop(f"signal {number.name}")
 
+    def _hung_up(self) -> None:
+        """HUP: from whoever changed the configuration, or because the terminal is gone that this daemon belonged to."""
+        if self._has_terminal and not sys.stderr.isatty():
+            self.request_stop("the terminal was closed")
+        else:
+            self._reloader.ask()
+
     def _duplicate(self, detail: str) -> None:
         if not self._stop_requested.is_set():
             _log.error("node.duplicate_identity", node=format_id(self.peer.id), detail=detail)
@@ -440,7 +511,7 @@ class Daemon:
     async def _hand_over_and_leave(self, timeout_s: float) -> tuple[str, ...]:
         unfinished = await self._hand_over(timeout_s, "drained")
         await self._leave("drained")
-        self._manager.notify("STATUS=drained")
+        self._tell_status("drained")
         _log.info("node.drained", unfinished=list(unfinished))
         return unfinished
 
@@ -475,31 +546,20 @@ class Daemon:
                 self._save_failed(error)
 
 
-def open_sink(telemetry: TelemetryConfig, peer: PeerRef, epoch: int) -> EventSink:
-    """The event log's destination, as ``telemetry.sink`` names it."""
-    target, queue_max = telemetry.sink, telemetry.queue_records_max
-    if not target:
-        return NullSink()
-    if target == "stdout":
-        return StdoutSink(queue_records_max=queue_max)
-    if target.startswith(TCP_SINK):
-        return TcpSink(*split_address(target.removeprefix(TCP_SINK)), queue_records_max=queue_max)
-    return FileSink(
-        Path(target),
-        format_id(peer.id),
-        boot=epoch,
-        rotate_bytes=telemetry.rotate_size,
-        rotate_age_s=telemetry.rotate_age,
-        files_max=telemetry.files_max,
-        queue_records_max=queue_max,
-    )
-
-
-def serve(loaded: LoadedConfig, *, loop: LoopName = "auto", listening: socket.socket | None = None) -> ExitCode:
+def serve(
+    loaded: LoadedConfig,
+    *,
+    loop: LoopName = "auto",
+    listening: socket.socket | None = None,
+    read_again: ReadAgain | None = None,
+    announce: Callable[[Daemon], None] = lambda daemon: None,
+) -> ExitCode:
     """The whole life of a daemon process, admin API included. Raises `ConfigError` when it cannot start."""
     from peerd.daemon.admin.server import start_admin  # FastAPI takes a while to import, and embedders may not want it
 
     async def main() -> ExitCode:
-        return await Daemon(loaded, start_admin=start_admin, listening=listening).run()
+        daemon = Daemon(loaded, start_admin=start_admin, listening=listening, read_again=read_again, announce=announce)
+        return await daemon.run()
 
+    ignore_hangups()  # until the daemon is there to take them
     return run(main(), loop=loop)

@@ -54,7 +54,7 @@ class PluginSupervisor:
         self._restarting: dict[str, asyncio.TimerHandle] = {}
 
     def attach(self, node: SupervisedNode) -> None:
-        """Whose plugins these are."""
+        """Supervise the plugins of this node."""
         self._node = node
 
     def stop(self) -> None:

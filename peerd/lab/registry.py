@@ -8,7 +8,7 @@ from typing import Final
 from peerd.errors import ConfigError, nearest
 from peerd.lab.experiment import Experiment
 from peerd.lab.overlay import churn, clogs, failure, hops, stretch
-from peerd.plugins import gather, usable_fronts
+from peerd.plugins import gather, usable_fronts, warn_on_stderr
 
 CORE: Final[dict[str, Experiment]] = {
     experiment.name: experiment
@@ -18,13 +18,18 @@ CORE: Final[dict[str, Experiment]] = {
 
 
 def experiments() -> dict[str, Experiment]:
-    """The core's, then those of each protocol. Raises `ConfigError` when a name is taken, or not the protocol's."""
+    """The core's, then those of each protocol.
+
+    What a protocol brings and cannot be used is told on standard error, and the rest works: a front that fails, an
+    experiment whose name is taken or not the protocol's.
+    """
     brought = gather(
         usable_fronts(),
         "experiment",
         lambda front: ((each.name, each) for each in front.experiments()),
         CORE,
         _bad_name,
+        warn_on_stderr,
     )
     return {**CORE, **brought}
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from peerd.ids import parse_id
@@ -17,13 +15,13 @@ from peerd.sim.report import ScenarioReport
 from peerd.sim.runner import Runner
 from peerd.sim.scenario import parse_scenario
 from peerd.sim.simulation import Simulation
+from peerd.system.proc import resident_bytes
 from peerd.telemetry.schema import PeerFailed
 
 SPACING_S: Final = 0.1
 """The pause between two joins, in virtual seconds."""
 READY_LIMIT_S: Final = 300.0
 KIB: Final = 1024
-STATM: Final = Path("/proc/self/statm")
 LEFT: Final = "left"
 """The evidence that a peer has left: it said so itself."""
 
@@ -110,11 +108,11 @@ def simulate(
         "phases": [join_phase(point), *phases],
         **tables,
     }
-    evictions, weights = Evictions(), [resident_bytes()]
+    evictions, weights = Evictions(), [live_bytes()]
 
     def progress(phase: str, now_s: float) -> None:
         if phase == weigh_at:
-            weights.append(resident_bytes())
+            weights.append(live_bytes())
         look(phase, runner.simulation)
         notify(phase, now_s)
 
@@ -129,9 +127,7 @@ def simulate(
     return Outcome(report, runner.simulation, evictions, processor_s, node_kib)
 
 
-def resident_bytes() -> int | None:
-    """Return the resident memory of this process; ``None`` where the system does not tell."""
-    if not STATM.exists():
-        return None
+def live_bytes() -> int | None:
+    """Resident memory of this process, without what is garbage; ``None`` where the system does not tell."""
     gc.collect()
-    return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resident_bytes()

@@ -42,7 +42,7 @@ class Policy(StrEnum):
     BLOCK = "block"
     """The producer may not push until the reader has taken the oldest item."""
     DROP_OLDEST = "drop_oldest"
-    """The reader loses the oldest item, and finds a `Dropped` mark in its place."""
+    """The reader loses the oldest item, and finds a `FeedDropped` mark in its place."""
     DISCONNECT = "disconnect"
     """The reader is ended; it may come back and resume."""
 
@@ -71,7 +71,7 @@ Place = Position | Literal["start", "now"]
 
 
 @dataclass(frozen=True, slots=True)
-class Item(Generic[T]):
+class FeedItem(Generic[T]):
     """One item of the feed, with its number."""
 
     number: int
@@ -79,7 +79,7 @@ class Item(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class FeedGap:
     """A mark: the place where the reader wanted to resume is not held any more, and it goes on behind the gap.
 
     ``reason`` is ``expired`` (the numbers ``first`` to ``last`` were let go) or ``restarted`` (the position belongs to
@@ -95,7 +95,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class FeedDropped:
     """A mark: the reader was too slow, and the items ``first`` to ``last`` were let go before it took them."""
 
     first: int
@@ -113,7 +113,7 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class FeedEnd:
     """A mark: nothing follows for this reader. ``is_final``: coming back is of no use either."""
 
     number: int
@@ -121,7 +121,7 @@ class End:
     is_final: bool
 
 
-Entry = Item[T] | Gap | Dropped | End
+Entry = FeedItem[T] | FeedGap | FeedDropped | FeedEnd
 
 
 class Feed(Generic[T]):
@@ -152,7 +152,7 @@ class Feed(Generic[T]):
         self.first = last + 1
         """The oldest number that is held; ``last + 1`` when nothing is."""
         self.held_bytes = 0
-        self.ended: End | None = None
+        self.ended: FeedEnd | None = None
         self._held: dict[int, tuple[T, int]] = {}
         """The items that are held, by number, each with its size."""
         self._readers: dict[Reader[T], None] = {}
@@ -198,13 +198,13 @@ class Feed(Generic[T]):
         return self.last
 
     def end(self, reason: str, *, is_final: bool = False) -> None:
-        """End the feed: each reader takes what is left, and then an `End`. Repeating it is harmless.
+        """End the feed: each reader takes what is left, and then a `FeedEnd`. Repeating it is harmless.
 
         ``is_final`` says that coming back is of no use: the work is finished. Otherwise (the plugin was restarted, the
         node drains) another feed may follow under the same name.
         """
         if self.ended is None:
-            self.ended = End(self.last, reason, is_final)
+            self.ended = FeedEnd(self.last, reason, is_final)
             self._wake_readers()
 
     def reader(
@@ -226,7 +226,7 @@ class Feed(Generic[T]):
 
     # Inside
 
-    def _begin(self, place: Place) -> tuple[int, Gap | None]:
+    def _begin(self, place: Place) -> tuple[int, FeedGap | None]:
         """Return the first number to read, and the mark that has to come before it."""
         if place == "now":
             return self.last + 1, None
@@ -234,10 +234,10 @@ class Feed(Generic[T]):
             return self.first, None
         # A number that was never given, in the right epoch, comes from a client that mixed something up.
         if place.epoch != self.epoch or place.number > self.last:
-            return self.first, Gap(self.first - 1, "restarted", None, None, None)
+            return self.first, FeedGap(self.first - 1, "restarted", None, None, None)
         lost = self.first - 1 - place.number
         if lost > 0:
-            return self.first, Gap(self.first - 1, "expired", place.number + 1, self.first - 1, lost)
+            return self.first, FeedGap(self.first - 1, "expired", place.number + 1, self.first - 1, lost)
         return place.number + 1, None
 
     def _first_kept(self, size_bytes: int) -> int:
@@ -284,20 +284,20 @@ class Reader(Generic[T]):
     """One reader's side of a feed, made by `Feed.reader`. Call `close` to stop reading: a reader can block pushes."""
 
     def __init__(
-        self, feed: Feed[T], wanted: int, gap: Gap | None, policy: Policy, on_ready: Callable[[], None] | None
+        self, feed: Feed[T], wanted: int, gap: FeedGap | None, policy: Policy, on_ready: Callable[[], None] | None
     ) -> None:
         self.feed = feed
         self.policy = policy
         self.is_over = False
-        """Whether an `End` was taken, or the reader was closed."""
+        """Whether a `FeedEnd` was taken, or the reader was closed."""
         self._wanted = wanted
         self._gap = gap
         self._on_ready = on_ready
-        self._end: End | None = None
+        self._end: FeedEnd | None = None
 
     @property
     def position(self) -> Position | None:
-        """Return where to resume after what was taken so far; ``None`` while a `Gap` waits to be taken."""
+        """Return where to resume after what was taken so far; ``None`` while a `FeedGap` waits to be taken."""
         return None if self._gap is not None else Position(self.feed.epoch, self._wanted - 1)
 
     @property
@@ -306,13 +306,13 @@ class Reader(Generic[T]):
         return self._end is not None
 
     def take(self) -> Entry[T] | None:
-        """Take the next item or mark; ``None`` when there is nothing yet, and for ever after an `End`."""
+        """Take the next item or mark; ``None`` when there is nothing yet, and for ever after a `FeedEnd`."""
         if self.is_over:
             return None
         entry = self._next()
-        if isinstance(entry, End):
+        if isinstance(entry, FeedEnd):
             self.close()
-        elif isinstance(entry, Item):
+        elif isinstance(entry, FeedItem):
             self.feed._reader_moved()  # a producer may have waited for this item to be taken
         return entry
 
@@ -330,18 +330,18 @@ class Reader(Generic[T]):
             return self._end
         feed = self.feed
         if self._wanted < feed.first:
-            dropped = Dropped(self._wanted, feed.first - 1)
+            dropped = FeedDropped(self._wanted, feed.first - 1)
             self._wanted = feed.first
             return dropped
         if self._wanted <= feed.last:
-            item = Item(self._wanted, feed._held[self._wanted][0])
+            item = FeedItem(self._wanted, feed._held[self._wanted][0])
             self._wanted += 1
             return item
         return feed.ended
 
     def _cut(self) -> None:
-        """End the reader where it is. When the client comes back, a `Gap` tells it what it has missed."""
-        self._end = End(self._wanted - 1, TOO_SLOW, is_final=False)
+        """End the reader where it is. When the client comes back, a `FeedGap` tells it what it has missed."""
+        self._end = FeedEnd(self._wanted - 1, TOO_SLOW, is_final=False)
         self.feed._forget(self)
         self._wake()
 

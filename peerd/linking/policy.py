@@ -58,6 +58,12 @@ class LinkPolicy(Generic[L]):
         self._draw = draw
         self._witnesses: dict[NodeId, float] = {}
 
+    def reconfigure(self, settings: LinkSettings) -> None:
+        """Decide by other limits from now on. Links above a lower ``links_max`` stay until they end."""
+        self._settings = settings
+        for channel in self.channels.values():
+            channel.outbox.resize(settings.send_queue_bytes_max)
+
     # From the node
 
     def send(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:

@@ -27,6 +27,11 @@ class TokenBucket:
         self._tokens = burst
         self._updated_at = now
 
+    def adjust(self, rate: float, burst: float) -> None:
+        """Another rate and burst from now on; tokens above the new burst are lost at the next `take`."""
+        self._rate = rate
+        self._burst = burst
+
     def take(self, now: float, amount: float = 1.0) -> bool:
         """Take ``amount`` tokens if there are as many; otherwise take none and return False."""
         tokens = min(self._burst, self._tokens + (now - self._updated_at) * self._rate)

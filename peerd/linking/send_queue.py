@@ -26,6 +26,11 @@ class SendQueue:
         self._is_slow = False
         self.size_bytes = 0
 
+    def resize(self, bytes_max: int) -> None:
+        """Another limit from now on; what is queued above it stays and is sent."""
+        self._bytes_max = bytes_max
+        self._high_bytes = min(SEND_HIGH_WATER_BYTES, bytes_max // 2)
+
     def __len__(self) -> int:
         return sum(len(queue) for queue in self._queues)
 

@@ -330,6 +330,27 @@ class Settings(AdminModel):
     settings: list[Setting]
 
 
+class SettingChange(AdminModel):
+    """A setting whose value differs between the configuration in force and the one that was read again."""
+
+    key: str
+    old: str = Field(description="In file notation; a secret is hidden.")
+    new: str = Field(description="In file notation; a secret is hidden.")
+    origin: str = Field(description="Where the new value stands.")
+
+
+class ReloadAnswer(AdminModel):
+    """What reading the configuration again did. A configuration that is wrong is an error, and changes nothing."""
+
+    applied: list[SettingChange]
+    needs_restart: list[SettingChange] = Field(description="Still at their old values, until the daemon is restarted.")
+    conflict: str = Field(
+        default="",
+        description="Why nothing was applied: the keys that could be do not fit the old values of those that need a "
+        "restart.",
+    )
+
+
 class Check(AdminModel):
     """One health check."""
 

@@ -6,7 +6,8 @@ object in the daemon and in the simulator, and sans-IO like everything below it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from peerd import limits
@@ -16,6 +17,7 @@ from peerd.api import (
     Handler,
     NeighbourChange,
     Plugin,
+    PluginConfig,
     Priority,
     RecordRole,
     RefuseSwap,
@@ -35,10 +37,12 @@ from peerd.node.requests import Requests
 from peerd.node.sends import RefusedSends, UnknownTold
 from peerd.node.services import make_services
 from peerd.node.settings import NodeSettings as NodeSettings
+from peerd.overlay.config import OverlayConfig
 from peerd.overlay.overlay import Overlay
 from peerd.services.groups.service import GroupService
 from peerd.services.records.plugin import RecordStore
 from peerd.services.service import Service
+from peerd.swap.config import SwapConfig
 from peerd.swap.layer import SwapLayer
 from peerd.telemetry.schema import (
     SCHEMA_VERSION,
@@ -128,6 +132,16 @@ class Node:
         self.requests.clear()
         self.snapshot_traffic()
         self.emit(NodeStopped(reason=reason, uptime_s=self.driver.now() - self._started_at))
+
+    def reconfigure(self, overlay: OverlayConfig, swap: SwapConfig, plugins: Mapping[str, PluginConfig]) -> None:
+        """Work with other values of the settings that reload. ``plugins``: the tables of those that are to be told."""
+        self.settings = replace(self.settings, overlay=overlay, swap=swap)
+        self.swaps.reconfigure(swap)
+        for name, config in {self.overlay.name: overlay, **plugins}.items():
+            plugin = self.plugins.get(name)
+            if plugin is not None and plugin.config != config and not self.is_stopped:
+                plugin.config = config
+                self._guard(name, plugin.reconfigured)
 
     def new_epoch(self) -> str:
         """See `peerd.api.Host.new_epoch`. Counted, not drawn: a plugin's generator begins anew when it is replaced."""

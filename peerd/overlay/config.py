@@ -17,6 +17,7 @@ class OverlayConfig(PluginConfig):
         "7.5s",
         "Silence after which a node sends its left neighbour a heartbeat. "
         "Costs 1/heartbeat_interval messages a second a node; lower finds crashes sooner.",
+        reloads=True,
     )
     failure_timeout: Interval = setting(
         "15s",
@@ -26,11 +27,13 @@ class OverlayConfig(PluginConfig):
     probe_attempts: Annotated[int, Field(ge=1, le=8)] = setting(
         3,
         "Unanswered probes after which a peer is removed. Raise it on lossy links.",
+        reloads=True,
     )
     probe_retry: Interval = setting(
         "300ms",
         "Pause before a probe is repeated; a refused connection fails at once, and this is what gives "
         "a restarting peer a chance.",
+        reloads=True,
     )
     ack_timeout_min: Interval = setting(
         "500ms",
@@ -49,28 +52,34 @@ class OverlayConfig(PluginConfig):
         "30s",
         "How long one hop tries to pass a routed message on before it drops (and counts) it. "
         "Longer survives longer repairs, and holds messages longer.",
+        reloads=True,
     )
     hold_retry: Interval = setting(
         "250ms",
         "Pause before a held message is tried again (its root is suspected, or still joining).",
+        reloads=True,
     )
     join_retry_min: Interval = setting(
         "500ms",
         "First pause after a join round that reached nobody; it doubles up to join_retry_max, "
         "each time scaled by a random factor in [0.5, 1.5).",
+        reloads=True,
     )
     join_retry_max: Interval = setting(
         "30s",
         "Longest pause between join rounds. Lower rejoins sooner after a long outage.",
+        reloads=True,
     )
     join_round: Interval = setting(
         "15s",
         "How long one join round may take before it is given up; more than dialling takes.",
+        reloads=True,
     )
     settle: Interval = setting(
         "500ms",
         "After a change of the leaf set, the time to the exchange with both neighbours that checks it. "
         "Lower converges faster when many nodes join at once, for more messages.",
+        reloads=True,
     )
     exchange_interval: Interval = setting(
         "20s",
@@ -87,19 +96,23 @@ class OverlayConfig(PluginConfig):
         "Longest pause between two questions to near peers, in search of nearer entries for the routing table (+-20 % "
         "jitter; more often after a join and while that finds any). Costs some 3/table_interval messages a second; "
         "lower finds near entries sooner.",
+        reloads=True,
     )
     target_loss: Annotated[float, Field(gt=0.0, lt=1.0)] = setting(
         0.1,
         "Share of routes that may meet a dead entry before any re-routing: the period of the entries' probes follows "
         "from it and the observed failures. Lower probes more often.",
+        reloads=True,
     )
     table_probe_min: Interval = setting(
         "30s",
         "Shortest period between two probes of one routing-table entry, however many peers fail.",
+        reloads=True,
     )
     table_probe_max: Interval = setting(
         "20m",
         "Longest period between two probes of one routing-table entry, when nobody fails.",
+        reloads=True,
     )
     failed_memory: Interval = setting(
         "60s",
@@ -128,6 +141,7 @@ class OverlayConfig(PluginConfig):
     partition_memory: Age = setting(
         "1h",
         "How long a suspected partition is acted upon when none of the lost peers comes back.",
+        reloads=True,
     )
     expect_for: Age = setting(
         "24h",
@@ -138,10 +152,12 @@ class OverlayConfig(PluginConfig):
         "5m",
         "Between two dials of a configured address, to find out whether it is in another ring of this cluster "
         "(+-50 % jitter). Lower merges rings that never knew each other sooner, for some 6 messages each time.",
+        reloads=True,
     )
     lookup_retry: Interval = setting(
         "2s",
         "Pause before an unanswered lookup is sent again, within its own time-out.",
+        reloads=True,
     )
 
     @model_validator(mode="after")

@@ -84,6 +84,18 @@ class Joiner(Part):
         else:
             self._become_ready()  # nobody to ask
 
+    def reseed(self, bootstrap: Iterable[tuple[str, int]]) -> None:
+        """Ask at these addresses from now on. A node that is not in the ring yet begins a new round with them at once.
+
+        A list that became empty makes nobody a founder: only the start of a node does that.
+        """
+        own, given = (self._host.peer.host, self._host.peer.port), list(dict.fromkeys(bootstrap))
+        self._addresses = [address for address in given if address != own]
+        self._is_seed = own in given
+        if self.phase is not Phase.READY and (self._addresses or self._known):
+            self._retry_s = self.state.config.join_retry_min
+            self._start_round()
+
     def _start_round(self) -> None:
         self.phase = Phase.CONTACTING
         self._round += 1

@@ -272,6 +272,18 @@ class Overlay(Plugin):
         self.reunion.start(addresses)
         self.joiner.join(addresses, known)
 
+    def reseed(self, bootstrap: Iterable[tuple[str, int]]) -> None:
+        """Look for the ring, and for other rings of this cluster, at these addresses from now on."""
+        if self.state.is_leaving:
+            return
+        addresses = list(bootstrap)
+        self.reunion.start(addresses)
+        self.joiner.reseed(addresses)
+
+    def reconfigured(self) -> None:
+        """The settings that reload are read where they are used."""
+        self._config = self.state.config = cast(OverlayConfig, self.config)
+
     def leave(self) -> None:
         """Say goodbye to the leaf set and the table's entries; nothing is delivered here afterwards."""
         state = self.state

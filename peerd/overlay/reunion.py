@@ -38,6 +38,7 @@ class Reunion(Part):
         """Remember whom to ask; with nobody to ask, nothing ever happens."""
         own = self._host.peer
         self._addresses = [address for address in dict.fromkeys(addresses) if address != (own.host, own.port)]
+        self._host.cancel_timer("reunion")  # when it is told anew which addresses to ask
         if self._addresses:
             self._arm()
 

@@ -14,6 +14,10 @@ class ReceiveBudget:
         self.memory_bytes = 0
         self.spilled_bytes = 0
 
+    def reconfigure(self, config: SwapConfig) -> None:
+        """Other limits for what is reserved from now on. ``spill_bytes`` must stay: it says what counts as memory."""
+        self._config = config
+
     def reserve(self, size_bytes: int) -> bool:
         """Take room for one value; ``False``, with nothing taken, when there is not enough."""
         if size_bytes > self._config.spill_bytes:

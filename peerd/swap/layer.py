@@ -60,6 +60,11 @@ class SwapLayer:
 
     # From the node
 
+    def reconfigure(self, config: SwapConfig) -> None:
+        """Other limits and time-outs, for what begins from now on."""
+        self.config = config
+        self.budget.reconfigure(config)
+
     def accept(self, peer: PeerRef) -> StreamHandler:
         """A peer opened a bulk connection. Over the limit of unasked ones it is cut off as soon as it is open."""
         session = SwapSession(self, peer)

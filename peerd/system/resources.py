@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from peerd.limits import HTTP_CONNECTIONS_SPARE
 from peerd.linking.settings import SOCKETS_UNBOUNDED
+from peerd.system.proc import open_files, resident_bytes
 from peerd.telemetry.schema import ResourceSnapshot
 
 DESCRIPTORS_RESERVED: Final = 64
 """For logs, event files, the admin socket, spilled values, dials: what peers open must not use them up."""
 HTTP_SHARE: Final = 16
 """An HTTP listener's requests have at most this part of the descriptors: a sixteenth."""
-_PAGE_BYTES: Final = resource.getpagesize()
 
 
 def resource_snapshot(links: int, loop_lag_s: float) -> ResourceSnapshot:
@@ -25,7 +23,7 @@ def resource_snapshot(links: int, loop_lag_s: float) -> ResourceSnapshot:
     return ResourceSnapshot(
         rss_bytes=rss_bytes(),
         cpu_s=time.process_time(),
-        open_files=len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0,
+        open_files=open_files() or 0,
         links=links,
         loop_lag_s=loop_lag_s,
     )
@@ -33,10 +31,7 @@ def resource_snapshot(links: int, loop_lag_s: float) -> ResourceSnapshot:
 
 def rss_bytes() -> int:
     """Resident memory; where there is no /proc, its peak."""
-    try:
-        return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return resident_bytes() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class Room(NamedTuple):

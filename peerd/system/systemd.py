@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Mapping
 
 
@@ -29,6 +30,10 @@ class ServiceManager:
             sock.connect(self._address)
             sock.send("\n".join(assignments).encode())
 
+    def reloading(self) -> None:
+        """The configuration is being read again; ``READY=1`` ends it. systemd wants the time with it (sd_notify(3))."""
+        self.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", "STATUS=reading the configuration")
+
     def start_watchdog(self) -> None:
         """Feed the watchdog three times in its interval, from the loop."""
         if self.watchdog_s > 0:
@@ -36,6 +41,6 @@ class ServiceManager:
             self._timer = asyncio.get_running_loop().call_later(self.watchdog_s / 3, self.start_watchdog)
 
     def stop_watchdog(self) -> None:
-        """Stop feeding."""
+        """Stop telling the watchdog that the daemon is alive."""
         if self._timer is not None:
             self._timer.cancel()

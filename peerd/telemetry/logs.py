@@ -7,6 +7,7 @@ record of what happened; a log line is for whoever reads it now, and carries no 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -45,8 +46,9 @@ def configure_logging(
     """Set up logging for the whole process; call it once, early.
 
     ``stream`` defaults to whatever ``sys.stderr`` is when a line is written. A call below ``level`` costs one empty
-    function call. With ``cache_loggers`` a logger keeps the level that it had when first used, so a process that
-    configures again (tests) passes False. Start uvicorn with ``log_config=None``, or it replaces this.
+    function call. With ``cache_loggers`` a logger keeps the format that it had when first used, so a process that
+    configures again (tests) passes False; `set_level` reaches those loggers, too. Start uvicorn with
+    ``log_config=None``, or it replaces this.
 
     Raises `ValueError` for a level that is not in `LEVELS`.
     """
@@ -66,11 +68,36 @@ def configure_logging(
         render = [remember_priority, *render[:-1], _with_priority(render[-1])]
     structlog.configure(
         processors=[*shared, *render],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        wrapper_class=_Logger,
         logger_factory=lambda name="peerd": LineLogger(name, stream),
         cache_logger_on_first_use=cache_loggers,
     )
-    _route_standard_library(level, stream, shared, render)
+    _route_standard_library(stream, shared, render)
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Write lines from this level on, of loggers that were used before, too. Raises `ValueError` for an unknown one."""
+    if level not in LEVELS:
+        raise ValueError(f"log level {level!r} is not one of {', '.join(LEVELS)}")
+    filtering = structlog.make_filtering_bound_logger(LEVELS[level])
+    for method in _FILTERED:
+        setattr(_Logger, method, getattr(filtering, method))
+    logging.getLogger().setLevel(LEVELS[level])
+    # One line a scrape and a status call says nothing; whoever wants it asks for debug.
+    logging.getLogger("uvicorn.access").setLevel(LEVELS["debug"] if level == "debug" else LEVELS["warning"])
+    logging.getLogger("asyncio").setLevel(max(LEVELS[level], LEVELS["info"]))
+
+
+class _Logger(structlog.make_filtering_bound_logger(0)):  # type: ignore[misc]  # the library makes the class when it runs
+    """What our loggers are. Loggers keep their class once they were used, so `set_level` changes its methods."""
+
+
+_FILTERED: Final = tuple(
+    name
+    for name in ("debug", "info", "warning", "warn", "error", "critical", "fatal", "exception", "log", "msg")
+    if hasattr(_Logger, name)
+)
 
 
 class LineLogger:
@@ -83,8 +110,9 @@ class LineLogger:
     def msg(self, message: str) -> None:
         """Write one line."""
         stream = self._stream if self._stream is not None else sys.stderr
-        stream.write(message + "\n")
-        stream.flush()
+        with contextlib.suppress(OSError):  # a terminal that was closed, a full disk: no reason for a daemon to fail
+            stream.write(message + "\n")
+            stream.flush()
 
     debug = info = warning = error = critical = exception = msg
     warn = fatal = log = msg
@@ -101,9 +129,7 @@ class _StandardHandler(logging.Handler):
         self._lines.msg(self.format(record))
 
 
-def _route_standard_library(
-    level: str, stream: TextIO | None, shared: list[Processor], render: list[Processor]
-) -> None:
+def _route_standard_library(stream: TextIO | None, shared: list[Processor], render: list[Processor]) -> None:
     handler = _StandardHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -113,14 +139,10 @@ def _route_standard_library(
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(LEVELS[level])
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-    # A line for each scrape and each status call is of no use; whoever wants these lines sets the level to debug.
-    logging.getLogger("uvicorn.access").setLevel(LEVELS["debug"] if level == "debug" else LEVELS["warning"])
-    logging.getLogger("asyncio").setLevel(max(LEVELS[level], LEVELS["info"]))
     logging.captureWarnings(True)
 
 

@@ -204,6 +204,19 @@ class PluginRestarted(Event):
     disabled: bool
 
 
+class ConfigReloaded(Event):
+    """The daemon was told to read its configuration again; absent in the simulator.
+
+    ``applied`` and ``needs_restart`` are the keys that changed, with commas between them. ``error`` says why nothing
+    was applied; it is empty when the configuration is valid.
+    """
+
+    KIND = "config.reloaded"
+    applied: Text
+    needs_restart: Text
+    error: Text
+
+
 # Links and overlay
 
 
@@ -447,6 +460,7 @@ CORE_EVENTS: Final[tuple[type[Event], ...]] = (
     ResourceSnapshot,
     RecordsDropped,
     PluginRestarted,
+    ConfigReloaded,
     LinkUp,
     LinkDown,
     LinkRefused,

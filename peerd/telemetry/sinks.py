@@ -147,6 +147,10 @@ class QueuedSink:
         if waiting * 2 >= self._queue_records_max and not self._wake.is_set():
             self._wake.set()
 
+    def limit(self, queue_records_max: int) -> None:
+        """Another length of the queue from now on; what waits beyond a shorter one is still written."""
+        self._queue_records_max = queue_records_max
+
     def close(self) -> None:
         """Flush and finish within `CLOSE_TIMEOUT_S`; what is left then is lost, counted and logged."""
         self._closing = True
@@ -277,6 +281,10 @@ class EventFiles:
             leftover.rename(leftover.with_suffix(""))
         self._number = max((number for boot_, number, _ in self._finished() if boot_ == boot), default=0)
 
+    def limit(self, rotate_bytes: int, rotate_age_s: float, files_max: int) -> None:
+        """Other limits from the next write on."""
+        self._rotate_bytes, self._rotate_age_s, self._files_max = rotate_bytes, rotate_age_s, files_max
+
     def write(self, record: dict[str, object]) -> None:
         """Append one record. Raises `Bug` when it is not JSON, `OSError` when the disk refuses."""
         self.put([encode_record(record)])
@@ -360,7 +368,7 @@ class FileSink(QueuedSink):
         files_max: int = FILES_MAX,
         queue_records_max: int = EVENT_QUEUE_RECORDS_MAX,
     ) -> None:
-        files = EventFiles(
+        self.files = EventFiles(
             directory,
             node_id,
             boot=boot,
@@ -368,7 +376,7 @@ class FileSink(QueuedSink):
             rotate_age_s=rotate_age_s,
             files_max=files_max,
         )
-        super().__init__(files, queue_records_max=queue_records_max)
+        super().__init__(self.files, queue_records_max=queue_records_max)
 
 
 class _StreamMedium:

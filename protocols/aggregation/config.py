@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from peerd.api import PluginConfig
 from peerd.quantities import Duration, Interval, between_durations, setting
+from protocols.aggregation.extraction import Share
 from protocols.aggregation.patterns import RegexEngine
 from protocols.aggregation.tree import TreeSettings
 
 RoundTime = Annotated[Duration, between_durations("100ms", "1d")]
 Pause = Annotated[Duration, between_durations("0s", "1h")]
+
+
+def _check_share(text: str) -> str:
+    if text:
+        Share.parse(text)
+    return text
 
 
 class AggregationConfig(PluginConfig):
@@ -22,52 +29,73 @@ class AggregationConfig(PluginConfig):
         "",
         "Folder whose files queries read; nothing outside it is ever opened. Empty: this node may ask, but has no "
         "data to answer with, and says so.",
+        reloads=True,
     )
-    share: Annotated[str, Field(pattern=r"^([0-9]+/[0-9]+)?$")] = setting(
+    share: Annotated[str, AfterValidator(_check_share)] = setting(
         "",
         "k/n: this node reads only the files whose path hashes to part k of n (from 0). For nodes that see the same "
         "folder (a demo, a shared file system), so that each file counts once. Empty: all files.",
+        reloads=True,
     )
     regex_engine: RegexEngine = setting(
         "re2",
         "What runs the patterns of queries. re2: Google's RE2, whose time grows with the line and no faster; needs the "
         "extra 'filter'. python: Python's re, for look-around and references to groups; one hostile pattern can then "
         "hold up this daemon for hours, so only where all who may ask are trusted.",
+        reloads=True,
     )
     deadline: RoundTime = setting(
         "60s",
         "How long a round may take unless the request says otherwise; afterwards every node forgets it, and the "
         "requester answers with what it has. Longer: slow nodes still count. Shorter: quicker answers.",
+        reloads=True,
     )
     timeout_base: Interval = setting(
         "2s",
         "Silence after which a prefix level is taken as dead: timeout_base + timeout_per_node x (estimated nodes "
         "behind the prefix), at most timeout_max. Higher: fewer live nodes skipped. Lower: failures cost less time.",
+        reloads=True,
     )
-    timeout_per_node: Pause = setting("50ms", "The part of a level's time-out that grows with its estimated nodes.")
-    timeout_max: Interval = setting("30s", "Cap of a level's time-out.")
+    timeout_per_node: Pause = setting(
+        "50ms", "The part of a level's time-out that grows with its estimated nodes.", reloads=True
+    )
+    timeout_max: Interval = setting("30s", "Cap of a level's time-out.", reloads=True)
     invite_interval: Interval = setting(
         "500ms",
         "How often a waiting node repeats its invitations: a quarter of timeout_base or less, so that one lost "
         "message does not cost a level.",
+        reloads=True,
     )
-    invites_max: Annotated[int, Field(ge=1, le=64)] = setting(8, "Known nodes of a level invited at a time.")
+    invites_max: Annotated[int, Field(ge=1, le=64)] = setting(
+        8, "Known nodes of a level invited at a time.", reloads=True
+    )
     random_invites: Annotated[int, Field(ge=0, le=16)] = setting(
-        2, "Random ids of the prefix invited at a time, where the leaf set does not know the whole level."
+        2,
+        "Random ids of the prefix invited at a time, where the leaf set does not know the whole level.",
+        reloads=True,
     )
     reserve: Interval = setting(
-        "5s", "How long a node that agreed to swap waits for the partner to open the swap, before it looks elsewhere."
+        "5s",
+        "How long a node that agreed to swap waits for the partner to open the swap, before it looks elsewhere.",
+        reloads=True,
     )
-    settle: Pause = setting("1s", "How long the requester waits for a fuller result after an incomplete one came.")
+    settle: Pause = setting(
+        "1s", "How long the requester waits for a fuller result after an incomplete one came.", reloads=True
+    )
     swap_deadline: RoundTime = setting(
-        "2m", "Longest single swap of a round; a stalled one ends earlier, by swap.stall_timeout."
+        "2m",
+        "Longest single swap of a round; a stalled one ends earlier, by swap.stall_timeout.",
+        reloads=True,
     )
     census_max: Annotated[int, Field(ge=0)] = setting(
         4096,
         "Up to this estimated ring size every node tells the requester that it takes part, so that the answer can "
         "name who is missing; one small message a node. Above: the missing are only counted, by estimate.",
+        reloads=True,
     )
-    rounds_max: Annotated[int, Field(ge=1, le=1024)] = setting(16, "Open rounds a node holds; more are declined.")
+    rounds_max: Annotated[int, Field(ge=1, le=1024)] = setting(
+        16, "Open rounds a node holds; more are declined.", reloads=True
+    )
 
     def tree_settings(self) -> TreeSettings:
         """Return the settings that the trees use."""

@@ -78,14 +78,10 @@ class Aggregation(Plugin):
 
     def __init__(self, config: PluginConfig | None = None) -> None:
         super().__init__(config)
-        self.extractor: Extractor | None = None
+        self.extractor = self._files()
         """The function that gets this node's data: from files by default; simulations set another one."""
         self.value_padding_bytes = 0
         """Simulation only: counts towards the size of every value, without being there."""
-        if self.config.data_root:
-            share = Share.parse(self.config.share) if self.config.share else None
-            selection = FileSelection(share=share)
-            self.extractor = file_extractor(Path(self.config.data_root), selection, self.config.regex_engine)
         self.participants: dict[bytes, Participant] = {}
         self.requesters: dict[bytes, Requester] = {}
         self._ended: OrderedDict[bytes, None] = OrderedDict()
@@ -94,6 +90,16 @@ class Aggregation(Plugin):
     def start(self, host: Host) -> None:
         super().start(host)
         self._started_at = host.now()
+
+    def reconfigured(self) -> None:
+        """Rounds that begin from now on read other files, and wait for other times."""
+        self.extractor = self._files()
+
+    def _files(self) -> Extractor | None:
+        if not self.config.data_root:
+            return None
+        share = Share.parse(self.config.share) if self.config.share else None
+        return file_extractor(Path(self.config.data_root), FileSelection(share=share), self.config.regex_engine)
 
     # Asking
 

@@ -27,6 +27,7 @@ UNIT_DIRECTIVES = [
     "Type=notify",
     "ExecStart=/usr/bin/peerd run --config /etc/peerd/peerd.toml",
     "RestartPreventExitStatus=77 78",
+    "ExecReload=/usr/bin/peerd reload",
     "KillSignal=SIGTERM",
     "WatchdogSec=30",
     "LimitCORE=0",
@@ -34,6 +35,8 @@ UNIT_DIRECTIVES = [
     "StateDirectory=peerd",
     "StateDirectoryMode=0700",
     "RuntimeDirectory=peerd",
+    "LogsDirectory=peerd",
+    "ConfigurationDirectory=peerd",
     "NoNewPrivileges=yes",
     "CapabilityBoundingSet=",
     "AmbientCapabilities=",
@@ -151,6 +154,88 @@ def test_user_and_directories_come_with_the_unit() -> None:
     assert value_of("ReadWritePaths") == "-/run/peerd-data"
 
 
+# --- paths in the docs ---------------------------------------------------------------------------------------------
+
+
+PAGES = [ROOT / "docs/operating.md", ROOT / "deploy/README.md"]
+DIRECTORIES = {
+    "StateDirectory": "/var/lib",
+    "RuntimeDirectory": "/run",
+    "LogsDirectory": "/var/log",
+}
+"""What the unit lets the daemon write, by systemd.exec(5); ``ConfigurationDirectory=`` stays root's."""
+WRITTEN = (
+    r"peerd (?:init|join)\b.*--dir (\S+)",
+    r"^\s*(?:#\s*)?(?:state_dir|socket|sink|ports_file) = \"([^\"]+)\"",
+)
+"""Where the docs have the daemon write: its identity and state, its sockets, its event log."""
+READ = (
+    r"(?:run --config|config check) (\S+)",
+    r"^\s*(?:tls_certificate|tls_key|ca_file|cert_file|key_file) = \"([^\"]+)\"",
+)
+
+
+def writable() -> list[Path]:
+    """The folders that the daemon may write under the unit."""
+    own = [Path(place) / value_of(key) for key, place in DIRECTORIES.items()]
+    return own + [Path(path.removeprefix("-")) for path in value_of("ReadWritePaths").split()]
+
+
+def absolute_paths(pages: list[Path], patterns: tuple[str, ...]) -> list[tuple[str, Path]]:
+    """(page, path) of every absolute path that one of these finds."""
+    found = [
+        (page.name, Path(text.rstrip(";,)")))
+        for page in pages
+        for pattern in patterns
+        for text in re.findall(pattern, page.read_text("utf-8"), flags=re.MULTILINE)
+    ]
+    return [(name, path) for name, path in found if path.is_absolute()]
+
+
+def unwritable(pages: list[Path]) -> list[tuple[str, Path]]:
+    """What a page has the daemon write where the unit does not let it."""
+    return [
+        (name, path)
+        for name, path in absolute_paths(pages, WRITTEN)
+        if not any(path.is_relative_to(folder) for folder in writable())
+    ]
+
+
+def test_what_the_docs_have_the_daemon_write_it_may_write_under_the_unit() -> None:
+    assert len(absolute_paths(PAGES, WRITTEN)) >= 5
+    assert unwritable(PAGES) == []
+
+
+def test_the_check_of_the_docs_bites(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text('peerd init --dir /etc/peerd --cluster prod\nsocket = "/run/peerd/x.sock"\n')
+    assert unwritable([page]) == [("page.md", Path("/etc/peerd"))]
+
+
+def test_what_the_docs_have_the_daemon_read_is_its_configuration_or_its_own() -> None:
+    readable = [Path("/etc") / value_of("ConfigurationDirectory"), *writable()]
+    found = absolute_paths(PAGES, READ)
+    assert found and all(any(path.is_relative_to(folder) for folder in readable) for _, path in found), found
+    [(owner, group, mode)] = [
+        (words[3], words[4], words[2])
+        for words in map(str.split, settings_of(UNIT.with_name("peerd.tmpfiles.conf")))
+        if words[1] == str(readable[0])
+    ]
+    assert (owner, group) == ("root", value_of("Group")), "the daemon reads it as a member of the group"
+    assert mode == value_of("ConfigurationDirectoryMode") == "0750"
+
+
+def test_the_defaults_of_the_daemon_are_places_that_it_may_write_under_the_unit() -> None:
+    config = importlib.import_module("peerd.config").PeerdConfig()
+    for path in (config.node.state_dir, config.admin.socket, config.data_socket(), str(config.ca_dir())):
+        assert any(Path(path).is_relative_to(folder) for folder in writable()), path
+
+
+def test_the_unit_reloads_with_a_command_that_there_is() -> None:
+    commands = importlib.import_module("peerd.cli.app").COMMANDS
+    assert value_of("ExecReload").split()[1:] == ["reload"] and "reload" in commands
+
+
 # --- container image ------------------------------------------------------------------------------------------------
 
 
@@ -207,6 +292,27 @@ def test_compose_can_scale_and_starts_in_order() -> None:
     assert '["CMD", "peerd", "healthcheck"]' in text
     for line in ("read_only: true", "cap_drop: [ALL]", "no-new-privileges:true", "mem_limit:", "pids_limit:"):
         assert line in text, f"{COMPOSE.name}: {line} is missing"
+
+
+TMPFS_OPTIONS = {"mode", "size", "rw", "ro", "exec", "noexec", "suid", "nosuid", "dev", "nodev"}
+"""What both docker and podman take; docker knows uid= and gid=, too, and podman refuses them."""
+
+
+def test_tmpfs_options_are_those_that_docker_and_podman_know() -> None:
+    mounts = re.findall(r"^\s+- (/\S+:\S+=\S+)$", COMPOSE.read_text("utf-8"), flags=re.MULTILINE)
+    mounts += re.findall(r"--tmpfs (\S+)", (ROOT / "deploy/README.md").read_text("utf-8"))
+    assert len(mounts) >= 3
+    for mount in mounts:
+        options = {option.partition("=")[0] for option in mount.partition(":")[2].split(",")}
+        assert options <= TMPFS_OPTIONS, f"{mount}: {', '.join(sorted(options - TMPFS_OPTIONS))}"
+
+
+def test_the_container_s_user_may_write_its_run_folder() -> None:
+    """An engine mounts a tmpfs for root; with this mode it does not matter who its owner is."""
+    mounts = re.findall(
+        r"(?:- |--tmpfs )/run/peerd:(\S+)", COMPOSE.read_text("utf-8") + (ROOT / "deploy/README.md").read_text("utf-8")
+    )
+    assert mounts and all("mode=1777" in options.split(",") for options in mounts)
 
 
 def test_compose_parses() -> None:

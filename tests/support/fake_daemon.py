@@ -17,6 +17,7 @@ from fastapi import APIRouter
 from peerd.api import LeafSet, LookupResult, Metric, MissingMember, Plugin, RoutedHop
 from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
+from peerd.config.reload import ReloadPlan
 from peerd.daemon.admin.api import admin_app
 from peerd.daemon.admin.event_feed import Record
 from peerd.daemon.http.access import Access
@@ -272,6 +273,7 @@ class FakeDaemon:
         self.unfinished: tuple[str, ...] = ()
         self.stop_reasons: list[str] = []
         self.drained_with: list[float] = []
+        self.reloads: ReloadPlan | Exception = ReloadPlan(self.loaded, (), ())
 
     @property
     def node(self) -> Node:
@@ -282,6 +284,12 @@ class FakeDaemon:
         """Those that are installed, and one for each of the test's own plugins that has a ``router``."""
         own = {name: RoutesOnly(plugin) for name, plugin in self.plugins.items() if hasattr(plugin, "router")}
         return {**usable_fronts(), **own}
+
+    async def reload(self) -> ReloadPlan:
+        """What the test says: a plan or an error."""
+        if isinstance(self.reloads, Exception):
+            raise self.reloads
+        return self.reloads
 
     def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
         """Ends a few turns of the loop later."""

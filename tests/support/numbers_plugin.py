@@ -9,6 +9,8 @@ from fastapi import APIRouter, Response, WebSocket
 from fastapi.responses import StreamingResponse
 
 from peerd.api import Plugin
+from peerd.daemon.http.streaming import Source, add_feed, json_bytes
+from peerd.lib.feed import Feed
 
 LONG_BYTES = 8_000_000
 """More than the system buffers of a connection."""
@@ -22,6 +24,7 @@ class Numbers(Plugin):
     def __init__(self) -> None:
         super().__init__()
         self.kept: list[int] = []
+        self.counted: Feed[int] = Feed("numbers.1")
         self.ended = asyncio.Event()
 
     @staticmethod
@@ -52,6 +55,11 @@ class Numbers(Plugin):
                     service.ended.set()
 
             return StreamingResponse(lines())
+
+        def counted() -> Source[int]:
+            return Source(service.counted, json_bytes, begin="start")
+
+        add_feed(routes, "/numbers/counted", counted)
 
         @routes.get("/numbers/long", include_in_schema=False)
         async def long() -> Response:

@@ -17,10 +17,12 @@ import structlog
 import peerd.client
 from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
+from peerd.config.reload import ReloadPlan
 from peerd.daemon.admin.api import admin_app
 from peerd.daemon.admin.event_feed import Record
 from peerd.daemon.http.access import Access
 from peerd.daemon.tasks import cancel_and_wait, spawn
+from peerd.errors import Unavailable
 from peerd.front import Front
 from peerd.ids import NodeId
 from peerd.lib.feed import Feed
@@ -81,6 +83,10 @@ class SimDaemon:
     def fronts(self) -> dict[str, Front]:
         """None: it is the core's API that is looked at."""
         return {}
+
+    async def reload(self) -> ReloadPlan:
+        """It has no files."""
+        raise Unavailable("this daemon was not started from configuration files")
 
     def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
         """As the daemon does, without links to close."""

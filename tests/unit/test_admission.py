@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import subprocess
@@ -220,6 +221,48 @@ async def test_a_stream_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
                 await asyncio.wait_for(anext(lines), 5)
         assert site.plugin.ended.is_set() and site.refused("data_http", "token_over") == 1
         await site.running("data_http", 0)
+
+
+@both_loops
+async def test_a_feed_tells_its_reader_that_the_token_was_revoked(tmp_path: Path) -> None:
+    """Nothing that was pushed afterwards reaches the reader, who may resume with another token."""
+    async with http_site(tmp_path) as site:
+        site.plugin.counted.push(7, 1)
+        client = site.http("data_http", site.token("*"))
+        async with client.stream("GET", "/v1/numbers/counted") as answer:
+            lines = answer.aiter_lines()
+            item = json.loads(await anext(lines))
+            site.daemon.access.revoke("program")
+            site.plugin.counted.push(8, 1)
+            rest = [json.loads(line) async for line in lines]
+        assert item["data"] == 7
+        assert rest == [{"type": "end", "id": item["id"], "reason": "access token revoked", "is_final": False}]
+        assert site.refused("data_http", "token_over") == 1
+        await site.running("data_http", 0)
+
+
+@both_loops
+async def test_a_feed_tells_its_reader_that_the_token_expired(tmp_path: Path) -> None:
+    async with http_site(tmp_path) as site:
+        client = site.http("data_http", site.token("*", life_s=0.2))
+        answer = await asyncio.wait_for(client.get("/v1/numbers/counted"), 5)
+        end = json.loads(answer.text.splitlines()[-1])
+        assert (end["type"], end["reason"]) == ("end", "access token expired")
+
+
+@both_loops
+async def test_a_websocket_is_closed_with_the_reason_when_its_token_is_revoked(tmp_path: Path) -> None:
+    async with http_site(tmp_path, data__tokens="required") as site:
+        shown = {"Authorization": f"Bearer {site.token('*')}"}
+        url = f"ws://127.0.0.1:{site.server.data_http_port}/v1/numbers/counted"
+        async with connect(url, additional_headers=shown) as websocket:
+            assert json.loads(await websocket.recv())["type"] == "heartbeat"
+            site.daemon.access.revoke("program")
+            assert json.loads(await asyncio.wait_for(websocket.recv(), 5))["reason"] == "access token revoked"
+            with pytest.raises(ConnectionClosed) as closed:
+                await asyncio.wait_for(websocket.recv(), 5)
+        assert closed.value.rcvd is not None
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "access token revoked")
 
 
 @both_loops

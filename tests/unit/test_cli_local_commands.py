@@ -286,6 +286,7 @@ def test_a_daemon_that_is_only_probed_does_not_load_the_admin_api() -> None:
     )
     assert {"uvicorn", "protocols.aggregation.plugin", "peerd.identity.issuer"} <= loaded
     assert not loaded & {"fastapi", "starlette", "opentelemetry", "peerd.models.admin", "peerd.daemon.admin.api"}
+    assert not loaded & {"click", "typer", "rich", "uvicorn.main", "lark", "lxml", "numpy"}
 
 
 # Printing

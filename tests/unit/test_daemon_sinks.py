@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from peerd.config import TelemetryConfig
-from peerd.daemon.service import open_sink
+from peerd.daemon.event_log import open_sink
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.telemetry.sinks import NullSink

@@ -7,7 +7,19 @@ from hypothesis import given, strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
 from peerd.errors import Bug, Unavailable
-from peerd.lib.feed import TOO_SLOW, Dropped, End, Entry, Feed, Gap, Item, Place, Policy, Position, Reader
+from peerd.lib.feed import (
+    TOO_SLOW,
+    Entry,
+    Feed,
+    FeedDropped,
+    FeedEnd,
+    FeedGap,
+    FeedItem,
+    Place,
+    Policy,
+    Position,
+    Reader,
+)
 
 
 def filled(count: int, items_max: int = 1000) -> Feed[str]:
@@ -26,8 +38,8 @@ def drained(reader: Reader[str]) -> list[Entry[str]]:
     return found
 
 
-def items(first: int, last: int) -> list[Item[str]]:
-    return [Item(number, str(number)) for number in range(first, last + 1)]
+def items(first: int, last: int) -> list[FeedItem[str]]:
+    return [FeedItem(number, str(number)) for number in range(first, last + 1)]
 
 
 # --- places ---------------------------------------------------------------------------------------------------------
@@ -41,10 +53,10 @@ def items(first: int, last: int) -> list[Item[str]]:
         (Position("e1", 6), []),
         (Position("e1", 4), items(5, 6)),
         (Position("e1", 3), items(4, 6)),
-        (Position("e1", 1), [Gap(3, "expired", 2, 3, 2), *items(4, 6)]),
-        (Position("e1", 0), [Gap(3, "expired", 1, 3, 3), *items(4, 6)]),
-        (Position("e0", 5), [Gap(3, "restarted", None, None, None), *items(4, 6)]),
-        (Position("e1", 7), [Gap(3, "restarted", None, None, None), *items(4, 6)]),
+        (Position("e1", 1), [FeedGap(3, "expired", 2, 3, 2), *items(4, 6)]),
+        (Position("e1", 0), [FeedGap(3, "expired", 1, 3, 3), *items(4, 6)]),
+        (Position("e0", 5), [FeedGap(3, "restarted", None, None, None), *items(4, 6)]),
+        (Position("e1", 7), [FeedGap(3, "restarted", None, None, None), *items(4, 6)]),
     ],
 )
 def test_where_a_reader_begins(place: Place, seen: list[Entry[str]]) -> None:
@@ -64,7 +76,7 @@ def test_a_position_in_front_of_a_gap_is_not_told() -> None:
 def test_a_feed_that_outlives_its_process_goes_on_counting() -> None:
     feed: Feed[str] = Feed("durable", last=41)
     assert feed.push("x") == 42
-    assert drained(feed.reader(Position("durable", 41))) == [Item(42, "x")]
+    assert drained(feed.reader(Position("durable", 41))) == [FeedItem(42, "x")]
 
 
 # --- policies -------------------------------------------------------------------------------------------------------
@@ -75,8 +87,8 @@ def test_a_slow_reader_loses_the_oldest_and_is_told_once() -> None:
     reader = feed.reader("start")
     for number in range(2, 8):
         feed.push(str(number), 1)
-    assert drained(reader) == [Dropped(1, 5), *items(6, 7)]
-    assert Dropped(1, 5).count == 5
+    assert drained(reader) == [FeedDropped(1, 5), *items(6, 7)]
+    assert FeedDropped(1, 5).count == 5
 
 
 def test_the_bound_in_bytes_lets_go_of_as_many_as_it_needs() -> None:
@@ -96,9 +108,9 @@ def test_a_reader_that_blocks_holds_the_producer_and_says_when_it_may_go_on() ->
     with pytest.raises(Unavailable):
         feed.push("c")
     assert told == []
-    assert reader.take() == Item(1, "a") and told == [True]
+    assert reader.take() == FeedItem(1, "a") and told == [True]
     feed.push("c")
-    assert drained(reader) == [Item(2, "b"), Item(3, "c")] and told == [True]
+    assert drained(reader) == [FeedItem(2, "b"), FeedItem(3, "c")] and told == [True]
 
 
 def test_a_reader_that_blocks_and_leaves_sets_the_producer_free() -> None:
@@ -115,13 +127,13 @@ def test_who_shall_be_disconnected_is_ended_and_may_resume() -> None:
     feed = filled(1, items_max=2)
     woken: list[str] = []
     reader = feed.reader("start", Policy.DISCONNECT, lambda: woken.append("woken"))
-    assert reader.take() == Item(1, "1")
+    assert reader.take() == FeedItem(1, "1")
     for number in range(2, 5):
         feed.push(str(number), 1)
     assert reader.was_cut and feed.readers == 0 and len(woken) == 3
-    assert drained(reader) == [End(1, TOO_SLOW, is_final=False)]
+    assert drained(reader) == [FeedEnd(1, TOO_SLOW, is_final=False)]
     again = feed.reader(Position("e1", 1))
-    assert drained(again) == [Gap(2, "expired", 2, 2, 1), *items(3, 4)]
+    assert drained(again) == [FeedGap(2, "expired", 2, 2, 1), *items(3, 4)]
 
 
 def test_the_end_comes_after_what_is_left() -> None:
@@ -130,10 +142,10 @@ def test_the_end_comes_after_what_is_left() -> None:
     late = feed.reader("now", on_ready=lambda: woken.append("woken"))
     feed.end("plugin restarted")
     feed.end("again")
-    assert drained(reader) == [*items(1, 2), End(2, "plugin restarted", is_final=False)]
-    assert woken == ["woken"] and drained(late) == [End(2, "plugin restarted", is_final=False)]
+    assert drained(reader) == [*items(1, 2), FeedEnd(2, "plugin restarted", is_final=False)]
+    assert woken == ["woken"] and drained(late) == [FeedEnd(2, "plugin restarted", is_final=False)]
     assert reader.is_over and reader.take() is None and feed.readers == 0
-    assert drained(feed.reader(Position("e1", 1))) == [Item(2, "2"), End(2, "plugin restarted", is_final=False)]
+    assert drained(feed.reader(Position("e1", 1))) == [FeedItem(2, "2"), FeedEnd(2, "plugin restarted", is_final=False)]
 
 
 # --- limits and mistakes --------------------------------------------------------------------------------------------
@@ -186,17 +198,17 @@ class Watched:
     def take(self) -> Entry[int] | None:
         entry = self.reader.take()
         match entry:
-            case Item(number=number, value=value):
+            case FeedItem(number=number, value=value):
                 assert (number, value) == (self.accounted + 1, number * 10)
                 self.accounted = number
-            case Dropped(first=first, last=last):
+            case FeedDropped(first=first, last=last):
                 assert self.reader.policy is Policy.DROP_OLDEST, "no other policy loses items of a reader that is here"
                 assert first == self.accounted + 1 and last >= first
                 self.accounted = last
-            case Gap(number=number, first=first, last=last, count=count):
+            case FeedGap(number=number, first=first, last=last, count=count):
                 assert first == self.accounted + 1 and last == number and count == number - self.accounted
                 self.accounted = number
-            case End(number=number, reason=reason):
+            case FeedEnd(number=number, reason=reason):
                 assert number == self.accounted
                 assert (reason == TOO_SLOW) == (self.reader.policy is Policy.DISCONNECT and self.reader.was_cut)
         return entry

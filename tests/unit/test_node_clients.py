@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from peerd.api import Host, Plugin
-from peerd.lib.feed import End, Feed, Gap, Item, Position
+from peerd.lib.feed import Feed, FeedEnd, FeedGap, FeedItem, Position
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
 
@@ -41,11 +41,11 @@ def test_a_restarted_plugin_ends_its_feeds_and_begins_new_ones(simulation: Simul
     reader = old.reader("start")
     place.node.restart_plugin("counting")
     seen = [reader.take(), reader.take(), reader.take()]
-    assert seen == [Item(1, 1), End(1, "plugin restarted", is_final=False), None]
+    assert seen == [FeedItem(1, 1), FeedEnd(1, "plugin restarted", is_final=False), None]
     new = counting(place).feed
     assert new is not old and new.ended is None and new.epoch != old.epoch
     gap = new.reader(old.position).take()
-    assert isinstance(gap, Gap) and gap.reason == "restarted"
+    assert isinstance(gap, FeedGap) and gap.reason == "restarted"
 
 
 def test_a_node_that_drains_ends_them_when_it_leaves(simulation: Simulation) -> None:
@@ -54,7 +54,7 @@ def test_a_node_that_drains_ends_them_when_it_leaves(simulation: Simulation) -> 
     place.node.drain(10.0, lambda unfinished: None)
     assert feed.ended is None, "it still hands over"
     simulation.run_for(10.0)
-    assert feed.ended == End(0, "node stopping: drained", is_final=False)
+    assert feed.ended == FeedEnd(0, "node stopping: drained", is_final=False)
 
 
 def test_clients_may_be_let_go_before_the_node_stops(simulation: Simulation) -> None:
@@ -63,7 +63,7 @@ def test_clients_may_be_let_go_before_the_node_stops(simulation: Simulation) -> 
     feed = counting(place).feed
     place.node.let_clients_go("daemon stopping")
     place.node.stop("stopped")
-    assert feed.ended == End(0, "daemon stopping", is_final=False)
+    assert feed.ended == FeedEnd(0, "daemon stopping", is_final=False)
 
 
 def test_epochs_differ_between_nodes(simulation: Simulation) -> None:

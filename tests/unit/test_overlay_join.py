@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from peerd.messages import PeerRef
+from peerd.node.node import SENT
 from peerd.overlay.config import OverlayConfig
+from peerd.overlay.messages import Heartbeat
 from peerd.sim.checkers import CorrectDelivery
 from peerd.sim.simulation import Place
 from tests.support.overlay_net import Address, OverlayRing, address, first_node, seeds
@@ -87,6 +89,65 @@ def test_a_seed_does_not_found_a_second_ring_while_another_seed_is_unreachable()
     ring.restart(ring.nodes[0])
     ring.run_for(0.1)
     ring.settle(limit_s=90.0)
+
+
+def test_other_addresses_while_it_runs_lead_it_into_the_ring() -> None:
+    def contacts(ring: OverlayRing, place: Place) -> list[Address]:
+        return [] if place.index == 0 else DEAD
+
+    ring = OverlayRing(contacts=contacts)
+    ring.start(2)
+    ring.run_for(600.0)
+    lost = ring.nodes[1].node
+    assert not lost.is_ready
+    lost.overlay.reseed([])
+    ring.run_for(60.0)
+    assert not lost.is_ready, "a list that became empty makes nobody a founder"
+    lost.overlay.reseed([address(ring.nodes[0])])
+    ring.run_for(2.0)
+    assert lost.is_ready, "at once, and not after the pause that it had come to"
+    lost.overlay.reseed(DEAD)
+    ring.run_for(600.0)
+    assert lost.is_ready and not ring.wrong_lookups(3), "a member stays one"
+
+
+def test_a_node_that_has_left_takes_no_other_addresses() -> None:
+    ring = OverlayRing()
+    ring.grow(2)
+    left = ring.nodes[1].node
+    left.stop("test")
+    left.overlay.reseed([address(ring.nodes[0])])
+    left.reconfigure(left.settings.overlay, left.settings.swap, {})
+    ring.run_for(600.0)
+    assert left.is_stopped and not left.is_ready
+
+
+def test_two_rings_meet_through_an_address_that_one_of_them_learns_while_it_runs() -> None:
+    ring = OverlayRing(contacts=lambda ring, place: [])
+    ring.start(2)
+    ring.run_for(600.0)
+    assert all(place.node.overlay.estimated_ring_size() == 1.0 for place in ring.nodes)
+    ring.nodes[1].node.overlay.reseed([address(ring.nodes[0])])
+    ring.run_for(600.0)
+    assert all(place.node.overlay.estimated_ring_size() == 2.0 for place in ring.nodes)
+
+
+def test_timers_of_the_overlay_follow_the_configuration() -> None:
+    ring = OverlayRing()
+    ring.grow(2)
+    node = ring.nodes[1].node
+
+    def heartbeats_in(duration_s: float) -> int:
+        before = node.traffic[Heartbeat.TYPE_ID][SENT]
+        ring.run_for(duration_s)
+        return node.traffic[Heartbeat.TYPE_ID][SENT] - before
+
+    before = heartbeats_in(300.0)
+    overlay = node.settings.overlay.model_copy(update={"heartbeat_interval": 0.5})
+    node.reconfigure(overlay, node.settings.swap, {})
+    ring.run_for(10.0)
+    assert heartbeats_in(300.0) > 5 * max(1, before)
+    assert node.is_ready and node.overlay.state.config is overlay
 
 
 def test_known_peers_are_enough_after_a_restart() -> None:

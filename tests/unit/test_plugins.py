@@ -432,7 +432,6 @@ class StrangerFront(Front):
     [
         ("silence", "stranger/hops", ""),
         ("ring", "stranger/hops", r"its checker 'ring' cannot be used"),
-        ("silence", "overlay/loudness", r"its experiment 'overlay/loudness' cannot be used: expected stranger/"),
     ],
 )
 def test_checkers_and_experiments_of_a_plugin(
@@ -451,4 +450,35 @@ def test_checkers_and_experiments_of_a_plugin(
         assert list(experiments()) == [*CORE, experiment]
         return
     with pytest.raises(ConfigError, match=offence):
-        (checkers_by_name if "checker" in offence else experiments)()
+        checkers_by_name()
+
+
+@pytest.mark.parametrize(
+    ("experiments_source", "told"),
+    [
+        (
+            "return [replace(EXPERIMENTS[0], name='overlay/loudness')]",
+            "its experiment 'overlay/loudness' cannot be used",
+        ),
+        ("raise RuntimeError('no disk')", "its experiment fails: RuntimeError: no disk"),
+    ],
+)
+def test_an_experiment_that_cannot_be_used_does_not_hide_the_others(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    experiments_source: str,
+    told: str,
+) -> None:
+    source = PARTS.replace("return [replace(EXPERIMENTS[0], name=EXPERIMENT)]", experiments_source)
+    install(
+        tmp_path,
+        monkeypatch,
+        {"stranger_plugin": PLUGIN, "stranger_front": source},
+        plugins={"stranger": "stranger_plugin:Stranger"},
+        fronts={"stranger": "stranger_front:StrangerFront"},
+    )
+    assert main(["lab", "list"]) == 0
+    captured = capsys.readouterr()
+    assert all(name in captured.out for name in CORE) and "loudness" not in captured.out
+    assert captured.err.startswith(f"peerd: warning: protocols.stranger: {told}")

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, FastAPI, Path as PathParameter, Response
+from fastapi import Depends, FastAPI, HTTPException, Path as PathParameter, Response
 from fastapi.middleware.cors import CORSMiddleware
 
 from peerd.api import LookupResult
@@ -27,8 +28,18 @@ from peerd.daemon.admin.survey import survey_router
 from peerd.daemon.http.admission import operators_only, scope_needed, show_scopes
 from peerd.daemon.http.gate import App, Gate
 from peerd.daemon.http.guard import RequestGuard, add_problem_handlers, document_problems
-from peerd.errors import Bug, Unavailable
-from peerd.models.admin import API_PREFIX, ROUTE_KEY_LENGTH_MAX, Health, Peers, Ring, RouteView, Settings, Status
+from peerd.errors import Bug, ConfigError, Unavailable
+from peerd.models.admin import (
+    API_PREFIX,
+    ROUTE_KEY_LENGTH_MAX,
+    Health,
+    Peers,
+    ReloadAnswer,
+    Ring,
+    RouteView,
+    Settings,
+    Status,
+)
 
 ROUTE_TIMEOUT_S: Final = 10.0
 CORS_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -37,11 +48,11 @@ CORS_ANSWER_HEADERS: Final = ("Retry-After", "WWW-Authenticate")
 
 Key = Annotated[str, PathParameter(max_length=ROUTE_KEY_LENGTH_MAX)]
 Refused = Callable[[str], None]
-"""Counts a refusal by its reason."""
+"""Counts a refused request under its reason."""
 
 
 def not_counted(reason: str) -> None:
-    """Where there is no listener."""
+    """Counts nothing: for applications that no listener serves."""
 
 
 def admin_app(daemon: Subject) -> App:
@@ -143,6 +154,14 @@ def _add_state_routes(app: FastAPI, daemon: Subject) -> None:
     async def config() -> Settings:
         """Effective values with their origins."""
         return admin_view.settings(daemon)
+
+    @app.post(f"{API_PREFIX}/config/reload", tags=["state"])
+    async def reload() -> ReloadAnswer:
+        """Read the configuration again and apply what can be applied; 422, and nothing changes, when it is wrong."""
+        try:
+            return admin_view.reloaded(await daemon.reload())
+        except ConfigError as error:
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
 
 
 PROBES: Final = {

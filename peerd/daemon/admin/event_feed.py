@@ -32,18 +32,24 @@ class EventFeed:
         self.feed: Feed[Record] = Feed(
             epoch, items_max=EVENTS_HELD_MAX, bytes_max=EVENTS_HELD_BYTES_MAX, readers_max=FOLLOWERS_MAX
         )
-        self._sink = sink
+        self.sink = sink
+        """Where records go on to; see `redirect`."""
 
     def write(self, record: Record) -> None:
         """Never blocks: no reader of this feed may ask to."""
-        self._sink.write(record)
+        self.sink.write(record)
         if self.feed.ended is None:
             texts = sum(len(value) for value in record.values() if type(value) is str)
             self.feed.push(record, min(RECORD_BYTES + texts, RECORD_BYTES_MAX))
 
+    def redirect(self, sink: EventSink) -> EventSink:
+        """Hand on to ``sink`` from the next record on; returns the one before, for the caller to close."""
+        before, self.sink = self.sink, sink
+        return before
+
     def close(self) -> None:
-        """Close the other one."""
-        self._sink.close()
+        """Close the sink that records go on to."""
+        self.sink.close()
 
 
 def encode_event(record: Record) -> bytes:

@@ -20,7 +20,7 @@ Kind = Annotated[str, Query(max_length=KIND_LENGTH_MAX)]
 
 
 def events_router(daemon: Subject) -> APIRouter:
-    """The route, for one daemon."""
+    """The route on which clients follow the events of one daemon."""
     routes = APIRouter(tags=["state"])
 
     def events(

@@ -46,7 +46,7 @@ TokenId = Annotated[str, PathParameter(pattern=r"^[0-9a-f]{8}$")]
 
 
 def identity_router(daemon: Subject) -> APIRouter:
-    """All of it."""
+    """Every route about certificates, tokens and the deny list."""
     router = APIRouter()
     _add_certificate_routes(router, daemon)
     _add_token_routes(router, daemon)
@@ -105,7 +105,7 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
 def _add_token_routes(router: APIRouter, daemon: Subject) -> None:
     @router.get("/tokens", openapi_extra=WRITES)
     async def tokens() -> Tokens:
-        """The issuer's book."""
+        """The join tokens that this issuer has made."""
         keeper = _keeper(daemon)
         now = keeper.wall_time()
         return Tokens(tokens=[_token(entry, now) for entry in _issuer(keeper).book.entries()])

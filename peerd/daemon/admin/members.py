@@ -19,11 +19,11 @@ PREFIX_DIGITS_MIN: Final = 8
 
 
 class StillHere(Unknown):
-    """The node that is meant is not missing."""
+    """The node that the operator named is not missing, so there is nothing to forget."""
 
 
 def members_router(daemon: Subject) -> APIRouter:
-    """All of it."""
+    """The routes about members of the ring."""
     router = APIRouter()
 
     @router.post("/members/forgotten")

@@ -17,7 +17,7 @@ from peerd.models.admin import API_PREFIX
 from peerd.plugins import guarded
 
 Routers: TypeAlias = list[tuple[str, APIRouter]]
-"""By the plugin's name."""
+"""Routers, each with the name of the plugin that brings it."""
 
 _log = structlog.get_logger("peerd.daemon")
 

@@ -23,7 +23,7 @@ from typing import Final
 from peerd.config import PeerdConfig, is_loopback, split_address
 from peerd.daemon.admin.subject import Subject
 from peerd.daemon.http.caller import ListenerName
-from peerd.daemon.http.gate import App, Gate, Policy, Receive, Scope, Send
+from peerd.daemon.http.gate import App, Gate, ListenerPolicy, Receive, Scope, Send
 from peerd.daemon.http.listener import HttpListener
 from peerd.daemon.tasks import spawn
 from peerd.errors import ConfigError
@@ -32,8 +32,9 @@ from peerd.system.resources import http_requests_room
 from peerd.system.sockets import listening_socket
 
 SOCKET_UMASK: Final = 0o117
-"""A socket becomes 0660: owner and group."""
+"""With this umask a socket gets mode 0660: its owner and its group may open it."""
 SOCKET_DIRECTORY_MODE: Final = 0o750
+DATA_LISTENERS: Final[tuple[ListenerName, ...]] = ("data_socket", "data_http")
 DATA_PROBES: Final = frozenset({"/livez", "/readyz"})
 
 Refused = Callable[[str], None]
@@ -54,6 +55,10 @@ class LateApi:
             self._loading = spawn(asyncio.to_thread(self._load), name="load the HTTP API")
         app = await asyncio.shield(self._loading)  # who hangs up must not end it for the others
         await app(scope, receive, send)
+
+    def load_again(self) -> None:
+        """The next request loads them anew; what is under way ends with those that it began with."""
+        self._loading = None
 
     def _load(self) -> App:
         return self._make()(self._daemon, self._refused)
@@ -78,6 +83,8 @@ class AdminServer:
         self._daemon = daemon
         self._config = daemon.loaded.config
         self._listeners: dict[ListenerName, HttpListener] = {}
+        self._gates: dict[ListenerName, Gate] = {}
+        self._routes: dict[ListenerName, LateApi] = {}
         self._files: dict[Path, int] = {}
 
     @property
@@ -97,19 +104,31 @@ class AdminServer:
 
     def start(self) -> None:
         """Listen everywhere. Raises `ConfigError`; what was opened by then is for `stop` to close."""
-        config, operators = self._config, http_requests_room(HTTP_REQUESTS_MAX)
-        self._add_unix("admin_socket", Path(config.admin.socket), "admin.socket", Policy("admin_socket", operators))
+        config = self._config
+        self._add_unix("admin_socket", Path(config.admin.socket), "admin.socket")
         if config.admin.http:
-            sock = _bind_tcp(config.admin.http, "admin.http", only_loopback=True)
-            self._add("admin_http", sock, Policy("admin_http", operators))
+            self._add("admin_http", _bind_tcp(config.admin.http, "admin.http", only_loopback=True))
         if path := config.data_socket():
-            self._add_unix("data_socket", Path(path), "data.socket", self._data_policy("data_socket"))
+            self._add_unix("data_socket", Path(path), "data.socket")
         if config.data.http:
             tls = _server_tls(config)
-            sock = _bind_tcp(config.data.http, "data.http", only_loopback=False)
-            self._add("data_http", sock, self._data_policy("data_http"), tls)
+            self._add("data_http", _bind_tcp(config.data.http, "data.http", only_loopback=False), tls)
         for listener in self._listeners.values():
             listener.start()
+
+    def load_tls(self, config: PeerdConfig) -> ssl.SSLContext | None:
+        """What data clients would see of us over TCP with this configuration. Raises `ConfigError`."""
+        return _server_tls(config) if "data_http" in self._listeners else None
+
+    def reconfigure(self, config: PeerdConfig, tls: ssl.SSLContext | None) -> None:
+        """Other budgets, tokens, web pages and certificate, for what comes from now on; what is under way goes on."""
+        are_other_pages = config.data.cors_origins != self._config.data.cors_origins
+        self._config = config
+        for name, listener in self._listeners.items():
+            policy = self._gates[name].policy = self._policy(name)
+            listener.reconfigure(policy.requests_max, tls if name == "data_http" else None)
+            if name in DATA_LISTENERS and are_other_pages:
+                self._routes[name].load_again()
 
     async def stop(self) -> None:
         """Close all of it, answers under way after a moment of grace; removes the socket files."""
@@ -127,9 +146,11 @@ class AdminServer:
     def _port(self, name: ListenerName) -> int | None:
         return self._listeners[name].port if name in self._listeners else None
 
-    def _data_policy(self, name: ListenerName) -> Policy:
+    def _policy(self, name: ListenerName) -> ListenerPolicy:
+        if name not in DATA_LISTENERS:
+            return ListenerPolicy(name, http_requests_room(HTTP_REQUESTS_MAX))
         data, is_tcp = self._config.data, name == "data_http"
-        return Policy(
+        return ListenerPolicy(
             name,
             http_requests_room(data.connections_max),
             probes=DATA_PROBES,
@@ -140,23 +161,24 @@ class AdminServer:
             needs_token=is_tcp and self._config.data_needs_token(),
         )
 
-    def _add_unix(self, name: ListenerName, path: Path, key: str, policy: Policy) -> None:
+    def _add_unix(self, name: ListenerName, path: Path, key: str) -> None:
         sock = bind_unix_socket(path, key)
         self._files[path] = path.stat().st_ino
-        self._add(name, sock, policy)
+        self._add(name, sock)
 
-    def _add(self, name: ListenerName, sock: socket.socket, policy: Policy, tls: ssl.SSLContext | None = None) -> None:
-        is_data = name in ("data_socket", "data_http")
+    def _add(self, name: ListenerName, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        policy = self._policy(name)
 
         def refused(reason: str) -> None:
             self._listeners[name].refused(reason)
 
-        api = LateApi(self._daemon, _data_api if is_data else _admin_api, refused)
-        front = Gate(api, self._daemon, policy, refused=refused, before_metrics=self.report)
+        routes = LateApi(self._daemon, _data_api if name in DATA_LISTENERS else _admin_api, refused)
+        gate = Gate(routes, self._daemon, policy, refused=refused, before_metrics=self.report)
+        self._routes[name], self._gates[name] = routes, gate
         self._listeners[name] = HttpListener(
             name,
             sock,
-            front,
+            gate,
             self._daemon.metrics,
             requests_max=policy.requests_max,
             tls=tls,
@@ -249,5 +271,5 @@ def _server_tls(config: PeerdConfig) -> ssl.SSLContext | None:
 
 
 def _no_password() -> str:
-    """A daemon has nobody to ask."""
+    """Refuses an encrypted key: a daemon has nobody whom it could ask for the password."""
     raise ValueError("the key is encrypted; give one that is not")

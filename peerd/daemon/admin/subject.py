@@ -8,6 +8,7 @@ from typing import Protocol
 
 from peerd.api import Metric
 from peerd.config import LoadedConfig
+from peerd.config.reload import ReloadPlan
 from peerd.daemon.admin.event_feed import Record
 from peerd.daemon.http.access import Access
 from peerd.daemon.identity.keeper import IdentityKeeper
@@ -17,7 +18,7 @@ from peerd.lib.feed import Feed
 from peerd.node.node import Node
 
 
-class Metrics(Protocol):
+class AdminMetrics(Protocol):
     """What the admin API needs of `peerd.telemetry.metrics.PrometheusMetrics`."""
 
     def render(self) -> bytes: ...
@@ -44,7 +45,7 @@ class Subject(Protocol):
     @property
     def loaded(self) -> LoadedConfig: ...
     @property
-    def metrics(self) -> Metrics: ...
+    def metrics(self) -> AdminMetrics: ...
     @property
     def loop_lag_s(self) -> float:
         """How late the event loop ran its last timer."""
@@ -70,6 +71,9 @@ class Subject(Protocol):
     @property
     def data_addresses(self) -> Sequence[str]:
         """Where data clients connect: a path, and host and port; whatever there is of it."""
+
+    async def reload(self) -> ReloadPlan:
+        """Read the configuration again and apply what can be applied. Raises `ConfigError`, `Unavailable`."""
 
     def fronts(self) -> Mapping[str, Front]:
         """The fronts of plugins, by name; asked once, when the API is loaded."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 WALK_LIMIT_S: Final = 300.0
 REACH_LIMIT_S: Final = 3600.0
 RTT_LIMIT_S: Final = 25.0
-"""Less than the client waits."""
+"""How long this takes at most, which is less than the client waits."""
 NODE_LENGTH_MAX: Final = 300
 """An id, or an address with a long host name."""
 REPORTS_HELD_MAX: Final = 2
@@ -48,21 +48,21 @@ Result = TypeVar("Result")
 NodeText = Annotated[str, Query(min_length=1, max_length=NODE_LENGTH_MAX)]
 
 
-class _Body(BaseModel):
+class StrictBody(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class WalkBody(_Body):
+class WalkBody(StrictBody):
     """A walk has no options."""
 
 
-class ReachBody(_Body):
+class ReachBody(StrictBody):
     """How many others each node pings."""
 
     targets: int = Field(REACH_TARGETS_MAX, ge=1, le=REACH_TARGETS_MAX)
 
 
-class DrainBody(_Body):
+class DrainBody(StrictBody):
     """How long plugins may hand over, and whether the process ends afterwards."""
 
     timeout_s: float = Field(ge=0, le=DRAIN_TIMEOUT_MAX_S)
@@ -77,11 +77,11 @@ class Told(Generic[Progress, Result]):
         self.reports = Reports(self._feed)
 
     def progress(self, progress: Progress) -> None:
-        """Takes the place of what was not sent yet."""
+        """Report progress; it replaces progress that was not sent yet."""
         self._feed.push(progress)
 
     def finished(self, result: Result) -> None:
-        """The last item."""
+        """Report the result, and end the stream behind it."""
         self._feed.push(result)
         self._feed.end("finished", is_final=True)
 
@@ -208,7 +208,7 @@ def _lines(items: AsyncGenerator[Any, None], shown: Callable[[Any], AdminModel])
 
 
 def survey_router(daemon: Subject) -> APIRouter:
-    """The routes, for one daemon."""
+    """The routes that ask the whole ring, for one daemon."""
     routes, tests = APIRouter(tags=["survey"]), ReachTests(daemon)
 
     @routes.post("/ring/check", response_class=StreamingResponse, openapi_extra=READS)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 from peerd.api import LeafSet, LookupResult
+from peerd.config.reload import Change, ReloadPlan
 from peerd.daemon.admin.subject import Subject
 from peerd.errors import PeerdError
 from peerd.ids import NodeId, format_id, key_of, parse_id
@@ -18,9 +19,11 @@ from peerd.models.admin import (
     MissingPeer,
     Peer,
     PluginStatus,
+    ReloadAnswer,
     Ring,
     RouteView,
     Setting,
+    SettingChange,
     Settings,
     Status,
     VerdictView,
@@ -225,6 +228,17 @@ def settings(daemon: Subject) -> Settings:
     """Effective values with their origins."""
     rows = daemon.loaded.rows()
     return Settings(settings=[Setting(key=key, value=value, origin=origin) for key, value, origin in rows])
+
+
+def reloaded(plan: ReloadPlan) -> ReloadAnswer:
+    """What a reload did."""
+
+    def changes(found: Sequence[Change]) -> list[SettingChange]:
+        return [SettingChange(key=each.key, old=each.old, new=each.new, origin=each.origin) for each in found]
+
+    return ReloadAnswer(
+        applied=changes(plan.applied), needs_restart=changes(plan.needs_restart), conflict=plan.conflict
+    )
 
 
 def _places(leaf_set: LeafSet) -> dict[NodeId, Place]:

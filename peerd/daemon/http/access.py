@@ -25,9 +25,37 @@ from peerd.linking.rate_limit import TokenBucket
 
 REFUSALS_LOGGED_PER_SECOND: Final = 0.2
 REFUSALS_LOGGED_BURST: Final = 10
+STREAM_END_GRACE_S: Final = 1.0
+"""How long a stream has to tell its client that its token is over, before the connection is cut."""
+REVOKED: Final = "access token revoked"
+EXPIRED: Final = "access token expired"
+TOKEN_ENDS: Final = (REVOKED, EXPIRED)
+"""Why a stream ends whose client may not read on."""
+USE_KEY: Final = "peerd_token_use"
+"""Where a request's ``state`` has its `TokenUse`."""
 RETRY_AFTER_S: Final = int(REFUSAL_FORGOTTEN_S)
 
 _log = structlog.get_logger("peerd.daemon")
+
+
+class TokenUse:
+    """One request that a token let in. A stream that can say goodbye sets ``on_end``, and has a moment for it."""
+
+    def __init__(self, limit: asyncio.Timeout) -> None:
+        self.limit = limit
+        self.on_end: Callable[[str], None] | None = None
+        self.is_over = False
+
+    def end(self, reason: str) -> None:
+        """Tell this request that its token has expired or was revoked; a stream then says so, anything else is cut."""
+        if self.is_over or self.limit.expired():
+            return
+        self.is_over = True
+        grace_s = 0.0
+        if self.on_end is not None:
+            self.on_end(reason)
+            grace_s = STREAM_END_GRACE_S
+        self.limit.reschedule(asyncio.get_running_loop().time() + grace_s)
 
 
 class Access:
@@ -46,16 +74,16 @@ class Access:
         self._book = AccessBook(table.load(AccessToken.from_row))
         self._hosts = RefusedHosts()
         self._logged = TokenBucket(REFUSALS_LOGGED_PER_SECOND, REFUSALS_LOGGED_BURST, now())
-        self._uses: dict[str, dict[asyncio.Timeout, None]] = {}
+        self._uses: dict[str, dict[TokenUse, None]] = {}
 
     # For the operator
 
     def tokens(self) -> list[AccessToken]:
-        """Oldest first."""
+        """All access tokens, the oldest first."""
         return self._book.tokens()
 
     def is_expired(self, token: AccessToken) -> bool:
-        """Whether its time is over."""
+        """Whether the time of this token is over."""
         return self._wall_time() >= token.expires_at
 
     def create(self, name: str, scopes: Iterable[str], life_s: float) -> tuple[str, AccessToken]:
@@ -88,9 +116,8 @@ class Access:
                 self._book.restore(token)
             raise
         for token in found:
-            for use in self._uses.get(token.id, {}):
-                if not use.expired():
-                    use.reschedule(asyncio.get_running_loop().time())
+            for use in list(self._uses.get(token.id, {})):
+                use.end(REVOKED)
         _log.info("access.revoked", name=found[-1].name, id=found[-1].id)
         return found[-1]
 
@@ -118,14 +145,18 @@ class Access:
             raise
 
     @asynccontextmanager
-    async def while_valid(self, token: AccessToken) -> AsyncIterator[asyncio.Timeout]:
-        """Run a request; it is cancelled, with ``TimeoutError``, when the token expires or is revoked."""
-        async with asyncio.timeout(token.expires_at - self._wall_time()) as use:
+    async def while_valid(self, token: AccessToken) -> AsyncIterator[TokenUse]:
+        """Run a request. When the token expires or is revoked, it is ended, or cancelled with ``TimeoutError``."""
+        async with asyncio.timeout(None) as limit:
+            use = TokenUse(limit)
+            left_s = max(0.0, token.expires_at - self._wall_time())
+            expiry = asyncio.get_running_loop().call_later(left_s, use.end, EXPIRED)
             uses = self._uses.setdefault(token.id, {})
             uses[use] = None
             try:
                 yield use
             finally:
+                expiry.cancel()
                 del uses[use]
                 if not uses:
                     self._uses.pop(token.id, None)

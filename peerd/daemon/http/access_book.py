@@ -18,7 +18,7 @@ from peerd.errors import PeerdError, Unavailable
 
 ACCESS_TOKENS_MAX: Final = 1024
 ACCESS_SCOPES_MAX: Final = 64
-"""Of one token."""
+"""Most scopes that one token may have."""
 ACCESS_LIFE_S_MAX: Final = 366 * 86_400.0
 ACCESS_MEMORY_S: Final = 86_400.0
 """A token that has expired is listed this long, so that whoever wonders finds out why."""
@@ -133,7 +133,7 @@ class AccessBook:
         return [token for token in self._tokens.values() if name in (token.name, token.id)]
 
     def remove(self, token: AccessToken) -> None:
-        """Take one out."""
+        """Take a token out of the book."""
         self._tokens.pop(token.id, None)
 
     def restore(self, token: AccessToken) -> None:

@@ -32,10 +32,9 @@ _log = structlog.get_logger("peerd.daemon")
 
 def operators_only(daemon: Subject, refused: Callable[[str], None]) -> Dependency:
     """For the operators' listeners: reads pass, changes are for the local operator, and logged with who it was."""
-    settings = daemon.loaded.config.admin
-    operators = frozenset({ROOT_USER_ID, os.geteuid(), *settings.operators})
 
     async def check(connection: HTTPConnection) -> None:
+        settings = daemon.loaded.config.admin  # looked up each time: a reload may have replaced it
         if needed_scope(connection) == "read":
             return
         method, path = connection.scope.get("method", "WEBSOCKET"), connection.url.path
@@ -47,7 +46,7 @@ def operators_only(daemon: Subject, refused: Callable[[str], None]) -> Dependenc
                 f"{method} {path} is for the local operator, and over TCP nobody knows who asks: use the unix socket "
                 f"{settings.socket}",
             )
-        if caller.user_id not in operators:
+        if caller.user_id not in (ROOT_USER_ID, os.geteuid(), *settings.operators):
             refused("not_operator")
             _log.warning("admin.call_refused", method=method, path=path, uid=caller.user_id, pid=caller.process_id)
             raise refusal(

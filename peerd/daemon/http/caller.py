@@ -23,7 +23,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 def _nothing() -> None:
-    """There is no connection to end."""
+    """Stands for hanging up where there is no connection to end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 
 from peerd.config import is_loopback
 from peerd.daemon.admin.subject import Subject
-from peerd.daemon.http.access import RETRY_AFTER_S
+from peerd.daemon.http.access import RETRY_AFTER_S, USE_KEY
 from peerd.daemon.http.access_book import AccessRefused, AccessToken
 from peerd.daemon.http.caller import ListenerName, caller_of
 from peerd.errors import PeerdError
@@ -50,7 +50,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class ListenerPolicy:
     """What one listener asks of those who come."""
 
     listener: ListenerName = "admin_socket"
@@ -63,13 +63,13 @@ class Policy:
     """Over TCP: whether the host name must be this machine's. A web page open in a browser here must not reach the
     daemon through a name of its own that it points at 127.0.0.1."""
     origins: frozenset[str] = frozenset()
-    """Web pages that may ask over TCP; "*" is any."""
+    """Origins of the web pages that may send requests over TCP; "*" stands for any page."""
     takes_tokens: bool = False
     """Whether a token that a client shows must be a right one. Operators' listeners do not look at it."""
     needs_token: bool = False
 
 
-DEFAULT_POLICY: Final = Policy()
+DEFAULT_POLICY: Final = ListenerPolicy()
 
 
 class Gate:
@@ -82,14 +82,15 @@ class Gate:
         self,
         app: App,
         daemon: Subject,
-        policy: Policy = DEFAULT_POLICY,
+        policy: ListenerPolicy = DEFAULT_POLICY,
         *,
         refused: Callable[[str], None] = lambda reason: None,
         before_metrics: Callable[[], None] = lambda: None,
     ) -> None:
         self.app = app
         self._daemon = daemon
-        self._policy = policy
+        self.policy = policy
+        """Replaced when the configuration changes."""
         self._refused = refused
         self._before_metrics = before_metrics
         self._running = 0
@@ -103,7 +104,7 @@ class Gate:
             if scope["type"] == "http" and scope["method"] == "GET" and (answer := self._probe(scope)) is not None:
                 await respond(send, *answer)
                 return
-            if self._running >= self._policy.requests_max:
+            if self._running >= self.policy.requests_max:
                 detail = f"{self._running} requests are under way here; try again when one has ended"
                 raise Refusal("requests_max", HTTPStatus.SERVICE_UNAVAILABLE, detail, {"retry-after": "1"})
             self._running += 1
@@ -121,7 +122,7 @@ class Gate:
         caller = caller_of(scope)
         if not (caller.is_tcp if caller is not None else scope.get("client")):
             return
-        policy = self._policy
+        policy = self.policy
         if policy.is_local and not is_local_host(header(scope, b"host")):
             raise Refusal("host", HTTPStatus.MISDIRECTED_REQUEST, "use 127.0.0.1 or localhost as the host name")
         origin = header(scope, b"origin")
@@ -135,14 +136,14 @@ class Gate:
     def _shown_to_page(self, scope: Scope) -> Mapping[str, str]:
         """What lets a configured web page read a refusal; the routes' own answers have it from their middleware."""
         origin = header(scope, b"origin")
-        if not origin or not self._policy.origins & {origin, "*"}:
+        if not origin or not self.policy.origins & {origin, "*"}:
             return NO_HEADERS
         exposed = "Retry-After, WWW-Authenticate"
         return {"access-control-allow-origin": origin, "access-control-expose-headers": exposed, "vary": "Origin"}
 
     def _token(self, scope: Scope) -> AccessToken | None:
         """The token that the client shows, ``None`` when it shows none and needs none. Raises `Refusal`."""
-        policy, authorization = self._policy, header(scope, b"authorization")
+        policy, authorization = self.policy, header(scope, b"authorization")
         if not policy.takes_tokens or is_preflight(scope):  # a browser asks first, and without the token
             return None
         if not authorization:
@@ -166,14 +167,17 @@ class Gate:
         scope.setdefault("state", {})[TOKEN_KEY] = token
         try:
             async with self._daemon.access.while_valid(token) as use:
+                scope["state"][USE_KEY] = use
                 await self.app(scope, receive, send)
+            if use.is_over:  # a stream, which has told its client
+                self._refused("token_over")
         except TimeoutError:
-            if not use.expired():
+            if not use.limit.expired():
                 raise
             await self._cut(scope, receive)
 
     async def _cut(self, scope: Scope, receive: Receive) -> None:
-        """The token is over in the middle of an answer: there is no polite end to that."""
+        """The token is over in the middle of an answer, and there is no polite end to that."""
         self._refused("token_over")
         if (caller := caller_of(scope)) is not None:
             caller.hang_up()
@@ -181,7 +185,7 @@ class Gate:
                 pass
 
     def _probe(self, scope: Scope) -> tuple[HTTPStatus, bytes, dict[str, str]] | None:
-        path = scope["path"] if scope["path"] in self._policy.probes else ""
+        path = scope["path"] if scope["path"] in self.policy.probes else ""
         match path:
             case "/metrics":
                 self._before_metrics()
@@ -198,14 +202,14 @@ class Gate:
     def _health(self, names: set[str] | None, *, is_verbose: bool = True) -> tuple[HTTPStatus, bytes, dict[str, str]]:
         checks = [check for check in health(self._daemon) if names is None or check.name in names]
         is_ok = all(check.ok for check in checks)
-        told = [asdict(check) for check in checks] if is_verbose and self._policy.tells_details else []
+        told = [asdict(check) for check in checks] if is_verbose and self.policy.tells_details else []
         body = json.dumps({"status": "ok" if is_ok else "failing", "checks": told}).encode()
         status = HTTPStatus.OK if is_ok else HTTPStatus.SERVICE_UNAVAILABLE
         return status, body, {"content-type": "application/json", **NO_STORE}
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class HealthCheck:
     """One health check; `peerd.models.admin.Check` is the client's side of it."""
 
     name: str
@@ -213,7 +217,7 @@ class Check:
     detail: str
 
 
-def health(daemon: Subject) -> list[Check]:
+def health(daemon: Subject) -> list[HealthCheck]:
     """Every check. The first decides whether the process lives, the others whether it serves."""
     node, lag_s = daemon.node, daemon.loop_lag_s
     leaf_set = node.overlay.leaf_set()
@@ -222,14 +226,14 @@ def health(daemon: Subject) -> list[Check]:
     outside = node.overlay.outside_reason()
     plugins = "; ".join(f"{name} is off: {error}" for name, error in sorted(disabled.items())) or "all on"
     checks = [
-        Check("event_loop", lag_s <= LOOP_LAG_MAX_S, f"{lag_s:.3f} s late, at most {LOOP_LAG_MAX_S} s"),
-        Check("running", not node.is_stopped and node.draining is None, _running(node)),
-        Check("ring", node.overlay.is_ready and outside is None, outside or f"{size}; {_members(node)}"),
-        Check("plugins", not disabled, plugins),
+        HealthCheck("event_loop", lag_s <= LOOP_LAG_MAX_S, f"{lag_s:.3f} s late, at most {LOOP_LAG_MAX_S} s"),
+        HealthCheck("running", not node.is_stopped and node.draining is None, _running(node)),
+        HealthCheck("ring", node.overlay.is_ready and outside is None, outside or f"{size}; {_members(node)}"),
+        HealthCheck("plugins", not disabled, plugins),
     ]
     if daemon.identity is not None:
         state = daemon.identity.renewal_state
-        checks.append(Check("certificate", state != "expired", _CERTIFICATE_STATES[state]))
+        checks.append(HealthCheck("certificate", state != "expired", _CERTIFICATE_STATES[state]))
     return checks
 
 
@@ -307,7 +311,7 @@ async def refuse(
 
 
 async def respond(send: Send, status: HTTPStatus, body: bytes, headers: Mapping[str, str], event: str = "http") -> None:
-    """A whole answer."""
+    """Send a whole answer: status, headers and body."""
     told = {**headers, "content-length": str(len(body))}
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in told.items()]
     await send({"type": f"{event}.response.start", "status": int(status), "headers": raw})

@@ -24,7 +24,7 @@ from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE, Problem
 
 REQUEST_BODY_BYTES_MAX: Final = 64 * KIB
 BODY_LIMIT_S: Final = 15.0
-"""How long such a body may take to arrive."""
+"""Most seconds that such a body may take to arrive."""
 RETRY_AFTER_S: Final = 1
 NOT_READY_TITLE: Final = "Unavailable"
 BODY_LIMIT: Final = "peerd.body_limit"
@@ -85,7 +85,7 @@ class RequestGuard:
 
 
 def problem(status: int, detail: str, title: str = "", headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """An RFC 9457 answer."""
+    """An error as a JSON document, in the form of RFC 9457."""
     body = Problem(title=title or HTTPStatus(status).phrase, status=status, detail=detail)
     return JSONResponse(body.model_dump(), status, dict(headers or {}), media_type=PROBLEM_TYPE)
 

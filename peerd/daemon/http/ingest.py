@@ -32,7 +32,7 @@ LINES_BODY: Final[dict[str, Any]] = {"requestBody": {"content": {STREAM_TYPE: {}
 LINE_BYTES_MAX: Final = 64 * KIB
 """Longest line of a body, without its line break."""
 ERRORS_TOLD_MAX: Final = 10
-"""Refused lines that the answer names."""
+"""Most refused lines that the answer names; further ones are only counted."""
 REFUSED_MAX: Final = 1000
 """After so many refused lines the rest of the body is not read."""
 IDLE_MAX_S: Final = 60.0
@@ -41,7 +41,7 @@ LINGER_BYTES_MAX: Final = 16 * MIB
 LINGER_S: Final = 5.0
 """How much of a body that nobody wants is read nevertheless: most clients look for the answer only at its end."""
 LINES_AT_ONCE: Final = 256
-"""Lines taken before the loop gets its turn."""
+"""Lines taken in one go before other work of the event loop gets its turn."""
 DETAIL_LENGTH_MAX: Final = 200
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class _Taking:
             await asyncio.sleep(0)
 
     def answer(self, status: HTTPStatus = HTTPStatus.OK, detail: str = "") -> Response:
-        """What became of the body."""
+        """The answer that says what became of the lines of the body."""
         told = IngestAnswer(
             accepted=self._accepted,
             refused=self._refused,

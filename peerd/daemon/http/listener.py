@@ -13,14 +13,12 @@ import socket
 import ssl
 from typing import Any, Final, cast
 
-from uvicorn.config import Config
-from uvicorn.server import ServerState
-
 from peerd.api import Metric
-from peerd.daemon.admin.subject import Metrics
+from peerd.daemon.admin.subject import AdminMetrics
 from peerd.daemon.http.caller import Caller, ListenerName, identify
 from peerd.daemon.http.gate import App
 from peerd.daemon.http.protocol import BoundedProtocol, websocket_protocol
+from peerd.daemon.http.uvicorn_parts import Config, ServerState
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.limits import ACCEPTS_BURST, ACCEPTS_PER_SECOND, HTTP_CONNECTIONS_SPARE, KIB
 from peerd.linking.rate_limit import TokenBucket
@@ -59,7 +57,7 @@ class HttpListener:
         name: ListenerName,
         sock: socket.socket,
         app: App,
-        metrics: Metrics,
+        metrics: AdminMetrics,
         *,
         requests_max: int,
         tls: ssl.SSLContext | None = None,
@@ -94,6 +92,11 @@ class HttpListener:
         # Its warnings are what strangers send, which we count; its errors are tracebacks of our own bugs.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         metrics.declare(HTTP_METRICS)
+
+    def reconfigure(self, requests_max: int, tls: ssl.SSLContext | None) -> None:
+        """Another budget and certificate for the connections that come from now on; those that are open stay."""
+        self.capacity = requests_max + HTTP_CONNECTIONS_SPARE
+        self._tls = tls
 
     @property
     def port(self) -> int:

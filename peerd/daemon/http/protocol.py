@@ -12,11 +12,9 @@ from dataclasses import replace
 from typing import Any, Final, Protocol, cast
 
 import h11
-from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
 from peerd.daemon.http.caller import STATE_KEY, Caller
+from peerd.daemon.http.uvicorn_parts import Config, H11Protocol, ServerState
 from peerd.limits import KIB
 
 HEAD_LIMIT_S: Final = 10.0
@@ -35,7 +33,7 @@ class Waiting(Protocol):
         """It has a request under way, or is over."""
 
     def refused(self, reason: str) -> None:
-        """Counted."""
+        """Count a connection or a request that came to nothing."""
 
 
 class BoundedProtocol(H11Protocol):
@@ -58,7 +56,7 @@ class BoundedProtocol(H11Protocol):
         self._note()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is waited for any more."""
+        """The connection has ended, so stop its time limit."""
         self._is_over = True
         self._note()
         super().connection_lost(exc)
@@ -80,7 +78,7 @@ class BoundedProtocol(H11Protocol):
         super().handle_websocket_upgrade(event)
 
     def send_400_response(self, msg: str) -> None:
-        """What came is not HTTP."""
+        """Refuse and count what the client sent: it is not HTTP."""
         self._listener.refused("malformed")
         super().send_400_response(msg)
 

@@ -20,12 +20,13 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response, WebSocket, WebSocketDisconnect
 from starlette.requests import HTTPConnection
 
+from peerd.daemon.http.access import TOKEN_ENDS, USE_KEY, TokenUse
 from peerd.daemon.http.caller import hang_up
 from peerd.daemon.http.gate import Receive, Scope, Send
 from peerd.daemon.http.guard import problem
 from peerd.errors import Unavailable
 from peerd.lib import feed as feeds
-from peerd.lib.feed import Dropped, End, Entry, Feed, Gap, Item, Place, Policy, Position
+from peerd.lib.feed import Entry, Feed, FeedDropped, FeedEnd, FeedGap, FeedItem, Place, Policy, Position
 from peerd.limits import KIB
 from peerd.models import streams as stream_models
 from peerd.models.admin import STREAM_TYPE
@@ -36,16 +37,17 @@ HEARTBEAT_S: Final = 15.0
 STALL_MAX_S: Final = 60.0
 """A client that takes nothing for so long is cut off; it may come back and resume."""
 RETRY_MS: Final = 1000
-"""What browsers wait before they come back."""
+"""How long browsers wait before they open a lost stream again."""
 BATCH_BYTES: Final = 32 * KIB
 BATCH_ENTRIES_MAX: Final = 256
-"""Items looked at before the loop gets its turn."""
+"""Items looked at in one go before other work of the event loop gets its turn."""
 CAUGHT_UP: Final = "caught up"
 """Why a stream ends that was asked not to follow."""
 CLOSE_FINAL: Final = 1000
 CLOSE_RESUMABLE: Final = 1001
+CLOSE_FORBIDDEN: Final = 1008
 CLOSE_TOO_SLOW: Final = 1013
-"""Codes with which a WebSocket is closed after its `End`."""
+"""Codes with which a WebSocket is closed after its `FeedEnd`."""
 CLOSE_REASON_BYTES_MAX: Final = 123
 """RFC 6455, section 5.5: a control frame has 125 bytes, and two are the code."""
 
@@ -61,7 +63,7 @@ class Source(Generic[T]):
     wants: Callable[[T], bool] | None = None
     policy: Policy = Policy.DROP_OLDEST
     begin: Literal["start", "now"] = "now"
-    """Where a client starts that does not say."""
+    """Where the stream starts for a client that does not ask for a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class JsonLines:
         return b'{"type":"item","id":"%s","data":%s}\n' % (str(position).encode(), data)
 
     def mark(self, mark: stream_models.StreamLine) -> bytes:
-        """Anything else than an item."""
+        """A line that is no item: a gap, dropped items, a heartbeat or the end."""
         return mark.model_dump_json().encode() + b"\n"
 
 
@@ -151,7 +153,7 @@ class ServerSentEvents:
         return b"id: %s\ndata: %s\n\n" % (str(position).encode(), data)
 
     def mark(self, mark: stream_models.StreamLine) -> bytes:
-        """Anything else than an item."""
+        """A line that is no item: a gap, dropped items, a heartbeat or the end."""
         if isinstance(mark, stream_models.StreamHeartbeat):
             return f": heartbeat\nid: {mark.id}\n\n".encode()
         return f"event: {mark.type}\nid: {mark.id}\ndata: {mark.model_dump_json()}\n\n".encode()
@@ -184,12 +186,24 @@ class Outlet(Generic[T]):
         self._woken = asyncio.Event()
         self._is_sending = False
         self._reader = source.feed.reader(wanted.beginning(source.begin), source.policy, self._ready)
-        self.end: End | None = None
-        """The last line, once it was sent."""
+        self._over_because = ""
+        self.end: FeedEnd | None = None
+        """The last line of the stream, once it was sent."""
+        use = scope.get("state", {}).get(USE_KEY)
+        self._use = use if isinstance(use, TokenUse) else None
+        if self._use is not None:
+            self._use.on_end = self._token_over
 
     def close(self) -> None:
         """Free the feed of this reader."""
         self._reader.close()
+        if self._use is not None:
+            self._use.on_end = None
+
+    def _token_over(self, reason: str) -> None:
+        """Whatever waits for this client is not for it any more; the reason is all that it still gets."""
+        self._over_because = reason
+        self._woken.set()
 
     async def batches(self) -> AsyncGenerator[list[bytes], None]:
         """Lines as they come, and a heartbeat at the beginning and after each silence of `HEARTBEAT_S`."""
@@ -197,9 +211,12 @@ class Outlet(Generic[T]):
         due_at = loop.time()
         while self.end is None:
             self._woken.clear()
+            if self._over_because:
+                yield [self._render(FeedEnd(self._position().number, self._over_because, is_final=False))]
+                return
             batch, is_all = self._batch()
             if not batch and is_all and not self._follow:
-                batch.append(self._render(End(self._position().number, CAUGHT_UP, is_final=True)))
+                batch.append(self._render(FeedEnd(self._position().number, CAUGHT_UP, is_final=True)))
             elif not batch and is_all and loop.time() >= due_at:
                 batch.append(self._shape.mark(stream_models.StreamHeartbeat(id=str(self._position()))))
             if batch:
@@ -246,7 +263,7 @@ class Outlet(Generic[T]):
             if entry is None:
                 return lines, True
             wants = self._source.wants
-            if isinstance(entry, Item) and wants is not None and not wants(entry.value):
+            if isinstance(entry, FeedItem) and wants is not None and not wants(entry.value):
                 continue
             lines.append(self._render(entry))
             size_bytes += len(lines[-1])
@@ -256,21 +273,21 @@ class Outlet(Generic[T]):
 
     def _render(self, entry: Entry[T]) -> bytes:
         position = Position(self._source.feed.epoch, entry.number)
-        if isinstance(entry, Item):
+        if isinstance(entry, FeedItem):
             return self._shape.item(position, self._source.encode(entry.value))
-        if isinstance(entry, End):
+        if isinstance(entry, FeedEnd):
             self.end = entry
         return self._shape.mark(_mark(str(position), entry))
 
 
-def _mark(position: str, entry: Gap | Dropped | End) -> stream_models.StreamLine:
+def _mark(position: str, entry: FeedGap | FeedDropped | FeedEnd) -> stream_models.StreamLine:
     match entry:
-        case Gap():
+        case FeedGap():
             lost = {"first": entry.first, "last": entry.last, "count": entry.count}
             return stream_models.Gap(id=position, reason=entry.reason, **lost)
-        case Dropped():
+        case FeedDropped():
             return stream_models.Dropped(id=position, first=entry.first, last=entry.last, count=entry.count)
-        case End():
+        case FeedEnd():
             return stream_models.End(id=position, reason=entry.reason, is_final=entry.is_final)
 
 
@@ -350,9 +367,11 @@ async def _write_messages(websocket: WebSocket, outlet: Outlet[Any]) -> None:
             await websocket.close(_close_code(outlet.end), reason)
 
 
-def _close_code(end: End) -> int:
+def _close_code(end: FeedEnd) -> int:
     if end.is_final:
         return CLOSE_FINAL
+    if end.reason in TOKEN_ENDS:
+        return CLOSE_FORBIDDEN
     return CLOSE_TOO_SLOW if end.reason == feeds.TOO_SLOW else CLOSE_RESUMABLE
 
 
@@ -370,7 +389,7 @@ class Reports(Generic[T]):
             while not self._reader.is_over:
                 self._woken.clear()
                 while (entry := self._reader.take()) is not None:
-                    if isinstance(entry, Item):
+                    if isinstance(entry, FeedItem):
                         yield entry.value
                 if not self._reader.is_over:
                     async with asyncio.timeout_at(due_at):

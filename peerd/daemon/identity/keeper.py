@@ -104,7 +104,8 @@ class IdentityKeeper:
         self._cluster = cluster
         self._links = links
         self._offload = offload
-        self._seeds = seeds
+        self.seeds = seeds
+        """Where to ask when the certificate has ended; replaced when the operator names others."""
         self._neighbours = neighbours
         self._rng = random.Random()
         self._asked: tuple[NodeId, float] | None = None
@@ -316,7 +317,7 @@ class IdentityKeeper:
             except (ConfigError, Unavailable) as error:
                 self._renewal_failed(str(error))
         elif self.clock.state(now) == "expired":
-            seeds = [(issuer.host, issuer.port) for issuer in issuers] + list(self._seeds)
+            seeds = [(issuer.host, issuer.port) for issuer in issuers] + list(self.seeds)
             self._come_back(seeds)
         elif issuers:
             issuer = issuers[self.clock.failures % len(issuers)]

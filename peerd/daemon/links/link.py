@@ -13,6 +13,7 @@ from peerd.identity.node_identity import PeerIdentity
 from peerd.limits import CONTROL_FRAME_BYTES_MAX
 from peerd.linking.rate_limit import TokenBucket
 from peerd.linking.send_queue import SendQueue
+from peerd.linking.settings import LinkSettings
 from peerd.messages import PeerRef
 from peerd.wire.codec import decode, encode
 from peerd.wire.frames import Frame, FrameDecoder
@@ -104,6 +105,12 @@ class Link(asyncio.Protocol):
         self._transport = transport
         transport.set_protocol(self)
         transport.set_write_buffer_limits(high=self._settings.write_high_water_bytes)
+
+    def reconfigure(self, settings: LinkSettings) -> None:
+        """Other limits from now on."""
+        self._age_max_s *= settings.link_age_max_s / self._settings.link_age_max_s
+        self._bucket.adjust(settings.messages_per_second, settings.messages_burst)
+        self._settings = settings
 
     @property
     def is_up(self) -> bool:

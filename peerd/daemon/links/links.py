@@ -25,6 +25,7 @@ from peerd.identity.node_identity import PeerIdentity
 from peerd.ids import NodeId
 from peerd.linking.channel import Channel, Dial
 from peerd.linking.policy import LinkPolicy
+from peerd.linking.settings import LinkSettings
 from peerd.messages import PeerRef
 from peerd.wire.frames import Frame
 from peerd.wire.handshake import Established, Purpose
@@ -117,6 +118,13 @@ class Links:
     def _check_drained(self) -> None:
         if not self._links and not len(self._streams):
             self._drained.set()
+
+    def reconfigure(self, settings: LinkSettings) -> None:
+        """Other limits from now on, for the links that are up, too; none of them ends for it."""
+        self.context.settings = settings
+        self.policy.reconfigure(settings)
+        for link in self._links:
+            link.reconfigure(settings)
 
     # From the driver
 

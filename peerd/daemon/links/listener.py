@@ -78,6 +78,11 @@ class Listener:
         """Begin accepting."""
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept_waiting)
 
+    def reconfigured(self) -> None:
+        """The context has other settings."""
+        settings = self._context.settings
+        self._bucket.adjust(settings.accepts_per_second, settings.accepts_burst)
+
     def close(self) -> None:
         """Stop accepting and free the port; handshakes under way go on."""
         if self._socket.fileno() >= 0:

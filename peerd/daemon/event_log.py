@@ -1,0 +1,42 @@
+"""Where the event log goes, as the table ``[telemetry]`` names it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from peerd.config import TCP_SINK, TelemetryConfig, split_address
+from peerd.errors import ConfigError
+from peerd.ids import format_id
+from peerd.messages import PeerRef
+from peerd.telemetry.sinks import EventSink, FileSink, NullSink, QueuedSink, StdoutSink, TcpSink
+
+
+def open_sink(telemetry: TelemetryConfig, peer: PeerRef, epoch: int) -> EventSink:
+    """The destination that ``telemetry.sink`` names. Raises `ConfigError` for a directory that cannot be used."""
+    target, queue_max = telemetry.sink, telemetry.queue_records_max
+    if not target:
+        return NullSink()
+    if target == "stdout":
+        return StdoutSink(queue_records_max=queue_max)
+    if target.startswith(TCP_SINK):
+        return TcpSink(*split_address(target.removeprefix(TCP_SINK)), queue_records_max=queue_max)
+    try:
+        return FileSink(
+            Path(target),
+            format_id(peer.id),
+            boot=epoch,
+            rotate_bytes=telemetry.rotate_size,
+            rotate_age_s=telemetry.rotate_age,
+            files_max=telemetry.files_max,
+            queue_records_max=queue_max,
+        )
+    except OSError as error:
+        raise ConfigError(f"cannot be used: {error.strerror}", file=target, key="telemetry.sink") from error
+
+
+def limit_sink(sink: EventSink, telemetry: TelemetryConfig) -> None:
+    """Give a destination that is in use the limits of ``telemetry``."""
+    if isinstance(sink, QueuedSink):
+        sink.limit(telemetry.queue_records_max)
+    if isinstance(sink, FileSink):
+        sink.files.limit(telemetry.rotate_size, telemetry.rotate_age, telemetry.files_max)
