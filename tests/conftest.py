@@ -109,9 +109,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """
     if config.getvalue("dist") != "loadgroup":
         return None
-    from xdist.scheduler import LoadScopeScheduling  # only where it is in use
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # the library has no types
 
-    class ByGroup(LoadScopeScheduling):
+    class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # the library has no types
         def _split_scope(self, nodeid: str) -> str:
             return run_together(nodeid)
 
