@@ -14,6 +14,7 @@ import gc
 import logging
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog
@@ -23,7 +24,6 @@ PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
 FAST_EXAMPLES = 50
 DEEP_EXAMPLES = 2_000
 LONG_TIMEOUT_S = 1_800
-SERIAL_FOLDERS = {"cluster", "pipeline"}
 COLLECTOR_THRESHOLDS = (20_000, 20, 50)
 """Of Python's collector. A simulated ring is a hundred thousand objects that live to the end of the test; at the usual
 thresholds going through them again and again takes an eighth of the processor time of the simulated tests."""
@@ -78,11 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out long tests unless asked; give whatever may be slow on purpose a longer time-out.
-
-    With several workers (``-n 2 --dist loadgroup``) the tests of real processes run one after the other, in one of
-    them: they are the ones that a busy machine disturbs. Spark's share one session.
-    """
+    """Leave out long tests unless asked; give whatever may be slow on purpose a longer time-out."""
     if not config.getoption("--long"):
         long = [item for item in items if item.get_closest_marker("long")]
         items[:] = [item for item in items if not item.get_closest_marker("long")]
@@ -91,6 +87,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if (PROFILE == "deep" or item.get_closest_marker("long")) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
-        folder = item.path.parent.name
-        if folder in SERIAL_FOLDERS:
-            item.add_marker(pytest.mark.xdist_group(folder))
+
+
+def run_together(node_id: str) -> str:
+    """What one worker has to run, test after test, has the same name here.
+
+    A file of real processes, whose fixtures are expensive, runs beside other files: their daemons, ports and folders
+    are their own. All that needs Spark shares one session. Any other test runs wherever there is room.
+    """
+    file = node_id.partition("::")[0]
+    folder = file.split("/")[-2:-1]
+    return "pipeline" if folder == ["pipeline"] else file if folder == ["cluster"] else node_id
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With several workers (``-n 2 --dist loadgroup``): by `run_together`.
+
+    Not by marks: pytest-xdist 3.8 writes the group of a mark to where pytest 9.2 does not read it, so that every test
+    was a group of its own.
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # the library has no types
+
+    class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # the library has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return run_together(nodeid)
+
+    return ByGroup(config, log)
