@@ -19,7 +19,7 @@ from peerd.errors import ConfigError
 from peerd.ids import format_id
 
 if TYPE_CHECKING:
-    from peerd.identity.joining import Admission
+    from peerd.identity.joining import Membership
 
 CLOCK_OFF_S: Final = 120.0
 """Well within what peers allow for, and more than a slow join takes."""
@@ -67,7 +67,7 @@ def join(
     typer.echo(_finish(directory, settings, membership))
 
 
-def _with_token(directory: Path, address: tuple[str, int], token_file: Path, force: bool) -> Admission:
+def _with_token(directory: Path, address: tuple[str, int], token_file: Path, force: bool) -> Membership:
     from peerd.daemon.storage.state_directory import StateDirectory
     from peerd.identity.joining import join as ask_issuer, write_membership
     from peerd.identity.tokens import JoinToken
@@ -95,7 +95,7 @@ def _warn_of_clock(ahead_s: float) -> None:
         )
 
 
-def _with_certificate(directory: Path, certificate: Path) -> Admission:
+def _with_certificate(directory: Path, certificate: Path) -> Membership:
     from peerd.daemon.storage.state_directory import StateDirectory
     from peerd.identity.authority import NODE_KEY_FILE
     from peerd.identity.joining import write_membership
@@ -135,7 +135,7 @@ def _require_free(directory: Path, force: bool) -> None:
             )
 
 
-def _finish(directory: Path, settings: dict[str, Any], membership: Admission) -> str:
+def _finish(directory: Path, settings: dict[str, Any], membership: Membership) -> str:
     """Write the configuration, unless there is one, and say what to type next."""
     identity, config_file = membership.identity, directory / CONFIG_NAME
     seeds = [*settings.get("node.bootstrap", []), *(peer.address for peer in membership.bootstrap)]

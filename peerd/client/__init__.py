@@ -51,14 +51,14 @@ from peerd.models.admin import (
     HistoryView,
     NewAccess,
     NewToken,
-    NoticeAnswer,
-    NoticeBody,
     Peer,
     Peers,
     Problem,
     ReachAnswer,
     ReachLine,
     ReachProgressView,
+    RecordAnswer,
+    RecordRequest,
     Ring,
     RingCheck,
     RingLine,
@@ -392,8 +392,8 @@ class Client:
 
     async def publish_record(self, record: str) -> bool:
         """Spread a record that an offline CA signed; whether it was news to the daemon."""
-        body = NoticeBody(record=record)
-        return (await self.call("POST", f"{API_PREFIX}/records", NoticeAnswer, body)).is_new
+        body = RecordRequest(record=record)
+        return (await self.call("POST", f"{API_PREFIX}/records", RecordAnswer, body)).is_new
 
     # Protocols
 

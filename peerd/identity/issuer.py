@@ -17,7 +17,7 @@ from peerd.identity.authority import CA_CHANGE_FILE, ClusterAuthority, read_requ
 from peerd.identity.ledger import parse_record_text, record_text, root_change, sign_record
 from peerd.identity.node_identity import DEFAULT_ROLES, PeerIdentity, read_identity
 from peerd.identity.tokens import JoinToken, TokenBook, TokenRecord, TokenRefused
-from peerd.wire.enrolment import SECRET_BYTES, EnrolmentRequest
+from peerd.wire.enrolment import SECRET_BYTES, JoinRequest
 from peerd.wire.handshake import HelloRefused
 from peerd.wire.trust import SignedRecord
 
@@ -82,7 +82,7 @@ class Issuer:
 
     # Certificates
 
-    def enrol(self, request: EnrolmentRequest) -> tuple[Issued, TokenRecord]:
+    def enrol(self, request: JoinRequest) -> tuple[Issued, TokenRecord]:
         """Take one use of the token and issue. Raises `TokenRefused`, `Unavailable`.
 
         The use is durable before the certificate exists: a crash in between costs a use, never gives one away.
@@ -100,7 +100,7 @@ class Issuer:
         pem = self.authority.issue(key, self._lifetime, record.roles)
         return self._issued(pem), record
 
-    def readmit(self, request: EnrolmentRequest) -> PeerIdentity:
+    def readmit(self, request: JoinRequest) -> PeerIdentity:
         """Who comes back with a certificate that has ended: `renew` may follow. Raises `TokenRefused`.
 
         The certificate says who it was, and the request proves that it has the key; whether it is denied is for the

@@ -32,7 +32,7 @@ from peerd.messages import Message, PeerRef
 from peerd.system.durable_files import write_atomically
 from peerd.system.sockets import format_address
 from peerd.wire.codec import decode, encode
-from peerd.wire.enrolment import PREFACE, EnrolmentRequest, JoinGranted, JoinOffer
+from peerd.wire.enrolment import PREFACE, JoinGranted, JoinOffer, JoinRequest
 from peerd.wire.frames import Frame, parse_header
 from peerd.wire.handshake import HelloRefused
 
@@ -65,7 +65,7 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class Membership:
     """What a newcomer has in hand once it is admitted; nothing is written yet."""
 
     key: Ed25519PrivateKey
@@ -79,33 +79,33 @@ class Admission:
         return now - (self.chain[0].not_valid_before_utc + CLOCK_SKEW).timestamp()
 
 
-def join(host: str, port: int, token: JoinToken) -> Admission:
+def join(host: str, port: int, token: JoinToken) -> Membership:
     """Ask the node at this address, or the issuers that it knows, for a certificate.
 
     Raises `Unavailable` when nobody answers, `JoinFailed` when the answer is no.
     """
     key = Ed25519PrivateKey.generate()
-    request = EnrolmentRequest(token.secret, make_request(key).public_bytes(Encoding.DER))
+    request = JoinRequest(token.secret, make_request(key).public_bytes(Encoding.DER))
     granted = _ask([(host, port)], Pin(token.cluster, (token.fingerprint,)), request)
     return admitted(key, granted, token.cluster, (token.fingerprint,))
 
 
 def return_to_cluster(
     seeds: Sequence[tuple[str, int]], key: Ed25519PrivateKey, certificate: x509.Certificate, cluster: str, roots: Roots
-) -> Admission:
+) -> Membership:
     """Renew a certificate that has ended: no link is made with it any more, so it goes the way of newcomers.
 
     Raises what `join` raises.
     """
     der = Encoding.DER
-    request = EnrolmentRequest(b"", make_request(key).public_bytes(der), certificate.public_bytes(der))
+    request = JoinRequest(b"", make_request(key).public_bytes(der), certificate.public_bytes(der))
     pinned = tuple(map(fingerprint, roots.trusted))
     slept = "the CA was changed while this node was off (it has to join again, with a token)"
     granted = _ask(seeds, Pin(cluster, pinned, "ca.crt here", slept), request)
     return admitted(key, granted, cluster, pinned)
 
 
-def admitted(key: Ed25519PrivateKey, granted: JoinGranted, cluster: str, pinned: Sequence[bytes]) -> Admission:
+def admitted(key: Ed25519PrivateKey, granted: JoinGranted, cluster: str, pinned: Sequence[bytes]) -> Membership:
     """Check what an issuer sent as every peer will. Raises `JoinFailed`."""
     try:
         chain = tuple(x509.load_der_x509_certificate(der) for der in granted.chain)
@@ -119,7 +119,7 @@ def admitted(key: Ed25519PrivateKey, granted: JoinGranted, cluster: str, pinned:
         raise JoinFailed("the issuer sent a certificate of another key or another root")
     if not any(roots.by_fingerprint(each) for each in pinned):
         raise NotOurCluster("the issuer sent other roots than the one that it was asked for")
-    return Admission(key, chain, roots, identity, granted.bootstrap)
+    return Membership(key, chain, roots, identity, granted.bootstrap)
 
 
 def arrange(roots: list[x509.Certificate], chain: tuple[x509.Certificate, ...]) -> Roots:
@@ -134,7 +134,7 @@ def arrange(roots: list[x509.Certificate], chain: tuple[x509.Certificate, ...]) 
     return Roots(roots[0], roots[1], cross)
 
 
-def write_membership(directory: Path, membership: Admission) -> None:
+def write_membership(directory: Path, membership: Membership) -> None:
     """Write ``ca.crt``, ``node.crt`` and, last, ``node.key``: without its key an identity does not count as one.
 
     Raises `ConfigError`.
@@ -151,7 +151,7 @@ def write_membership(directory: Path, membership: Admission) -> None:
 # Inside
 
 
-def _ask(seeds: Sequence[tuple[str, int]], pin: Pin, request: EnrolmentRequest) -> JoinGranted:
+def _ask(seeds: Sequence[tuple[str, int]], pin: Pin, request: JoinRequest) -> JoinGranted:
     """The grant of the first issuer that agrees, at the seeds or behind them: a token is known where it was made."""
     waiting, seen = list(seeds), set(seeds)
     refusal: JoinFailed | None = None
@@ -177,7 +177,7 @@ def _ask(seeds: Sequence[tuple[str, int]], pin: Pin, request: EnrolmentRequest) 
 
 
 def _converse(
-    host: str, port: int, pin: Pin, request: EnrolmentRequest
+    host: str, port: int, pin: Pin, request: JoinRequest
 ) -> tuple[JoinGranted | JoinFailed | None, Sequence[PeerRef]]:
     """One conversation: the answer (none from a node that is no issuer), and whom else to ask. Raises `Unavailable`."""
     where, issuers = format_address((host, port)), list[PeerRef]()

@@ -23,7 +23,7 @@ from peerd.identity.authority import (
     make_request,
     read_request,
 )
-from peerd.identity.joining import Admission, JoinFailed, admitted
+from peerd.identity.joining import JoinFailed, Membership, admitted
 from peerd.identity.node_identity import (
     DEFAULT_ROLES,
     KNOWN_ROLES,
@@ -95,7 +95,7 @@ def read_answer(text: str, file: str) -> JoinGranted:
     )
 
 
-def accept_answer(key: Ed25519PrivateKey, granted: JoinGranted, file: str) -> Admission:
+def accept_answer(key: Ed25519PrivateKey, granted: JoinGranted, file: str) -> Membership:
     """Check it against our key. The operator who carried the file vouches for its roots. Raises `ConfigError`."""
     try:
         cluster = read_identity(granted.chain[0]).cluster

@@ -473,13 +473,13 @@ class RotationRequest(AdminModel):
     overlap_s: float = Field(gt=0)
 
 
-class NoticeBody(AdminModel):
+class RecordRequest(AdminModel):
     """What ``POST /v1/records`` takes: a record that an offline CA signed."""
 
     record: str = Field(max_length=32 * 1024)
 
 
-class NoticeAnswer(AdminModel):
+class RecordAnswer(AdminModel):
     """Whether the record was news."""
 
     is_new: bool

@@ -25,7 +25,7 @@ from peerd.messages import U8, Message, Name, PeerRef, Text, message
 from peerd.wire.trust import CertificateDer, SignedRecord
 
 PREFACE: Final = b"peerd-join 1\n"
-"""Names the version of the enrolment protocol; another version will have another line."""
+"""One version of enrolment; another one will have another line."""
 SECRET_BYTES: Final = 16
 REQUEST_DER_BYTES_MAX: Final = 2048
 CHAIN_LENGTH_MAX: Final = 3
@@ -52,7 +52,7 @@ class JoinOffer(Message):
 
 
 @message(0x0007, bytes_max=5 * 1024)
-class EnrolmentRequest(Message):
+class JoinRequest(Message):
     """The secret of a token, and a PKCS #10 request that proves possession of the key. Over pinned TLS only.
 
     A node whose certificate ended while it was off gives that certificate in place of a secret, and keeps its id.
@@ -63,7 +63,7 @@ class EnrolmentRequest(Message):
     certificate: CertificateDer = b""
 
     def __repr__(self) -> str:
-        return f"EnrolmentRequest({'certificate' if self.certificate else 'secret'}, not shown)"
+        return f"JoinRequest({'certificate' if self.certificate else 'secret'}, not shown)"
 
 
 @message(0x0008, bytes_max=15 * 1024)

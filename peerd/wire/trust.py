@@ -67,7 +67,7 @@ class SignedRecord:
     signature: Annotated[bytes, annotated_types.Len(SIGNATURE_BYTES, SIGNATURE_BYTES)]
 
     def signed_bytes(self) -> bytes:
-        """The bytes that are signed."""
+        """What the signature is over."""
         return RECORD_TAG + self.type_id.to_bytes(2, "big") + self.body
 
 

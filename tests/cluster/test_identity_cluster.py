@@ -29,7 +29,7 @@ from peerd.identity.tokens import JoinToken
 from peerd.ids import format_id
 from peerd.linking.join_limits import REFUSAL_FORGOTTEN_S, REFUSALS_PER_HOST
 from peerd.wire.codec import encode
-from peerd.wire.enrolment import PREFACE, EnrolmentRequest, JoinGranted, JoinOffer, RenewAnswer, RenewRequest
+from peerd.wire.enrolment import PREFACE, JoinGranted, JoinOffer, JoinRequest, RenewAnswer, RenewRequest
 from peerd.wire.trust import Denial, TrustRecords, TrustSummary
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import until
@@ -154,11 +154,11 @@ async def test_a_member_that_only_says_it_issues_gets_no_secret(tmp_path: Path) 
         assert membership.bootstrap[0] == one.peer
 
 
-def overhear(liar: Daemon, offer: JoinOffer) -> list[EnrolmentRequest]:
+def overhear(liar: Daemon, offer: JoinOffer) -> list[JoinRequest]:
     """Have a daemon make this offer, and take whatever secret it gets to see."""
-    heard: list[EnrolmentRequest] = []
+    heard: list[JoinRequest] = []
 
-    def listen(request: EnrolmentRequest, address: str) -> JoinGranted:
+    def listen(request: JoinRequest, address: str) -> JoinGranted:
         heard.append(request)
         raise Unavailable("thanks")
 

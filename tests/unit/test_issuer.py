@@ -21,7 +21,7 @@ from peerd.identity.node_identity import derive_node_id, load_node_identity, loa
 from peerd.identity.offline import accept_answer, read_answer, sign_request, write_request
 from peerd.identity.roots import Roots
 from peerd.identity.tokens import TokenBook, TokenRefused
-from peerd.wire.enrolment import EnrolmentRequest, JoinGranted
+from peerd.wire.enrolment import JoinGranted, JoinRequest
 
 CLUSTER = "test"
 
@@ -50,9 +50,9 @@ class Desk:
             raise Unavailable("disk full")
         self.saved.append(body)
 
-    def request(self, key: Ed25519PrivateKey, uses: int = 1) -> EnrolmentRequest:
+    def request(self, key: Ed25519PrivateKey, uses: int = 1) -> JoinRequest:
         token, _ = self.issuer.create_token(3600, uses)
-        return EnrolmentRequest(token.secret, make_request(key).public_bytes(Encoding.DER))
+        return JoinRequest(token.secret, make_request(key).public_bytes(Encoding.DER))
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_bad_request_costs_no_use(desk: Desk) -> None:
     forged = good[:-1] + bytes([good[-1] ^ 1])
     for bad in (b"", b"\x30\x00", forged):
         with pytest.raises(TokenRefused) as caught:
-            desk.issuer.enrol(EnrolmentRequest(token.secret, bad))
+            desk.issuer.enrol(JoinRequest(token.secret, bad))
         assert caught.value.reason == "bad_request"
     assert desk.issuer.book.records()[0].uses == 0
     assert read_request(good) is not None
@@ -117,7 +117,7 @@ def returning(desk: Desk, key: Ed25519PrivateKey, certificate: bytes, asker: Ed2
     """ "back", or the reason why not."""
     request = make_request(asker or key).public_bytes(Encoding.DER)
     try:
-        desk.issuer.readmit(EnrolmentRequest(b"", request, certificate))
+        desk.issuer.readmit(JoinRequest(b"", request, certificate))
     except TokenRefused as error:
         return error.reason
     return "back"
@@ -242,7 +242,7 @@ def test_a_newcomer_learns_that_its_clock_is_off(desk: Desk, capsys: pytest.Capt
 
 def test_a_request_to_join_does_not_show_its_secret() -> None:
     secret = bytes(range(16))
-    assert repr(secret)[2:-1] not in repr(EnrolmentRequest(secret, b""))
+    assert repr(secret)[2:-1] not in repr(JoinRequest(secret, b""))
 
 
 def test_a_ca_that_has_ended_says_so(desk: Desk) -> None:

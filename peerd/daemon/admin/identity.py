@@ -31,8 +31,8 @@ from peerd.models.admin import (
     Denials,
     DeniedSubject,
     NewToken,
-    NoticeAnswer,
-    NoticeBody,
+    RecordAnswer,
+    RecordRequest,
     RootCertificate,
     RotationRequest,
     Token,
@@ -94,10 +94,10 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
         return view(keeper)
 
     @router.post("/records")
-    async def record(given: NoticeBody) -> NoticeAnswer:
+    async def record(given: RecordRequest) -> RecordAnswer:
         """Take in, and spread, a record that an offline CA signed."""
         try:
-            return NoticeAnswer(is_new=_keeper(daemon).accept_record(parse_record_text(given.record)))
+            return RecordAnswer(is_new=_keeper(daemon).accept_record(parse_record_text(given.record)))
         except (ValueError, PeerMisbehaved) as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
 

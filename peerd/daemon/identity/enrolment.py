@@ -21,7 +21,7 @@ from peerd.limits import FRAME_HEADER_BYTES, PREAUTH_FRAME_BYTES_MAX
 from peerd.linking.join_limits import JoinLimits, host_of
 from peerd.messages import Message
 from peerd.wire.codec import decode, encode
-from peerd.wire.enrolment import PREFACE, EnrolmentRequest, JoinGranted, JoinOffer
+from peerd.wire.enrolment import PREFACE, JoinGranted, JoinOffer, JoinRequest
 from peerd.wire.frames import Frame, parse_header
 
 
@@ -33,7 +33,7 @@ class Desk(Protocol):
     def enrolment_context(self) -> ssl.SSLContext | None:
         """For the TLS of newcomers; ``None`` on a node that does not issue."""
 
-    def enrol(self, request: EnrolmentRequest, address: str) -> JoinGranted:
+    def enrol(self, request: JoinRequest, address: str) -> JoinGranted:
         """Raises `TokenRefused`, `Unavailable`."""
 
     def turned_away(self, address: str, why: str) -> None:
@@ -98,7 +98,7 @@ class Enrolment:
 
     def _answer(self, frame: Frame, address: str) -> Message:
         decoded = decode(frame)
-        if decoded is None or not isinstance(decoded.message, EnrolmentRequest):
+        if decoded is None or not isinstance(decoded.message, JoinRequest):
             raise ProtocolError("unexpected_message", f"type {frame.type_id:#06x} in place of a request to join")
         host, now = host_of(address), self._context.now()
         if why := self._limits.admit(host, now):

@@ -30,7 +30,7 @@ from peerd.daemon.storage.state_directory import StateDirectory
 from peerd.errors import ConfigError, HandshakeRefused, PeerdError, PeerMisbehaved, Unavailable
 from peerd.identity.authority import CLOCK_SKEW, ClusterAuthority, chain_pem
 from peerd.identity.issuer import Issued, Issuer
-from peerd.identity.joining import Admission, return_to_cluster
+from peerd.identity.joining import Membership, return_to_cluster
 from peerd.identity.ledger import NODE_SUBJECT, SERIAL_SUBJECT, Record, TrustLedger, key_of_record
 from peerd.identity.node_identity import (
     PeerIdentity,
@@ -49,7 +49,7 @@ from peerd.limits import KIB
 from peerd.messages import PeerRef
 from peerd.system.durable_files import write_atomically
 from peerd.wire.codec import decode, encode
-from peerd.wire.enrolment import OFFERED_PEERS_MAX, EnrolmentRequest, JoinGranted, JoinOffer, RenewAnswer, RenewRequest
+from peerd.wire.enrolment import OFFERED_PEERS_MAX, JoinGranted, JoinOffer, JoinRequest, RenewAnswer, RenewRequest
 from peerd.wire.frames import Frame
 from peerd.wire.trust import Denial, IssuerNotice, SignedRecord, TrustRecords, TrustSummary
 
@@ -188,7 +188,7 @@ class IdentityKeeper:
         """TLS for newcomers, where this node issues."""
         return self._enrolment_tls if self.issuer is not None else None
 
-    def enrol(self, request: EnrolmentRequest, address: str) -> JoinGranted:
+    def enrol(self, request: JoinRequest, address: str) -> JoinGranted:
         """Let in a machine with a token, or one that was here. Raises `TokenRefused`, `Unavailable`."""
         try:
             issued = self._admit(self._current_issuer(), request, address)
@@ -201,7 +201,7 @@ class IdentityKeeper:
         """A newcomer came too soon."""
         self.telemetry.turned_away(address, why, self._links.context.now())
 
-    def _admit(self, issuer: Issuer, request: EnrolmentRequest, address: str) -> Issued:
+    def _admit(self, issuer: Issuer, request: JoinRequest, address: str) -> Issued:
         if not request.certificate:
             issued, token = issuer.enrol(request)
             self.telemetry.issued(issued.identity, "join", address, token.id)
@@ -338,7 +338,7 @@ class IdentityKeeper:
         arguments = (seeds, key, leaf, self._cluster, self.ledger.roots)
         self._offload(return_to_cluster, arguments, self._returned, self._return_failed)
 
-    def _returned(self, membership: Admission) -> None:
+    def _returned(self, membership: Membership) -> None:
         self._is_returning = False
         if self.ledger.roots != membership.roots:
             self.ledger.roots = membership.roots
