@@ -59,7 +59,7 @@ class Numbers(Plugin):
         def counted() -> Source[int]:
             return Source(service.counted, json_bytes, begin="start")
 
-        add_feed(routes, "/numbers/counted", counted)
+        add_feed(routes, "/numbers/counted", counted, include_in_schema=False)
 
         @routes.get("/numbers/long", include_in_schema=False)
         async def long() -> Response:
