@@ -55,6 +55,18 @@ def test_the_same_seed_is_the_same_row_and_another_one_is_not(calm: Row) -> None
     assert (other["lookups"], other["mean_hops"]) != (calm["lookups"], calm["mean_hops"])
 
 
+def test_stretch_is_looked_at_while_tables_improve() -> None:
+    row = run_point(Point("overlay/stretch", 40, "euclidean", duration_s=70.0, lookups=400, settle_s=0.0, seed=3))
+    assert row["failure"] is None and row["astray"] == row["wrong"] == row["lost"] == 0
+    assert 1.0 <= row["perfect"] < row["random"]
+    for name in ("minute", "end"):
+        assert row[f"{name}_ratio"] == pytest.approx(row[f"{name}_stretch"] / row["perfect"], abs=1e-3)
+    assert row["ten_stretch"] is None and row["ten_ratio"] is None
+    assert row["end_ratio"] < 1.2 and 0 < row["calm_per_s"] < 5.0
+    # by the clock lookups take the ways that were computed, and the network's jitter comes on top
+    assert row["end_stretch"] < row["stretch"] + 0.1 and row["stretch"] < 1.15 * row["end_stretch"]
+
+
 def test_a_root_that_is_none_counts_as_wrong(calm: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     is_lying = [False]
 
