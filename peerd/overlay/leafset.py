@@ -15,7 +15,7 @@ ninth comes next would close the gap.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from peerd import limits
 from peerd.api import LeafSet
@@ -132,9 +132,12 @@ class Leaves:
             return len(self._peers) < 2 * self.half or index != self.half
         return index != self._gap or self.is_larger_short or self.is_smaller_short
 
-    def overlooks(self, node_id: NodeId) -> bool:
-        """Whether this unknown id lies among the members, so that the set is wrong if it lives."""
-        return self.covers(node_id) and self.would_accept(node_id)
+    def overlooked(self, peers: Iterable[PeerRef]) -> list[PeerRef]:
+        """Those that lie among the members and are none, so that the set is wrong if they live."""
+        last, first = self._ends()
+        own, members = self.own, self.by_id
+        near = [peer for peer in peers if not last < clockwise_distance(own, peer.id) < first]
+        return [peer for peer in near if peer.id not in members and self.would_accept(peer.id)]
 
     def add(self, peer: PeerRef, can_be: SideRule = on_any_side) -> tuple[bool, PeerRef | None]:
         """(whether it is a new member, who had to go). A known member's address is refreshed."""
@@ -199,10 +202,15 @@ class Leaves:
         """Whether the root of ``key`` is this node or a member, as far as members are right."""
         if self._gap is None:
             return True
-        distance = clockwise_distance(self.own, key)
+        last, first = self._ends()
+        return not last < clockwise_distance(self.own, key) < first
+
+    def _ends(self) -> tuple[int, int]:
+        """The distances clockwise of the farthest member of the larger side, and of that of the smaller side."""
+        if self._gap is None:
+            return RING, 0
         last = self._distances[self._gap - 1] if self._gap else 0
-        first = self._distances[self._gap] if self._gap < len(self._distances) else RING
-        return distance <= last or distance >= first
+        return last, self._distances[self._gap] if self._gap < len(self._distances) else RING
 
     def reaches_clockwise(self, node_id: NodeId) -> bool:
         """Whether the next live node after ``node_id`` is this node or a member of the larger side."""

@@ -122,8 +122,9 @@ class Membership(Part):
         Where whole sides of leaf sets die at once, a stretch between two such places can close to a ring of its own
         that looks whole to each of its members, and nothing else would tell them.
         """
-        overlooks = self.state.leaves.overlooks
-        self.consider([entry for entry in self.state.table if overlooks(entry.id)])
+        overlooked = self.state.leaves.overlooked(self.state.table)
+        if overlooked:
+            self.consider(overlooked)
 
     def exchange(
         self, peer: PeerRef, evidence: str = "silent", *, is_reported: bool = False, is_check: bool = False
