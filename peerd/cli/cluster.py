@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
@@ -12,9 +14,10 @@ import typer
 
 from peerd.cli.node_options import with_node_options
 from peerd.cli.options import Output, OutputOption
-from peerd.cli.output import print_json, print_table, size, stderr, stdout
-from peerd.cluster.layout import NodeRecord, Settings, Tables, socket_file
-from peerd.cluster.local import DEFAULT_NAME, NODES_MAX, READY_TIMEOUT_S, Forming, LocalCluster, NodeStatus
+from peerd.cli.output import print_data, print_table, size, stderr, stdout
+from peerd.cli.terminal import Waiting
+from peerd.cluster.layout import DEFAULT_NAME, NodeRecord, Settings, Tables, socket_file
+from peerd.cluster.local import NODES_MAX, READY_TIMEOUT_S, Forming, LocalCluster, NodeStatus
 from peerd.errors import ExitCode, Unavailable
 
 INTERRUPTED: Final = 130
@@ -57,8 +60,7 @@ def up(
         settings = _settings(set_ or [], protocol_settings, nodes)
         try:
             with console.status("starting daemons") as status:
-                progress = _Ticker(status.update)
-                cluster.up(nodes, settings=settings, timeout_s=timeout, progress=progress)
+                cluster.up(nodes, settings=settings, timeout_s=timeout, progress=partial(_show_forming, status))
             _print_status(cluster, output)
             if not foreground:
                 cluster.detach()
@@ -146,20 +148,16 @@ def _settings(texts: Sequence[str], flags: Mapping[str, object], count: int) -> 
     return of_node
 
 
-class _Ticker:
-    """Shows how the ring forms."""
-
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show = show
-
-    def __call__(self, forming: Forming) -> None:
-        self._show(f"ring: {forming.complete} of {forming.expected} nodes complete, {forming.answering} answer")
+def _show_forming(status: Waiting, forming: Forming) -> None:
+    """How the ring forms."""
+    text = f"ring: {forming.complete} of {forming.expected} nodes complete, {forming.answering} answer"
+    status.update(text, forming.complete, forming.expected)
 
 
 def _print_status(cluster: LocalCluster, output: Output) -> list[NodeStatus]:
     found = cluster.status()
-    if output is Output.JSON:
-        print_json([_as_json(cluster, node) for node in found])
+    if output is not Output.TABLE:
+        print_data(output, [_as_json(cluster, node) for node in found])
     else:
         headings = ("node", "id", "address", "process", "state", "memory", "links", "ring")
         print_table(stdout(), headings, [_row(node) for node in found])
@@ -211,8 +209,8 @@ def _print_hints(cluster: LocalCluster) -> None:
     socket = socket_file(cluster.record(), 0)
     folder = cluster.layout.directory
     for line in (
-        f"ask a node:   peerd ring --socket {socket}",
+        f"ask a node:   peerd ring --socket {shlex.quote(str(socket))}",
         f"logs, events: {folder}",
-        "end it:       peerd cluster down",
+        f"end it:       {cluster.layout.command('down')}",
     ):
         typer.echo(line, err=True)

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from peerd.quantities import parse_duration
+from peerd.cli.output import Output
 
 if TYPE_CHECKING:
     from peerd.client import Client
 
+__all__ = ["ListenOption", "Output", "OutputOption", "SocketOption", "WideOption", "ask", "duration_s"]
+
 Result = TypeVar("Result")
 
 
-class Output(StrEnum):
-    """How to print."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="For people, or for programs.")]
+OutputOption = Annotated[
+    Output, typer.Option("-o", "--output", help="A table for people; JSON, JSON lines, CSV or YAML for programs.")
+]
+WideOption = Annotated[
+    bool, typer.Option("--wide", help="All columns and whole ids, also where the terminal has no room for them.")
+]
 SocketOption = Annotated[
     str | None,
     typer.Option(
@@ -48,6 +47,8 @@ def ask(socket: str | None, call: Callable[[Client], Coroutine[Any, Any, Result]
 
 def duration_s(text: str, option: str) -> float:
     """Seconds of an option such as "1h". Raises ``typer.BadParameter``, which is a usage error."""
+    from peerd.quantities import parse_duration
+
     try:
         return parse_duration(text)
     except ValueError as error:

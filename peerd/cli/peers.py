@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
+from peerd.cli.options import Output, OutputOption, SocketOption, WideOption, ask
+from peerd.cli.output import print_data, print_facts, print_table, seconds, stdout
 from peerd.cli.rtt import predicted
-from peerd.models.admin import DepartedPeer, History, MissingPeer, Peer, Verdict
+
+if TYPE_CHECKING:
+    from peerd.models.admin import DepartedPeer, History, MissingPeer, Peer, Peers, Verdict
 
 LAG_NOTABLE_S: Final = 1.0
 """A node whose timers were so late may have accused the wrong one."""
 HEADINGS: Final = ("node", "address", "place", "link", "rtt", "predicted", "state", "score")
+OPTIONAL: Final = ("predicted", "score", "link", "rtt", "place")
+"""What a narrow terminal does without, the least important first."""
 
 
 def peers(
@@ -26,6 +30,7 @@ def peers(
     around: Annotated[
         bool, typer.Option("--around", help="With --history: ask that node's neighbours on the ring, too.")
     ] = False,
+    wide: WideOption = False,
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -37,28 +42,32 @@ def peers(
     """
     if history is not None:
         verdicts = ask(socket, lambda client: client.history(history, around=around))
-        if output is Output.JSON:
-            print_json(verdicts)
+        if output is not Output.TABLE:
+            print_data(output, verdicts, verdicts.verdicts)
         else:
-            _show_history(verdicts)
+            _show_history(verdicts, wide)
         return
     if around:
         raise typer.BadParameter("--around goes with --history NODE")
     found = ask(socket, lambda client: client.known())
-    if output is Output.JSON:
-        print_json(found)
-        return
     missing = {peer.id for peer in found.missing}
-    rows = [
-        *map(_row, found.peers),
-        *map(_missing_row, found.missing),
-        *(_departed_row(peer) for peer in found.departed if peer.id not in missing),
-    ]
+    departed = [peer for peer in found.departed if peer.id not in missing]
+    if output is not Output.TABLE:
+        print_data(output, found, _records(found, departed))
+        return
+    rows = [*map(_row, found.peers), *map(_missing_row, found.missing), *map(_departed_row, departed)]
     console = stdout()
     if rows:
-        print_table(console, HEADINGS, rows)
+        print_table(console, HEADINGS, rows, optional=OPTIONAL, is_wide=wide)
     else:
         console.print("no other node is known: this one is alone, or has not joined yet")
+
+
+def _records(found: Peers, departed: Sequence[DepartedPeer]) -> list[dict[str, Any]]:
+    """The same as one list, for JSONL and CSV."""
+    rows = [peer.model_dump() for peer in found.peers]
+    rows += [{**peer.model_dump(), "place": "missing"} for peer in found.missing]
+    return rows + [{**peer.model_dump(), "place": "departed"} for peer in departed]
 
 
 def _row(peer: Peer) -> tuple[object, ...]:
@@ -90,7 +99,7 @@ def score(misbehaviour: float) -> str:
     return "banned" if misbehaviour >= 100 else f"{misbehaviour:.0f}" if misbehaviour >= 0.5 else "-"
 
 
-def _show_history(found: History) -> None:
+def _show_history(found: History, is_wide: bool) -> None:
     console = stdout()
     print_facts(
         console,
@@ -111,7 +120,8 @@ def _show_history(found: History) -> None:
         )
         for verdict, times in folded(found.verdicts)
     ]
-    print_table(console, ("time", "verdict", "evidence", "silence", "observer", "its lag", "told by"), rows)
+    headings = ("time", "verdict", "evidence", "silence", "observer", "its lag", "told by")
+    print_table(console, headings, rows, optional=("its lag", "silence", "told by"), is_wide=is_wide)
     for line in conclusions(found):
         console.print(line)
 

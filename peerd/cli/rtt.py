@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
+from peerd.cli.output import print_data, print_facts, print_table, seconds, stdout
 from peerd.errors import ExitCode
-from peerd.models.admin import Peer, Rtt
+
+if TYPE_CHECKING:
+    from peerd.models.admin import Peer, Rtt
 
 UNSETTLED_ERROR: Final = 1.0
 _NODE: Final = "Full id, unique first digits of one, or host:port."
@@ -33,8 +35,8 @@ def rtt(
         return
     source, target = (None, first) if second is None else (first, second)
     found = ask(socket, lambda client: client.rtt(target, source))
-    if output is Output.JSON:
-        print_json(found)
+    if output is not Output.TABLE:
+        print_data(output, found)
     else:
         _show(found)
     if found.reason is not None:
@@ -74,9 +76,10 @@ def _show(found: Rtt) -> None:
 
 def _show_known(peers: list[Peer], output: Output) -> None:
     timed = sorted(peers, key=lambda peer: (peer.rtt_s is None, peer.rtt_s or 0.0, peer.id))
-    if output is Output.JSON:
+    if output is not Output.TABLE:
         fields = {"id", "address", "rtt_s", "predicted_rtt_s", "prediction_error"}
-        print_json({"peers": [peer.model_dump(mode="json", include=fields) for peer in timed]})
+        told = [peer.model_dump(include=fields) for peer in timed]
+        print_data(output, {"peers": told}, told)
         return
     console = stdout()
     if not timed:

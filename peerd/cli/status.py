@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from peerd.cli.members import missing_line
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import nodes, print_facts, print_json, seconds, stdout
-from peerd.models.admin import Status
+from peerd.cli.output import nodes, print_data, print_facts, seconds, stdout
+
+if TYPE_CHECKING:
+    from peerd.models.admin import Status
 
 
 def status(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show what the daemon on this machine is and does."""
     found = ask(socket, lambda client: client.status())
-    if output is Output.JSON:
-        print_json(found)
+    if output is not Output.TABLE:
+        print_data(output, found)
         return
     print_facts(
         stdout(),

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from peerd.cluster.layout import ClusterRecord, Layout, socket_file
-from peerd.cluster.local import LocalCluster, default_directory, is_ring_complete
+from peerd.cluster.layout import ClusterRecord, Layout, default_directory, socket_file
+from peerd.cluster.local import LocalCluster, is_ring_complete
 from peerd.cluster.processes import ProcessRef, is_alive, process_ref, resident_bytes, send_signal
 from peerd.config import UNIX_SOCKET_PATH_BYTES_MAX, load_config
 from peerd.errors import ConfigError, Unavailable

@@ -380,7 +380,7 @@ def test_help_works_beside_a_front_that_fails(
     assert "\n  shout " not in captured.out
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["init", "--help"], ["cluster", "up", "--help"]])
+@pytest.mark.parametrize("arguments", [["init", "--help"], ["cluster", "up", "--help"]])
 def test_help_works_beside_a_front_whose_options_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:

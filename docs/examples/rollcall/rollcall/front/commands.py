@@ -30,7 +30,7 @@ label = typer.Typer(help="What this node is called in roll calls.", no_args_is_h
 @label.command()
 def show(socket: SocketOption = None) -> None:
     """Print the label."""
-    stdout().print(ask(socket, lambda client: client.rollcall.label()), markup=False)
+    stdout().print(ask(socket, lambda client: client.rollcall.label()))
 
 
 @label.command("set")
