@@ -15,7 +15,7 @@ from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_
 from peerd.cli.output import print_data, print_table, seconds, stdout
 
 app = typer.Typer(
-    help="Let programs use this daemon's protocols over TCP: make, list and revoke access tokens.",
+    help="Access tokens let programs use this daemon's protocols over TCP. To let machines join, see `peerd token`.",
     no_args_is_help=True,
 )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from peerd.cli.main import exit_code
+from peerd.cli.main import INTERRUPTED, exit_code
 from peerd.cli.options import Output, OutputOption
 from peerd.cli.output import Terminal, print_data, print_table, printable, stderr, stdout
 from peerd.errors import PeerdError
@@ -81,6 +81,9 @@ def analyze(
     errors = stderr()
     try:
         report = _run(directory, out, master, driver_memory, parts, errors)
+    except KeyboardInterrupt:
+        errors.print("peerd analyze: interrupted; Spark has ended, and the tables are not complete")
+        raise typer.Exit(INTERRUPTED) from None
     except PeerdError as error:
         errors.print(f"peerd analyze: {error}")
         raise typer.Exit(exit_code(error)) from error

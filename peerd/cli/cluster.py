@@ -159,8 +159,10 @@ def _print_status(cluster: LocalCluster, output: Output) -> list[NodeStatus]:
     if output is not Output.TABLE:
         print_data(output, [_as_json(cluster, node) for node in found])
     else:
-        headings = ("node", "id", "address", "process", "state", "memory", "links", "ring")
-        print_table(stdout(), headings, [_row(node) for node in found])
+        headings = ("node", "id", "address", "process", "state", "memory", "links", "ring", "missing")
+        print_table(stdout(), headings, [_row(node) for node in found], optional=("memory", "process"))
+        for line in _missing_lines(found):
+            stdout().print(line)
     return found
 
 
@@ -168,9 +170,24 @@ def _row(node: NodeStatus) -> tuple[object, ...]:
     process = node.node.process.pid if node.node.process and node.is_alive else "-"
     memory = "-" if node.resident_bytes is None else size(node.resident_bytes)
     says = node.status
-    ring = "-" if says is None else f"{'' if says.is_ring_size_exact else '~'}{says.ring_size:.0f}"
+    ring = (
+        "-" if says is None or not says.ring_size else f"{'' if says.is_ring_size_exact else '~'}{says.ring_size:.0f}"
+    )
     links = "-" if says is None else says.links
-    return node.node.index, node.node.id[:8], node.node.address, process, _state(node), memory, links, ring
+    lost = "-" if says is None or not says.ring_size else says.missing
+    return node.node.index, node.node.id[:8], node.node.address, process, _state(node), memory, links, ring, lost
+
+
+def _missing_lines(found: Sequence[NodeStatus]) -> list[str]:
+    """Whom the nodes of the ring miss, and by how many of them each is missed."""
+    numbers = {node.node.id: node.node.index for node in found}
+    missed_by: dict[str, list[int]] = {}
+    for node in found:
+        if node.status is not None and node.status.outside is None:
+            for peer in node.status.missing_members:
+                name = f"node {numbers[peer.id]}" if peer.id in numbers else peer.id[:8]
+                missed_by.setdefault(name, []).append(node.node.index)
+    return [f"{name} is missing; expected by {', '.join(map(str, by))}" for name, by in sorted(missed_by.items())]
 
 
 def _state(node: NodeStatus) -> str:
@@ -178,6 +195,8 @@ def _state(node: NodeStatus) -> str:
         return _ending(node.node)
     if node.status is None:
         return "silent"
+    if node.status.outside is not None and node.status.state in ("joining", "ready", "degraded"):
+        return "outside"
     return node.status.state or ("ready" if node.status.is_ready else "joining")
 
 

@@ -11,8 +11,10 @@ import typer
 from peerd.cli.options import Output, OutputOption, SocketOption, WideOption, ask
 from peerd.cli.output import print_data, print_facts, print_table, seconds, stdout
 from peerd.cli.rtt import predicted
+from peerd.errors import PeerdError
 
 if TYPE_CHECKING:
+    from peerd.client import Client
     from peerd.models.admin import DepartedPeer, History, MissingPeer, Peer, Peers, Verdict
 
 LAG_NOTABLE_S: Final = 1.0
@@ -22,13 +24,19 @@ OPTIONAL: Final = ("predicted", "score", "link", "rtt", "place")
 """What a narrow terminal does without, the least important first."""
 
 
+class Unknown(PeerdError):
+    """No node that the daemon knows is meant."""
+
+
 def peers(
-    history: Annotated[
-        str | None,
-        typer.Option(metavar="NODE", help="Who suspected this node, when, and why: id, first digits, or host:port."),
+    node: Annotated[
+        str | None, typer.Argument(metavar="[NODE]", help="This one only: its id, first digits of it, or host:port.")
     ] = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="Who suspected the node, or any node, when, and on what evidence.")
+    ] = False,
     around: Annotated[
-        bool, typer.Option("--around", help="With --history: ask that node's neighbours on the ring, too.")
+        bool, typer.Option("--around", help="With --history NODE: ask that node's neighbours on the ring, too.")
     ] = False,
     wide: WideOption = False,
     socket: SocketOption = None,
@@ -38,18 +46,23 @@ def peers(
 
     The score counts misbehaviour; it decays, and at 100 the peer is banned for a while.
 
-    Examples: peerd peers; peerd peers --history 3fa9; peerd peers --history 3fa9 --around
+    Examples: peerd peers; peerd peers --history; peerd peers --history 3fa9 --around
     """
-    if history is not None:
-        verdicts = ask(socket, lambda client: client.history(history, around=around))
+    if around and not (history and node is not None):
+        raise typer.BadParameter("it goes with --history NODE", param_hint="--around")
+    if history and node is None:
+        _show_histories(ask(socket, _histories), output, wide)
+        return
+    if history and node is not None:
+        verdicts = ask(socket, lambda client: client.history(node, around=around))
         if output is not Output.TABLE:
             print_data(output, verdicts, verdicts.verdicts)
         else:
             _show_history(verdicts, wide)
         return
-    if around:
-        raise typer.BadParameter("--around goes with --history NODE")
     found = ask(socket, lambda client: client.known())
+    if node is not None:
+        found = _only(found, node)
     missing = {peer.id for peer in found.missing}
     departed = [peer for peer in found.departed if peer.id not in missing]
     if output is not Output.TABLE:
@@ -61,6 +74,77 @@ def peers(
         print_table(console, HEADINGS, rows, optional=OPTIONAL, is_wide=wide)
     else:
         console.print("no other node is known: this one is alone, or has not joined yet")
+
+
+def _only(found: Peers, node: str) -> Peers:
+    """The nodes that are meant. Raises `Unknown` when there are none."""
+
+    def meant(peer: Peer | MissingPeer | DepartedPeer) -> bool:
+        return peer.id.startswith(node.strip().lower()) or peer.address == node
+
+    chosen = found.model_copy(
+        update={
+            "peers": [peer for peer in found.peers if meant(peer)],
+            "missing": [peer for peer in found.missing if meant(peer)],
+            "departed": [peer for peer in found.departed if meant(peer)],
+        }
+    )
+    if not (chosen.peers or chosen.missing or chosen.departed):
+        raise Unknown(f"no node {node!r} is known here: `peerd peers` lists those that are")
+    return chosen
+
+
+async def _histories(client: Client) -> list[History]:
+    """Of every node that the daemon knows or has known."""
+    from peerd.client import RequestRefused
+
+    known = await client.known()
+    ids = dict.fromkeys(peer.id for peer in (*known.peers, *known.missing, *known.departed))
+    found = []
+    for node_id in ids:
+        try:
+            found.append(await client.history(node_id))
+        except RequestRefused:  # forgotten since the question before
+            continue
+    return found
+
+
+def _show_histories(found: list[History], output: Output, is_wide: bool) -> None:
+    noted = [(history.id, verdict) for history in found for verdict in history.verdicts]
+    noted.sort(key=lambda each: each[1].at)
+    if output is not Output.TABLE:
+        rows = [{"id": node_id, **verdict.model_dump()} for node_id, verdict in noted]
+        print_data(output, {"histories": found}, rows)
+        return
+    console = stdout()
+    if not noted:
+        console.print(f"nothing was noted: none of the {len(found)} nodes known here has been suspected")
+        return
+    print_table(
+        console,
+        ("time", "node", "verdict", "evidence", "silence", "told by"),
+        [
+            (
+                _time(verdict.at),
+                node_id,
+                verdict.verdict,
+                verdict.evidence,
+                seconds(verdict.silence_s),
+                _teller(verdict),
+            )
+            for node_id, verdict in noted
+        ],
+        optional=("silence", "told by"),
+        is_wide=is_wide,
+    )
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _teller(verdict: Verdict) -> str:
+    return "-" if verdict.accuser is None else verdict.accuser[:8]
 
 
 def _records(found: Peers, departed: Sequence[DepartedPeer]) -> list[dict[str, Any]]:
@@ -110,13 +194,13 @@ def _show_history(found: History, is_wide: bool) -> None:
         return
     rows = [
         (
-            datetime.fromtimestamp(verdict.at, UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z"),
+            _time(verdict.at),
             verdict.verdict if times == 1 else f"{verdict.verdict} x{times}",
             verdict.evidence,
             seconds(verdict.silence_s),
             verdict.observer[:8],
             seconds(verdict.lag_s),
-            "-" if verdict.accuser is None else verdict.accuser[:8],
+            _teller(verdict),
         )
         for verdict, times in folded(found.verdicts)
     ]

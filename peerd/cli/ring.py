@@ -14,7 +14,7 @@ from peerd.cli.output import Terminal, nodes, print_data, print_table, seconds, 
 from peerd.cli.ring_drawing import Kind, Mark, Symbols, dot, draw_ring, mermaid, symbols_for
 from peerd.errors import ExitCode
 from peerd.ids import parse_id
-from peerd.models.admin import Peer, Ring, RingCheck, RingNode, WalkProgress
+from peerd.models.admin import Peer, Ring, RingCheck, RingNode, Status, WalkProgress
 
 ROWS_MAX: Final = 40
 """Rows of the list below the drawing; the other formats have all."""
@@ -60,7 +60,8 @@ def ring(
         return
     found = follow(socket, lambda client: client.check_ring(), RingCheck, _progress, "asking the ring")
     if own is None:
-        _show_verdict(found, output)
+        about = None if found.outcome == "consistent" else ask(socket, lambda client: client.status())
+        _show_verdict(found, output, about)
         raise typer.Exit(_EXIT[found.outcome])
     if is_graph:
         typer.echo((dot if shape is Format.DOT else mermaid)(found.nodes))
@@ -92,7 +93,7 @@ def members(found: RingCheck) -> list[RingNode]:
     return [node for node in found.nodes if node.is_ready and not node.is_leaving]
 
 
-def _show_verdict(found: RingCheck, output: Output) -> None:
+def _show_verdict(found: RingCheck, output: Output, about: Status | None) -> None:
     if output is not Output.TABLE:
         print_data(output, found, _findings(found))
         return
@@ -103,13 +104,20 @@ def _show_verdict(found: RingCheck, output: Output) -> None:
     for heading, lines in (("wrong", found.problems), ("no answer", found.unanswered), ("note", found.notes)):
         for line in lines:
             console.print(f"{heading}: {line}")
+    is_cut_off = about is not None and (about.outside is not None or about.is_minority)
     for peer in found.missing:
-        lost = f"{peer.id} ({peer.address}): lost {seconds(peer.lost_s)} ago"
-        console.print(f"missing: {lost}; if it will not come back: peerd forget {peer.id[:8]}")
+        advice = "" if is_cut_off else f"; if it will not come back: peerd forget {peer.id[:8]}"
+        console.print(f"missing: {peer.id} ({peer.address}): lost {seconds(peer.lost_s)} ago{advice}")
     if found.missing_total > len(found.missing):
         console.print(f"and {found.missing_total - len(found.missing)} more")
     if found.problems_total > len(found.problems):
         console.print(f"and {found.problems_total - len(found.problems)} more")
+    if about is not None and about.outside is not None:
+        console.print(f"this node is in no ring: {about.outside}. Those that it misses may be well: ask another node")
+    elif is_cut_off:
+        console.print(
+            "more are missing than are here: this may be the smaller side of a partition, and the others well"
+        )
     if found.outcome == "inconsistent":
         console.print("a ring repairs itself within a minute of the last change; if this stays, see docs/operating.md")
     elif found.unanswered:

@@ -11,7 +11,7 @@ from peerd.cli.output import print_data, print_facts, print_table, seconds, stdo
 from peerd.errors import ExitCode
 
 if TYPE_CHECKING:
-    from peerd.models.admin import Peer, Rtt
+    from peerd.models.admin import Rtt
 
 UNSETTLED_ERROR: Final = 1.0
 _NODE: Final = "Full id, unique first digits of one, or host:port."
@@ -31,7 +31,7 @@ def rtt(
     Examples: peerd rtt; peerd rtt 3fa9; peerd rtt 3fa9 10.0.0.7:7420
     """
     if first is None:
-        _show_known(ask(socket, lambda client: client.peers()), output)
+        _show_known(ask(socket, lambda client: client.rtt_known()), output)
         return
     source, target = (None, first) if second is None else (first, second)
     found = ask(socket, lambda client: client.rtt(target, source))
@@ -74,11 +74,20 @@ def _show(found: Rtt) -> None:
     )
 
 
-def _show_known(peers: list[Peer], output: Output) -> None:
-    timed = sorted(peers, key=lambda peer: (peer.rtt_s is None, peer.rtt_s or 0.0, peer.id))
+def _show_known(found: list[Rtt], output: Output) -> None:
+    timed = sorted(found, key=lambda each: (each.measured_s is None, each.measured_s or 0.0, each.target.id))
     if output is not Output.TABLE:
-        fields = {"id", "address", "rtt_s", "predicted_rtt_s", "prediction_error"}
-        told = [peer.model_dump(include=fields) for peer in timed]
+        told = [
+            {
+                "id": each.target.id,
+                "address": each.target.address,
+                "is_reached": each.is_reached,
+                "rtt_s": each.measured_s,
+                "predicted_rtt_s": each.predicted_s,
+                "prediction_error": each.prediction_error,
+            }
+            for each in timed
+        ]
         print_data(output, {"peers": told}, told)
         return
     console = stdout()
@@ -86,7 +95,12 @@ def _show_known(peers: list[Peer], output: Output) -> None:
         console.print("no other node is known: this one is alone, or has not joined yet")
         return
     rows = [
-        (peer.id, peer.address, seconds(peer.rtt_s), predicted(peer.predicted_rtt_s, peer.prediction_error))
-        for peer in timed
+        (
+            each.target.id,
+            each.target.address,
+            seconds(each.measured_s) if each.is_reached else "no answer",
+            predicted(each.predicted_s, each.prediction_error),
+        )
+        for each in timed
     ]
     print_table(console, ("node", "address", "measured", "predicted"), rows)

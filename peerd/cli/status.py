@@ -53,6 +53,8 @@ def _certificate(found: Status) -> list[tuple[str, object]]:
 
 def _ring(found: Status) -> str:
     """How many there are, of how many."""
+    if found.ring_size == 0:
+        return "none: it has left"
     there = nodes(found.ring_size, found.is_ring_size_exact)
     about = "" if found.is_ring_size_exact else "about "
     return f"{there} of {about}{found.expected:,.0f} expected" if found.missing else there
@@ -60,6 +62,8 @@ def _ring(found: Status) -> str:
 
 def _members(found: Status) -> str:
     """Who is expected, and who of them is missing."""
+    if found.ring_size == 0:
+        return "none is expected"
     if not found.missing:
         return "none is missing"
     side = "; this is the smaller side of a partition, or most of the ring is down" if found.is_minority else ""

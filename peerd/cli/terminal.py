@@ -183,7 +183,8 @@ class _Column:
 
     def __init__(self, heading: str, cells: Sequence[object]) -> None:
         self.heading = heading
-        self.is_number = bool(cells) and all(isinstance(cell, int | float) for cell in cells)
+        known = [cell for cell in cells if cell != "-"]
+        self.is_number = bool(known) and all(isinstance(cell, int | float) for cell in known)
         self._cells = [printable(cell) for cell in cells]
         ids = [cell for cell in self._cells if cell != "-"]
         self.is_id = bool(ids) and all(_ID.fullmatch(cell) for cell in ids)

@@ -14,7 +14,10 @@ from peerd.cli.files import hand_out
 from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
 from peerd.cli.output import print_data, print_table, seconds, stdout
 
-app = typer.Typer(help="Let machines join: make, list and revoke join tokens at an issuer.", no_args_is_help=True)
+app = typer.Typer(
+    help="Join tokens let machines join the cluster; an issuer makes them. To let programs in, see `peerd access`.",
+    no_args_is_help=True,
+)
 
 
 @app.command()

@@ -65,6 +65,7 @@ from peerd.models.admin import (
     RotationRequest,
     Route,
     Rtt,
+    Rtts,
     Setting,
     Settings,
     Status,
@@ -227,6 +228,10 @@ class Client:
         """Predicted and measured round trip between two nodes; ``source``: the daemon itself, when not given."""
         wanted = {"target": target} | ({} if source is None else {"source": source})
         return await self.get(f"{API_PREFIX}/rtt?{urlencode(wanted)}", Rtt)
+
+    async def rtt_known(self) -> list[Rtt]:
+        """Predicted and measured round trips from the daemon to every node that it knows."""
+        return (await self.get(f"{API_PREFIX}/rtt/known", Rtts)).rtts
 
     async def check_ring(self) -> AsyncGenerator[WalkProgress | RingCheck, None]:
         """Ask every node of the ring; yields progress, then exactly one `RingCheck`. Leaving early ends the walk."""

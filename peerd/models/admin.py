@@ -82,7 +82,9 @@ class Status(AdminModel):
     pid: int
     uptime_s: float
     is_ready: bool = Field(description="Joined, with a complete leaf set, and not stopping.")
-    ring_size: float = Field(description="Estimated number of nodes; exact when the leaf set covers the ring.")
+    ring_size: float = Field(
+        description="Estimated number of nodes; exact when the leaf set covers the ring. 0: this node has left it."
+    )
     is_ring_size_exact: bool
     leaf_set_members: int
     state: str = Field(
@@ -303,6 +305,12 @@ class Rtt(AdminModel):
     measured_s: float | None = Field(description="The shortest of a few pings.")
     is_reached: bool
     reason: str | None = Field(default=None, description="Why nothing was measured.")
+
+
+class Rtts(AdminModel):
+    """The round trips from this node to every node that it knows, in id order."""
+
+    rtts: list[Rtt]
 
 
 class DrainProgress(AdminModel):
