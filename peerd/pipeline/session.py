@@ -125,16 +125,22 @@ def _interrupts_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_py4j() -> Iterator[None]:
-    """py4j logs a traceback, to the root logger, for every call that is cut short; what is raised says enough."""
+    """py4j logs a traceback for every call that is cut short; what is raised says enough.
+
+    It uses loggers of its own, and now and then the root logger.
+    """
 
     def is_not_py4j(record: logging.LogRecord) -> bool:
         return "py4j" not in Path(record.pathname).parts
 
-    root = logging.getLogger()
+    root, own = logging.getLogger(), logging.getLogger("py4j")
+    level = own.level
     root.addFilter(is_not_py4j)
+    own.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
+        own.setLevel(level)
         root.removeFilter(is_not_py4j)
 
 
