@@ -118,7 +118,7 @@ def _show_histories(found: list[History], output: Output, is_wide: bool) -> None
         return
     console = stdout()
     if not noted:
-        console.print(f"nothing was noted: none of the {len(found)} nodes known here has been suspected")
+        console.print("nothing was noted: no node that is known here has been suspected")
         return
     print_table(
         console,
