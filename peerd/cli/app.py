@@ -121,7 +121,8 @@ def _root(
 
 
 def _add_everything(app: typer.Typer, others: Mapping[str, Callable[[], Command]], is_listing: bool) -> None:
-    for name, load in {**COMMANDS, **others, **GROUPS}.items():
+    every: dict[str, Callable[[], Command]] = {**COMMANDS, **others, **GROUPS}
+    for name, load in every.items():
         summary = load.summary if isinstance(load, LazyCommand) else ""
         if is_listing and summary:
             app.command(name, help=summary)(_listed)

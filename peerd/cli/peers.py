@@ -99,7 +99,8 @@ async def _histories(client: Client) -> list[History]:
     from peerd.client import RequestRefused
 
     known = await client.known()
-    ids = dict.fromkeys(peer.id for peer in (*known.peers, *known.missing, *known.departed))
+    everybody: tuple[Peer | MissingPeer | DepartedPeer, ...] = (*known.peers, *known.missing, *known.departed)
+    ids = dict.fromkeys(peer.id for peer in everybody)
     found = []
     for node_id in ids:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +16,7 @@ from peerd.cli.terminal import PIPE_WIDTH, Terminal, Waiting, print_facts, print
 
 IDS = ["0123456789abcdef" * 2, "fedcba9876543210" * 2]
 PROGRAMS = [Output.JSON, Output.JSONL, Output.CSV, Output.YAML]
-DOCUMENT = {
+DOCUMENT: dict[str, list[dict[str, Any]]] = {
     "peers": [
         {"id": IDS[0], "rtt_s": 0.5, "links": 3, "is_linked": True, "tags": ["a", "b"], "made_at": 1.8e9},
         {"id": IDS[1], "rtt_s": None, "links": 0, "is_linked": False, "tags": [], "made_at": 1.8e9 + 0.25},
