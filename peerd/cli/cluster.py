@@ -103,7 +103,8 @@ def down(
     """Stop every daemon and remove everything that the cluster wrote."""
     cluster = LocalCluster(directory, name=name)
     count = len(cluster.record().nodes)
-    cluster.down(keep=keep)
+    with stderr().status(f"stopping {count} daemons"):
+        cluster.down(keep=keep)
     kept = f"; logs and events are in {cluster.layout.directory}" if cluster.layout.directory.exists() else ""
     typer.echo(f"stopped {count} daemons{kept}")
 

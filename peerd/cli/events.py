@@ -52,7 +52,7 @@ def events(
                 if not (isinstance(entry, End) and entry.is_final and not follow):
                     _print(entry, output, writer)
 
-    ask(socket, run)
+    ask(socket, run, waiting="")
 
 
 def _print(entry: StreamEntry, output: Output, writer: RowWriter) -> None:

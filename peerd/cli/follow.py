@@ -46,4 +46,4 @@ def follow(
                     status.update(f"{label}: {text}", done, total)
         raise Unavailable("the answer did not come; ask again")
 
-    return ask(socket, run)
+    return ask(socket, run, waiting="")

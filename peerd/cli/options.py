@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from peerd.cli.output import Output
+from peerd.cli.output import Output, stderr
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["ListenOption", "Output", "OutputOption", "SocketOption", "WideOption", "ask", "duration_s"]
 
 Result = TypeVar("Result")
+
+PATIENCE_S: Final = 1.0
 
 
 OutputOption = Annotated[
@@ -37,12 +39,31 @@ ListenOption = Annotated[
 ]
 
 
-def ask(socket: str | None, call: Callable[[Client], Coroutine[Any, Any, Result]]) -> Result:
-    """One conversation with the daemon that ``--socket`` names. Raises what the client raises."""
-    from peerd.cli.locations import admin_address  # here, so that commands that ask nobody start at once
+def ask(
+    socket: str | None, call: Callable[[Client], Coroutine[Any, Any, Result]], waiting: str = "waiting for the daemon"
+) -> Result:
+    """One conversation with the daemon that ``--socket`` names. Raises what the client raises.
+
+    After `PATIENCE_S` a terminal shows what it is ``waiting`` for; nothing, when that is empty.
+    """
+    import asyncio  # here, like the rest, so that commands that ask nobody start at once
+
+    from peerd.cli.locations import admin_address
     from peerd.client import run_sync
 
-    return run_sync(call, admin_address(socket))
+    terminal = stderr()
+
+    async def patiently(client: Client) -> Result:
+        if not waiting:
+            return await call(client)
+        notice = asyncio.get_running_loop().call_later(PATIENCE_S, terminal.overwrite, waiting)
+        try:
+            return await call(client)
+        finally:
+            notice.cancel()
+            terminal.overwrite("")
+
+    return run_sync(patiently, admin_address(socket))
 
 
 def duration_s(text: str, option: str) -> float:

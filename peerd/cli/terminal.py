@@ -130,12 +130,13 @@ def print_table(
     *,
     optional: Sequence[str] = (),
     numbers: Sequence[str] = (),
-    is_wide: bool = False,
+    is_wide: bool | None = None,
 ) -> None:
     """A table as wide as the terminal at most; numbers, and the columns named by ``numbers``, stand to the right.
 
     What has no room there: ids are shortened to their first digits; then the columns named by ``optional`` are left
-    out, the first one first; then text is folded at its spaces, never in the middle of a word. ``is_wide`` shows all.
+    out, the first one first; then text is folded at its spaces, never in the middle of a word. ``is_wide`` shows all;
+    it is not given by commands that have no such option.
     """
     columns = [_Column(heading, cells) for heading, cells in zip(headings, _transposed(headings, rows), strict=True)]
     for column in columns:
@@ -152,7 +153,8 @@ def print_table(
             ]
             terminal.write_line(terminal.styled(GAP.join(parts).rstrip(), "bold" if number == 0 else ""))
     if hidden:
-        terminal.print(f"(no room for: {', '.join(hidden)}; --wide shows everything)", "dim")
+        remedy = "-o json has everything" if is_wide is None else "--wide shows everything"
+        terminal.print(f"(no room for: {', '.join(hidden)}; {remedy})", "dim")
 
 
 def print_facts(terminal: Terminal, facts: Iterable[tuple[str, object]]) -> None:

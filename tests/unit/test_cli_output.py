@@ -147,6 +147,12 @@ def test_the_narrowest_folds_text_between_words(monkeypatch: pytest.MonkeyPatch)
     assert lines[2].strip() == "heartbeat came"
 
 
+def test_a_command_without_the_option_does_not_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = screen(58, monkeypatch)
+    print_table(terminal, HEADINGS, ROWS, optional=("score",))
+    assert written(terminal).splitlines()[-1] == "(no room for: score; -o json has everything)"
+
+
 def test_wide_shows_everything_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
     assert IDS[0] in shown(40, monkeypatch, is_wide=True)[1]
 
