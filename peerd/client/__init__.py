@@ -25,7 +25,6 @@ from urllib.parse import quote, urlencode
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from peerd.client.streams import SILENCE_MAX_S, Backoff, StreamEntry, follow, json_lines
 from peerd.client.transport import Exchange, Transport, TransportFailed, UnixTransport
 from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.limits import MIB
@@ -74,11 +73,13 @@ from peerd.models.admin import (
     Tokens,
     WalkProgress,
 )
-from peerd.models.streams import IngestAnswer
 from peerd.places import ADMIN_SOCKET
 
 if TYPE_CHECKING:
     import httpx
+
+    from peerd.client.streams import Backoff, StreamEntry
+    from peerd.models.streams import IngestAnswer
 
 __all__ = [
     "Client",
@@ -290,6 +291,8 @@ class Client:
         Raises `DaemonUnreachable` or `DaemonBusy` when there is no first connection, `RequestRefused`.
         """
 
+        from peerd.client.streams import SILENCE_MAX_S, follow  # here: most conversations are one question
+
         async def connect(place: str | None) -> AsyncGenerator[bytes, None]:
             given = dict(parameters or {}) | ({} if place is None else {"after": place})
             address = f"{path}?{urlencode(given, doseq=True)}"
@@ -304,6 +307,9 @@ class Client:
 
         Raises `IngestRefused` when some were not accepted, `DaemonUnreachable`.
         """
+        from peerd.client.streams import json_lines
+        from peerd.models.streams import IngestAnswer
+
         async with self._exchange("POST", path, json_lines(items), STREAM_TYPE, PROGRESS_TIMEOUT_S) as exchange:
             answer = await _whole(exchange)
         try:
