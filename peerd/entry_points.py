@@ -11,6 +11,30 @@ FRONTS: Final = "peerd.fronts"
 """Subclasses of `peerd.front.Front`, each under the name of its plugin."""
 
 
+# fmt: off
+CONFIGURATION_TABLES: Final = frozenset(
+    {
+        "admin", "data", "groups", "issuer", "limits", "node", "overlay", "protocols", "records", "swap", "telemetry",
+        "tls",
+    }
+)
+# fmt: on
+"""Tables of the configuration that are peerd's own: no plugin may be called like one. A test compares them."""
+# fmt: off
+CLIENT_NAMES: Final = frozenset(
+    {
+        "access_tokens", "address", "answers", "call", "certificate", "check_ring", "close", "create_access",
+        "create_token", "denials", "deny", "drain", "events", "follow", "forget", "get", "health", "history",
+        "install_certificate", "known", "metrics", "peers", "publish_record", "reach", "ready", "renew_certificate",
+        "revoke_access", "revoke_token", "ring", "rotate_ca", "route", "rtt", "rtt_known", "send_lines", "settings",
+        "status", "stream", "tokens", "wait_ready",
+    }
+)
+# fmt: on
+"""What `peerd.client.Client` has itself: ``client.NAME`` could never reach a plugin of such a name. A test compares
+them; they are listed here because importing the client costs more than all of the other checks."""
+
+
 def installed(group: str = PLUGINS) -> list[str]:
     """The names in a group, sorted."""
     return sorted({entry.name for entry in metadata.entry_points(group=group)})

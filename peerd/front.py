@@ -13,6 +13,7 @@ imports hardly anything but types. `peerd.plugins` finds fronts, and refuses pie
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
@@ -32,6 +33,25 @@ if TYPE_CHECKING:
 
 Command: TypeAlias = "Callable[..., None] | Typer"
 """A function, which becomes ``peerd NAME``, or an application of its own, for ``peerd NAME SUBCOMMAND``."""
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """A command that is imported when it is run: ``peerd --help`` shows the summary and imports nothing."""
+
+    summary: str
+    """One short sentence, for the list of commands."""
+    source: str | Callable[[], Command]
+    """``"module:attribute"``, or a function that imports and returns it."""
+
+    def __call__(self) -> Command:
+        """The command itself."""
+        if not isinstance(self.source, str):
+            return self.source()
+        module, _, attribute = self.source.partition(":")
+        command: Command = getattr(importlib.import_module(module), attribute)
+        return command
+
 
 Report: TypeAlias = Callable[[dict[str, Any]], None]
 """A function that takes one row for the scenario's report, as plain data."""
@@ -149,7 +169,10 @@ class Front:
         return None
 
     def commands(self) -> Mapping[str, Callable[[], Command]]:
-        """Return commands by name, each with a function that imports it. A name may have ``-`` but not ``_``."""
+        """Return commands by name, each a `LazyCommand`. A name may have ``-`` but not ``_``.
+
+        A plain function that imports and returns the command does as well, but then `peerd --help` has to import it.
+        """
         return {}
 
     def init_options(self) -> Sequence[NodeOption]:

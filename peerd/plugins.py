@@ -3,6 +3,8 @@
 Daemon, simulator, command line, lab and pipeline all ask here, so what is refused is refused everywhere, with a
 `ConfigError` that names the plugin. Those in the repository have no other way in than anybody else's. Commands that
 need no plugin do not ask, so a broken one cannot stop them.
+
+Fronts are found without importing what plugins are made of (pydantic, messages): `peerd --help` asks for them.
 """
 
 from __future__ import annotations
@@ -12,17 +14,21 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import EntryPoint
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from pydantic import BaseModel, ValidationError
-
-from peerd.api import Plugin, PluginConfig
-from peerd.entry_points import FRONTS, PLUGINS, entries, installed
+from peerd.entry_points import CLIENT_NAMES, CONFIGURATION_TABLES, FRONTS, PLUGINS, entries, installed
 from peerd.errors import ConfigError, nearest
 from peerd.front import Front
 from peerd.limits import KERNEL_TYPE_IDS
-from peerd.messages import Message, registered
-from peerd.telemetry.schema import Event, union
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from peerd.api import Plugin, PluginConfig
+    from peerd.messages import Message
+    from peerd.telemetry.schema import Event
+
+    Configs = Mapping[str, BaseModel | Mapping[str, object]]
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
@@ -30,14 +36,14 @@ ANYTHING: Final = (Exception, SystemExit)
 """Whatever a third party's code may raise. Code that ends its process, as scripts do, must not end ours silently."""
 
 T = TypeVar("T")
-Configs = Mapping[str, BaseModel | Mapping[str, object]]
-
 
 # Plugins
 
 
 def find_plugins() -> dict[str, type[Plugin]]:
     """Return every installed plugin class by name, sorted. Raises `ConfigError` naming what cannot be used."""
+    from peerd.telemetry.schema import union
+
     found = {name: load_plugin(name) for name in installed()}
     _check_messages(found)
     union({name: plugin.events for name, plugin in found.items()})
@@ -46,6 +52,8 @@ def find_plugins() -> dict[str, type[Plugin]]:
 
 def load_plugin(name: str) -> type[Plugin]:
     """Return one plugin's class. Raises `ConfigError` when no such plugin is installed, or it cannot be used."""
+    from peerd.api import Plugin
+
     plugin = _load(PLUGINS, name, Plugin)
     _check_ids(name, plugin)
     for metric in plugin.metrics:
@@ -83,6 +91,8 @@ def plugin_factory(configs: Configs) -> Callable[[int], Sequence[Plugin]]:
 
 def config_of(name: str, plugin: type[Plugin], value: BaseModel | Mapping[str, object] | None = None) -> PluginConfig:
     """Return a plugin's table, validated. Raises `ConfigError` with the key."""
+    from pydantic import BaseModel, ValidationError
+
     if isinstance(value, plugin.Config):
         return value
     table = value.model_dump() if isinstance(value, BaseModel) else dict(value or {})
@@ -99,6 +109,8 @@ def config_of(name: str, plugin: type[Plugin], value: BaseModel | Mapping[str, o
 
 def find_events(plugins: Mapping[str, type[Plugin]] | None = None) -> dict[str, type[Event]]:
     """Return every class of event by kind: the core's and those of ``plugins`` (default: the installed ones)."""
+    from peerd.telemetry.schema import union
+
     found = find_plugins() if plugins is None else plugins
     return union({name: plugin.events for name, plugin in found.items()})
 
@@ -211,11 +223,11 @@ def _load(group: str, name: str, base: type[T]) -> type[T]:
 
 
 def _bad_name(name: str) -> str | None:
-    """Say why a name is not allowed: no plugin may be called like a table that the core has in the configuration."""
-    from peerd.config import PeerdConfig
-
-    if name in PeerdConfig.model_fields:
+    """Say why a name is not allowed: it is one in the configuration, or in Python one of ``client.NAME``."""
+    if name in CONFIGURATION_TABLES:
         return "a part of peerd has that name"
+    if name in CLIENT_NAMES:
+        return "the Python client has a method of that name"
     return None if NAME.fullmatch(name) else f"a name must match {NAME.pattern}"
 
 
@@ -229,6 +241,8 @@ def _import(entry: EntryPoint) -> object:
 
 
 def _check_ids(name: str, plugin: type[Plugin]) -> None:
+    from peerd.messages import registered
+
     known = registered()
     for kind in plugin.messages:
         if kind.TYPE_ID in KERNEL_TYPE_IDS:

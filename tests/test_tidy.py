@@ -35,6 +35,7 @@ LAYERS = {
     "peerd.quantities": "base",
     "peerd.telemetry.schema": "base",
     "peerd.entry_points": "base",
+    "peerd.places": "base",
     "peerd.models": "base",
     "peerd.messages": "messages",
     "peerd.wire": "wire",

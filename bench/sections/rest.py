@@ -22,6 +22,7 @@ RESIDENT_AIM_MB: Final = 70.0
 CPU_AIM_PERCENT: Final = 1.0
 READY_AIM_S: Final = 1.0
 CLUSTER_AIM_S: Final = 20.0
+COMMAND_AIM_S: Final = 0.3
 READY_TIMEOUT_S: Final = 60.0
 SETTLE_S: Final = 5.0
 
@@ -52,6 +53,8 @@ def _single(bench: Bench) -> None:
         resident = [resident_mb(process.pid) for process in processes]
         for index in range(count):
             run_sync(lambda client: client.status(), socket_file(record, index))
+        commands = {"--help": ["--help"], "status": ["status", "--socket", str(socket_file(record, 0))]}
+        took = {name: _command_s(words, bench.scale.of(10, 5, 2)) for name, words in commands.items()}
         asked = [resident_mb(process.pid) for process in processes]
     bench.row("start-up to ready", "s", ready, at_most(READY_AIM_S), "peerd run, TLS, joining the ring so far")
     bench.row(
@@ -62,7 +65,19 @@ def _single(bench: Bench) -> None:
         f"{count} daemons, after {seconds:g} s of probes only",
     )
     bench.row("after a request of /v1: RSS", "MiB", asked, note="it loads the routes of the admin API, and keeps them")
+    for name, samples in took.items():
+        bench.row(f"peerd {name}", "s", samples, at_most(COMMAND_AIM_S), "from start to end of the process")
     bench.row("at rest: CPU", "%", percents, at_most(CPU_AIM_PERCENT), f"of a core, over {seconds:g} s, each daemon")
+
+
+def _command_s(words: list[str], times: int) -> list[float]:
+    """How long a command takes. The first run is not counted: it may have to read files that are in no cache."""
+    samples = []
+    for _ in range(times + 1):
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-m", "peerd", *words], check=True, stdout=subprocess.DEVNULL)
+        samples.append(time.monotonic() - began)
+    return samples[1:]
 
 
 def _start(children: Children, layout: Layout, index: int) -> subprocess.Popen[bytes]:

@@ -12,10 +12,10 @@ import typer
 
 from peerd.cli.files import hand_out
 from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
-from peerd.cli.output import print_json, print_table, seconds, stdout
+from peerd.cli.output import print_data, print_table, seconds, stdout
 
 app = typer.Typer(
-    help="Let programs use this daemon's protocols over TCP: make, list and revoke access tokens.",
+    help="Access tokens let programs use this daemon's protocols over TCP. To let machines join, see `peerd token`.",
     no_args_is_help=True,
 )
 
@@ -53,8 +53,8 @@ def create(
 def list_tokens(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the access tokens of this daemon: those that can be used, and for a day those that have expired."""
     found = ask(socket, lambda client: client.access_tokens())
-    if output is Output.JSON:
-        print_json({"tokens": [token.model_dump(mode="json") for token in found]})
+    if output is not Output.TABLE:
+        print_data(output, {"tokens": found}, found)
         return
     now = time.time()
     rows = [

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from peerd.cli.main import exit_code
+from peerd.cli.main import INTERRUPTED, exit_code
+from peerd.cli.options import Output, OutputOption
+from peerd.cli.output import Terminal, print_data, print_table, printable, stderr, stdout
 from peerd.errors import PeerdError
 from peerd.plugins import NAME, find_events, find_fronts, gather
 
@@ -57,13 +53,6 @@ ID_COLUMNS = ("node",)
 ID_LENGTH = 8
 
 
-class Output(StrEnum):
-    """How to print."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
 def _local_master(value: str) -> str:
     if not re.fullmatch(r"local(\[(\*|[1-9][0-9]*)\])?", value):
         raise typer.BadParameter("local, local[THREADS] or local[*]: the job runs on this machine")
@@ -80,7 +69,7 @@ def analyze(
     out: Annotated[Path, typer.Option(help="Where the Parquet tables go; tables already there are overwritten.")],
     master: Annotated[str, typer.Option(help="Spark master: local[THREADS].", callback=_local_master)] = "local[2]",
     driver_memory: Annotated[str, typer.Option(help="Memory of Spark's JVM.")] = "1g",
-    output: Annotated[Output, typer.Option("-o", "--output", help="How to print the report.")] = Output.TABLE,
+    output: OutputOption = Output.TABLE,
     parts: Annotated[
         bool, typer.Option("--parts/--no-parts", help="Also read *.ndjson.part: files still open, or of killed nodes.")
     ] = True,
@@ -89,22 +78,25 @@ def analyze(
 
     Needs the extra `spark` and Java 17 or newer. Corrupt lines are counted and left out; they do not fail the run.
     """
-    errors = Console(stderr=True)
+    errors = stderr()
     try:
         report = _run(directory, out, master, driver_memory, parts, errors)
+    except KeyboardInterrupt:
+        errors.print("peerd analyze: interrupted; Spark has ended, and the tables are not complete")
+        raise typer.Exit(INTERRUPTED) from None
     except PeerdError as error:
-        errors.print(f"peerd analyze: {error}", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"peerd analyze: {error}")
         raise typer.Exit(exit_code(error)) from error
-    if output is Output.JSON:
-        typer.echo(json.dumps(report_as_json(report), indent=2))
+    if output is not Output.TABLE:
+        print_data(output, report_as_json(report))
     else:
         shown = {table.name: table.shown for ours in plugin_tables() for table in ours if table.shown is not None}
-        print_report(report, shown, Console())
+        print_report(report, shown, stdout())
     for warning in warnings_of(report):
-        errors.print(f"warning: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"warning: {warning}", "yellow")
 
 
-def _run(directory: Path, out: Path, master: str, driver_memory: str, parts: bool, errors: Console) -> Report:
+def _run(directory: Path, out: Path, master: str, driver_memory: str, parts: bool, errors: Terminal) -> Report:
     from peerd.pipeline.requirements import check_requirements
 
     check_requirements()
@@ -170,13 +162,12 @@ def warnings_of(report: Report) -> list[str]:
     return found
 
 
-def print_report(report: Report, shown: Mapping[str, Shown], console: Console) -> None:
+def print_report(report: Report, shown: Mapping[str, Shown], console: Terminal) -> None:
     """The tables for people."""
     console.print(
         f"{report.events} events of {len(report.losses)} node boots from {report.files} files "
         f"({report.part_files} unfinished); {report.corrupt} corrupt lines, {report.missing} missing, "
         f"{report.told_dropped} dropped by sinks",
-        soft_wrap=True,
     )
     for name, rows in report.protocols.items():
         how = shown[name]
@@ -191,21 +182,18 @@ def print_report(report: Report, shown: Mapping[str, Shown], console: Console) -
 
 
 def _print_table(
-    console: Console,
+    console: Terminal,
     title: str,
     columns: Mapping[str, str],
     rows: Sequence[dict[str, Any]],
     wide: Sequence[str] = (),
 ) -> None:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for name, heading in columns.items():
-        is_text = any(isinstance(row[name], str) for row in rows)
-        table.add_column(heading, justify="left" if is_text else "right", overflow="fold", no_wrap=name not in wide)
-    for row in rows[:ROWS_MAX]:
-        table.add_row(*(Text(_cell(name, row[name])) for name in columns))
+    cells = [[_cell(name, row[name]) for name in columns] for row in rows[:ROWS_MAX]]
+    numbers = [heading for name, heading in columns.items() if not any(isinstance(row[name], str) for row in rows)]
+    console.print()
+    print_table(console, list(columns.values()), cells, title, numbers=numbers)
     if len(rows) > ROWS_MAX:
-        table.caption = f"{len(rows) - ROWS_MAX} more rows"
-    console.print(table)
+        console.print(f"{len(rows) - ROWS_MAX} more rows")
 
 
 def _cell(name: str, value: object) -> str:
@@ -217,4 +205,4 @@ def _cell(name: str, value: object) -> str:
         return f"{value:.3f} s" if name.endswith("_s") else f"{value:.1f}".removesuffix(".0")
     if isinstance(value, int):
         return f"{value:,}"
-    return "".join(character if character.isprintable() else "?" for character in str(value))
+    return printable(value)

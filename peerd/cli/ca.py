@@ -12,7 +12,7 @@ import typer
 from peerd.cli.files import read_text, write_text
 from peerd.cli.locations import own_directory
 from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
-from peerd.cli.output import print_facts, print_json, stdout
+from peerd.cli.output import print_data, print_facts, stdout
 from peerd.config import NodeConfig
 from peerd.errors import ConfigError
 
@@ -63,8 +63,8 @@ def show(dir: DirOption = None, output: OutputOption = Output.TABLE) -> None:
         "previous_trusted_until": f"{roots.overlap_ends:%Y-%m-%d %H:%M:%S} UTC" if roots.overlap_ends else None,
         "key": "here" if (folder / "ca.key").exists() else "not here",
     }
-    if output is Output.JSON:
-        print_json(facts)
+    if output is not Output.TABLE:
+        print_data(output, facts)
     else:
         print_facts(stdout(), [(name.replace("_", " "), value) for name, value in facts.items() if value])
 

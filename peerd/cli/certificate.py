@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from peerd.cli.files import read_text
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_facts, print_json, seconds, stdout
-from peerd.models.admin import Certificate
+from peerd.cli.output import print_data, print_facts, seconds, stdout
+
+if TYPE_CHECKING:
+    from peerd.models.admin import Certificate
 
 app = typer.Typer(help="This node's certificate: show, renew, install.", no_args_is_help=True)
 
@@ -21,8 +23,8 @@ app = typer.Typer(help="This node's certificate: show, renew, install.", no_args
 def show(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show the certificate in use, when it is renewed, and the roots and issuers that the node knows."""
     found = ask(socket, lambda client: client.certificate())
-    if output is Output.JSON:
-        print_json(found)
+    if output is not Output.TABLE:
+        print_data(output, found)
     else:
         _print(found)
 

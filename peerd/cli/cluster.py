@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
@@ -12,9 +14,10 @@ import typer
 
 from peerd.cli.node_options import with_node_options
 from peerd.cli.options import Output, OutputOption
-from peerd.cli.output import print_json, print_table, size, stderr, stdout
-from peerd.cluster.layout import NodeRecord, Settings, Tables, socket_file
-from peerd.cluster.local import DEFAULT_NAME, NODES_MAX, READY_TIMEOUT_S, Forming, LocalCluster, NodeStatus
+from peerd.cli.output import print_data, print_table, size, stderr, stdout
+from peerd.cli.terminal import Waiting
+from peerd.cluster.layout import DEFAULT_NAME, NodeRecord, Settings, Tables, socket_file
+from peerd.cluster.local import NODES_MAX, READY_TIMEOUT_S, Forming, LocalCluster, NodeStatus
 from peerd.errors import ExitCode, Unavailable
 
 INTERRUPTED: Final = 130
@@ -57,8 +60,7 @@ def up(
         settings = _settings(set_ or [], protocol_settings, nodes)
         try:
             with console.status("starting daemons") as status:
-                progress = _Ticker(status.update)
-                cluster.up(nodes, settings=settings, timeout_s=timeout, progress=progress)
+                cluster.up(nodes, settings=settings, timeout_s=timeout, progress=partial(_show_forming, status))
             _print_status(cluster, output)
             if not foreground:
                 cluster.detach()
@@ -101,7 +103,8 @@ def down(
     """Stop every daemon and remove everything that the cluster wrote."""
     cluster = LocalCluster(directory, name=name)
     count = len(cluster.record().nodes)
-    cluster.down(keep=keep)
+    with stderr().status(f"stopping {count} daemons"):
+        cluster.down(keep=keep)
     kept = f"; logs and events are in {cluster.layout.directory}" if cluster.layout.directory.exists() else ""
     typer.echo(f"stopped {count} daemons{kept}")
 
@@ -146,23 +149,21 @@ def _settings(texts: Sequence[str], flags: Mapping[str, object], count: int) -> 
     return of_node
 
 
-class _Ticker:
-    """Shows how the ring forms."""
-
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show = show
-
-    def __call__(self, forming: Forming) -> None:
-        self._show(f"ring: {forming.complete} of {forming.expected} nodes complete, {forming.answering} answer")
+def _show_forming(status: Waiting, forming: Forming) -> None:
+    """How the ring forms."""
+    text = f"ring: {forming.complete} of {forming.expected} nodes complete, {forming.answering} answer"
+    status.update(text, forming.complete, forming.expected)
 
 
 def _print_status(cluster: LocalCluster, output: Output) -> list[NodeStatus]:
     found = cluster.status()
-    if output is Output.JSON:
-        print_json([_as_json(cluster, node) for node in found])
+    if output is not Output.TABLE:
+        print_data(output, [_as_json(cluster, node) for node in found])
     else:
-        headings = ("node", "id", "address", "process", "state", "memory", "links", "ring")
-        print_table(stdout(), headings, [_row(node) for node in found])
+        headings = ("node", "id", "address", "process", "state", "memory", "links", "ring", "missing")
+        print_table(stdout(), headings, [_row(node) for node in found], optional=("memory", "process"))
+        for line in _missing_lines(found):
+            stdout().print(line)
     return found
 
 
@@ -170,9 +171,24 @@ def _row(node: NodeStatus) -> tuple[object, ...]:
     process = node.node.process.pid if node.node.process and node.is_alive else "-"
     memory = "-" if node.resident_bytes is None else size(node.resident_bytes)
     says = node.status
-    ring = "-" if says is None else f"{'' if says.is_ring_size_exact else '~'}{says.ring_size:.0f}"
+    ring = (
+        "-" if says is None or not says.ring_size else f"{'' if says.is_ring_size_exact else '~'}{says.ring_size:.0f}"
+    )
     links = "-" if says is None else says.links
-    return node.node.index, node.node.id[:8], node.node.address, process, _state(node), memory, links, ring
+    lost = "-" if says is None or not says.ring_size else says.missing
+    return node.node.index, node.node.id[:8], node.node.address, process, _state(node), memory, links, ring, lost
+
+
+def _missing_lines(found: Sequence[NodeStatus]) -> list[str]:
+    """Whom the nodes of the ring miss, and by how many of them each is missed."""
+    numbers = {node.node.id: node.node.index for node in found}
+    missed_by: dict[str, list[int]] = {}
+    for node in found:
+        if node.status is not None and node.status.outside is None:
+            for peer in node.status.missing_members:
+                name = f"node {numbers[peer.id]}" if peer.id in numbers else peer.id[:8]
+                missed_by.setdefault(name, []).append(node.node.index)
+    return [f"{name} is missing; expected by {', '.join(map(str, by))}" for name, by in sorted(missed_by.items())]
 
 
 def _state(node: NodeStatus) -> str:
@@ -180,6 +196,8 @@ def _state(node: NodeStatus) -> str:
         return _ending(node.node)
     if node.status is None:
         return "silent"
+    if node.status.outside is not None and node.status.state in ("joining", "ready", "degraded"):
+        return "outside"
     return node.status.state or ("ready" if node.status.is_ready else "joining")
 
 
@@ -211,8 +229,8 @@ def _print_hints(cluster: LocalCluster) -> None:
     socket = socket_file(cluster.record(), 0)
     folder = cluster.layout.directory
     for line in (
-        f"ask a node:   peerd ring --socket {socket}",
+        f"ask a node:   peerd ring --socket {shlex.quote(str(socket))}",
         f"logs, events: {folder}",
-        "end it:       peerd cluster down",
+        f"end it:       {cluster.layout.command('down')}",
     ):
         typer.echo(line, err=True)

@@ -11,7 +11,7 @@ import typer
 
 from peerd.cli.locations import standard_files
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_json, print_table, stdout
+from peerd.cli.output import print_data, print_json, print_table, stdout
 from peerd.config import LoadedConfig, check_config, config_json_schema
 from peerd.errors import ConfigError, ExitCode
 from peerd.plugins import find_events, find_plugins, plugin_models
@@ -29,8 +29,9 @@ Sets = Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VA
 def check(files: Files = None, sets: Sets = None, output: OutputOption = Output.TABLE) -> None:
     """Check files together with the environment. Exit code 78 with every problem, 0 when there is none."""
     loaded, problems = _read(files, sets)
-    if output is Output.JSON:
-        print_json({"ok": loaded is not None, "problems": [_problem(problem) for problem in problems]})
+    if output is not Output.TABLE:
+        found = [_problem(problem) for problem in problems]
+        print_data(output, {"ok": loaded is not None, "problems": found}, found)
     for problem in problems if output is Output.TABLE else []:
         typer.echo(f"{problem}", err=True)
     if loaded is None:
@@ -60,8 +61,9 @@ def show(
             raise typer.Exit(ExitCode.CONFIG)
         rows = list(loaded.rows())
     shown = [row for row in rows if not changed or row[2] != "default"]
-    if output is Output.JSON:
-        print_json({"settings": [{"key": key, "value": value, "origin": origin} for key, value, origin in shown]})
+    if output is not Output.TABLE:
+        told = [{"key": key, "value": value, "origin": origin} for key, value, origin in shown]
+        print_data(output, {"settings": told}, told)
         return
     print_table(
         stdout(), ("setting", "value", "from"), [(key, json.dumps(value), origin) for key, value, origin in shown]

@@ -12,7 +12,7 @@ import typer
 
 from peerd.cli.files import write_text
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_json, print_table, stdout
+from peerd.cli.output import print_data, print_table, stdout
 from peerd.errors import PeerdError
 from peerd.models.admin import API_PREFIX, Peers
 
@@ -121,8 +121,8 @@ def chosen(digits: str, subjects: Mapping[str, str]) -> str:
 
 def _show(socket: str | None, output: Output) -> None:
     found = ask(socket, lambda client: client.denials())
-    if output is Output.JSON:
-        print_json({"denials": [denial.model_dump(mode="json") for denial in found]})
+    if output is not Output.TABLE:
+        print_data(output, {"denials": found}, found)
     elif found:
         rows = [
             (denial.subject, f"{datetime.fromtimestamp(denial.denied_at, UTC):%Y-%m-%d %H:%M:%S}", denial.reason or "-")

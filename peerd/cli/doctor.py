@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
 from peerd.cli.follow import How, follow
 from peerd.cli.options import Output, OutputOption, SocketOption
-from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
+from peerd.cli.output import Terminal, print_data, print_facts, print_table, seconds, stdout
 from peerd.errors import ExitCode
 from peerd.models.admin import ReachAnswer, ReachPair, ReachProgressView
 
@@ -43,8 +42,8 @@ def reach(
     Examples: peerd doctor reach; peerd doctor reach --targets 8 -o json
     """
     found = follow(socket, lambda client: client.reach(targets), ReachAnswer, _progress, "testing")
-    if output is Output.JSON:
-        print_json(found)
+    if output is not Output.TABLE:
+        print_data(output, found, found.pairs or found.failed)
     else:
         _show(stdout(), found)
     raise typer.Exit(_EXIT[found.outcome])
@@ -54,7 +53,7 @@ def _progress(line: ReachProgressView) -> How:
     return line.measured, max(1, line.total), f"{line.measured} of {line.total} nodes have tested"
 
 
-def _show(console: Console, found: ReachAnswer) -> None:
+def _show(console: Terminal, found: ReachAnswer) -> None:
     addresses = {node.id: node.address for node in found.nodes}
     if found.pairs and len(found.nodes) <= MATRIX_NODES_MAX:
         _show_matrix(console, found)
@@ -97,7 +96,7 @@ def _show(console: Console, found: ReachAnswer) -> None:
         console.print("every node that was tested reaches every other that it tried")
 
 
-def _show_matrix(console: Console, found: ReachAnswer) -> None:
+def _show_matrix(console: Terminal, found: ReachAnswer) -> None:
     pairs = {(pair.source, pair.target): pair for pair in found.pairs}
     ids = [node.id for node in found.nodes]
 

@@ -9,7 +9,7 @@ import typer
 
 from peerd.cli.follow import How, follow
 from peerd.cli.options import Output, OutputOption, SocketOption
-from peerd.cli.output import print_json, seconds, stdout
+from peerd.cli.output import print_data, seconds, stdout
 from peerd.errors import ExitCode
 from peerd.models.admin import DrainAnswer, DrainProgress
 from peerd.quantities import parse_duration
@@ -38,8 +38,8 @@ def drain(
         raise typer.BadParameter(str(error), param_hint="--timeout") from error
     shown = _Steps()
     answer = follow(socket, lambda client: client.drain(timeout_s, stop=stop), DrainAnswer, shown.of, "draining")
-    if output is Output.JSON:
-        print_json(answer)
+    if output is not Output.TABLE:
+        print_data(output, answer)
     else:
         end = "the daemon stops" if stop else "the daemon stays up, out of the ring; stop or restart it when you like"
         stdout().print(f"drained in {seconds(answer.duration_s)}; {end}")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from contextlib import aclosing
 from datetime import datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from peerd.cli.options import SocketOption, ask
-from peerd.cli.output import printable
+from peerd.cli.options import Output, OutputOption, SocketOption, ask
+from peerd.cli.output import RowWriter, printable
 from peerd.client.streams import Dropped, End, Gap, Item, StreamEntry
 from peerd.telemetry.schema import COMMON_FIELDS
 
@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from peerd.client import Client
 
 KIND_WIDTH: Final = 24
-
-
-class Lines(StrEnum):
-    """How to print."""
-
-    TEXT = "text"
-    JSONL = "jsonl"
 
 
 def events(
@@ -41,31 +34,44 @@ def events(
     ] = None,
     follow: Annotated[bool, typer.Option(help="Stay for what comes; else print what is held and end.")] = True,
     socket: SocketOption = None,
-    output: Annotated[
-        Lines, typer.Option("-o", "--output", help="For people, or JSON lines as the HTTP API has them.")
-    ] = Lines.TEXT,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Follow the events of this daemon: joins, repairs, restarts, rounds, everything in docs/telemetry.md.
 
     It needs no event log. A daemon that is restarted is waited for; events that were missed are counted in the output.
+    With -o json and -o jsonl each entry is a line, as the HTTP API has it.
 
     Examples: peerd events; peerd events --kind 'overlay.*' -o jsonl; peerd events --after start --no-follow
     """
     place = after if follow else (after or "start")
-    shown = _jsonl if output is Lines.JSONL else _text
+    writer = RowWriter(output)
 
     async def run(client: Client) -> None:
         async with aclosing(client.events(kind or (), after=place, follow=follow)) as entries:
             async for entry in entries:
                 if not (isinstance(entry, End) and entry.is_final and not follow):
-                    sys.stdout.write(f"{shown(entry)}\n")
-                    sys.stdout.flush()
+                    _print(entry, output, writer)
 
-    ask(socket, run)
+    ask(socket, run, waiting="")
 
 
-def _jsonl(entry: StreamEntry) -> str:
-    return entry.model_dump_json()
+def _print(entry: StreamEntry, output: Output, writer: RowWriter) -> None:
+    if output is Output.TABLE:
+        sys.stdout.write(f"{_text(entry)}\n")
+        sys.stdout.flush()
+    else:
+        writer.write(_csv_row(entry) if output is Output.CSV else entry)
+
+
+def _csv_row(entry: StreamEntry) -> dict[str, Any]:
+    """Each kind of event has fields of its own, so they go into one column, as JSON."""
+    row: dict[str, Any] = {"id": entry.id, "type": entry.type, "at": "", "event": "", "fields": ""}
+    if isinstance(entry, Item) and isinstance(entry.data, dict):
+        fields = {name: value for name, value in entry.data.items() if name not in COMMON_FIELDS}
+        row |= {"at": entry.data["ts"], "event": entry.data["event"], "fields": json.dumps(fields)}
+    elif isinstance(entry, Gap | Dropped):
+        row["fields"] = json.dumps({"count": entry.count})
+    return row
 
 
 def _text(entry: StreamEntry) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from peerd.cli.options import Output
-from peerd.cli.output import print_json
+from peerd.cli.output import print_data
 from peerd.errors import ConfigError, Unavailable
 from peerd.models.admin import NewAccess, NewToken
 
@@ -54,7 +54,7 @@ def hand_out(made: NewAccess | NewToken, out: Path | None, output: Output) -> No
     """A secret that was just made: into its file (0600), else onto standard output; it is shown this once."""
     if out is not None:
         write_text(out, made.text + "\n", 0o600)
-    if output is Output.JSON:
-        print_json({**made.model_dump(mode="json"), "text": made.text if out is None else None})
+    if output is not Output.TABLE:
+        print_data(output, {**made.model_dump(), "text": made.text if out is None else None})
     elif out is None:
         print(made.text)

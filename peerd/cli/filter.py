@@ -15,7 +15,7 @@ import typer
 
 from peerd.cli.files import read_text
 from peerd.cli.options import Output, OutputOption
-from peerd.cli.output import print_facts, print_json, print_table, stdout
+from peerd.cli.output import RowWriter, print_data, print_facts, print_table, stdout
 from peerd.errors import ExitCode
 from peerd.lib.filter.errors import FilterError, FilterTooLarge
 
@@ -71,8 +71,8 @@ def check(
         "conditions": sum(1 for _ in atoms(node)),
         "alternatives": conjuncts,
     }
-    if output is Output.JSON:
-        print_json({**facts, "normal_form_refused": refusal or None})
+    if output is not Output.TABLE:
+        print_data(output, {**facts, "normal_form_refused": refusal or None})
         return
     shown = {
         **facts,
@@ -93,8 +93,8 @@ def explain(
     """Say why an event matches or not: the conditions that decide, and the values that they met."""
     types = _schema(schema)
     found = _explained(_read(filter, types), _event(sys.stdin.read() if event == "-" else event, types))
-    if output is Output.JSON:
-        print_json({"matches": found.matches, "truth": found.truth, "reasons": _reasons(found)})
+    if output is not Output.TABLE:
+        print_data(output, {"matches": found.matches, "truth": found.truth, "reasons": _reasons(found)})
     else:
         print_facts(stdout(), [("matches", "yes" if found.matches else "no"), ("truth", _word(found.truth))])
         rows = [(reason.atom, _word(reason.truth), reason.value) for reason in found.reasons]
@@ -115,12 +115,13 @@ def normalize(filter: FilterArgument, schema: SchemaOption = None, output: Outpu
         for number, conjunct in enumerate(form.conjuncts, 1)
         for test in conjunct.tests
     ]
-    if output is Output.JSON:
+    if output is not Output.TABLE:
         numbers = range(1, len(form.conjuncts) + 1)
         tests = {
             number: [{"condition": text, "mark": mark} for at, text, mark in rows if at == number] for number in numbers
         }
-        print_json({"alternatives": list(tests.values())})
+        told = [{"alternative": number, "condition": text, "mark": mark} for number, text, mark in rows]
+        print_data(output, {"alternatives": list(tests.values())}, told)
     elif not rows:
         typer.echo("matches everything" if form.conjuncts else "matches nothing")
     else:
@@ -166,15 +167,16 @@ def test(
     types = _schema(schema)
     node = _read(filter, types)
     count = matched = 0
+    writer = RowWriter(output)
     for number, line in enumerate(sys.stdin, 1):
         if not line.strip():
             continue
         count += 1
         found = _explained(node, _event(line, types, f"line {number}: "))
         matched += found.matches
-        if output is Output.JSON:
+        if output is not Output.TABLE:
             verdict = {"line": number, "matches": found.matches, "truth": found.truth}
-            typer.echo(json.dumps({**verdict, "reasons": _reasons(found)} if why else verdict))
+            writer.write({**verdict, "reasons": _reasons(found)} if why else verdict)
         elif found.matches or why:
             typer.echo(line.rstrip("\n"))
             if why:
@@ -253,8 +255,8 @@ def _word(truth: bool | None) -> str:
 
 
 def _answer(question: str, is_so: bool, output: Output) -> None:
-    if output is Output.JSON:
-        print_json({question: is_so})
+    if output is not Output.TABLE:
+        print_data(output, {question: is_so})
     else:
         typer.echo("yes" if is_so else "no")
     raise typer.Exit(ExitCode.OK if is_so else ExitCode.FAILURE)

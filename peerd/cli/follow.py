@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
-
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from peerd.cli.options import ask
 from peerd.cli.output import stderr
@@ -15,8 +12,6 @@ from peerd.errors import Unavailable
 
 if TYPE_CHECKING:
     from peerd.client import Client
-
-BAR_WIDTH: Final = 30
 
 
 class Line(Protocol):
@@ -42,23 +37,13 @@ def follow(
     """Show the progress of a stream on standard error, and return its answer. Raises what the client raises."""
 
     async def run(client: Client) -> AnswerLine:
-        bar = Progress(
-            TextColumn(label),
-            BarColumn(bar_width=BAR_WIDTH),
-            TextColumn("{task.description}"),
-            TimeElapsedColumn(),
-            console=stderr(),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
-        with bar:
-            task = bar.add_task("", total=None)
+        with stderr().status(label) as status:
             async with aclosing(stream(client)) as lines:
                 async for line in lines:
                     if isinstance(line, answer_type):
                         return line
                     done, total, text = how(line)  # type: ignore[arg-type]  # what is no answer is progress
-                    bar.update(task, completed=done, total=total, description=text)
+                    status.update(f"{label}: {text}", done, total)
         raise Unavailable("the answer did not come; ask again")
 
-    return ask(socket, run)
+    return ask(socket, run, waiting="")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_json, printable, seconds, stdout
+from peerd.cli.output import print_data, printable, seconds, stdout
 
 
 def forget(
@@ -30,12 +30,12 @@ def forget(
     if (node is None) != all_missing:
         raise typer.BadParameter("name the node to forget, or give --all-missing", param_hint="NODE")
     found = ask(socket, lambda client: client.forget(node, all_missing=all_missing))
-    if output is Output.JSON:
-        print_json(found)
+    if output is not Output.TABLE:
+        print_data(output, found, found.nodes)
         return
     console = stdout()
     for each in found.nodes:
         lost = "not known here; told the ring" if each.lost_s is None else f"lost {seconds(each.lost_s)} ago"
-        console.print(printable(f"forgotten: {each.id} ({each.address or 'unknown address'}), {lost}"), soft_wrap=True)
+        console.print(printable(f"forgotten: {each.id} ({each.address or 'unknown address'}), {lost}"))
     if not found.nodes:
         console.print("no node is missing")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_json
-from peerd.client import Client
+from peerd.cli.output import print_data
 from peerd.errors import ExitCode, PeerdError
+
+if TYPE_CHECKING:
+    from peerd.client import Client
 
 
 def healthcheck(
@@ -29,8 +31,8 @@ def healthcheck(
         is_ok, detail = ask(socket, check)
     except PeerdError as error:  # 1 and nothing else: a container runtime reserves the other codes
         is_ok, detail = False, str(error)
-    if output is Output.JSON:
-        print_json({"ok": is_ok, "detail": detail})
+    if output is not Output.TABLE:
+        print_data(output, {"ok": is_ok, "detail": detail})
     else:
         typer.echo(f"{'ready' if is_ok else 'not ready'}: {detail}", err=not is_ok)
     if not is_ok:

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Column as TableColumn
 
 from peerd.cli.options import Output, duration_s
-from peerd.cli.output import print_facts, print_json, print_table, seconds, stderr, stdout
+from peerd.cli.output import print_data, print_facts, print_table, seconds, stderr, stdout
 from peerd.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -22,10 +20,12 @@ if TYPE_CHECKING:
 
 NODES_MAX: Final = 100_000
 JOBS_MAX: Final = 1024
-BAR_WIDTH: Final = 20
 
 app = typer.Typer(help="Experiments that reproduce the figures of papers in the simulator.", no_args_is_help=True)
-FormatOption = Annotated[Output, typer.Option("-o", "--output", "--format", help="For people, or for programs.")]
+FormatOption = Annotated[
+    Output,
+    typer.Option("-o", "--output", "--format", help="A table for people; JSON, JSON lines, CSV or YAML for programs."),
+]
 
 
 @app.command("list")
@@ -37,8 +37,8 @@ def list_(
     from peerd.lab.registry import experiments as all_of_them
 
     experiments = _find(names) if names else list(all_of_them().values())
-    if output is Output.JSON:
-        print_json([_described(experiment) for experiment in experiments])
+    if output is not Output.TABLE:
+        print_data(output, [_described(experiment) for experiment in experiments])
     elif names:
         for experiment in experiments:
             _explain(experiment)
@@ -150,14 +150,15 @@ def run(
     for experiment, settings in plans:
         rows, errors = _run(experiment, settings, out, jobs, resume, kinds)
         failed |= bool(errors)
-        if output is Output.JSON:
+        if output is not Output.TABLE:
             documents.append({"experiment": experiment.name, "rows": rows, "errors": errors})
         else:
             _print(experiment, rows)
         for text in errors:
-            stderr().print(f"peerd lab: {text}", markup=False, highlight=False, soft_wrap=True)
-    if output is Output.JSON:
-        print_json(documents)
+            stderr().print(f"peerd lab: {text}")
+    if output is not Output.TABLE:
+        rows = [{"experiment": each["experiment"], **row} for each in documents for row in each["rows"]]
+        print_data(output, documents, rows)
     if failed:
         raise typer.Exit(ExitCode.FAILURE)
 
@@ -229,16 +230,25 @@ def _progress(experiment: Experiment, total: int, done: int) -> Iterator[tuple[C
     if not errors.is_terminal:
         yield (lambda: None), (lambda point, phase, now: None)
         return
-    note = TextColumn("{task.fields[note]}", table_column=TableColumn(no_wrap=True, overflow="ellipsis", ratio=1))
-    columns = (TextColumn(experiment.name), BarColumn(BAR_WIDTH), MofNCompleteColumn(), TimeElapsedColumn(), note)
-    with Progress(*columns, console=errors, transient=True, expand=True) as progress:
-        task = progress.add_task(experiment.name, total=total, completed=done, note="")
+    finished, note = done, ""
+    with errors.status() as status:
+
+        def show() -> None:
+            status.update(f"{experiment.name}: {finished} of {total}  {note}", finished, total)
+
+        def advance() -> None:
+            nonlocal finished
+            finished += 1
+            show()
 
         def watch(point: Point, phase: str, now_s: float) -> None:
+            nonlocal note
             values = " ".join(f"{name}={value}" for name, value in point.parameters.items())
-            progress.update(task, note=f"{phase}, t={now_s:.0f} s: {values}")
+            note = f"{phase}, t={now_s:.0f} s: {values}"
+            show()
 
-        yield (lambda: progress.advance(task)), watch
+        show()
+        yield advance, watch
 
 
 def _print(experiment: Experiment, rows: Sequence[Row]) -> None:

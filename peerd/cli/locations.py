@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from peerd.config import AdminConfig, NodeConfig
-from peerd.config.sources import read_file, value_at
-from peerd.errors import ConfigError
+from peerd.places import ADMIN_SOCKET, STATE_DIRECTORY
 
 SYSTEM_FILE: Final = Path("/etc/peerd/peerd.toml")
 SYSTEM_FOLDER: Final = Path("/etc/peerd/conf.d")
@@ -20,7 +18,7 @@ SOCKET_VARIABLE: Final = "PEERD_ADMIN__SOCKET"
 def own_directory(environment: Mapping[str, str] = os.environ, user_id: int | None = None) -> Path:
     """Where `peerd init` puts a node by default: the system's place for root, else below the user's state home."""
     if (os.geteuid() if user_id is None else user_id) == 0:
-        return Path(NodeConfig().state_dir)
+        return Path(STATE_DIRECTORY)
     home = environment.get("XDG_STATE_HOME", "")
     return (Path(home) if home.startswith("/") else Path.home() / ".local" / "state") / "peerd"
 
@@ -43,11 +41,18 @@ def admin_address(given: str | None) -> str:
         return given
     if from_environment := os.environ.get(SOCKET_VARIABLE):
         return from_environment
-    found: object = None
     for path in standard_files():
-        if path.is_file():
-            try:
-                found = value_at(read_file(path).tree, "admin.socket", found)
-            except ConfigError:
-                continue
-    return found if isinstance(found, str) else AdminConfig().socket
+        if path.is_file() and (found := _socket_in(path)) is not None:
+            return found
+    return ADMIN_SOCKET
+
+
+def _socket_in(file: Path) -> str | None:
+    """The admin socket that a configuration file names. The daemon checks its files; here they are only looked at."""
+    import tomllib
+
+    try:
+        socket = tomllib.loads(file.read_text("utf-8"))["admin"]["socket"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return socket if isinstance(socket, str) else None

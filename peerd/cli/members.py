@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from peerd.cli.output import seconds
-from peerd.models.admin import MissingPeer
+
+if TYPE_CHECKING:
+    from peerd.models.admin import MissingPeer
 
 NAMED_MAX: Final = 8
 

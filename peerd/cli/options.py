@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from peerd.quantities import parse_duration
+from peerd.cli.output import Output, stderr
 
 if TYPE_CHECKING:
     from peerd.client import Client
 
+__all__ = ["ListenOption", "Output", "OutputOption", "SocketOption", "WideOption", "ask", "duration_s"]
+
 Result = TypeVar("Result")
 
-
-class Output(StrEnum):
-    """How to print."""
-
-    TABLE = "table"
-    JSON = "json"
+PATIENCE_S: Final = 1.0
 
 
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="For people, or for programs.")]
+OutputOption = Annotated[
+    Output, typer.Option("-o", "--output", help="A table for people; JSON, JSON lines, CSV or YAML for programs.")
+]
+WideOption = Annotated[
+    bool, typer.Option("--wide", help="All columns and whole ids, also where the terminal has no room for them.")
+]
 SocketOption = Annotated[
     str | None,
     typer.Option(
@@ -38,16 +39,37 @@ ListenOption = Annotated[
 ]
 
 
-def ask(socket: str | None, call: Callable[[Client], Coroutine[Any, Any, Result]]) -> Result:
-    """One conversation with the daemon that ``--socket`` names. Raises what the client raises."""
-    from peerd.cli.locations import admin_address  # here, so that commands that ask nobody start at once
+def ask(
+    socket: str | None, call: Callable[[Client], Coroutine[Any, Any, Result]], waiting: str = "waiting for the daemon"
+) -> Result:
+    """One conversation with the daemon that ``--socket`` names. Raises what the client raises.
+
+    After `PATIENCE_S` a terminal shows what it is ``waiting`` for; nothing, when that is empty.
+    """
+    import asyncio  # here, like the rest, so that commands that ask nobody start at once
+
+    from peerd.cli.locations import admin_address
     from peerd.client import run_sync
 
-    return run_sync(call, admin_address(socket))
+    terminal = stderr()
+
+    async def patiently(client: Client) -> Result:
+        if not waiting:
+            return await call(client)
+        notice = asyncio.get_running_loop().call_later(PATIENCE_S, terminal.overwrite, waiting)
+        try:
+            return await call(client)
+        finally:
+            notice.cancel()
+            terminal.overwrite("")
+
+    return run_sync(patiently, admin_address(socket))
 
 
 def duration_s(text: str, option: str) -> float:
     """Seconds of an option such as "1h". Raises ``typer.BadParameter``, which is a usage error."""
+    from peerd.quantities import parse_duration
+
     try:
         return parse_duration(text)
     except ValueError as error:

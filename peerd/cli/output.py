@@ -1,65 +1,166 @@
-"""Printing for people (rich tables) and for programs (JSON)."""
+"""The formats of ``-o``, for every command: a table for people; JSON, JSON lines, CSV and YAML for programs.
+
+A command has one document (what ``-o json`` and ``-o yaml`` print) and rows (a line each with ``-o jsonl`` and
+``-o csv``). In all four, numbers are numbers and points in time are ISO 8601 in UTC. There are no colours in them.
+"""
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from peerd.cli.terminal import (
+    Terminal,
+    print_facts,
+    print_table,
+    printable,
+    stderr,
+    stdout,
+)
 
-PIPE_WIDTH: Final = 400
-"""Columns where there is no terminal: whoever reads a pipe wants no folded cells."""
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    Document = BaseModel | Mapping[str, Any] | Sequence[Any]
+
+__all__ = [
+    "Output",
+    "RowWriter",
+    "Terminal",
+    "nodes",
+    "number",
+    "print_data",
+    "print_facts",
+    "print_json",
+    "print_table",
+    "printable",
+    "seconds",
+    "size",
+    "stderr",
+    "stdout",
+]
+
+TIME_NAMES: Final = ("at", "_at", "_until")
+"""What the name of a field that holds a point in time is, or ends with."""
+THIS_CENTURY_S: Final = 946_684_800.0
+"""2000-01-01 as Unix time. Smaller numbers in such fields are times of a simulation, which begins at zero."""
 
 
-def stdout() -> Console:
-    """Where results go. Made when needed, so that it sees redirections."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+class Output(StrEnum):
+    """How to print."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+    YAML = "yaml"
 
 
-def stderr() -> Console:
-    """Where progress, warnings and errors go."""
-    return Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else PIPE_WIDTH)
+def print_data(output: Output, document: Document, rows: Iterable[Document] | None = None) -> None:
+    """Print for a program. ``rows``: one a line of JSONL and CSV; without them the document's items, or itself."""
+    whole = plain(document)
+    if output is Output.JSON:
+        json.dump(whole, sys.stdout, indent=2, ensure_ascii=False)
+        sys.stdout.write("\n")
+    elif output is Output.YAML:
+        _print_yaml(whole)
+    else:
+        parts = [plain(row) for row in rows] if rows is not None else whole if isinstance(whole, list) else [whole]
+        writer = RowWriter(output, columns=_columns(parts))
+        for part in parts:
+            writer.write(part)
 
 
-def print_json(value: BaseModel | Mapping[str, Any] | Sequence[Any]) -> None:
+def print_json(value: Document) -> None:
     """One JSON document on standard output."""
-    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-    json.dump(plain, sys.stdout, indent=2, ensure_ascii=False)
-    sys.stdout.write("\n")
+    print_data(Output.JSON, value)
 
 
-def printable(text: object) -> Text:
-    """Text from elsewhere: no markup, no control characters that a terminal would act on."""
-    return Text("".join(character if character.isprintable() else "?" for character in str(text)))
+class RowWriter:
+    """Writes rows while they come, for commands whose rows have no end or are too many to keep.
+
+    With JSON and JSONL each row is a line of JSON. The YAML is one list. The columns of CSV are those of the first row,
+    unless ``columns`` names them.
+    """
+
+    def __init__(self, output: Output, columns: Sequence[str] = ()) -> None:
+        self._output = output
+        self._columns = list(columns)
+        self._table: csv.DictWriter[str] | None = None
+
+    def write(self, row: Document) -> None:
+        """One row, at once."""
+        shown = plain(row)
+        if self._output is Output.CSV:
+            self._write_csv(_flat(shown))
+        elif self._output is Output.YAML:
+            _print_yaml([shown])
+        else:
+            sys.stdout.write(json.dumps(shown, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+    def _write_csv(self, row: dict[str, Any]) -> None:
+        if self._table is None:
+            columns = self._columns or list(row)
+            self._table = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
+            self._table.writeheader()
+        self._table.writerow(row)
 
 
-def print_table(console: Console, headings: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """A table; numbers to the right. Cells are `printable`, or rich Text as it is."""
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    cells = [list(row) for row in rows]
-    for column, heading in enumerate(headings):
-        is_number = bool(cells) and all(isinstance(row[column], int | float) for row in cells)
-        justify: Literal["left", "right"] = "right" if is_number else "left"
-        # The first column names the row, so it is the last to be folded.
-        table.add_column(heading, justify=justify, overflow="fold", no_wrap=column == 0, header_style="bold")
-    for row in cells:
-        table.add_row(*(cell if isinstance(cell, Text) else printable(cell) for cell in row))
-    console.print(table)
+def plain(value: Any, name: str = "") -> Any:
+    """What JSON has: dictionaries, lists, texts, numbers; times become ISO 8601 by the name of their field."""
+    if not isinstance(value, type) and hasattr(value, "model_dump"):
+        value = value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner, str(key)) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if isinstance(value, float | int) and value >= THIS_CENTURY_S and _is_time(name):
+        return datetime.fromtimestamp(value, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    # A member of an enumeration is a text or a number to JSON, and something unknown to YAML.
+    return str(value) if isinstance(value, str) else value
 
 
-def print_facts(console: Console, facts: Iterable[tuple[str, object]]) -> None:
-    """Names and values, one a line."""
-    table = Table.grid(padding=(0, 3, 0, 0))
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in facts:
-        table.add_row(name, value if isinstance(value, Text) else printable(value))
-    console.print(table)
+def _is_time(name: str) -> bool:
+    return name == TIME_NAMES[0] or name.endswith(TIME_NAMES[1:])
+
+
+def _print_yaml(value: object) -> None:
+    import yaml  # here: half of the commands' start-up time would be spent on it
+
+    yaml.safe_dump(value, sys.stdout, sort_keys=False, allow_unicode=True, default_flow_style=False, width=10**6)
+
+
+def _columns(rows: Sequence[Any]) -> list[str]:
+    """Of all rows, in the order in which they come up."""
+    return list(dict.fromkeys(name for row in rows for name in _flat(row)))
+
+
+def _flat(row: Any, prefix: str = "") -> dict[str, Any]:
+    """A row for CSV: a table inside it as columns with dots in their names, a list as JSON, nothing as nothing."""
+    if not isinstance(row, Mapping):
+        return {prefix or "value": _cell(row)}
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        name = f"{prefix}.{key}" if prefix else str(key)
+        found |= _flat(value, name) if isinstance(value, Mapping) and value else {name: _cell(value)}
+    return found
+
+
+def _cell(value: object) -> object:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, Mapping | list) else value
+
+
+# Numbers for people
 
 
 def nodes(count: float, is_exact: bool) -> str:

@@ -4,28 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
+from peerd.cli.options import Output, OutputOption, SocketOption, WideOption, ask
+from peerd.cli.output import print_data, print_facts, print_table, seconds, stdout
 from peerd.cli.rtt import predicted
-from peerd.models.admin import DepartedPeer, HistoryView, MissingPeer, Peer, VerdictView
+from peerd.errors import PeerdError
+
+if TYPE_CHECKING:
+    from peerd.client import Client
+    from peerd.models.admin import DepartedPeer, HistoryView, MissingPeer, Peer, Peers, VerdictView
 
 LAG_NOTABLE_S: Final = 1.0
 """A node whose timers were so late may have accused the wrong one."""
 HEADINGS: Final = ("node", "address", "place", "link", "rtt", "predicted", "state", "score")
+OPTIONAL: Final = ("predicted", "score", "link", "rtt", "place")
+"""What a narrow terminal does without, the least important first."""
+
+
+class Unknown(PeerdError):
+    """No node that the daemon knows is meant."""
 
 
 def peers(
-    history: Annotated[
-        str | None,
-        typer.Option(metavar="NODE", help="Who suspected this node, when, and why: id, first digits, or host:port."),
+    node: Annotated[
+        str | None, typer.Argument(metavar="[NODE]", help="This one only: its id, first digits of it, or host:port.")
     ] = None,
-    around: Annotated[
-        bool, typer.Option("--around", help="With --history: ask that node's neighbours on the ring, too.")
+    history: Annotated[
+        bool, typer.Option("--history", help="Who suspected the node, or any node, when, and on what evidence.")
     ] = False,
+    around: Annotated[
+        bool, typer.Option("--around", help="With --history NODE: ask that node's neighbours on the ring, too.")
+    ] = False,
+    wide: WideOption = False,
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -33,32 +46,113 @@ def peers(
 
     The score counts misbehaviour; it decays, and at 100 the peer is banned for a while.
 
-    Examples: peerd peers; peerd peers --history 3fa9; peerd peers --history 3fa9 --around
+    Examples: peerd peers; peerd peers --history; peerd peers --history 3fa9 --around
     """
-    if history is not None:
-        verdicts = ask(socket, lambda client: client.history(history, around=around))
-        if output is Output.JSON:
-            print_json(verdicts)
+    if around and not (history and node is not None):
+        raise typer.BadParameter("it goes with --history NODE", param_hint="--around")
+    if history and node is None:
+        _show_histories(ask(socket, _histories), output, wide)
+        return
+    if history and node is not None:
+        verdicts = ask(socket, lambda client: client.history(node, around=around))
+        if output is not Output.TABLE:
+            print_data(output, verdicts, verdicts.verdicts)
         else:
-            _show_history(verdicts)
+            _show_history(verdicts, wide)
         return
-    if around:
-        raise typer.BadParameter("--around goes with --history NODE")
     found = ask(socket, lambda client: client.known())
-    if output is Output.JSON:
-        print_json(found)
-        return
+    if node is not None:
+        found = _only(found, node)
     missing = {peer.id for peer in found.missing}
-    rows = [
-        *map(_row, found.peers),
-        *map(_missing_row, found.missing),
-        *(_departed_row(peer) for peer in found.departed if peer.id not in missing),
-    ]
+    departed = [peer for peer in found.departed if peer.id not in missing]
+    if output is not Output.TABLE:
+        print_data(output, found, _records(found, departed))
+        return
+    rows = [*map(_row, found.peers), *map(_missing_row, found.missing), *map(_departed_row, departed)]
     console = stdout()
     if rows:
-        print_table(console, HEADINGS, rows)
+        print_table(console, HEADINGS, rows, optional=OPTIONAL, is_wide=wide)
     else:
         console.print("no other node is known: this one is alone, or has not joined yet")
+
+
+def _only(found: Peers, node: str) -> Peers:
+    """The nodes that are meant. Raises `Unknown` when there are none."""
+
+    def meant(peer: Peer | MissingPeer | DepartedPeer) -> bool:
+        return peer.id.startswith(node.strip().lower()) or peer.address == node
+
+    chosen = found.model_copy(
+        update={
+            "peers": [peer for peer in found.peers if meant(peer)],
+            "missing": [peer for peer in found.missing if meant(peer)],
+            "departed": [peer for peer in found.departed if meant(peer)],
+        }
+    )
+    if not (chosen.peers or chosen.missing or chosen.departed):
+        raise Unknown(f"no node {node!r} is known here: `peerd peers` lists those that are")
+    return chosen
+
+
+async def _histories(client: Client) -> list[HistoryView]:
+    """Of every node that the daemon knows or has known."""
+    from peerd.client import RequestRefused
+
+    known = await client.known()
+    everybody: tuple[Peer | MissingPeer | DepartedPeer, ...] = (*known.peers, *known.missing, *known.departed)
+    ids = dict.fromkeys(peer.id for peer in everybody)
+    found = []
+    for node_id in ids:
+        try:
+            found.append(await client.history(node_id))
+        except RequestRefused:  # forgotten since the question before
+            continue
+    return found
+
+
+def _show_histories(found: list[HistoryView], output: Output, is_wide: bool) -> None:
+    noted = [(history.id, verdict) for history in found for verdict in history.verdicts]
+    noted.sort(key=lambda each: each[1].at)
+    if output is not Output.TABLE:
+        rows = [{"id": node_id, **verdict.model_dump()} for node_id, verdict in noted]
+        print_data(output, {"histories": found}, rows)
+        return
+    console = stdout()
+    if not noted:
+        console.print("nothing was noted: no node that is known here has been suspected")
+        return
+    print_table(
+        console,
+        ("time", "node", "verdict", "evidence", "silence", "told by"),
+        [
+            (
+                _time(verdict.at),
+                node_id,
+                verdict.verdict,
+                verdict.evidence,
+                seconds(verdict.silence_s),
+                _teller(verdict),
+            )
+            for node_id, verdict in noted
+        ],
+        optional=("silence", "told by"),
+        is_wide=is_wide,
+    )
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _teller(verdict: VerdictView) -> str:
+    return "-" if verdict.accuser is None else verdict.accuser[:8]
+
+
+def _records(found: Peers, departed: Sequence[DepartedPeer]) -> list[dict[str, Any]]:
+    """The same as one list, for JSONL and CSV."""
+    rows = [peer.model_dump() for peer in found.peers]
+    rows += [{**peer.model_dump(), "place": "missing"} for peer in found.missing]
+    return rows + [{**peer.model_dump(), "place": "departed"} for peer in departed]
 
 
 def _row(peer: Peer) -> tuple[object, ...]:
@@ -90,7 +184,7 @@ def score(misbehaviour: float) -> str:
     return "banned" if misbehaviour >= 100 else f"{misbehaviour:.0f}" if misbehaviour >= 0.5 else "-"
 
 
-def _show_history(found: HistoryView) -> None:
+def _show_history(found: HistoryView, is_wide: bool) -> None:
     console = stdout()
     print_facts(
         console,
@@ -101,17 +195,18 @@ def _show_history(found: HistoryView) -> None:
         return
     rows = [
         (
-            datetime.fromtimestamp(verdict.at, UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z"),
+            _time(verdict.at),
             verdict.verdict if times == 1 else f"{verdict.verdict} x{times}",
             verdict.evidence,
             seconds(verdict.silence_s),
             verdict.observer[:8],
             seconds(verdict.lag_s),
-            "-" if verdict.accuser is None else verdict.accuser[:8],
+            _teller(verdict),
         )
         for verdict, times in folded(found.verdicts)
     ]
-    print_table(console, ("time", "verdict", "evidence", "silence", "observer", "its lag", "told by"), rows)
+    headings = ("time", "verdict", "evidence", "silence", "observer", "its lag", "told by")
+    print_table(console, headings, rows, optional=("its lag", "silence", "told by"), is_wide=is_wide)
     for line in conclusions(found):
         console.print(line)
 

@@ -8,7 +8,7 @@ from http import HTTPStatus
 import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_json, print_table, stderr, stdout
+from peerd.cli.output import print_data, print_table, stderr, stdout
 from peerd.client import RequestRefused
 from peerd.errors import ConfigError, ExitCode
 from peerd.models.admin import ReloadAnswer, SettingChange
@@ -28,10 +28,10 @@ def reload(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> 
         if refused.problem.status == HTTPStatus.UNPROCESSABLE_ENTITY:
             raise ConfigError(f"{refused}; nothing was changed") from refused
         raise
-    if output is Output.JSON:
-        print_json(answer)
-    else:
+    if output is Output.TABLE:
         _show(answer)
+    else:
+        print_data(output, answer, [*answer.applied, *answer.needs_restart])
     if answer.needs_restart:
         raise typer.Exit(ExitCode.PARTIAL)
 

@@ -6,16 +6,15 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
-from rich.text import Text
 
 from peerd.cli.follow import How, follow
 from peerd.cli.members import missing_line
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import nodes, print_json, print_table, seconds, stdout
+from peerd.cli.output import Terminal, nodes, print_data, print_table, seconds, stdout
 from peerd.cli.ring_drawing import Kind, Mark, Symbols, dot, draw_ring, mermaid, symbols_for
 from peerd.errors import ExitCode
 from peerd.ids import parse_id
-from peerd.models.admin import Peer, Ring, RingCheck, RingNode, WalkProgressView
+from peerd.models.admin import Peer, Ring, RingCheck, RingNode, Status, WalkProgressView
 
 ROWS_MAX: Final = 40
 """Rows of the list below the drawing; the other formats have all."""
@@ -49,25 +48,27 @@ def ring(
 
     Examples: peerd ring; peerd ring --check; peerd ring --format dot | circo -Tsvg > ring.svg
     """
-    shape = Format.JSON if output is Output.JSON else shape
-    if local and (check or shape in (Format.DOT, Format.MERMAID)):
+    is_graph = shape in (Format.DOT, Format.MERMAID)
+    output = Output.JSON if shape is Format.JSON else output
+    if local and (check or is_graph):
         raise typer.BadParameter("--local has only this daemon's view: it goes with --format table or json")
-    if check and shape in (Format.DOT, Format.MERMAID):
+    if check and is_graph:
         raise typer.BadParameter("--check prints a verdict: use --format table or json")
     own = None if check else ask(socket, lambda client: client.ring())
     if local and own is not None:
-        _show_local(own, shape)
+        _show_local(own, output)
         return
     found = follow(socket, lambda client: client.check_ring(), RingCheck, _progress, "asking the ring")
     if own is None:
-        _show_verdict(found, shape)
+        about = None if found.outcome == "consistent" else ask(socket, lambda client: client.status())
+        _show_verdict(found, output, about)
         raise typer.Exit(_EXIT[found.outcome])
-    if shape is Format.JSON:
-        print_json({**own.model_dump(mode="json"), **found.model_dump(mode="json")})
-    elif shape is Format.TABLE:
-        _show_ring(own, found)
-    else:
+    if is_graph:
         typer.echo((dot if shape is Format.DOT else mermaid)(found.nodes))
+    elif output is not Output.TABLE:
+        print_data(output, {**own.model_dump(), **found.model_dump()}, found.nodes)
+    else:
+        _show_ring(own, found)
 
 
 def _progress(line: WalkProgressView) -> How:
@@ -92,9 +93,9 @@ def members(found: RingCheck) -> list[RingNode]:
     return [node for node in found.nodes if node.is_ready and not node.is_leaving]
 
 
-def _show_verdict(found: RingCheck, shape: Format) -> None:
-    if shape is Format.JSON:
-        print_json(found)
+def _show_verdict(found: RingCheck, output: Output, about: Status | None) -> None:
+    if output is not Output.TABLE:
+        print_data(output, found, _findings(found))
         return
     console = stdout()
     cycles = "one cycle" if len(found.cycles) == 1 else f"{len(found.cycles)} cycles"
@@ -102,18 +103,33 @@ def _show_verdict(found: RingCheck, shape: Format) -> None:
     console.print(f"{verdict(found)}: {cycles}, {len(found.nodes)} nodes answered in {took}")
     for heading, lines in (("wrong", found.problems), ("no answer", found.unanswered), ("note", found.notes)):
         for line in lines:
-            console.print(Text(f"{heading}: {line}"))
+            console.print(f"{heading}: {line}")
+    is_cut_off = about is not None and (about.outside is not None or about.is_minority)
     for peer in found.missing:
-        lost = f"{peer.id} ({peer.address}): lost {seconds(peer.lost_s)} ago"
-        console.print(Text(f"missing: {lost}; if it will not come back: peerd forget {peer.id[:8]}"))
+        advice = "" if is_cut_off else f"; if it will not come back: peerd forget {peer.id[:8]}"
+        console.print(f"missing: {peer.id} ({peer.address}): lost {seconds(peer.lost_s)} ago{advice}")
     if found.missing_total > len(found.missing):
         console.print(f"and {found.missing_total - len(found.missing)} more")
     if found.problems_total > len(found.problems):
         console.print(f"and {found.problems_total - len(found.problems)} more")
+    if about is not None and about.outside is not None:
+        console.print(f"this node is in no ring: {about.outside}. Those that it misses may be well: ask another node")
+    elif is_cut_off:
+        console.print(
+            "more are missing than are here: this may be the smaller side of a partition, and the others well"
+        )
     if found.outcome == "inconsistent":
         console.print("a ring repairs itself within a minute of the last change; if this stays, see docs/operating.md")
     elif found.unanswered:
         console.print("are those up? can this machine reach them? `peerd doctor reach` tells who can")
+
+
+def _findings(found: RingCheck) -> list[dict[str, str]]:
+    """What is wrong, as rows."""
+    rows = [{"finding": "wrong", "text": line} for line in found.problems]
+    rows += [{"finding": "no answer", "text": line} for line in found.unanswered]
+    rows += [{"finding": "note", "text": line} for line in found.notes]
+    return rows + [{"finding": "missing", "text": f"{peer.id} at {peer.address}"} for peer in found.missing]
 
 
 def _show_ring(own: Ring, found: RingCheck) -> None:
@@ -121,7 +137,7 @@ def _show_ring(own: Ring, found: RingCheck) -> None:
     symbols = symbols_for(console.encoding)
     marks = [Mark(parse_id(node.id), _kind(node, own.id)) for node in found.nodes]
     for line in draw_ring(marks, [verdict(found)], symbols):
-        console.print(_coloured(line, symbols), no_wrap=True)
+        console.write_line(_coloured(console, line, symbols))
     console.print(f"{symbols.own} this node  {symbols.leaf} serving  {symbols.faulty} not serving\n")
     rows = [
         (
@@ -133,7 +149,7 @@ def _show_ring(own: Ring, found: RingCheck) -> None:
         )
         for node in found.nodes
     ]
-    print_table(console, ("node", "address", "state", "leaf set", "next"), rows[:ROWS_MAX])
+    print_table(console, ("node", "address", "state", "leaf set", "next"), rows[:ROWS_MAX], optional=("leaf set",))
     if len(rows) > ROWS_MAX:
         console.print(f"and {len(rows) - ROWS_MAX} more: peerd ring --format json")
     if found.outcome != "consistent":
@@ -157,14 +173,14 @@ def _says(node: RingNode) -> str:
 # The view of one daemon
 
 
-def _show_local(found: Ring, shape: Format) -> None:
-    if shape is Format.JSON:
-        print_json(found)
+def _show_local(found: Ring, output: Output) -> None:
+    if output is not Output.TABLE:
+        print_data(output, found, [*_leaves(found), *found.known])
         return
     console = stdout()
     symbols = symbols_for(console.encoding)
     for line in draw_ring(_local_marks(found), _local_centre(found), symbols):
-        console.print(_coloured(line, symbols), no_wrap=True)
+        console.write_line(_coloured(console, line, symbols))
     console.print(f"{symbols.own} this node  {symbols.leaf} leaf set  {symbols.known} routing table\n")
     rows = _local_rows(found)
     print_table(console, ("node", "address", "place", "rtt"), rows[:ROWS_MAX])
@@ -201,10 +217,6 @@ def _local_rows(found: Ring) -> list[tuple[str, str, str, str]]:
     return sorted([*rows, (found.id, found.address, "this node", "-")])
 
 
-def _coloured(line: str, symbols: Symbols) -> Text:
-    text = Text(line)
-    text.highlight_words([symbols.own], "bold green")
-    text.highlight_words([symbols.leaf], "cyan")
-    text.highlight_words([symbols.faulty], "bold red")
-    text.highlight_words([symbols.line], "dim")
-    return text
+def _coloured(console: Terminal, line: str, symbols: Symbols) -> str:
+    styles = {symbols.own: "bold green", symbols.leaf: "cyan", symbols.faulty: "bold red", symbols.line: "dim"}
+    return "".join(console.styled(character, styles.get(character, "")) for character in line)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
+from peerd.cli.output import print_data, print_facts, print_table, seconds, stdout
 from peerd.cli.rtt import predicted
 from peerd.errors import ExitCode, PeerdError
-from peerd.models.admin import RouteView, Rtt
 
 if TYPE_CHECKING:
     from peerd.client import Client
+    from peerd.models.admin import RouteView, Rtt
 
 
 def route(
@@ -27,9 +27,8 @@ def route(
     """
     found, direct = ask(socket, lambda client: _ask(client, key))
     total_s = way_s(found)
-    if output is Output.JSON:
-        extra = {"total_rtt_s": total_s, "direct": None if direct is None else direct.model_dump(mode="json")}
-        print_json({**found.model_dump(mode="json"), **extra})
+    if output is not Output.TABLE:
+        print_data(output, {**found.model_dump(), "total_rtt_s": total_s, "direct": direct}, found.hops)
     else:
         _show(key, found, direct, total_s)
     if found.root is None:

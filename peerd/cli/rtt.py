@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_facts, print_json, print_table, seconds, stdout
+from peerd.cli.output import print_data, print_facts, print_table, seconds, stdout
 from peerd.errors import ExitCode
-from peerd.models.admin import Peer, Rtt
+
+if TYPE_CHECKING:
+    from peerd.models.admin import Rtt
 
 UNSETTLED_ERROR: Final = 1.0
 _NODE: Final = "Full id, unique first digits of one, or host:port."
@@ -29,12 +31,12 @@ def rtt(
     Examples: peerd rtt; peerd rtt 3fa9; peerd rtt 3fa9 10.0.0.7:7420
     """
     if first is None:
-        _show_known(ask(socket, lambda client: client.peers()), output)
+        _show_known(ask(socket, lambda client: client.rtt_known()), output)
         return
     source, target = (None, first) if second is None else (first, second)
     found = ask(socket, lambda client: client.rtt(target, source))
-    if output is Output.JSON:
-        print_json(found)
+    if output is not Output.TABLE:
+        print_data(output, found)
     else:
         _show(found)
     if found.reason is not None:
@@ -72,18 +74,33 @@ def _show(found: Rtt) -> None:
     )
 
 
-def _show_known(peers: list[Peer], output: Output) -> None:
-    timed = sorted(peers, key=lambda peer: (peer.rtt_s is None, peer.rtt_s or 0.0, peer.id))
-    if output is Output.JSON:
-        fields = {"id", "address", "rtt_s", "predicted_rtt_s", "prediction_error"}
-        print_json({"peers": [peer.model_dump(mode="json", include=fields) for peer in timed]})
+def _show_known(found: list[Rtt], output: Output) -> None:
+    timed = sorted(found, key=lambda each: (each.measured_s is None, each.measured_s or 0.0, each.target.id))
+    if output is not Output.TABLE:
+        told = [
+            {
+                "id": each.target.id,
+                "address": each.target.address,
+                "is_reached": each.is_reached,
+                "rtt_s": each.measured_s,
+                "predicted_rtt_s": each.predicted_s,
+                "prediction_error": each.prediction_error,
+            }
+            for each in timed
+        ]
+        print_data(output, {"peers": told}, told)
         return
     console = stdout()
     if not timed:
         console.print("no other node is known: this one is alone, or has not joined yet")
         return
     rows = [
-        (peer.id, peer.address, seconds(peer.rtt_s), predicted(peer.predicted_rtt_s, peer.prediction_error))
-        for peer in timed
+        (
+            each.target.id,
+            each.target.address,
+            seconds(each.measured_s) if each.is_reached else "no answer",
+            predicted(each.predicted_s, each.prediction_error),
+        )
+        for each in timed
     ]
     print_table(console, ("node", "address", "measured", "predicted"), rows)

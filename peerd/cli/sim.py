@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from typer.core import TyperGroup
 
 from peerd.cli.options import Output, OutputOption
+from peerd.cli.output import Terminal, print_data, print_table, stderr, stdout
 from peerd.cli.sim_swarm import swarm
 from peerd.errors import ConfigError, ExitCode, PeerdError
 
@@ -63,11 +60,11 @@ def sim(
 
     Exits with 0 when every check held, 1 when one did not (the last line repeats the run), 78 for a bad scenario.
     """
-    errors = Console(stderr=True)
+    errors = stderr()
     try:
         passed = _run(scenario, seed, check_determinism, events, output, errors)
     except PeerdError as error:
-        errors.print(f"peerd sim: {error}", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"peerd sim: {error}")
         raise typer.Exit(ExitCode.CONFIG if isinstance(error, ConfigError) else ExitCode.FAILURE) from error
     if not passed:
         raise typer.Exit(ExitCode.FAILURE)
@@ -76,7 +73,7 @@ def sim(
 app.command()(swarm)
 
 
-def _run(path: Path, seed: int | None, is_checked: bool, events: Path | None, output: Output, errors: Console) -> bool:
+def _run(path: Path, seed: int | None, is_checked: bool, events: Path | None, output: Output, errors: Terminal) -> bool:
     from peerd.sim.determinism import check_determinism
     from peerd.sim.records import NdjsonSink
     from peerd.sim.runner import run_scenario
@@ -97,14 +94,14 @@ def _run(path: Path, seed: int | None, is_checked: bool, events: Path | None, ou
             status.update("running twice to compare the traces")
             verdict = check_determinism(path, seed)
     is_deterministic = verdict is None or verdict.is_deterministic
-    if output is Output.JSON:
-        typer.echo(json.dumps(report_as_json(report, verdict), indent=2))
+    if output is not Output.TABLE:
+        print_data(output, report_as_json(report, verdict))
     else:
-        print_report(report, verdict, Console())
+        print_report(report, verdict, stdout())
     if not (report.passed and is_deterministic):
         reason = report.failure or (str(verdict) if not is_deterministic else "a check did not hold")
-        errors.print(f"peerd sim: failed: {reason}", markup=False, highlight=False, soft_wrap=True)
-        errors.print(f"repeat with: {report.repeat}", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"peerd sim: failed: {reason}")
+        errors.print(f"repeat with: {report.repeat}")
     return report.passed and is_deterministic
 
 
@@ -123,7 +120,7 @@ def report_as_json(report: ScenarioReport, verdict: RunComparison | None) -> dic
     return data
 
 
-def print_report(report: ScenarioReport, verdict: RunComparison | None, console: Console) -> None:
+def print_report(report: ScenarioReport, verdict: RunComparison | None, console: Terminal) -> None:
     """The tables for people."""
     _print_rows(
         console,
@@ -192,7 +189,7 @@ def print_report(report: ScenarioReport, verdict: RunComparison | None, console:
     _print_rows(console, "Checks", ("at", "what", "result"), checks)
 
 
-def _print_repairs(report: ScenarioReport, console: Console) -> None:
+def _print_repairs(report: ScenarioReport, console: Terminal) -> None:
     _print_rows(
         console,
         "Whole again",
@@ -208,7 +205,7 @@ def _print_repairs(report: ScenarioReport, console: Console) -> None:
     )
 
 
-def _print_workloads(report: ScenarioReport, console: Console) -> None:
+def _print_workloads(report: ScenarioReport, console: Terminal) -> None:
     _print_rows(
         console,
         "Churn",
@@ -251,12 +248,8 @@ def _print_workloads(report: ScenarioReport, console: Console) -> None:
     )
 
 
-def _print_rows(console: Console, title: str, headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+def _print_rows(console: Terminal, title: str, headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     if not rows:
         return
-    table = Table(title=title, title_justify="left", show_header=any(headings))
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+    print_table(console, headings, rows, title)
+    console.print()

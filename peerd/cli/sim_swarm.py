@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from peerd.cli.options import Output, OutputOption
-from peerd.cli.output import print_facts, print_table, seconds, stderr, stdout
+from peerd.cli.output import RowWriter, Terminal, print_facts, print_table, seconds, stderr, stdout
 from peerd.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -60,11 +55,11 @@ def swarm(
         results = _compared(*(run(hash_seed=each) for each in HASH_SEEDS)) if check_determinism else run()
         summary = _watch(results, len(chosen), verbose, output, errors)
     except ConfigError as error:
-        errors.print(f"peerd sim swarm: {error}", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"peerd sim swarm: {error}")
         raise typer.Exit(ExitCode.CONFIG) from error
     for result in summary.red:
         command = repeat_command(result.seed, without, nodes, check_determinism, protocols)
-        errors.print(f"repeat with: {command}", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"repeat with: {command}")
     if summary.red:
         raise typer.Exit(ExitCode.FAILURE)
 
@@ -103,18 +98,21 @@ def repeat_command(seed: int, without: str, nodes: int | None, is_checked: bool,
     return shlex.join([*words, "--check-determinism"] if is_checked else words)
 
 
-def _watch(results: Iterator[SeedResult], count: int, verbose: bool, output: Output, errors: Console) -> SwarmSummary:
+def _watch(results: Iterator[SeedResult], count: int, verbose: bool, output: Output, errors: Terminal) -> SwarmSummary:
     from peerd.sim.swarm.swarm import SwarmSummary
 
-    console, summary = stdout(), SwarmSummary()
-    with _progress(errors, count) as advance:
+    console, summary, writer = stdout(), SwarmSummary(), RowWriter(output)
+    with errors.status() as status:
+        status.update(_progress(0, count), 0, count)
         for result in results:
             summary.add(result)
-            if output is Output.JSON:
-                typer.echo(json.dumps(_as_json(result, verbose)))
+            status.clear()  # the line of the seed may go to the same terminal
+            if output is not Output.TABLE:
+                writer.write(_as_json(result, verbose))
             else:
                 _print_seed(result, verbose, console)
-            advance()
+            done = summary.passed + len(summary.red)
+            status.update(_progress(done, count), done, count)
     if output is Output.TABLE:
         _print_summary(summary, count, console)
     return summary
@@ -128,26 +126,17 @@ def _compared(first: Iterator[SeedResult], second: Iterator[SeedResult]) -> Iter
         yield one
 
 
-@contextmanager
-def _progress(errors: Console, total: int) -> Iterator[Any]:
-    """A bar where there is a terminal; what to call after each seed."""
-    if not errors.is_terminal:
-        yield lambda: None
-        return
-    columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    is_shared = sys.stdout.isatty()  # else the lines go to a file or pipe, and must not end up beside the bar
-    with Progress(*columns, console=errors, transient=True, redirect_stdout=is_shared) as progress:
-        task = progress.add_task("seeds", total=total)
-        yield lambda: progress.advance(task)
+def _progress(done: int, total: int) -> str:
+    return f"{done} of {total} seeds"
 
 
-def _print_seed(result: SeedResult, verbose: bool, console: Console) -> None:
+def _print_seed(result: SeedResult, verbose: bool, console: Terminal) -> None:
     repaired = "" if result.repaired_s is None else f", whole after {result.repaired_s:.0f} s"
     outcome = f"green{repaired}" if result.passed else f"RED in {result.phase}: {result.failure}"
     line = f"seed {result.seed:<6} {result.nodes:>3} nodes  {result.events:>7} events  {result.plan}: {outcome}"
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(line)
     for time_s, text in result.log if verbose else ():
-        console.print(f"    {time_s:9.3f} s  {text}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"    {time_s:9.3f} s  {text}")
 
 
 def _as_json(result: SeedResult, verbose: bool) -> dict[str, Any]:
@@ -157,7 +146,7 @@ def _as_json(result: SeedResult, verbose: bool) -> dict[str, Any]:
     return data
 
 
-def _print_summary(summary: SwarmSummary, seeds: int, console: Console) -> None:
+def _print_summary(summary: SwarmSummary, seeds: int, console: Terminal) -> None:
     repaired = sorted(summary.repaired_s)
     facts = [
         ("green", f"{summary.passed:,} of {seeds:,} seeds"),
@@ -171,4 +160,4 @@ def _print_summary(summary: SwarmSummary, seeds: int, console: Console) -> None:
     print_facts(console, facts)
     print_table(console, ("state", "seeds"), ((state, count) for state, count in summary.states.most_common()))
     if summary.never:
-        console.print(f"never reached: {', '.join(summary.never)}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"never reached: {', '.join(summary.never)}")

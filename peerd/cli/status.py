@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from peerd.cli.members import missing_line
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import nodes, print_facts, print_json, seconds, stdout
-from peerd.models.admin import Status
+from peerd.cli.output import nodes, print_data, print_facts, seconds, stdout
+
+if TYPE_CHECKING:
+    from peerd.models.admin import Status
 
 
 def status(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show what the daemon on this machine is and does."""
     found = ask(socket, lambda client: client.status())
-    if output is Output.JSON:
-        print_json(found)
+    if output is not Output.TABLE:
+        print_data(output, found)
         return
     print_facts(
         stdout(),
@@ -50,6 +53,8 @@ def _certificate(found: Status) -> list[tuple[str, object]]:
 
 def _ring(found: Status) -> str:
     """How many there are, of how many."""
+    if found.ring_size == 0:
+        return "none: it has left"
     there = nodes(found.ring_size, found.is_ring_size_exact)
     about = "" if found.is_ring_size_exact else "about "
     return f"{there} of {about}{found.expected:,.0f} expected" if found.missing else there
@@ -57,6 +62,8 @@ def _ring(found: Status) -> str:
 
 def _members(found: Status) -> str:
     """Who is expected, and who of them is missing."""
+    if found.ring_size == 0:
+        return "none is expected"
     if not found.missing:
         return "none is missing"
     side = "; this is the smaller side of a partition, or most of the ring is down" if found.is_minority else ""

@@ -12,9 +12,12 @@ import typer
 
 from peerd.cli.files import hand_out, require_free
 from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
-from peerd.cli.output import print_json, print_table, seconds, stdout
+from peerd.cli.output import print_data, print_table, seconds, stdout
 
-app = typer.Typer(help="Let machines join: make, list and revoke join tokens at an issuer.", no_args_is_help=True)
+app = typer.Typer(
+    help="Join tokens let machines join the cluster; an issuer makes them. To let programs in, see `peerd access`.",
+    no_args_is_help=True,
+)
 
 
 @app.command()
@@ -49,8 +52,8 @@ def create(
 def list_tokens(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the tokens that the issuer remembers: those that can be used, and for a day those that are over."""
     found = ask(socket, lambda client: client.tokens())
-    if output is Output.JSON:
-        print_json({"tokens": [token.model_dump(mode="json") for token in found]})
+    if output is not Output.TABLE:
+        print_data(output, {"tokens": found}, found)
         return
     now = time.time()
     rows = [

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from importlib import metadata
 
 import typer
 
 from peerd.cli.options import Output, OutputOption
+from peerd.cli.output import print_data
 from peerd.entry_points import installed
+
+
+def one_line() -> str:
+    """The program, and what it runs on."""
+    system = f"{platform.system()} {platform.machine()}".lower()
+    return f"peerd {metadata.version('peerd')} (Python {platform.python_version()}, {system})"
 
 
 def version(output: OutputOption = Output.TABLE) -> None:
@@ -20,8 +26,8 @@ def version(output: OutputOption = Output.TABLE) -> None:
         "platform": f"{platform.system()} {platform.machine()}".lower(),
     }
     plugins = installed()
-    if output is Output.JSON:
-        typer.echo(json.dumps({**facts, "plugins": plugins}, indent=2))
+    if output is not Output.TABLE:
+        print_data(output, {**facts, "plugins": plugins})
         return
-    typer.echo(f"peerd {facts['peerd']} (Python {facts['python']}, {facts['platform']})")
+    typer.echo(one_line())
     typer.echo(f"plugins: {', '.join(plugins) or 'none'}")

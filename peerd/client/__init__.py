@@ -11,22 +11,21 @@ attribute under the protocol's name. The command line uses it and nothing else. 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import quote, urlencode
 
-import httpx
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from peerd.client.streams import SILENCE_MAX_S, Backoff, StreamEntry, follow, json_lines
-from peerd.config import AdminConfig
+from peerd.client.transport import Exchange, Transport, TransportFailed, UnixTransport
 from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.limits import MIB
 from peerd.models.admin import (
@@ -66,6 +65,7 @@ from peerd.models.admin import (
     RotationRequest,
     RouteView,
     Rtt,
+    Rtts,
     Setting,
     Settings,
     Status,
@@ -74,7 +74,13 @@ from peerd.models.admin import (
     Tokens,
     WalkProgressView,
 )
-from peerd.models.streams import IngestAnswer
+from peerd.places import ADMIN_SOCKET
+
+if TYPE_CHECKING:
+    import httpx
+
+    from peerd.client.streams import Backoff, StreamEntry
+    from peerd.models.streams import IngestAnswer
 
 __all__ = [
     "Client",
@@ -96,7 +102,7 @@ __all__ = [
 SOCKET_VARIABLE: Final = "PEERD_ADMIN__SOCKET"
 TOKEN_VARIABLE: Final = "PEERD_ACCESS_TOKEN"
 """An access token for a daemon's data port over TCP; in the environment, since command lines are seen by all."""
-CONNECT_TIMEOUT_S: Final = 5.0
+JSON_TYPE: Final = "application/json"
 ANSWER_TIMEOUT_S: Final = 30.0
 PROGRESS_TIMEOUT_S: Final = 90_000.0
 """A stream may be silent as long as its round may last (a day), and a little more."""
@@ -107,9 +113,11 @@ POLL_INTERVAL_S: Final = 0.05
 Model = TypeVar("Model", bound=AdminModel)
 Result = TypeVar("Result")
 
-_ring_lines: Final[TypeAdapter[WalkProgressView | RingCheck]] = TypeAdapter(RingLine)
-_reach_lines: Final[TypeAdapter[ReachProgressView | ReachAnswer]] = TypeAdapter(ReachLine)
-_drain_lines: Final[TypeAdapter[DrainProgress | DrainAnswer]] = TypeAdapter(DrainLine)
+_LATER: Final = ConfigDict(defer_build=True)
+"""Built with the first line; most commands read no such stream."""
+_ring_lines: Final[TypeAdapter[WalkProgressView | RingCheck]] = TypeAdapter(RingLine, config=_LATER)
+_reach_lines: Final[TypeAdapter[ReachProgressView | ReachAnswer]] = TypeAdapter(ReachLine, config=_LATER)
+_drain_lines: Final[TypeAdapter[DrainProgress | DrainAnswer]] = TypeAdapter(DrainLine, config=_LATER)
 
 
 class DaemonUnreachable(Unavailable):
@@ -138,7 +146,7 @@ class DaemonBusy(RequestRefused, Unavailable):
 
 def default_socket(environment: Mapping[str, str] = os.environ) -> str:
     """Where the admin socket is when nobody says: ``PEERD_ADMIN__SOCKET``, else the default of the configuration."""
-    return environment.get(SOCKET_VARIABLE) or AdminConfig().socket
+    return environment.get(SOCKET_VARIABLE) or ADMIN_SOCKET
 
 
 class Client:
@@ -157,18 +165,14 @@ class Client:
     ) -> None:
         self.address = str(address) if address is not None else default_socket()
         is_url = self.address.startswith(("http://", "https://"))
-        if transport is None and not is_url:
-            transport = httpx.AsyncHTTPTransport(uds=self.address, verify=_no_tls())
         if token is None and is_url:
             token = os.environ.get(TOKEN_VARIABLE)
-        self._http = httpx.AsyncClient(
-            transport=transport,
-            base_url=self.address if is_url else "http://localhost",
-            timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            headers={"Authorization": f"Bearer {token}"} if token else None,
-            verify=ssl.create_default_context() if self.address.startswith("https://") else _no_tls(),
-            trust_env=False,
-        )
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._transport: Transport = UnixTransport(self.address, headers)
+        if is_url or transport is not None:
+            from peerd.client.http import HttpTransport
+
+            self._transport = HttpTransport(self.address if is_url else "http://localhost", headers, transport)
 
     async def __aenter__(self) -> Self:
         return self
@@ -180,7 +184,7 @@ class Client:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._transport.close()
 
     async def status(self) -> Status:
         """The daemon in one object. Raises `DaemonUnreachable`, like every call here."""
@@ -231,6 +235,10 @@ class Client:
         wanted = {"target": target} | ({} if source is None else {"source": source})
         return await self.get(f"{API_PREFIX}/rtt?{urlencode(wanted)}", Rtt)
 
+    async def rtt_known(self) -> list[Rtt]:
+        """Predicted and measured round trips from the daemon to every node that it knows."""
+        return (await self.get(f"{API_PREFIX}/rtt/known", Rtts)).rtts
+
     async def check_ring(self) -> AsyncGenerator[WalkProgressView | RingCheck, None]:
         """Ask every node of the ring; yields progress, then exactly one `RingCheck`. Leaving early ends the walk."""
         async with aclosing(self.answers(f"{API_PREFIX}/ring/check", {}, _ring_lines)) as lines:
@@ -253,9 +261,9 @@ class Client:
 
     async def metrics(self) -> str:
         """The Prometheus text."""
-        response = await self._request("/metrics")
-        await self._raise_for_problem(response)
-        return response.text
+        answer = await self._request("/metrics")
+        answer.raise_for_problem()
+        return answer.content.decode()
 
     def events(
         self,
@@ -288,6 +296,8 @@ class Client:
         Raises `DaemonUnreachable` or `DaemonBusy` when there is no first connection, `RequestRefused`.
         """
 
+        from peerd.client.streams import SILENCE_MAX_S, follow  # here: most conversations are one question
+
         async def connect(place: str | None) -> AsyncGenerator[bytes, None]:
             given = dict(parameters or {}) | ({} if place is None else {"after": place})
             address = f"{path}?{urlencode(given, doseq=True)}"
@@ -302,20 +312,19 @@ class Client:
 
         Raises `IngestRefused` when some were not accepted, `DaemonUnreachable`.
         """
-        headers = {"content-type": STREAM_TYPE}
-        timeout = httpx.Timeout(PROGRESS_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        from peerd.client.streams import json_lines
+        from peerd.models.streams import IngestAnswer
+
+        async with self._exchange("POST", path, json_lines(items), STREAM_TYPE, PROGRESS_TIMEOUT_S) as exchange:
+            answer = await _whole(exchange)
         try:
-            response = await self._http.post(path, content=json_lines(items), headers=headers, timeout=timeout)
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
-        try:
-            answer = IngestAnswer.model_validate_json(response.content)
+            taken = IngestAnswer.model_validate_json(answer.content)
         except ValidationError as error:
-            await self._raise_for_problem(response)
+            answer.raise_for_problem()
             raise self._not_ours(error) from error
-        if response.status_code >= 400:
-            raise IngestRefused(Problem.model_validate_json(response.content), answer)
-        return answer
+        if answer.status >= 400:
+            raise IngestRefused(Problem.model_validate_json(answer.content), taken)
+        return taken
 
     async def wait_ready(self, timeout_s: float) -> Status:
         """Poll until the daemon is ready. Raises `DaemonUnreachable` or `Unavailable` when it is not in time."""
@@ -452,11 +461,10 @@ class Client:
 
         Raises `RequestRefused` for what the daemon refuses, `DaemonBusy`, `DaemonUnreachable`.
         """
-        content = None if body is None else body.model_dump(mode="json")
-        response = await self._request(path, method, content)
-        await self._raise_for_problem(response)
+        answer = await self._request(path, method, None if body is None else body.model_dump_json().encode())
+        answer.raise_for_problem()
         try:
-            return model.model_validate_json(response.content)
+            return model.model_validate_json(answer.content)
         except ValidationError as error:
             raise self._not_ours(error) from error
 
@@ -464,26 +472,22 @@ class Client:
         self, path: str, body: Mapping[str, Any] | None, method: str = "POST", silence_s: float = PROGRESS_TIMEOUT_S
     ) -> AsyncGenerator[bytes, None]:
         """The lines of the answer as they come, without their ends. Raises what `call` raises."""
-        timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=silence_s)
-        try:
-            async with self._http.stream(method, path, json=body, timeout=timeout) as response:
-                if response.status_code >= 400:
-                    await response.aread()
-                    await self._raise_for_problem(response)
-                is_stream = response.headers.get("content-type", "").startswith(STREAM_TYPE)
-                if method == "GET" and not is_stream:  # else `follow` would come back to it for ever
-                    raise self._strange("it sent no stream")
-                rest = bytearray()
-                async for chunk in response.aiter_bytes():
-                    first, *others = chunk.split(b"\n")
-                    rest += first
-                    for following in others:
-                        yield bytes(rest)
-                        rest = bytearray(following)
-                    if len(rest) > LINE_BYTES_MAX:
-                        raise Unavailable(f"the daemon sent a line of more than {LINE_BYTES_MAX} bytes")
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
+        content = None if body is None else json.dumps(body).encode()
+        async with self._exchange(method, path, content, JSON_TYPE, silence_s) as exchange:
+            if exchange.status >= 400:
+                (await _whole(exchange)).raise_for_problem()
+            is_stream = exchange.content_type.startswith(STREAM_TYPE)
+            if method == "GET" and not is_stream:  # else `follow` would come back to it for ever
+                raise self._strange("it sent no stream")
+            rest = bytearray()
+            async for chunk in exchange.chunks():
+                first, *others = chunk.split(b"\n")
+                rest += first
+                for following in others:
+                    yield bytes(rest)
+                    rest = bytearray(following)
+                if len(rest) > LINE_BYTES_MAX:
+                    raise Unavailable(f"the daemon sent a line of more than {LINE_BYTES_MAX} bytes")
 
     # Inside
 
@@ -496,30 +500,29 @@ class Client:
                 raise self._not_ours(error) from error
 
     async def _health(self, path: str) -> Health:
-        response = await self._request(path)
+        answer = await self._request(path)
         try:
-            return Health.model_validate_json(response.content)
+            return Health.model_validate_json(answer.content)
         except ValidationError:
-            await self._raise_for_problem(response)
+            answer.raise_for_problem()
             raise
 
-    async def _request(self, path: str, method: str = "GET", body: Mapping[str, Any] | None = None) -> httpx.Response:
+    async def _request(self, path: str, method: str = "GET", body: bytes | None = None) -> _Answer:
+        async with self._exchange(method, path, body, JSON_TYPE, ANSWER_TIMEOUT_S) as exchange:
+            return await _whole(exchange)
+
+    @asynccontextmanager
+    async def _exchange(
+        self, method: str, path: str, body: bytes | AsyncIterable[bytes] | None, kind: str, silence_s: float
+    ) -> AsyncGenerator[Exchange, None]:
+        headers = {} if body is None else {"Content-Type": kind}
         try:
-            return await self._http.request(method, path, json=body)
-        except httpx.TransportError as error:
+            async with self._transport.exchange(method, path, body, headers, silence_s) as exchange:
+                yield exchange
+        except TransportFailed as error:
             raise self._unreachable(error) from error
 
-    async def _raise_for_problem(self, response: httpx.Response) -> None:
-        if response.status_code < 400:
-            return
-        if response.headers.get("content-type", "").startswith(PROBLEM_TYPE):
-            problem = Problem.model_validate_json(response.content)
-        else:
-            detail = response.text[:200].strip() or response.reason_phrase
-            problem = Problem(title=response.reason_phrase, status=response.status_code, detail=detail)
-        raise (DaemonBusy if response.status_code == 503 else RequestRefused)(problem)
-
-    def _unreachable(self, error: httpx.TransportError) -> DaemonUnreachable:
+    def _unreachable(self, error: TransportFailed) -> DaemonUnreachable:
         return DaemonUnreachable(f"no daemon answers at {self.address} ({_why(self.address, error)})")
 
     def _not_ours(self, error: ValidationError) -> RequestRefused:
@@ -540,9 +543,30 @@ def run_sync(call: Callable[[Client], Coroutine[Any, Any, Result]], address: str
     return asyncio.run(run())
 
 
-def _no_tls() -> ssl.SSLContext:
-    """An empty context: loopback and unix sockets need no TLS, and loading the system's CAs takes 20 ms."""
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """An answer with its whole body."""
+
+    status: int
+    reason: str
+    content_type: str
+    content: bytes
+
+    def raise_for_problem(self) -> None:
+        """Raises `RequestRefused` for what the daemon refuses, `DaemonBusy` when it may do it later."""
+        if self.status < 400:
+            return
+        if self.content_type.startswith(PROBLEM_TYPE):
+            problem = Problem.model_validate_json(self.content)
+        else:
+            detail = self.content[:200].decode("utf-8", "replace").strip() or self.reason
+            problem = Problem(title=self.reason, status=self.status, detail=detail)
+        raise (DaemonBusy if self.status == 503 else RequestRefused)(problem)
+
+
+async def _whole(exchange: Exchange) -> _Answer:
+    content = b"".join([chunk async for chunk in exchange.chunks()])
+    return _Answer(exchange.status, exchange.reason, exchange.content_type, content)
 
 
 def _failing(health: Health, timeout_s: float) -> str:
@@ -550,11 +574,11 @@ def _failing(health: Health, timeout_s: float) -> str:
     return f"the daemon is up but not ready after {timeout_s:g} s ({failing})"
 
 
-def _why(address: str, error: httpx.TransportError) -> str:
+def _why(address: str, error: TransportFailed) -> str:
     """The cause and the remedy, in one phrase."""
     start = "start one with `peerd run`, or name its socket with --socket or PEERD_ADMIN__SOCKET"
     if address.startswith("http"):
-        return f"{str(error) or type(error).__name__}; {start}"
+        return f"{error}; {start}"
     try:
         Path(address).lstat()
     except FileNotFoundError:
@@ -563,6 +587,6 @@ def _why(address: str, error: httpx.TransportError) -> str:
         return "you may not look there; join the socket's group, or become its owner"
     if not os.access(address, os.R_OK | os.W_OK):
         return "you may not open that socket; join its group, or become its owner"
-    if isinstance(error, httpx.ConnectError):
+    if error.is_refused:
         return f"nobody listens on that socket, so the daemon has died or is starting; {start}"
-    return f"{type(error).__name__} {error}".strip()
+    return str(error)

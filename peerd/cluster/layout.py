@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +39,7 @@ BOOTSTRAP_NODES: Final = 3
 RUNTIME_PATH_BYTES_MAX: Final = 64
 """A longer runtime folder would leave no room for the name of a socket."""
 LOOPBACK: Final = "127.0.0.1"
+DEFAULT_NAME: Final = "local"
 
 Tables = Mapping[str, Any]
 Settings = Callable[[int], Tables]
@@ -77,6 +79,13 @@ class ClusterRecord(BaseModel):
     nodes: tuple[NodeRecord, ...]
 
 
+def default_directory(name: str = DEFAULT_NAME) -> Path:
+    """Where the cluster of this name lives unless told otherwise: below ``$XDG_STATE_HOME``."""
+    state_home = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(state_home) if os.path.isabs(state_home) else Path.home() / ".local" / "state"
+    return base / "peerd" / "clusters" / name
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The paths of a cluster's files below its folder."""
@@ -112,6 +121,14 @@ class Layout:
     def config_file(self, index: int) -> Path:
         return self.node(index) / "peerd.toml"
 
+    def command(self, word: str) -> str:
+        """What to type for this cluster: ``peerd cluster down``, with the name or the folder where it needs one."""
+        if self.directory == default_directory():
+            return f"peerd cluster {word}"
+        is_named = self.directory == default_directory(self.directory.name)
+        which = ["--name", self.directory.name] if is_named else ["--dir", str(self.directory)]
+        return shlex.join(["peerd", "cluster", word, *which])
+
     # The record
 
     def read(self) -> ClusterRecord | None:
@@ -143,7 +160,7 @@ class Layout:
                     return descriptor
             except BlockingIOError as error:
                 os.close(descriptor)
-                hint = "peerd cluster status shows it, peerd cluster down ends it"
+                hint = f"`{self.command('status')}` shows it, `{self.command('down')}` ends it"
                 raise Unavailable(f"a cluster is up in {self.directory}: {hint}") from error
             os.close(descriptor)  # the process that held the lock has removed the file meanwhile
 

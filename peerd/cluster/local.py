@@ -19,9 +19,18 @@ from typing import Final, Self, TypeVar
 
 from peerd.client import Client
 from peerd.cluster import fork_server
-from peerd.cluster.layout import LOOPBACK, ClusterRecord, Layout, NodeRecord, Settings, socket_file
+from peerd.cluster.layout import (
+    DEFAULT_NAME,
+    LOOPBACK,
+    ClusterRecord,
+    Layout,
+    NodeRecord,
+    Settings,
+    default_directory,
+    socket_file,
+)
 from peerd.cluster.processes import is_alive, process_ref, require_linux, resident_bytes, send_signal
-from peerd.errors import ConfigError, Unavailable
+from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.limits import LEAF_SET_SIZE
 from peerd.models.admin import Ring, Status
 
@@ -33,7 +42,6 @@ POLL_PAUSE_PER_NODE_S: Final = 0.005
 """Asking costs the nodes processor time that they need for joining."""
 ASK_TIMEOUT_S: Final = 5.0
 LOG_TAIL_LINES: Final = 12
-DEFAULT_NAME: Final = "local"
 
 Answer = TypeVar("Answer")
 
@@ -60,11 +68,12 @@ class NodeStatus:
     status: Status | None
 
 
-def default_directory(name: str = DEFAULT_NAME) -> Path:
-    """Return the default folder of the cluster with this name, below ``$XDG_STATE_HOME``."""
-    state_home = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(state_home) if os.path.isabs(state_home) else Path.home() / ".local" / "state"
-    return base / "peerd" / "clusters" / name
+class NoSuchNode(PeerdError, ValueError):
+    """A number that no node of the cluster has: the asker's mistake."""
+
+    def __init__(self, index: int, count: int) -> None:
+        numbers = f"0 to {count - 1}" if count > 1 else "0 only"
+        super().__init__(f"no node {index}: the nodes of this cluster are numbered {numbers}")
 
 
 class LocalCluster:
@@ -95,7 +104,8 @@ class LocalCluster:
         """The record on disk. Raises `Unavailable` when no cluster was started here, `ConfigError` when damaged."""
         record = self.layout.read()
         if record is None:
-            raise Unavailable(f"no cluster in {self.layout.directory}: start one with peerd cluster up")
+            hint = f"start one with `{self.layout.command('up')}`"
+            raise Unavailable(f"no cluster is up in {self.layout.directory}: {hint}")
         return record
 
     @property
@@ -109,10 +119,10 @@ class LocalCluster:
         return self._server is not None
 
     def node(self, index: int) -> NodeRecord:
-        """Return one node of the record. Raises `Unavailable`."""
+        """One node of the record. Raises `NoSuchNode` for a number that no node has, `Unavailable` as `record`."""
         nodes = self.record().nodes
         if not 0 <= index < len(nodes):
-            raise Unavailable(f"no node {index}: there are 0 to {len(nodes) - 1}")
+            raise NoSuchNode(index, len(nodes))
         return nodes[index]
 
     def client(self, index: int) -> Client:

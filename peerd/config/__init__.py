@@ -29,6 +29,7 @@ from peerd.config.sources import Schema, Tree
 from peerd.errors import ConfigError
 from peerd.node.services import service_sections
 from peerd.overlay.config import OverlayConfig
+from peerd.places import ADMIN_SOCKET, STATE_DIRECTORY
 from peerd.quantities import (
     Age,
     ConfigSection,
@@ -160,7 +161,7 @@ class NodeConfig(ConfigSection):
         reloads=True,
     )
     state_dir: Annotated[str, Field(min_length=1)] = setting(
-        "/var/lib/peerd", "Directory (0700) of the identity, boot epoch, known peers and plugin stores; one a daemon."
+        STATE_DIRECTORY, "Directory (0700) of the identity, boot epoch, known peers and plugin stores; one a daemon."
     )
     ports_file: str = setting("", "File to write the ports in use to, as JSON, once they are open. Empty: none.")
     shutdown_timeout: Annotated[Duration, between_durations("100ms", "10m")] = setting(
@@ -207,7 +208,7 @@ class AdminConfig(ConfigSection):
     """Where the command line, probes and Prometheus reach the daemon."""
 
     socket: Annotated[str, AfterValidator(_check_socket_path)] = setting(
-        "/run/peerd/admin.sock",
+        ADMIN_SOCKET,
         "Path of the unix socket of the admin API. Who may open it may read everything; see operators for changes.",
     )
     operators: Annotated[

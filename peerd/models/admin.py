@@ -18,9 +18,18 @@ ROUTE_KEY_LENGTH_MAX: Final = 1024
 
 
 class AdminModel(BaseModel):
-    """Base of what goes over the admin API."""
+    """Base of what goes over the admin API.
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    Validators are built when a model is first used: a command uses three of these sixty.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+
+
+class AdminRequest(AdminModel):
+    """Base of what is asked. FastAPI wants these complete when it is told of them."""
+
+    model_config = ConfigDict(defer_build=False)
 
 
 class MissingPeer(AdminModel):
@@ -31,7 +40,7 @@ class MissingPeer(AdminModel):
     lost_s: float = Field(description="Seconds since it was last heard.")
 
 
-class ForgetRequest(AdminModel):
+class ForgetRequest(AdminRequest):
     """What ``POST /v1/members/forgotten`` takes: one node, or all that are missing."""
 
     node: str | None = Field(
@@ -73,7 +82,9 @@ class Status(AdminModel):
     pid: int
     uptime_s: float
     is_ready: bool = Field(description="Joined, with a complete leaf set, and not stopping.")
-    ring_size: float = Field(description="Estimated number of nodes; exact when the leaf set covers the ring.")
+    ring_size: float = Field(
+        description="Estimated number of nodes; exact when the leaf set covers the ring. 0: this node has left it."
+    )
     is_ring_size_exact: bool
     leaf_set_members: int
     state: str = Field(
@@ -296,6 +307,12 @@ class Rtt(AdminModel):
     reason: str | None = Field(default=None, description="Why nothing was measured.")
 
 
+class Rtts(AdminModel):
+    """The round trips from this node to every node that it knows, in id order."""
+
+    rtts: list[Rtt]
+
+
 class DrainProgress(AdminModel):
     """A drain under way."""
 
@@ -395,13 +412,13 @@ class Certificate(AdminModel):
     roots: list[RootCertificate]
 
 
-class CertificateRequest(AdminModel):
+class CertificateRequest(AdminRequest):
     """What ``POST /v1/certificate`` takes: the answer of an offline CA, in PEM."""
 
     pem: str = Field(max_length=32 * 1024)
 
 
-class TokenRequest(AdminModel):
+class TokenRequest(AdminRequest):
     """What ``POST /v1/tokens`` takes."""
 
     life_s: float = Field(gt=0)
@@ -434,7 +451,7 @@ class Tokens(AdminModel):
     tokens: list[Token]
 
 
-class AccessRequest(AdminModel):
+class AccessRequest(AdminRequest):
     """An access token to make: for whom, for what, and for how long."""
 
     name: str
@@ -466,7 +483,7 @@ class AccessEntries(AdminModel):
     tokens: list[AccessEntry]
 
 
-class DenialRequest(AdminModel):
+class DenialRequest(AdminRequest):
     """What ``POST /v1/denials`` takes: a node id or a certificate's serial number."""
 
     subject: str = Field(max_length=64)
@@ -488,13 +505,13 @@ class Denials(AdminModel):
     denials: list[DeniedSubject]
 
 
-class RotationRequest(AdminModel):
+class RotationRequest(AdminRequest):
     """What ``POST /v1/ca/rotation`` takes."""
 
     overlap_s: float = Field(gt=0)
 
 
-class NoticeBody(AdminModel):
+class NoticeBody(AdminRequest):
     """What ``POST /v1/notices`` takes: a notice that an offline CA signed."""
 
     notice: str = Field(max_length=32 * 1024)

@@ -16,7 +16,7 @@ StreamId = Annotated[str, Field(max_length=STREAM_ID_LENGTH_MAX)]
 class StreamModel(BaseModel):
     """Base: frozen, and a newer daemon may add fields."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
 class Item(StreamModel):
@@ -69,7 +69,9 @@ class End(StreamModel):
 
 
 StreamLine = Item | Gap | Dropped | StreamHeartbeat | End
-stream_lines: Final[TypeAdapter[StreamLine]] = TypeAdapter(Annotated[StreamLine, Field(discriminator="type")])
+stream_lines: Final[TypeAdapter[StreamLine]] = TypeAdapter(
+    Annotated[StreamLine, Field(discriminator="type")], config=ConfigDict(defer_build=True)
+)
 """Validates one line."""
 
 

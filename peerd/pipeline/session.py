@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, cast
@@ -49,33 +52,96 @@ def spark_session(
 
     Raises `Unavailable` when the JVM does not start, `PeerdError` for what Spark reports inside the block.
     """
-    with tempfile.TemporaryDirectory(prefix="peerd-spark-") as scratch, _environment(scratch):
+    with tempfile.TemporaryDirectory(prefix="peerd-spark-") as scratch, _environment(scratch), _quiet_py4j():
         folder = Path(scratch)
         (folder / "log4j2.properties").write_text(_LOG4J)
         conf = _conf(master, driver_memory, is_quick, folder)
         log_path = folder / "jvm.log"
         with log_path.open("wb") as log:
             try:
-                gateway = cast(Callable[..., Any], launch_gateway)(conf, {"stdout": log, "stderr": log})
+                with _interrupts_held() as held:  # an interrupted launch would leave a JVM that nobody knows
+                    gateway = cast(Callable[..., Any], launch_gateway)(conf, {"stdout": log, "stderr": log})
             except (PySparkRuntimeError, OSError) as error:
                 tail = log_path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
                 raise Unavailable(f"Spark's JVM did not start ({error}). It said:\n{tail}") from error
         process = cast(subprocess.Popen[bytes], gateway.proc)
         try:
-            context = SparkContext(conf=conf, gateway=gateway)
-            try:
-                context.setLogLevel("ERROR")
-                yield SparkSession(context)
-            except (PySparkException, Py4JError) as error:
-                raise PeerdError(f"Spark failed: {_first_line(error)}") from error
-            finally:
-                context.stop()
+            if held:
+                raise KeyboardInterrupt
+            yield from _context(conf, gateway)
+        except KeyboardInterrupt:
+            # It has nothing to finish, and a conversation that was cut in the middle cannot go on.
+            process.kill()
+            raise
         finally:
             # pyspark keeps the gateway as long as the process lives; the next session must not find a stopped one.
             SparkContext._gateway = None
             SparkContext._jvm = None
+            SparkContext._active_spark_context = None
             gateway.shutdown()
             _end(process)
+
+
+def _context(conf: SparkConf, gateway: Any) -> Iterator[SparkSession]:
+    """The session, over a JVM that runs. An interrupt goes through at once: stopping would ask the JVM again."""
+    with _interrupts_kept():
+        context = SparkContext(conf=conf, gateway=gateway)
+    try:
+        context.setLogLevel("ERROR")
+        yield SparkSession(context)
+    except (PySparkException, Py4JError) as error:
+        context.stop()
+        raise PeerdError(f"Spark failed: {_first_line(error)}") from error
+    except Exception:
+        context.stop()
+        raise
+    context.stop()
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[list[int]]:
+    """Ctrl-C is noted in the list, and does nothing else."""
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    previous = signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+@contextlib.contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """What Ctrl-C does stays as it is. SparkContext would have it cancel jobs, amid a conversation with the JVM."""
+    previous = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, previous)
+
+
+@contextlib.contextmanager
+def _quiet_py4j() -> Iterator[None]:
+    """py4j logs a traceback for every call that is cut short; what is raised says enough.
+
+    It uses loggers of its own, and now and then the root logger.
+    """
+
+    def is_not_py4j(record: logging.LogRecord) -> bool:
+        return "py4j" not in Path(record.pathname).parts
+
+    root, own = logging.getLogger(), logging.getLogger("py4j")
+    level = own.level
+    root.addFilter(is_not_py4j)
+    own.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        own.setLevel(level)
+        root.removeFilter(is_not_py4j)
 
 
 def _conf(master: str, driver_memory: str, is_quick: bool, scratch: Path) -> SparkConf:

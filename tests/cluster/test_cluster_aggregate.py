@@ -16,11 +16,10 @@ from contextlib import aclosing, contextmanager
 from pathlib import Path
 
 import pytest
-from rich.console import Console
-from rich.status import Status
 from typer.testing import CliRunner
 
 from peerd.cli.cluster import app
+from peerd.cli.terminal import Terminal, Waiting
 from peerd.cluster.local import LocalCluster
 from peerd.errors import Unavailable
 from peerd.ids import format_id
@@ -202,11 +201,11 @@ def test_ctrl_c_in_the_foreground_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_ctrl_c_just_when_it_is_up_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def status(console: Console, text: str) -> Iterator[Status]:
-        yield Status(text, console=console)
+    def status(terminal: Terminal, text: str) -> Iterator[Waiting]:
+        yield Waiting(terminal, text)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Console, "status", status)
+    monkeypatch.setattr(Terminal, "status", status)
     directory = tmp_path / "cluster"
     ended = CliRunner().invoke(app, ["up", "-n", "1", "--foreground", "--dir", str(directory)])
     assert ended.exit_code == 130

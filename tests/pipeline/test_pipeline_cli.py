@@ -11,7 +11,8 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from peerd.cli.analyze import Output, analyze
+from peerd.cli.analyze import analyze
+from peerd.cli.output import Output
 from peerd.errors import ExitCode, Unavailable
 from peerd.pipeline.requirements import check_java, java_major
 from peerd.telemetry.schema import SCHEMA_VERSION, NodeReady

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from peerd.cli.sim import app
-from peerd.cli.sim_swarm import _progress, repeat_command
+from peerd.cli.sim_swarm import repeat_command
 from peerd.errors import ConfigError, ExitCode
 from peerd.overlay.dedupe import Window
 from peerd.overlay.membership import Membership
@@ -176,13 +174,6 @@ def test_protocols_can_be_given() -> None:
     assert repeat_command(3, "", None, False, ["a", "b"]).endswith("--verbose --protocol a --protocol b")
     code, _, errors = invoke("--protocol", "agregation")
     assert code == ExitCode.CONFIG and 'did you mean "aggregation"' in errors
-
-
-def test_a_bar_is_drawn_on_a_terminal() -> None:
-    written = io.StringIO()
-    with _progress(Console(file=written, force_terminal=True, width=80), 3) as advance:
-        advance()
-    assert "seeds" in written.getvalue() and "/3" in written.getvalue()
 
 
 @pytest.mark.parametrize(

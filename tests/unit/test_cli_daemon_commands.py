@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import json
 import re
 from collections.abc import Callable, Coroutine
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 import structlog
+import yaml
 
 import peerd.client
 from peerd.api import LookupResult
@@ -47,6 +50,89 @@ def test_status_for_people(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str
 def test_json_is_one_document(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
     assert main([*command, "-o", "json"]) == 0
     assert isinstance(json.loads(capsys.readouterr().out), dict)
+
+
+@pytest.mark.parametrize("output", ["jsonl", "csv", "yaml"])
+@pytest.mark.parametrize(
+    "command", [["status"], ["peers"], ["peers", "--history"], ["ring"], ["ring", "--local"], ["route", "x"], ["rtt"]]
+)
+def test_every_format_can_be_read(
+    daemon: FakeDaemon, capsys: pytest.CaptureFixture[str], command: list[str], output: str
+) -> None:
+    assert main([*command, "-o", output]) == 0
+    text = capsys.readouterr().out
+    if output == "yaml":
+        assert isinstance(yaml.safe_load(text), dict)
+    elif output == "csv":
+        rows = list(csv.reader(io.StringIO(text)))
+        assert len({len(row) for row in rows}) <= 1
+    else:
+        assert all(isinstance(json.loads(line), dict) for line in text.splitlines())
+    assert "\x1b" not in text
+
+
+def test_peers_as_csv_is_a_row_each(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["peers", "-o", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["id"][:2] for row in rows] == ["30", "50", "60", "f0"]
+    assert rows[0]["rtt_s"] == "0.001" and rows[0]["is_linked"] == "true" and rows[1]["rtt_s"] == ""
+
+
+def test_peers_on_a_narrow_terminal(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["peers"]) == 0
+    narrow = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in narrow)
+    assert narrow[1].startswith("30000000  127.0.0.1:7048  leaf set, smaller")
+    assert main(["peers", "--wide"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith(format_id(peer(0x30).id))
+
+
+def test_one_of_the_peers(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["peers", "127.0.0.1:7048"]) == main(["peers", "30"]) == 0
+    first, second = capsys.readouterr().out.split("node")[1:]
+    assert first == second and len(first.splitlines()) == 2
+    assert main(["peers", "77"]) == 1
+    assert capsys.readouterr().err == "peerd: error: no node '77' is known here: `peerd peers` lists those that are\n"
+
+
+def test_history_of_everybody(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["peers", "--history"]) == 0
+    assert "no node that is known here has been suspected" in capsys.readouterr().out
+    assert main(["peers", "--history", "--around"]) == 2
+    assert "goes with --history NODE" in capsys.readouterr().err
+
+
+def test_rtt_measures_now(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the overlay noted long ago (1 ms for one peer, nothing for others) is no answer."""
+    assert main(["rtt", "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["peers"]
+    assert [(each["rtt_s"], each["is_reached"]) for each in found] == 4 * [(0.002, True)]
+
+
+def test_a_drained_daemon_is_in_no_ring(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon.fake_node.is_stopped, daemon.fake_node.draining = True, ()
+    daemon.set_ready(False)
+    assert main(["status"]) == 0
+    text = capsys.readouterr().out
+    assert "drained: out of the ring" in text and "none: it has left" in text and "about 17" not in text
+    assert main(["status", "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ring_size"], found["leaf_set_members"], found["expected"]) == (0, 0, 0)
+
+
+def test_a_denied_node_is_not_told_to_forget_the_others(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ring", "--check"]) in (1, 3)
+    assert "in no ring" not in capsys.readouterr().out
+    daemon.overlay.outside = "this node is on the deny list of its cluster: nobody talks to it"
+    assert main(["ring", "--check"]) in (1, 3)
+    text = capsys.readouterr().out
+    assert "this node is in no ring: this node is on the deny list" in text and "ask another node" in text
+    assert "peerd forget" not in text
 
 
 def test_peers(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import stat
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from peerd.cli import init
+from peerd.cli.app import COMMANDS, COMPLETION_VARIABLE, GROUPS
 from peerd.cli.locations import own_directory
 from peerd.cli.main import exit_code, main
 from peerd.cli.output import seconds, size
@@ -260,6 +263,69 @@ def test_a_command_imports_only_what_it_needs() -> None:
         "peerd.config",
         "rich.console",
     }
+
+
+HEAVY = {"httpx", "anyio", "rich.console", "yaml", "asyncssh", "fastapi", "uvicorn", "cryptography", "pyspark"}
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    loaded = modules_after("from peerd.cli.main import main; main(['--help'])")
+    assert "protocols.aggregation.front" in loaded, "commands of plugins are listed, too"
+    assert not loaded & {*HEAVY, "asyncio", "pydantic", "peerd.api", "peerd.client", "peerd.config"}
+    ours = {name for name in loaded if name.startswith("peerd.cli.")}
+    assert ours == {"peerd.cli.main", "peerd.cli.app"}
+
+
+def test_a_command_that_asks_the_daemon_imports_little() -> None:
+    loaded = modules_after("from peerd.cli.main import main; main(['status', '--socket', '/nowhere/admin.sock'])")
+    assert {"peerd.client", "peerd.models.admin"} <= loaded
+    unneeded = {"peerd.api", "peerd.client.streams", "peerd.config", "peerd.plugins", "peerd.quantities"}
+    assert not loaded & {*HEAVY, *unneeded}
+
+
+def test_each_command_has_a_summary_that_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 and "..." not in line for line in lines[1:])
+    listed = {line.split()[0] for line in lines if re.match(r"  [a-z]+ {2,}", line)}
+    assert listed == {*COMMANDS, *GROUPS, "run", "aggregate", "demo"}
+    assert all(command() is not None for command in (COMMANDS | GROUPS).values())
+
+
+def test_version_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    short = capsys.readouterr().out
+    assert re.fullmatch(r"peerd \d+\.\d+\S* \(Python .+\)\n", short)
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out.startswith(short)
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [(["peerd", "sta"], "status"), (["peerd", "aggr"], "aggregate"), (["peerd", "ca", "ro"], "rotate")],
+)
+def test_completion(
+    typed: list[str], expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_PEERD_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "\n".join(typed))
+    monkeypatch.setenv("COMP_CWORD", str(len(typed) - 1))
+    assert main([]) == 0
+    assert capsys.readouterr().out.split() == [expected]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_is_shown(shell: str) -> None:
+    command = [sys.executable, "-m", "peerd", "--show-completion", shell]
+    environment = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    shown = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    assert COMPLETION_VARIABLE in shown.stdout
+
+
+@pytest.mark.parametrize(("one", "other"), [("token", "peerd access"), ("access", "peerd token")])
+def test_the_two_kinds_of_token_name_each_other(one: str, other: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([one, "--help"]) == 0
+    assert other in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["status", "peers", "version"])

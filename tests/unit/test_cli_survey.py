@@ -301,13 +301,15 @@ def test_history_of_a_peer_that_died(monkeypatch: pytest.MonkeyPatch, capsys: py
     daemon.simulation.run_for(120.0)
     text = run(capsys, "peers", "--history", format_id(dead.id)[:8])
     assert "suspected" in text and "removed" in text
+    everybody = run(capsys, "peers", "--history")
+    assert format_id(dead.id) in everybody and "removed" in everybody
     found = ask(capsys, "peers", "--history", format_id(dead.id))
     assert found["state"] == "departed" and [each["verdict"] for each in found["verdicts"]][-1] == "removed"
     around = ask(capsys, "peers", "--history", format_id(dead.id), "--around")
     assert len(around["asked"]) == 6 and around["silent"] == []
     assert {each["observer"] for each in around["verdicts"]} >= {each["observer"] for each in found["verdicts"]}
     assert len(around["verdicts"]) > len(found["verdicts"])
-    assert around["verdicts"] == sorted(around["verdicts"], key=lambda each: float(each["at"]))
+    assert around["verdicts"] == sorted(around["verdicts"], key=lambda each: str(each["at"]))
     assert main(["peers", "--around"]) == 2
     capsys.readouterr()
     table = run(capsys, "peers")

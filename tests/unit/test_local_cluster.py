@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from peerd.cluster.layout import ClusterRecord, Layout, socket_file
-from peerd.cluster.local import LocalCluster, default_directory, is_ring_complete
+from peerd.cli.main import main
+from peerd.cluster.layout import ClusterRecord, Layout, default_directory, socket_file
+from peerd.cluster.local import LocalCluster, is_ring_complete
 from peerd.cluster.processes import ProcessRef, is_alive, process_ref, resident_bytes, send_signal
 from peerd.config import UNIX_SOCKET_PATH_BYTES_MAX, load_config
 from peerd.errors import ConfigError, Unavailable
@@ -151,6 +152,25 @@ def test_up_in_a_locked_folder_touches_nothing(tmp_path: Path) -> None:
     with locked(layout), pytest.raises(Unavailable, match="peerd cluster down"):
         LocalCluster(layout.directory).start(3)
     assert layout.read() == before
+
+
+@pytest.mark.parametrize("number", [5, 99])
+def test_a_number_that_no_node_has_is_a_mistake(
+    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create(Layout(tmp_path / "cluster"))
+    assert main(["cluster", "kill", str(number), "--dir", str(tmp_path / "cluster")]) == 2
+    told = f"peerd: error: no node {number}: the nodes of this cluster are numbered 0 to 4\n"
+    assert capsys.readouterr().err == told
+
+
+def test_hints_are_commands_for_that_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert Layout(default_directory()).command("down") == "peerd cluster down"
+    assert Layout(default_directory("blue")).command("down") == "peerd cluster down --name blue"
+    assert Layout(tmp_path / "a b").command("up") == f"peerd cluster up --dir '{tmp_path}/a b'"
+    with pytest.raises(Unavailable, match="`peerd cluster up --name blue`"):
+        LocalCluster(name="blue").record()
 
 
 def test_without_a_cluster(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from peerd.cli.cluster import _settings as cluster_settings
 from peerd.cli.main import main
 from peerd.client import Client
 from peerd.config import PeerdConfig
+from peerd.entry_points import CLIENT_NAMES, CONFIGURATION_TABLES
 from peerd.errors import ConfigError
 from peerd.front import Front
 from peerd.lab.registry import CORE, experiments
@@ -214,11 +215,23 @@ def test_options_for_many_nodes_have_each_nodes_number() -> None:
 
 # What is refused
 
+
+def test_the_names_that_are_taken_are_known() -> None:
+    assert set(PeerdConfig.model_fields) == CONFIGURATION_TABLES
+    own = {name for name in dir(Client("/nowhere")) if not name.startswith("_")}
+    assert own == CLIENT_NAMES
+
+
 WRONG = {
     "a part of the core's name": (
         {"groups": "stranger_plugin:Stranger"},
         PLUGIN,
         r"protocols\.groups: .*cannot be called 'groups': a part of peerd",
+    ),
+    "the name of one of the client's methods": (
+        {"status": "stranger_plugin:Stranger"},
+        PLUGIN,
+        r"protocols\.status: .*cannot be called 'status': the Python client has a method of that name",
     ),
     "not a name": ({"Loud": "stranger_plugin:Stranger"}, PLUGIN, r"protocols\.Loud: .*a name must match"),
     "another's name": ({"loud": "stranger_plugin:Stranger"}, PLUGIN, r"protocols\.loud: .*calls itself 'stranger'"),
@@ -380,7 +393,7 @@ def test_help_works_beside_a_front_that_fails(
     assert "\n  shout " not in captured.out
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["init", "--help"], ["cluster", "up", "--help"]])
+@pytest.mark.parametrize("arguments", [["init", "--help"], ["cluster", "up", "--help"]])
 def test_help_works_beside_a_front_whose_options_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:

@@ -17,14 +17,14 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from peerd.daemon.admin import survey_view, view as admin_view
-from peerd.daemon.admin.survey_rtt import PINGS, around, call, find_node, measure_rtt
+from peerd.daemon.admin.survey_rtt import PINGS, around, call, find_node, measure_known, measure_rtt
 from peerd.daemon.http.streaming import Reports
 from peerd.errors import Bug, Unavailable
 from peerd.front import READS
 from peerd.ids import format_id, parse_id
 from peerd.lib.feed import Feed
 from peerd.messages import PeerRef
-from peerd.models.admin import STREAM_TYPE, AdminModel, DrainAnswer, DrainProgress, HistoryView, Rtt
+from peerd.models.admin import STREAM_TYPE, AdminModel, DrainAnswer, DrainProgress, HistoryView, Rtt, Rtts
 from peerd.overlay.messages import PINGS_MAX, REACH_TARGETS_MAX, HistoryReply
 from peerd.overlay.survey.reach import Reachability, ReachProgress, ReachTest
 from peerd.overlay.survey.walk import Survey, WalkProgress
@@ -237,6 +237,16 @@ def survey_router(daemon: Subject) -> APIRouter:
             raise Unavailable(f"the nodes did not answer within {RTT_LIMIT_S:g} s; try again") from error
         except admin_view.Unknown as error:
             raise HTTPException(404, str(error)) from error
+
+    @routes.get("/rtt/known")
+    async def rtt_known(pings: Annotated[int, Query(ge=1, le=PINGS_MAX)] = PINGS) -> Rtts:
+        """The round trips from this node to every node that it knows, measured now."""
+        require_ring(daemon)
+        try:
+            async with asyncio.timeout(RTT_LIMIT_S):
+                return Rtts(rtts=await measure_known(daemon, pings))
+        except TimeoutError as error:
+            raise Unavailable(f"the nodes did not answer within {RTT_LIMIT_S:g} s; try again") from error
 
     @routes.get("/peers/{node}/history")
     async def history(

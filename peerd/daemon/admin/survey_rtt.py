@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from peerd.api import LookupResult
 from peerd.config import split_address
-from peerd.daemon.admin.view import Unknown, match
+from peerd.daemon.admin.subject import Subject
+from peerd.daemon.admin.view import Unknown, match, peers
 from peerd.errors import Unavailable
-from peerd.ids import DIGITS, NodeId, format_id
+from peerd.ids import DIGITS, NodeId, format_id, parse_id
 from peerd.messages import PeerRef
 from peerd.models.admin import ReachNode, Rtt
 from peerd.node.node import Node
-from peerd.overlay.messages import Reached, ViewReply
+from peerd.overlay.messages import REACH_TARGETS_MAX, Reached, ViewReply
 
 PINGS: Final = 5
 LOOKUP_TIMEOUT_S: Final = 10.0
@@ -111,6 +112,42 @@ async def measure_rtt(node: Node, source: PeerRef, target: PeerRef, pings: int) 
         is_reached=reached is not None and reached.is_reached,
         reason=found if isinstance(found, str) else None,
     )
+
+
+async def measure_known(daemon: Subject, pings: int) -> list[Rtt]:
+    """Ping every node that this one knows, in batches; in id order.
+
+    What the overlay has noted of round trips is no answer to that: it is smoothed over a few requests, most of them of
+    the time when the ring formed and everybody was busy, and may be half an hour old. Raises `Unavailable`.
+    """
+    overlay = daemon.node.overlay
+    refs = list({peer.id: peer for peer in (*overlay.leaf_set().members(), *overlay.table_peers())}.values())
+    reached: dict[NodeId, Reached] = {}
+    for start in range(0, len(refs), REACH_TARGETS_MAX):
+        reached |= await _pinged(daemon.node, refs[start : start + REACH_TARGETS_MAX], pings)
+    found = []
+    for peer in peers(daemon):
+        pinged = reached.get(parse_id(peer.id))
+        found.append(
+            Rtt(
+                source=_node(daemon.node.peer),
+                target=ReachNode(id=peer.id, address=peer.address),
+                predicted_s=peer.predicted_rtt_s,
+                prediction_error=peer.prediction_error,
+                measured_s=None if pinged is None else pinged.rtt_s,
+                is_reached=pinged is not None and pinged.is_reached,
+            )
+        )
+    return found
+
+
+async def _pinged(node: Node, targets: Sequence[PeerRef], pings: int) -> dict[NodeId, Reached]:
+    found: dict[NodeId, Reached] | str = await call(
+        lambda done: node.overlay.survey.measure(node.peer, targets, pings, done)
+    )
+    if isinstance(found, str):
+        raise Unavailable(f"this node {found}; try again in a moment")
+    return found
 
 
 def _node(peer: PeerRef) -> ReachNode:

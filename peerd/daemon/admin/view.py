@@ -39,7 +39,9 @@ def status(daemon: Subject) -> Status:
     """Everything in one object."""
     node, config = daemon.node, daemon.loaded.config
     state = node.overlay.state
-    leaf_set, lost = node.overlay.leaf_set(), missing(daemon)
+    # A node that has left keeps its last view of the ring, which is nobody's business any more.
+    leaf_set = LeafSet((), (), is_complete=False, covers_ring=False) if node.is_stopped else node.overlay.leaf_set()
+    lost = [] if node.is_stopped else missing(daemon)
     return Status(
         id=format_id(node.peer.id),
         address=node.peer.address,
@@ -50,17 +52,17 @@ def status(daemon: Subject) -> Status:
         pid=os.getpid(),
         uptime_s=daemon.uptime_s,
         is_ready=node.is_ready,
-        ring_size=node.overlay.estimated_ring_size(),
-        is_ring_size_exact=leaf_set.covers_ring,
+        ring_size=0.0 if node.is_stopped else node.overlay.estimated_ring_size(),
+        is_ring_size_exact=node.is_stopped or leaf_set.covers_ring,
         leaf_set_members=len(leaf_set.members()),
         state=_state(node),
         lease_held=state.may_serve,
         partition_suspected=state.mass_loss.is_suspected,
         outside=node.overlay.outside_reason(),
-        expected=node.overlay.estimated_members(),
+        expected=0.0 if node.is_stopped else node.overlay.estimated_members(),
         missing=len(lost),
         missing_members=lost[:MISSING_SHOWN_MAX],
-        is_minority=node.overlay.is_minority,
+        is_minority=not node.is_stopped and node.overlay.is_minority,
         absences=state.lease.absences,
         probe_period_s=node.overlay.table_care.probe_period_s(),
         draining=list(node.draining or ()),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peerd.front import Command, Front, NodeOption, ScenarioAction, SparkTable
+from peerd.front import Command, Front, LazyCommand, NodeOption, ScenarioAction, SparkTable
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from peerd.sim.checkers import Checker
     from peerd.sim.swarm.work import SwarmWork
     from protocols.aggregation.front.client import AggregationClient
+
+HERE = __name__
 
 
 class AggregationFront(Front):
@@ -28,7 +30,10 @@ class AggregationFront(Front):
         return router(service)
 
     def commands(self) -> Mapping[str, Callable[[], Command]]:
-        return {"aggregate": _aggregate, "demo": _demo}
+        return {
+            "aggregate": LazyCommand("Aggregate a function of all nodes' files.", f"{HERE}.commands:aggregate"),
+            "demo": LazyCommand("Start daemons, aggregate files, check the answers.", f"{HERE}.demo.cli:demo"),
+        }
 
     def client(self, client: Client) -> AggregationClient:
         from protocols.aggregation.front.client import AggregationClient
@@ -69,15 +74,3 @@ def _data_root(text: str) -> dict[str, object]:
 
 def _shared_data_root(text: str) -> dict[str, object]:
     return {**_data_root(text), "share": "{k}/{n}"}
-
-
-def _aggregate() -> Command:
-    from protocols.aggregation.front.commands import aggregate
-
-    return aggregate
-
-
-def _demo() -> Command:
-    from protocols.aggregation.front.demo.cli import demo
-
-    return demo

@@ -7,13 +7,10 @@ from contextlib import aclosing
 from typing import Annotated, Any, cast
 
 import typer
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from peerd.cli.locations import admin_address
 from peerd.cli.options import Output, OutputOption, SocketOption
-from peerd.cli.output import number, print_json, print_table, printable, seconds, size, stderr, stdout
+from peerd.cli.output import Terminal, number, print_data, print_table, seconds, size, stderr, stdout
 from peerd.client import Client
 from peerd.errors import Bug, ExitCode
 from peerd.ids import short_id
@@ -29,7 +26,6 @@ TOP_DEFAULT = 20
 SHOWN_MISSING_MAX = 20
 NAMED_INLINE_MAX = 4
 """Missing nodes that the line of the verdict names."""
-LIVE_REFRESH_PER_S = 8
 
 STAGES = {
     "started": "the question goes out",
@@ -68,8 +64,8 @@ def aggregate(
         _check_deadline(deadline)
     watcher = _Watcher(stderr() if progress else None)
     answer = asyncio.run(_ask(socket, asked, deadline, top, watcher))
-    if output is Output.JSON:
-        print_json(answer.to_json())
+    if output is not Output.TABLE:
+        print_data(output, answer.to_json(), _rows(answer))
     else:
         print_answer(answer, stdout())
         if shares:
@@ -81,6 +77,13 @@ def aggregate(
 
 # The epilog of the help, typed as it is and not reflowed.
 aggregate.__doc__ = f"{aggregate.__doc__}\n\n\b\n" + QUERY_HELP.replace("\n\n", "\n\n\b\n")
+
+
+def _rows(answer: Answer) -> list[dict[str, Any]]:
+    """For JSONL and CSV: a row for each group, or the one value."""
+    if isinstance(answer.value, GroupedAnswer):
+        return [{"group": group, "value": value} for group, value in answer.value.groups.items()]
+    return [{"value": answer.value}]
 
 
 def is_enough(answer: Answer, require: float) -> bool:
@@ -124,27 +127,26 @@ def _check_deadline(text: str) -> None:
 class _Watcher:
     """Progress on standard error: one live line on a terminal, one line for each change of stage elsewhere."""
 
-    def __init__(self, console: Console | None) -> None:
-        self._console = console
-        self._live: Live | None = None
+    def __init__(self, terminal: Terminal | None) -> None:
+        self._terminal = terminal
         self._stage = ""
 
     def __enter__(self) -> None:
-        if self._console is not None and self._console.is_terminal:
-            self._live = Live(console=self._console, refresh_per_second=LIVE_REFRESH_PER_S, transient=True)
-            self._live.start()
+        """Nothing is shown yet."""
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        if self._terminal is not None:
+            self._terminal.overwrite("")
 
     def show(self, progress: RoundProgress) -> None:
         """Show where the round is."""
+        if self._terminal is None:
+            return
         text = progress_line(progress)
-        if self._live is not None:
-            self._live.update(Text(text))
-        elif self._console is not None and progress.stage != self._stage:
-            self._console.print(printable(text))
+        if self._terminal.is_terminal:
+            self._terminal.overwrite(text)
+        elif progress.stage != self._stage:
+            self._terminal.print(text)
         self._stage = progress.stage
 
 
@@ -155,21 +157,18 @@ def progress_line(progress: RoundProgress) -> str:
     return f"{progress.elapsed_s:6.2f} s  {have}{level}  {STAGES.get(progress.stage, progress.stage)}"
 
 
-def print_answer(answer: Answer, console: Console) -> None:
+def print_answer(answer: Answer, console: Terminal) -> None:
     """Value first, then how it came about."""
     if isinstance(answer.value, GroupedAnswer):
         _print_groups(answer.value, console)
     else:
-        console.print("no data" if answer.value is None else number(answer.value), style="bold")
+        console.print("no data" if answer.value is None else number(answer.value), "bold")
     about = "about " if answer.expected_basis is Basis.ESTIMATE else ""
     report = answer.report
     console.print()
     console.print(
-        printable(
-            f"{answer.outcome}: {answer.contributors} of {about}{answer.expected} nodes "
-            f"({answer.completeness:.1%}), {seconds(answer.duration_s)}{_missing(answer)}"
-        ),
-        soft_wrap=True,
+        f"{answer.outcome}: {answer.contributors} of {about}{answer.expected} nodes "
+        f"({answer.completeness:.1%}), {seconds(answer.duration_s)}{_missing(answer)}",
     )
     console.print(
         f"{report.records_selected:,} of {report.records:,} records in {report.files_read:,} files "
@@ -201,15 +200,15 @@ def _spread(answer: Answer) -> str:
     return f"each node: {', '.join(parts)}{without}"
 
 
-def print_shares(answer: Answer, console: Console) -> None:
+def print_shares(answer: Answer, console: Terminal) -> None:
     """What each node read."""
     rows = [(share.node, f"{share.files:,}", f"{share.records:,}") for share in answer.shares.listed]
-    print_table(console, ("node", "files", "records"), rows)
+    print_table(console, ("node", "files", "records"), rows, numbers=("files", "records"))
 
 
-def _print_groups(value: GroupedAnswer, console: Console) -> None:
-    rows: list[tuple[Any, ...]] = [(group, Text(number(each), justify="right")) for group, each in value.groups.items()]
-    print_table(console, ("group", "value"), rows)
+def _print_groups(value: GroupedAnswer, console: Terminal) -> None:
+    rows = [(group, number(each)) for group, each in value.groups.items()]
+    print_table(console, ("group", "value"), rows, numbers=("value",))
     hidden = value.groups_total - len(value.groups)
     if hidden > 0:
         console.print(f"and {hidden:,} groups more (--top)")
@@ -220,14 +219,14 @@ def _print_groups(value: GroupedAnswer, console: Console) -> None:
         )
 
 
-def print_gaps(answer: Answer, console: Console) -> None:
+def print_gaps(answer: Answer, console: Terminal) -> None:
     """What the answer lacks, on standard error: nodes with reasons, files that were not there or could not be read."""
     for warning in answer.warnings:
-        console.print(printable(f"warning: {warning}"))
+        console.print(f"warning: {warning}")
     if answer.missing_count:
         console.print(f"{answer.missing_count} node{'s are' if answer.missing_count > 1 else ' is'} missing:")
         for missing in answer.missing[:SHOWN_MISSING_MAX]:
-            console.print(printable(f"  {short_id(missing.node)}  {missing.address or '-'}  {missing.reason}"))
+            console.print(f"  {short_id(missing.node)}  {missing.address or '-'}  {missing.reason}")
         if answer.missing_count > SHOWN_MISSING_MAX:
             console.print(f"  and {answer.missing_count - SHOWN_MISSING_MAX} more (-o json names up to 256)")
     report = answer.report
@@ -243,4 +242,4 @@ def print_gaps(answer: Answer, console: Console) -> None:
     if found:
         console.print(f"note: {', '.join(found)}")
         for note in report.notes:
-            console.print(printable(f"  {note}"))
+            console.print(f"  {note}")

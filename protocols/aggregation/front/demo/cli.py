@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 
 from peerd.cli.cluster import interruptible
-from peerd.cli.output import number, print_table, printable, seconds, size, stdout
+from peerd.cli.output import Terminal, number, print_table, seconds, size, stdout
 from peerd.cluster.local import Forming, LocalCluster
 from peerd.errors import Bug, ExitCode, Unavailable
 from peerd.ids import format_id, short_id
@@ -62,7 +61,7 @@ class DemoStep:
 class Demo:
     """The demo's state: what is asked, of whom, and what came of it."""
 
-    console: Console
+    console: Terminal
     cluster: LocalCluster
     query: Query
     root: Path
@@ -130,7 +129,7 @@ def demo(
         _analyze(console, events, (out or work) / "tables")
     if not all(step.is_equal for step in state.steps):
         raise typer.Exit(ExitCode.FAILURE)
-    console.print("[bold]every comparison held[/bold]")
+    console.print("every comparison held", "bold")
 
 
 def _worker() -> ProcessPoolExecutor:
@@ -140,7 +139,7 @@ def _worker() -> ProcessPoolExecutor:
     )
 
 
-def _copy_sources(console: Console, target: Path) -> Path:
+def _copy_sources(console: Terminal, target: Path) -> Path:
     """A snapshot of the standard library's source files: both computations read exactly the same bytes."""
     source = Path(sysconfig.get_path("stdlib"))
     count = total = 0
@@ -178,7 +177,7 @@ def _settings(state: Demo, index: int) -> dict[str, Any]:
 
 def _compare_all(state: Demo) -> None:
     console = state.console
-    console.print(f"asking node 0: {state.query} in {state.query.files}", markup=False)
+    console.print(f"asking node 0: {state.query} in {state.query.files}")
     expected = state.reference()
     answer = _watch(state, lambda progress: None)
     _finish(state, "all alive", answer, expected.result(), f"plain computation over all {state.nodes} nodes' files")
@@ -212,7 +211,7 @@ def _compare_with_a_kill(state: Demo) -> None:
     expected = state.reference(without=victim).result()
     _finish(state, "one killed", answer, expected, told)
     for missing in answer.missing:
-        state.console.print(printable(f"  missing: {short_id(missing.node)} at {missing.address}: {missing.reason}"))
+        state.console.print(f"  missing: {short_id(missing.node)} at {missing.address}: {missing.reason}")
     if [format_id(missing.node) for missing in answer.missing] != [node.id]:
         state.console.print(f"  but the killed node is {node.id[:8]}")
         state.steps[-1].is_equal = False
@@ -222,7 +221,7 @@ def _watch(state: Demo, react: Callable[[RoundProgress], None]) -> Answer:
     with state.console.status("asking") as status:
 
         def watch(progress: RoundProgress) -> None:
-            status.update(printable(progress_line(progress)))
+            status.update(progress_line(progress))
             react(progress)
 
         return asyncio.run(state.ask(watch))
@@ -238,7 +237,7 @@ def _finish(state: Demo, name: str, answer: Answer, expected: Reference, compare
         f"answer: {answer.contributors} of {answer.expected} nodes, {total:,} groups over "
         f"{report.records_selected:,} records in {report.files_read:,} files, {seconds(answer.duration_s)}"
     )
-    state.console.print(f"  {verdict} the {compared_with}", style="green" if is_equal else "bold red")
+    state.console.print(f"  {verdict} the {compared_with}", "green" if is_equal else "bold red")
 
 
 def is_same(answer: Answer, expected: Reference) -> bool:
@@ -289,17 +288,17 @@ def messages_sent(metrics: str) -> int:
     return round(sum(float(line.rpartition(" ")[2]) for line in lines))
 
 
-def _analyze(console: Console, events: Path, tables: Path) -> None:
+def _analyze(console: Terminal, events: Path, tables: Path) -> None:
     """The Spark job over the event logs just written; one line when it cannot run here."""
     command = [sys.executable, "-m", "peerd", "analyze", str(events), "--out", str(tables)]
     with console.status("Spark reads the event logs"):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == ExitCode.UNAVAILABLE:
         reason = next((line.strip() for line in done.stderr.splitlines() if line.strip()), "no reason given")
-        console.print(f"event logs: Spark job skipped: {reason}", markup=False)
+        console.print(f"event logs: Spark job skipped: {reason}")
     elif done.returncode != ExitCode.OK:
-        console.print(done.stderr, markup=False)
+        console.print(done.stderr)
         raise typer.Exit(ExitCode.FAILURE)
     else:
         console.print("event logs, as the Spark job (peerd analyze) sees them:")
-        console.print(done.stdout, markup=False)
+        console.print(done.stdout)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from peerd.front import Command, Front, NodeOption, ScenarioAction, SparkTable
+from peerd.front import Command, Front, LazyCommand, NodeOption, ScenarioAction, SparkTable
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -45,7 +45,10 @@ class RollCallFront(Front):
         return RollCallClient(client)
 
     def commands(self) -> Mapping[str, Callable[[], Command]]:
-        return {"rollcall": _rollcall, "label": _label}
+        return {
+            "rollcall": LazyCommand("Call the roll: who is here?", "rollcall.front.commands:rollcall"),
+            "label": LazyCommand("Show or change the label of this node.", "rollcall.front.commands:label"),
+        }
 
     def init_options(self) -> Sequence[NodeOption]:
         return (NodeOption("--label", "TEXT", "Name of this node for people. Default: none.", _label_setting),)
@@ -82,18 +85,6 @@ class RollCallFront(Front):
         from rollcall.front.tables import TABLES
 
         return TABLES
-
-
-def _rollcall() -> Command:
-    from rollcall.front.commands import rollcall
-
-    return rollcall
-
-
-def _label() -> Command:
-    from rollcall.front.commands import label
-
-    return label
 
 
 def _label_setting(text: str) -> dict[str, object]:

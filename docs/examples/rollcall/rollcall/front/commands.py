@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_json, print_table, seconds, stdout
+from peerd.cli.output import print_data, print_table, seconds, stdout
 from peerd.errors import ExitCode
 from rollcall.front.answers import RollAnswer
 
@@ -15,8 +15,8 @@ from rollcall.front.answers import RollAnswer
 def rollcall(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """Ask every node who is there, and since when. Exits with 3 when somebody is missing."""
     answer: RollAnswer = ask(socket, lambda client: client.rollcall.call())
-    if output is Output.JSON:
-        print_json(answer)
+    if output is not Output.TABLE:
+        print_data(output, answer)
     else:
         rows = [(each.node, each.label, seconds(each.uptime_s)) for each in answer.answers]
         print_table(stdout(), ("node", "label", "up for"), rows)
@@ -30,7 +30,7 @@ label = typer.Typer(help="What this node is called in roll calls.", no_args_is_h
 @label.command()
 def show(socket: SocketOption = None) -> None:
     """Print the label."""
-    stdout().print(ask(socket, lambda client: client.rollcall.label()), markup=False)
+    stdout().print(ask(socket, lambda client: client.rollcall.label()))
 
 
 @label.command("set")

@@ -1,0 +1,153 @@
+"""How the client's requests travel: over a unix socket here; everything else is httpx's, in `peerd.client.http`.
+
+Nearly every command asks the daemon on its own machine, once, and httpx takes longer to import than that takes. For a
+unix socket there are no proxies, redirects, cookies or certificates, so a stream and h11, which does the protocol in
+httpx as well, are enough. Each request has a connection of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Final, Protocol
+
+import h11
+
+CONNECT_TIMEOUT_S: Final = 5.0
+READ_BYTES: Final = 64 * 1024
+
+Body = bytes | AsyncIterable[bytes] | None
+
+
+class TransportFailed(Exception):
+    """There is no answer, or its end is missing. ``is_refused``: nobody listens."""
+
+    def __init__(self, text: str, *, is_refused: bool = False) -> None:
+        super().__init__(text)
+        self.is_refused = is_refused
+
+
+class Exchange(Protocol):
+    """An answer whose body is still to come."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def content_type(self) -> str: ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes. Raises `TransportFailed`."""
+
+
+class Transport(Protocol):
+    """Requests to one daemon."""
+
+    def exchange(
+        self, method: str, path: str, body: Body, headers: Mapping[str, str], silence_s: float
+    ) -> AbstractAsyncContextManager[Exchange]:
+        """Send a request and wait for the head of its answer, and for each of its parts at most ``silence_s``.
+
+        Leaving the context ends the exchange. Raises `TransportFailed`.
+        """
+
+    async def close(self) -> None:
+        """Close what is open."""
+
+
+class UnixTransport:
+    """Over a unix socket."""
+
+    def __init__(self, path: str, headers: Mapping[str, str]) -> None:
+        self._path = path
+        self._headers = dict(headers)
+
+    @asynccontextmanager
+    async def exchange(
+        self, method: str, path: str, body: Body, headers: Mapping[str, str], silence_s: float
+    ) -> AsyncGenerator[Exchange, None]:
+        """As `Transport.exchange`."""
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                reader, writer = await asyncio.open_unix_connection(self._path)
+        except (OSError, TimeoutError) as error:
+            raise TransportFailed(_text(error), is_refused=isinstance(error, OSError)) from error
+        try:
+            answer = _Answer(reader, silence_s)
+            await answer.ask(writer, method, path, body, {**self._headers, **headers})
+            yield answer
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def close(self) -> None:
+        """Every exchange closes its own connection."""
+
+
+class _Answer:
+    """One request and what comes back."""
+
+    def __init__(self, reader: asyncio.StreamReader, silence_s: float) -> None:
+        self._http = h11.Connection(h11.CLIENT)
+        self._reader = reader
+        self._silence_s = silence_s
+        self.status = 0
+        self.reason = ""
+        self.content_type = ""
+
+    async def ask(
+        self, writer: asyncio.StreamWriter, method: str, path: str, body: Body, headers: Mapping[str, str]
+    ) -> None:
+        """Send the request, and read the head of the answer."""
+        length = {} if body is None else {"Content-Length": str(len(body))} if isinstance(body, bytes) else _CHUNKED
+        every = {"Host": "localhost", "Connection": "close", "Accept": "*/*", **length, **headers}
+        # Whoever answers before the request is over closes the connection; the answer tells why.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            writer.write(self._http.send(h11.Request(method=method, target=path, headers=list(every.items()))) or b"")
+            if isinstance(body, bytes):
+                writer.write(self._http.send(h11.Data(data=body)) or b"")
+            elif body is not None:
+                async for part in body:
+                    writer.write(self._http.send(h11.Data(data=part)) or b"")
+                    await writer.drain()
+            writer.write(self._http.send(h11.EndOfMessage()) or b"")
+            await writer.drain()
+        head = await self._next()
+        while isinstance(head, h11.InformationalResponse):
+            head = await self._next()
+        if not isinstance(head, h11.Response):
+            raise TransportFailed("the connection was closed without an answer")
+        self.status = head.status_code
+        self.reason = head.reason.decode("latin-1")
+        self.content_type = dict(head.headers).get(b"content-type", b"").decode("latin-1")
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """As `Exchange.chunks`."""
+        while isinstance(event := await self._next(), h11.Data):
+            yield bytes(event.data)
+        if not isinstance(event, h11.EndOfMessage):
+            raise TransportFailed("the connection was closed before the answer was complete")
+
+    async def _next(self) -> object:
+        """The next of h11's events."""
+        try:
+            while (event := self._http.next_event()) is h11.NEED_DATA:
+                async with asyncio.timeout(self._silence_s):
+                    self._http.receive_data(await self._reader.read(READ_BYTES))
+        except TimeoutError as error:
+            raise TransportFailed(f"no answer within {self._silence_s:g} s") from error
+        except (OSError, h11.RemoteProtocolError) as error:
+            raise TransportFailed(_text(error)) from error
+        return event
+
+
+_CHUNKED: Final = {"Transfer-Encoding": "chunked"}
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__
