@@ -102,6 +102,8 @@ def measure(point: Point, notify: Notify) -> Row:
             looks.take(names[phase], simulation)
         elif phase == LOOKUPS:
             looks.finish(simulation)
+            if point.duration_s in NAMES:
+                looks.walked[NAMES[point.duration_s]] = looks.walked[END]
 
     brief = replace(point, duration_s=LOOKUPS_S)
     phases = [
