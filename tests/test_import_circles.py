@@ -6,19 +6,7 @@ from collections.abc import Iterable
 
 from tests.test_tidy import TYPES_ONLY, Source, code, imports, report, type_checking_lines
 
-CIRCLES_LEFT: tuple[frozenset[str], ...] = (
-    frozenset({"peerd.swap.ports", "peerd.swap.session"}),
-    frozenset({"peerd.sim.driver", "peerd.sim.links", "peerd.sim.network", "peerd.sim.opening", "peerd.sim.streams"}),
-    frozenset(
-        {
-            *("peerd.sim.checkers", "peerd.sim.checkers.base", "peerd.sim.checkers.members"),
-            *("peerd.sim.checkers.nodes", "peerd.sim.checkers.ring", "peerd.sim.checkers.routing"),
-            *("peerd.sim.checkers.tables", "peerd.sim.checkers.wire"),
-            *("peerd.sim.observed", "peerd.sim.simulation", "peerd.sim.truth"),
-        }
-    ),
-)
-"""Circles that were there when this rule was made, and are on their way out."""
+CIRCLES_LEFT: tuple[frozenset[str], ...] = ()
 
 
 def module_graph(sources: Iterable[Source]) -> dict[str, set[str]]:
