@@ -18,21 +18,18 @@ ROUTE_KEY_LENGTH_MAX: Final = 1024
 
 
 class AdminModel(BaseModel):
-    """Base of what goes over the admin API.
+    """Base of what goes over the admin API, and of what is asked: FastAPI wants the type of a body to be complete."""
 
-    Validators are built when a model is first used: a command uses three of these sixty.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class AdminRequest(AdminModel):
-    """Base of what is asked. FastAPI wants these complete when it is told of them."""
+class AdminAnswer(AdminModel):
+    """Base of what is answered. Validators are built with the first use: a command uses three of these fifty."""
 
-    model_config = ConfigDict(defer_build=False)
+    model_config = ConfigDict(defer_build=True)
 
 
-class MissingPeer(AdminModel):
+class MissingPeer(AdminAnswer):
     """A member of the ring that went without goodbye: it is expected until it is back, left, denied or forgotten."""
 
     id: str
@@ -40,7 +37,7 @@ class MissingPeer(AdminModel):
     lost_s: float = Field(description="Seconds since it was last heard.")
 
 
-class ForgetRequest(AdminRequest):
+class ForgetRequest(AdminModel):
     """What ``POST /v1/members/forgotten`` takes: one node, or all that are missing."""
 
     node: str | None = Field(
@@ -49,7 +46,7 @@ class ForgetRequest(AdminRequest):
     all_missing: bool = False
 
 
-class ForgottenNode(AdminModel):
+class ForgottenNode(AdminAnswer):
     """One of them; ``lost_s``: seconds since it was last heard."""
 
     id: str
@@ -57,20 +54,20 @@ class ForgottenNode(AdminModel):
     lost_s: float | None = None
 
 
-class Forgotten(AdminModel):
+class Forgotten(AdminAnswer):
     """Nodes that the ring does not expect any more. One that this node knew nothing of has no address."""
 
     nodes: list[ForgottenNode]
 
 
-class PluginStatus(AdminModel):
+class PluginStatus(AdminAnswer):
     """One protocol of the daemon."""
 
     name: str
     version: int
 
 
-class Status(AdminModel):
+class Status(AdminAnswer):
     """The daemon in one object."""
 
     id: str
@@ -112,7 +109,7 @@ class Status(AdminModel):
     )
 
 
-class Peer(AdminModel):
+class Peer(AdminAnswer):
     """Another node, as this one knows it."""
 
     id: str
@@ -128,7 +125,7 @@ class Peer(AdminModel):
     misbehaviour: float = Field(default=0.0, description="Decaying score; banned at 100.")
 
 
-class DepartedPeer(AdminModel):
+class DepartedPeer(AdminAnswer):
     """A node that this one has removed, and may look for."""
 
     id: str
@@ -139,7 +136,7 @@ class DepartedPeer(AdminModel):
     misbehaviour: float = 0.0
 
 
-class Peers(AdminModel):
+class Peers(AdminAnswer):
     """Every peer that this node knows, in id order, and those that it has removed, the latest first."""
 
     peers: list[Peer]
@@ -147,7 +144,7 @@ class Peers(AdminModel):
     missing: list[MissingPeer] = Field(default=[], description="Expected all the same, in id order.")
 
 
-class VerdictView(AdminModel):
+class VerdictView(AdminAnswer):
     """One thing that a node found, or was told, about a peer."""
 
     at: float = Field(description="Seconds since the Unix epoch.")
@@ -159,7 +156,7 @@ class VerdictView(AdminModel):
     observer: str = Field(default="", description="Whose verdict it is; times are its clock's.")
 
 
-class HistoryView(AdminModel):
+class HistoryView(AdminAnswer):
     """What this node (and those that were asked) thought of one peer, oldest first."""
 
     id: str
@@ -170,7 +167,7 @@ class HistoryView(AdminModel):
     silent: list[str] = Field(default=[], description="Other nodes that were asked, and did not answer.")
 
 
-class Ring(AdminModel):
+class Ring(AdminAnswer):
     """The ring as seen from here: the leaf set nearest first on each side, and what else is known."""
 
     id: str
@@ -184,7 +181,7 @@ class Ring(AdminModel):
     missing: list[MissingPeer] = Field(default=[], description="Expected round this node, and gone without goodbye.")
 
 
-class Hop(AdminModel):
+class Hop(AdminAnswer):
     """One hop of a traced lookup; ``rtt_s`` is the round trip from the hop before it."""
 
     id: str
@@ -192,7 +189,7 @@ class Hop(AdminModel):
     rtt_s: float | None
 
 
-class RouteView(AdminModel):
+class RouteView(AdminAnswer):
     """Who the root of a key is, and the way there. ``root`` is null when nobody answered in time."""
 
     key: str
@@ -202,7 +199,7 @@ class RouteView(AdminModel):
     duration_s: float
 
 
-class RingNode(AdminModel):
+class RingNode(AdminAnswer):
     """One node of the ring, as it describes itself to whoever walks by."""
 
     id: str
@@ -216,7 +213,7 @@ class RingNode(AdminModel):
     partition_suspected: bool
 
 
-class WalkProgressView(AdminModel):
+class WalkProgressView(AdminAnswer):
     """How far a walk over the ring is, in nodes; ``found`` are known of, asked or not."""
 
     type: Literal["progress"] = "progress"
@@ -226,7 +223,7 @@ class WalkProgressView(AdminModel):
     expected: float
 
 
-class RingCheck(AdminModel):
+class RingCheck(AdminAnswer):
     """The ring as its nodes describe it, and whether that fits together."""
 
     type: Literal["answer"] = "answer"
@@ -247,7 +244,7 @@ RingLine = Annotated[WalkProgressView | RingCheck, Field(discriminator="type")]
 """One line of the stream that answers ``POST /v1/ring/check``."""
 
 
-class ReachProgressView(AdminModel):
+class ReachProgressView(AdminAnswer):
     """How far a reachability test is, in nodes."""
 
     type: Literal["progress"] = "progress"
@@ -255,7 +252,7 @@ class ReachProgressView(AdminModel):
     total: int
 
 
-class ReachPair(AdminModel):
+class ReachPair(AdminAnswer):
     """One node pinged another."""
 
     source: str
@@ -265,7 +262,7 @@ class ReachPair(AdminModel):
     expected_s: float | None = Field(default=None, description="Of outliers: what the coordinates predict.")
 
 
-class ReachNode(AdminModel):
+class ReachNode(AdminAnswer):
     """A node of the test; ``reason``: why it could not test, if so."""
 
     id: str
@@ -273,7 +270,7 @@ class ReachNode(AdminModel):
     reason: str | None = None
 
 
-class ReachAnswer(AdminModel):
+class ReachAnswer(AdminAnswer):
     """Who reaches whom. ``partial``: nobody is cut off from anybody, but some nodes did not answer at all."""
 
     type: Literal["answer"] = "answer"
@@ -295,7 +292,7 @@ ReachLine = Annotated[ReachProgressView | ReachAnswer, Field(discriminator="type
 """One line of the stream that answers ``POST /v1/reach``."""
 
 
-class Rtt(AdminModel):
+class Rtt(AdminAnswer):
     """The round trip between two nodes: as predicted by network coordinates, and as measured by the first one."""
 
     source: ReachNode
@@ -307,13 +304,13 @@ class Rtt(AdminModel):
     reason: str | None = Field(default=None, description="Why nothing was measured.")
 
 
-class Rtts(AdminModel):
+class Rtts(AdminAnswer):
     """The round trips from this node to every node that it knows, in id order."""
 
     rtts: list[Rtt]
 
 
-class DrainProgress(AdminModel):
+class DrainProgress(AdminAnswer):
     """A drain under way."""
 
     type: Literal["progress"] = "progress"
@@ -321,7 +318,7 @@ class DrainProgress(AdminModel):
     elapsed_s: float
 
 
-class DrainAnswer(AdminModel):
+class DrainAnswer(AdminAnswer):
     """The node is out of the ring. ``unfinished``: plugins that had not handed over in time."""
 
     type: Literal["answer"] = "answer"
@@ -333,7 +330,7 @@ DrainLine = Annotated[DrainProgress | DrainAnswer, Field(discriminator="type")]
 """One line of the stream that answers ``POST /v1/drain``."""
 
 
-class Setting(AdminModel):
+class Setting(AdminAnswer):
     """One effective setting, in file notation, and where it came from."""
 
     key: str
@@ -341,13 +338,13 @@ class Setting(AdminModel):
     origin: str
 
 
-class Settings(AdminModel):
+class Settings(AdminAnswer):
     """The whole effective configuration."""
 
     settings: list[Setting]
 
 
-class SettingChange(AdminModel):
+class SettingChange(AdminAnswer):
     """A setting whose value differs between the configuration in force and the one that was read again."""
 
     key: str
@@ -356,7 +353,7 @@ class SettingChange(AdminModel):
     origin: str = Field(description="Where the new value stands.")
 
 
-class ReloadAnswer(AdminModel):
+class ReloadAnswer(AdminAnswer):
     """What reading the configuration again did. A configuration that is wrong is an error, and changes nothing."""
 
     applied: list[SettingChange]
@@ -368,7 +365,7 @@ class ReloadAnswer(AdminModel):
     )
 
 
-class Check(AdminModel):
+class Check(AdminAnswer):
     """One health check."""
 
     name: str
@@ -376,7 +373,7 @@ class Check(AdminModel):
     detail: str
 
 
-class Health(AdminModel):
+class Health(AdminAnswer):
     """Answer of the health probes; ``checks`` is filled on ``/healthz?verbose=1`` and ``/readyz``."""
 
     status: Literal["ok", "failing"]
@@ -386,7 +383,7 @@ class Health(AdminModel):
 # Identity
 
 
-class RootCertificate(AdminModel):
+class RootCertificate(AdminAnswer):
     """A root that the node trusts."""
 
     fingerprint: str = Field(description="First 16 bytes of SHA-256 of the public key, as in a join token.")
@@ -394,7 +391,7 @@ class RootCertificate(AdminModel):
     trusted_until: float = Field(description="Unix time: its end, or that of the overlap after a rotation.")
 
 
-class Certificate(AdminModel):
+class Certificate(AdminAnswer):
     """This node's certificate, and what it knows of the cluster's CA. Times are Unix seconds."""
 
     id: str
@@ -412,13 +409,13 @@ class Certificate(AdminModel):
     roots: list[RootCertificate]
 
 
-class CertificateRequest(AdminRequest):
+class CertificateRequest(AdminModel):
     """What ``POST /v1/certificate`` takes: the answer of an offline CA, in PEM."""
 
     pem: str = Field(max_length=32 * 1024)
 
 
-class TokenRequest(AdminRequest):
+class TokenRequest(AdminModel):
     """What ``POST /v1/tokens`` takes."""
 
     life_s: float = Field(gt=0)
@@ -426,7 +423,7 @@ class TokenRequest(AdminRequest):
     roles: list[str] = []
 
 
-class Token(AdminModel):
+class Token(AdminAnswer):
     """A join token without its secret. Times are Unix seconds."""
 
     id: str
@@ -438,20 +435,20 @@ class Token(AdminModel):
     roles: list[str]
 
 
-class NewToken(AdminModel):
+class NewToken(AdminAnswer):
     """A token that was just made, and the only time that its text is told."""
 
     token: Token
     text: str
 
 
-class Tokens(AdminModel):
+class Tokens(AdminAnswer):
     """The issuer's book, oldest first."""
 
     tokens: list[Token]
 
 
-class AccessRequest(AdminRequest):
+class AccessRequest(AdminModel):
     """An access token to make: for whom, for what, and for how long."""
 
     name: str
@@ -459,7 +456,7 @@ class AccessRequest(AdminRequest):
     life_s: float
 
 
-class AccessEntry(AdminModel):
+class AccessEntry(AdminAnswer):
     """An access token as the daemon knows it."""
 
     id: str
@@ -470,20 +467,20 @@ class AccessEntry(AdminModel):
     is_expired: bool
 
 
-class NewAccess(AdminModel):
+class NewAccess(AdminAnswer):
     """An access token just made; the text is told this once."""
 
     token: AccessEntry
     text: str
 
 
-class AccessEntries(AdminModel):
+class AccessEntries(AdminAnswer):
     """The access tokens of this daemon, oldest first."""
 
     tokens: list[AccessEntry]
 
 
-class DenialRequest(AdminRequest):
+class DenialRequest(AdminModel):
     """What ``POST /v1/denials`` takes: a node id or a certificate's serial number."""
 
     subject: str = Field(max_length=64)
@@ -491,7 +488,7 @@ class DenialRequest(AdminRequest):
     is_withdrawn: bool = False
 
 
-class DeniedSubject(AdminModel):
+class DeniedSubject(AdminAnswer):
     """An entry of the deny list."""
 
     subject: str
@@ -499,31 +496,31 @@ class DeniedSubject(AdminModel):
     denied_at: float
 
 
-class Denials(AdminModel):
+class Denials(AdminAnswer):
     """The deny list as this node holds it, by subject."""
 
     denials: list[DeniedSubject]
 
 
-class RotationRequest(AdminRequest):
+class RotationRequest(AdminModel):
     """What ``POST /v1/ca/rotation`` takes."""
 
     overlap_s: float = Field(gt=0)
 
 
-class NoticeBody(AdminRequest):
+class NoticeBody(AdminModel):
     """What ``POST /v1/notices`` takes: a notice that an offline CA signed."""
 
     notice: str = Field(max_length=32 * 1024)
 
 
-class NoticeAnswer(AdminModel):
+class NoticeAnswer(AdminAnswer):
     """Whether the notice was news."""
 
     is_new: bool
 
 
-class Problem(AdminModel):
+class Problem(AdminAnswer):
     """An error (RFC 9457). ``title`` names the kind and is stable, ``detail`` is for the person who asked."""
 
     type: str = "about:blank"

@@ -46,8 +46,8 @@ class RollCallFront(Front):
 
     def commands(self) -> Mapping[str, Callable[[], Command]]:
         return {
-            "rollcall": LazyCommand("Call the roll: who is here?", "rollcall.front.commands:rollcall"),
-            "label": LazyCommand("Show or change the label of this node.", "rollcall.front.commands:label"),
+            "rollcall": LazyCommand("Ask every node who is there, and since when.", "rollcall.front.commands:rollcall"),
+            "label": LazyCommand("What this node is called in roll calls.", "rollcall.front.commands:label"),
         }
 
     def init_options(self) -> Sequence[NodeOption]:
