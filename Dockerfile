@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # Two stages: the first builds a virtual environment, the second carries it and nothing that builds.
 #   docker build --tag peerd:0.1.0 .
-#   docker build --build-arg EXTRAS=filter,sql --tag peerd:0.1.0-sql .
+#   docker build --build-arg EXTRAS= --tag peerd:0.1.0-lean .
 ARG PYTHON_IMAGE=python:3.12-slim
 
 FROM ${PYTHON_IMAGE} AS build

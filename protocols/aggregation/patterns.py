@@ -74,7 +74,7 @@ class Re2Pattern:
             options = engine_options(memory_bytes=PATTERN_MEMORY_BYTES_MAX, captures=True, dot_matches_newline=False)
         except EngineAbsent:
             raise Unavailable(
-                "a pattern needs the package google-re2, which is not installed here: pip install 'peerd[filter]', or, "
+                "a pattern needs the package google-re2, which is not installed here: pip install google-re2, or, "
                 f"where all who may ask are trusted, set {SETTING}"
             ) from None
         library = load_engine()

@@ -108,7 +108,7 @@ def test_a_node_without_re2_declines_patterns_and_says_what_to_install(monkeypat
     query = parse_query("count", pattern="(?P<a>x)")
     answer = Round(simulation, query=query).answer()
     assert answer.contributors == 1
-    assert all("pip install 'peerd[filter]'" in missing.reason for missing in answer.missing)
+    assert all("pip install google-re2" in missing.reason for missing in answer.missing)
     with pytest.raises(Unavailable, match="google-re2"):
         Round(simulation, requester=1, query=query)
     Round(simulation, requester=1).answer()
