@@ -25,9 +25,9 @@ CLIENT_NAMES: Final = frozenset(
     {
         "access_tokens", "address", "answers", "call", "certificate", "check_ring", "close", "create_access",
         "create_token", "denials", "deny", "drain", "events", "follow", "forget", "get", "health", "history",
-        "install_certificate", "known", "metrics", "peers", "publish_record", "reach", "ready", "renew_certificate",
-        "revoke_access", "revoke_token", "ring", "rotate_ca", "route", "rtt", "rtt_known", "send_lines", "settings",
-        "status", "stream", "tokens", "wait_ready",
+        "install_certificate", "known", "metrics", "peers", "publish_notice", "reach", "ready", "reload",
+        "renew_certificate", "revoke_access", "revoke_token", "ring", "rotate_ca", "route", "rtt", "rtt_known",
+        "send_lines", "settings", "status", "stream", "tokens", "wait_ready",
     }
 )
 # fmt: on

@@ -62,13 +62,14 @@ class NearSearch(Part):
         self._table_care = table_care
         self._steps = 0
         self._early_steps = 0
-        self._pause_s = state.config.table_interval
+        self._pause_s = 0.0
         self._changes = 0
         self._asked: dict[NodeId, int] = {}
 
     def start(self) -> None:
         """Arm the periodic timer, at a random phase."""
-        self._host.set_timer("table", self._host.rng.uniform(0.0, self.state.config.table_interval))
+        self._pause_s = self.state.config.table_interval
+        self._host.set_timer("table", self._host.rng.uniform(0.0, self._pause_s))
 
     def became_ready(self) -> None:
         """A newcomer has a leaf set; its table is what its way in told. Find near peers, soon."""

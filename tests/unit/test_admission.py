@@ -19,6 +19,7 @@ from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import ConnectionClosed
 
 from peerd.client import Client
+from peerd.client.transport import UnixTransport
 from peerd.daemon.http import listener as http_listener
 from peerd.daemon.http.caller import Caller, ListenerName, identify
 from peerd.linking.join_limits import REFUSALS_PER_HOST
@@ -275,16 +276,22 @@ async def test_a_stream_ends_with_the_time_of_its_token(tmp_path: Path) -> None:
         assert site.plugin.ended.is_set()
 
 
+async def status_of_numbers(client: Client) -> int:
+    async with client._transport.exchange("GET", "/v1/numbers", None, {}, 5.0) as exchange:
+        return exchange.status
+
+
 async def test_the_client_shows_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with http_site(tmp_path, data__tokens="required") as site:
         url, token = f"http://127.0.0.1:{site.server.data_http_port}", site.token("*")
         async with Client(url, token=token) as client:
-            assert (await client._http.get("/v1/numbers")).status_code == 200
+            assert await status_of_numbers(client) == 200
         monkeypatch.setenv("PEERD_ACCESS_TOKEN", token)
         async with Client(url) as client:
-            assert (await client._http.get("/v1/numbers")).status_code == 200
+            assert await status_of_numbers(client) == 200
         async with Client(site.path("data_socket")) as client:
-            assert "Authorization" not in client._http.headers, "a socket asks for none"
+            assert isinstance(client._transport, UnixTransport)
+            assert "Authorization" not in client._transport._headers, "a socket asks for none"
 
 
 async def test_operators_make_list_and_revoke_tokens(tmp_path: Path) -> None:

@@ -167,7 +167,9 @@ def engine() -> ModuleType:
     try:
         return load_engine()
     except EngineAbsent:
-        raise EngineMissing("MATCHES needs the package google-re2, which is not installed here: pip install google-re2") from None
+        raise EngineMissing(
+            "MATCHES needs the package google-re2, which is not installed here: pip install google-re2"
+        ) from None
 
 
 def regex_options(memory: int = REGEX_MEMORY_BYTES_MAX) -> Any:
