@@ -57,29 +57,36 @@ def spark_session(
         (folder / "log4j2.properties").write_text(_LOG4J)
         conf = _conf(master, driver_memory, is_quick, folder)
         log_path = folder / "jvm.log"
-        with log_path.open("wb") as log:
+        with contextlib.ExitStack() as launching:
+            held = launching.enter_context(_interrupts_held())  # an interrupt now would leave a JVM that nobody knows
+            gateway = _launched(conf, log_path)
+            process = cast(subprocess.Popen[bytes], gateway.proc)
             try:
-                with _interrupts_held() as held:  # an interrupted launch would leave a JVM that nobody knows
-                    gateway = cast(Callable[..., Any], launch_gateway)(conf, {"stdout": log, "stderr": log})
-            except (PySparkRuntimeError, OSError) as error:
-                tail = log_path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
-                raise Unavailable(f"Spark's JVM did not start ({error}). It said:\n{tail}") from error
-        process = cast(subprocess.Popen[bytes], gateway.proc)
+                launching.close()
+                if held:
+                    raise KeyboardInterrupt
+                yield from _context(conf, gateway)
+            except KeyboardInterrupt:
+                # It has nothing to finish, and a conversation that was cut in the middle cannot go on.
+                process.kill()
+                raise
+            finally:
+                # pyspark keeps the gateway as long as the process lives; the next session must not find a stopped one.
+                SparkContext._gateway = None
+                SparkContext._jvm = None
+                SparkContext._active_spark_context = None
+                gateway.shutdown()
+                _end(process)
+
+
+def _launched(conf: SparkConf, log_path: Path) -> Any:
+    """The gateway to a new JVM, which prints to a file. Raises `Unavailable` with the end of it."""
+    with log_path.open("wb") as log:
         try:
-            if held:
-                raise KeyboardInterrupt
-            yield from _context(conf, gateway)
-        except KeyboardInterrupt:
-            # It has nothing to finish, and a conversation that was cut in the middle cannot go on.
-            process.kill()
-            raise
-        finally:
-            # pyspark keeps the gateway as long as the process lives; the next session must not find a stopped one.
-            SparkContext._gateway = None
-            SparkContext._jvm = None
-            SparkContext._active_spark_context = None
-            gateway.shutdown()
-            _end(process)
+            return cast(Callable[..., Any], launch_gateway)(conf, {"stdout": log, "stderr": log})
+        except (PySparkRuntimeError, OSError) as error:
+            tail = log_path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+            raise Unavailable(f"Spark's JVM did not start ({error}). It said:\n{tail}") from error
 
 
 def _context(conf: SparkConf, gateway: Any) -> Iterator[SparkSession]:

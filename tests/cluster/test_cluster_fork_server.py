@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from peerd.cluster.local import LocalCluster
+from peerd.cluster.local import LocalCluster, NoSuchNode
 from peerd.cluster.processes import ProcessRef, is_alive, process_ref, send_signal
 from peerd.errors import Unavailable
 from peerd.ids import parse_id
@@ -146,7 +146,7 @@ def test_a_detached_cluster_outlives_its_starter(cluster: LocalCluster) -> None:
     assert [is_alive(process) for process in processes] == [True, True, True, False]
     with pytest.raises(Unavailable, match="does not run"):
         other.kill(2)
-    with pytest.raises(Unavailable, match="no node 3: there are 0 to 2"):
+    with pytest.raises(NoSuchNode, match="no node 3: the nodes of this cluster are numbered 0 to 2"):
         other.kill(3)
     other.down()
     assert not any(map(is_alive, processes[1:]))

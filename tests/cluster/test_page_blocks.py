@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon_process import clean_environment
+from tests.support.interrupts import take_interrupts
 from tests.support.pages import SHELL, Block, Step, blocks, pages, simple_commands
 from tests.test_tidy import ROOT
 
@@ -88,6 +89,7 @@ class Session:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=take_interrupts,
         )
         try:
             output = _to_the_end(process, "Ctrl-C" in command)

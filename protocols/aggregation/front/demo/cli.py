@@ -67,6 +67,8 @@ class Demo:
     root: Path
     nodes: int
     pool: ProcessPoolExecutor
+    runner: asyncio.Runner
+    """Made at the start: Ctrl-C while an event loop comes into being would leave half of one, which complains."""
     steps: list[DemoStep] = field(default_factory=list)
 
     def selections(self, *, without: int | None = None) -> list[FileSelection]:
@@ -115,10 +117,11 @@ def demo(
         events = (out or work) / "events"
         if events.exists():
             raise Unavailable(f"{events} holds the events of another run: name another folder, or remove it")
-        with _worker() as pool:
+        with _worker() as pool, asyncio.Runner() as runner:
+            runner.get_loop()
             cluster = LocalCluster(work / "cluster", name="demo", keep=True)
             with cluster:
-                state = Demo(console, cluster, asked, root, nodes, pool)
+                state = Demo(console, cluster, asked, root, nodes, pool, runner)
                 _form(state)
                 _compare_all(state)
                 _compare_with_a_kill(state)
@@ -224,7 +227,7 @@ def _watch(state: Demo, react: Callable[[RoundProgress], None]) -> Answer:
             status.update(progress_line(progress))
             react(progress)
 
-        return asyncio.run(state.ask(watch))
+        return state.runner.run(state.ask(watch))
 
 
 def _finish(state: Demo, name: str, answer: Answer, expected: Reference, compared_with: str) -> None:
@@ -266,7 +269,7 @@ def _print_steps(state: Demo) -> None:
 def _print_nodes(state: Demo) -> None:
     """Memory and messages of every node that is left."""
     alive = [node for node in state.cluster.status() if node.status is not None]
-    messages = asyncio.run(_messages_sent(state, [node.node.index for node in alive]))
+    messages = state.runner.run(_messages_sent(state, [node.node.index for node in alive]))
     rows = [
         (node.node.index, node.node.id[:8], size(node.resident_bytes or 0), number(sent))
         for node, sent in zip(alive, messages, strict=True)
