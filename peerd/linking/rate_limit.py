@@ -28,8 +28,13 @@ class TokenBucket:
         self._updated_at = now
 
     def adjust(self, rate: float, burst: float) -> None:
-        """Another rate and burst from now on; tokens above the new burst are lost at the next `take`."""
+        """Another rate and burst from now on; what the burst grows by is there at once.
+
+        Otherwise who had used up a small burst would break the new, generous limit with the next few messages. Tokens
+        above a smaller burst are lost at the next `take`.
+        """
         self._rate = rate
+        self._tokens += max(0.0, burst - self._burst)
         self._burst = burst
 
     def take(self, now: float, amount: float = 1.0) -> bool:

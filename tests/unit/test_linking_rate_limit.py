@@ -68,3 +68,10 @@ def test_the_table_is_bounded() -> None:
     for number in range(3 * SCORED_PEERS_MAX):
         scores.add(NodeId(number), "flood", 0.0)
     assert len(scores._scores) == SCORED_PEERS_MAX
+
+
+def test_a_larger_burst_is_there_at_once() -> None:
+    bucket = TokenBucket(1.0, 20.0, 0.0)
+    assert bucket.take(0.0, 20.0) and not bucket.take(0.0)
+    bucket.adjust(1.0, 420.0)
+    assert bucket.take(0.0, 400.0) and not bucket.take(0.0)
