@@ -70,6 +70,11 @@ def deny(
         return
     made = ask(socket, lambda client: client.deny(subject, reason, is_withdrawn=undo))
     typer.echo(f"{made.subject} {done}; every node that is up knows within seconds, others when they come back")
+    if not made.is_saved:
+        typer.echo(
+            "peerd: warning: the issuer's disk refuses it: it is tried again; a restart before that can lose it",
+            err=True,
+        )
 
 
 def _record(subject: str, reason: str, undo: bool, folder: Path) -> str:

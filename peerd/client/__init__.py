@@ -49,6 +49,7 @@ from peerd.models.admin import (
     Health,
     HistoryView,
     NewAccess,
+    NewDenial,
     NewToken,
     NoticeAnswer,
     NoticeBody,
@@ -386,10 +387,10 @@ class Client:
         """The deny list."""
         return (await self.get(f"{API_PREFIX}/denials", Denials)).denials
 
-    async def deny(self, subject: str, reason: str = "", *, is_withdrawn: bool = False) -> DeniedSubject:
+    async def deny(self, subject: str, reason: str = "", *, is_withdrawn: bool = False) -> NewDenial:
         """Deny a node id or a certificate's serial number everywhere, or (withdrawn) let it in again."""
         body = DenialRequest(subject=subject, reason=reason, is_withdrawn=is_withdrawn)
-        return await self.call("POST", f"{API_PREFIX}/denials", DeniedSubject, body)
+        return await self.call("POST", f"{API_PREFIX}/denials", NewDenial, body)
 
     async def forget(self, node: str | None = None, *, all_missing: bool = False) -> Forgotten:
         """Have the ring stop expecting a missing node (id, at least 8 digits of it, or host:port), or all of them.

@@ -496,6 +496,12 @@ class DeniedSubject(AdminAnswer):
     denied_at: float
 
 
+class NewDenial(DeniedSubject):
+    """A denial that was made just now. ``is_saved``: false while the disk of the issuer refuses it."""
+
+    is_saved: bool = True
+
+
 class Denials(AdminAnswer):
     """The deny list as this node holds it, by subject."""
 

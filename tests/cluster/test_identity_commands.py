@@ -15,8 +15,11 @@ import structlog
 from peerd.cli.main import main
 from peerd.cli.run import load
 from peerd.daemon.admin.server import start_admin
+from peerd.daemon.identity import ledger_exchange
 from peerd.daemon.service import Daemon
+from peerd.daemon.storage.database import Database
 from peerd.daemon.storage.state_directory import StateDirectory
+from peerd.errors import Unavailable
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.link_rig import until
 
@@ -137,6 +140,32 @@ async def test_renew_deny_and_rotate_by_command(operator: Operator) -> None:
             await operator.ok("ca", "publish", "T/notice", *at_one)
             assert "nobody" in await operator.ok("deny", "--list", *at_one)
             await until(lambda: one.links.links(), PATIENCE_S)
+
+
+async def test_a_denial_that_a_full_disk_refuses_is_in_force_and_written_later(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await operator.ok("init", "--dir", "T/a", "--issuer", "--listen", "127.0.0.1:0")
+    at_one, thief = ("--socket", "T/a/admin.sock"), "ab" * 16
+    monkeypatch.setattr(ledger_exchange, "SAVE_RETRY_S", 0.0)
+
+    def full(*_: object) -> None:
+        raise Unavailable("cannot write state.db: No space left on device")
+
+    async with operator.daemon("a") as one:
+        assert one.identity is not None
+        with monkeypatch.context() as disk:
+            disk.setattr(Database, "change", full)
+            code, told = await operator.types("deny", thief, *at_one)
+            assert code == 0 and "the issuer's disk refuses it" in told
+            assert thief in await operator.ok("deny", "--list", *at_one)
+            one.identity.tick()
+            assert not one.identity.are_notices_saved
+        one.identity.tick()
+        assert one.identity.are_notices_saved
+        assert "disk" not in (await operator.types("deny", "cd" * 16, *at_one))[1]
+    async with operator.daemon("a"):
+        assert thief in await operator.ok("deny", "--list", *at_one)
 
 
 async def test_an_offline_ca_needs_no_issuer(operator: Operator) -> None:

@@ -282,6 +282,17 @@ def test_rtt_to_a_dead_node_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "not measured" in run(capsys, "rtt", dead.peer.address, other.peer.address, code=3)
 
 
+def test_rtt_names_a_missing_node_as_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon = of(6, 17, monkeypatch)
+    dead = daemon.simulation.nodes[4]
+    daemon.simulation.silence(dead)
+    daemon.simulation.run_for(120.0)
+    assert main(["rtt", format_id(dead.id)[:8]]) == 1
+    assert f"{format_id(dead.id)} at {dead.peer.address} is missing" in capsys.readouterr().err
+
+
 def test_route_compares_the_way_with_the_direct_one(daemon: SimDaemon, capsys: pytest.CaptureFixture[str]) -> None:
     target = daemon.simulation.nodes[9]
     text = run(capsys, "route", format_id(target.id))

@@ -30,6 +30,7 @@ from peerd.models.admin import (
     DenialRequest,
     Denials,
     DeniedSubject,
+    NewDenial,
     NewToken,
     NoticeAnswer,
     NoticeBody,
@@ -143,7 +144,7 @@ def _add_denial_routes(router: APIRouter, daemon: Subject) -> None:
         )
 
     @router.post("/denials")
-    async def deny(wanted: DenialRequest) -> DeniedSubject:
+    async def deny(wanted: DenialRequest) -> NewDenial:
         """Deny a node or a certificate everywhere, or let it in again."""
         keeper = _keeper(daemon)
         try:
@@ -154,7 +155,12 @@ def _add_denial_routes(router: APIRouter, daemon: Subject) -> None:
             raise HTTPException(HTTPStatus.CONFLICT, "this is the issuer's own node: ask another issuer to deny it")
         _issuer(keeper)
         denial = keeper.deny(subject, wanted.reason, is_withdrawn=wanted.is_withdrawn)
-        return DeniedSubject(subject=denial.subject, reason=denial.reason, denied_at=denial.version / 1000)
+        return NewDenial(
+            subject=denial.subject,
+            reason=denial.reason,
+            denied_at=denial.version / 1000,
+            is_saved=keeper.are_notices_saved,
+        )
 
 
 def view(keeper: IdentityKeeper) -> Certificate:

@@ -51,10 +51,21 @@ async def find_node(node: Node, text: str) -> PeerRef:
     first = NodeId(int(wanted.ljust(DIGITS, "0"), 16))
     if len(wanted) == DIGITS and first in known:
         return known[first]
-    if not node.is_ready:
-        return known[match(wanted, known, known)]
-    near = await around(node, first)
-    return near[match(wanted, near, near)]
+    here = await around(node, first) if node.is_ready else known
+    try:
+        return here[match(wanted, here, here)]
+    except Unknown:
+        _refuse_missing(node, wanted)
+        raise
+
+
+def _refuse_missing(node: Node, wanted: str) -> None:
+    """Raise `Unknown` when a missing node is meant: it is known, and yet nobody can ask it."""
+    missing = {member.peer.id: member for member in node.overlay.missing_members()}
+    found = [member for node_id, member in missing.items() if format_id(node_id).startswith(wanted)]
+    if len(found) == 1:
+        peer, age_s = found[0].peer, found[0].age_s
+        raise Unknown(f"{format_id(peer.id)} at {peer.address} is missing: nobody has heard it for {age_s:.0f} s")
 
 
 async def _at_address(node: Node, wanted: str, known: dict[NodeId, PeerRef]) -> PeerRef:

@@ -140,6 +140,7 @@ class IdentityKeeper:
         """What is due: the end of an overlap, an issuer's notice, a renewal, a comparison with a neighbour."""
         now, steady_s = self.wall_time(), self._steady_s()
         self._drop_old_root(now)
+        self._exchange.save_again()
         self._follow_roots()
         if self.issuer is not None:
             self._sign_denials_again()
@@ -163,6 +164,11 @@ class IdentityKeeper:
         """Whether a denial's subject is this very node, or the certificate that it uses."""
         serial = format_serial(self.identity.serial)
         return subject in (f"{NODE_SUBJECT}{format_id(self._own.id)}", f"{SERIAL_SUBJECT}{serial}")
+
+    @property
+    def are_notices_saved(self) -> bool:
+        """Whether what this node knows by now will outlive a restart: a full disk takes nothing."""
+        return self._exchange.is_saved
 
     def watch_denials(self, on_denied: Callable[[frozenset[NodeId]], None]) -> None:
         """Tell this one the ids of all denied nodes, now and whenever they change."""

@@ -8,6 +8,7 @@ learns something tells all its other links. A notice crosses each link at most t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import structlog
 
@@ -23,11 +24,17 @@ from peerd.messages import PeerRef
 from peerd.wire.codec import encode
 from peerd.wire.trust import SignedNotice, TrustNotices, TrustSummary
 
+SAVE_RETRY_S: Final = 10.0
+"""Between two attempts to write what the disk refused. It may have been cleared by then; each attempt costs a sync."""
+
 _log = structlog.get_logger("peerd.daemon")
 
 
 class TrustExchange:
-    """Owns the ledger of one node. ``on_news`` is called after the deny list was obeyed, before others are told."""
+    """Owns the ledger of one node. ``on_news`` is called after the deny list was obeyed, before others are told.
+
+    ``is_saved``: the disk has all that the ledger holds. Where it refused, `save_again` tries until it does.
+    """
 
     def __init__(
         self,
@@ -45,6 +52,9 @@ class TrustExchange:
         self._telemetry = telemetry
         self._on_news = on_news
         self._wall_time = links.context.wall_time
+        self._steady_s = links.context.now
+        self.is_saved = True
+        self._refused_at = 0.0
         self.on_denied: Callable[[frozenset[NodeId]], None] = lambda denied: None
         self._restore()
         self._obey()
@@ -76,11 +86,23 @@ class TrustExchange:
         self._tell(news, source, lambda peer: peer.id not in denied)
 
     def save(self) -> None:
-        """Write the ledger; a disk that refuses costs the memory of it, not the node."""
+        """Write the ledger. With a disk that refuses, what is new is in force all the same, and written later."""
         try:
             self._table.replace(self.ledger.rows())
         except Unavailable as error:
-            _log.error("identity.notices_not_saved", error=str(error))
+            if self.is_saved:
+                _log.error("identity.notices_not_saved", error=str(error), next="it is tried until the disk takes it")
+            self.is_saved = False
+            self._refused_at = self._steady_s()
+            return
+        if not self.is_saved:
+            _log.info("identity.notices_saved", detail="the disk has taken what it refused before")
+        self.is_saved = True
+
+    def save_again(self) -> None:
+        """Write what the disk refused, once in a while."""
+        if not self.is_saved and self._steady_s() - self._refused_at >= SAVE_RETRY_S:
+            self.save()
 
     def _restore(self) -> None:
         try:
