@@ -50,6 +50,7 @@ UNIX_SOCKET_PATH_BYTES_MAX: Final = 107
 OVERFLOW_USER_ID: Final = 65534
 ORIGINS_MAX: Final = 64
 OPERATORS_MAX: Final = 64
+ALLOWED_NETWORKS_MAX: Final = 64
 TCP_SINK: Final = "tcp://"
 HIDDEN: Final = "(hidden)"
 """Shown in place of a secret."""
@@ -78,6 +79,14 @@ def is_loopback(host: str) -> bool:
 
 def _check_address(text: str) -> str:
     split_address(text)
+    return text
+
+
+def _check_network(text: str) -> str:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError as error:
+        raise ValueError(f'expected a network such as "10.0.0.0/8" or "fd00::/8" ({error})') from error
     return text
 
 
@@ -121,6 +130,8 @@ def _check_user_id(user_id: int) -> int:
 
 Address = Annotated[str, AfterValidator(_check_address)]
 """``host:port``; see `split_address`."""
+Network = Annotated[str, AfterValidator(_check_network)]
+"""An IPv4 or IPv6 network with its prefix length, or one address."""
 OptionalAddress = Annotated[str, AfterValidator(_check_optional_address)]
 
 
@@ -158,6 +169,13 @@ class NodeConfig(ConfigSection):
         (),
         "host:port of nodes to join through; any one that is alive is enough, three to five are plenty. "
         "Empty: this node starts a new ring.",
+        reloads=True,
+    )
+    allowed_networks: Annotated[tuple[Network, ...], Field(max_length=ALLOWED_NETWORKS_MAX)] = setting(
+        (),
+        "Networks such as 10.0.0.0/8 in which this node dials others that it hears of from members; everything else "
+        "is refused. Empty: everywhere but link-local, multicast and reserved addresses, and loopback ones only when "
+        "this node listens or bootstraps there. Name the networks of all members, for a member can name any address.",
         reloads=True,
     )
     state_dir: Annotated[str, Field(min_length=1)] = setting(

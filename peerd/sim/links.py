@@ -336,10 +336,13 @@ class Link:
             self._uncharged = uncharged = self._uncharged + 1
             if uncharged == CHARGE_FRAMES and not self._charge():
                 return
+            sender = self._port.peer
+            target.policy.informant = sender.id
             try:
-                target.receive(self._port.peer, frame)
+                target.receive(sender, frame)
             except PeerMisbehaved as error:
-                target.misbehaved(self._port.peer, error)
+                target.misbehaved(sender, error)
+            target.policy.informant = None
         else:
             self._read(frame)
 
@@ -357,10 +360,13 @@ class Link:
             self._uncharged += 1
             if self._uncharged >= CHARGE_FRAMES and not self._charge():
                 return
+            sender = self._port.peer
+            target.policy.informant = sender.id
             try:
-                target.receive(self._port.peer, frame)
+                target.receive(sender, frame)
             except PeerMisbehaved as error:
-                target.misbehaved(self._port.peer, error)
+                target.misbehaved(sender, error)
+            target.policy.informant = None
         elif target.state != State.PAUSED:
             network.count_drop("target_down")
 
