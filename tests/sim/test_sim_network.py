@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from peerd.api import Priority
 from peerd.ids import NodeId
 from peerd.limits import LINK_UNUSED_S
-from peerd.linking.dial_limits import DIALS_PER_ADDRESS_BURST, DIALS_PER_ADDRESS_PER_SECOND
 from peerd.linking.settings import LinkSettings
 from peerd.messages import Message, PeerRef, message
 from peerd.sim import driver
 from peerd.sim.faults import Impairment, Scope
 from peerd.sim.latency import ConstantLatency
 from peerd.sim.network import RETRANSMIT_S, SEND_TIMEOUT_S, NetworkConfig, State
-from peerd.sim.opening import PeerOpening
 from peerd.sim.world import SimulationFailure
 from peerd.wire.frames import Frame
 from tests.support.trivial_world import EXACT, LATENCY_S, OPENING_S, RTT_S, TrivialWorld, about, trivial_world
@@ -590,39 +586,3 @@ def test_of_two_processes_with_one_identity_the_newer_one_lives() -> None:
     assert twins[0].state is State.STOPPED and twins[1].is_live
     (link,) = world.nodes[0].driver.links.values()
     assert link.target_port is twins[1].port
-
-
-def test_a_liar_makes_nobody_dial_an_outsider_often() -> None:
-    """Node 0 hears of 500 nodes, all at the address of node 2, which is none of them."""
-    world = connected(2)
-    victim = world.add_node()
-    world.run_for(1.0)
-    receive = world.nodes[0].driver.receive
-
-    def hears(source: PeerRef, frame: Frame) -> None:
-        receive(source, frame)
-        for node_id in range(10_000, 10_500):
-            world.nodes[0].node.send(PeerRef(NodeId(node_id), victim.peer.host, victim.peer.port), Words("who are you"))
-
-    world.nodes[0].driver.receive = hears
-    dials = 0
-
-    class Counting(PeerOpening):
-        def __init__(self, *arguments: Any) -> None:
-            nonlocal dials
-            dials += 1
-            super().__init__(*arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "PeerOpening", Counting)
-        for _ in range(10):
-            say(world, 1, 0)
-            world.run_for(1.0)
-    assert 0 < dials <= DIALS_PER_ADDRESS_BURST + 10 * DIALS_PER_ADDRESS_PER_SECOND
-    assert set(world.network.dials_refused) == {"dial_limit", "wrong_callee"}
-    world.nodes[0].driver.receive = receive
-    say(world, 0, 2, "and you")
-    world.run_for(10.0)
-    say(world, 0, 2, "hello")
-    world.run_for(1.0)
-    assert "hello" in victim.node.texts(), "who really is there is found once the address has rested"
