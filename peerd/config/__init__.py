@@ -35,6 +35,7 @@ from peerd.quantities import (
     ConfigSection,
     Count,
     Duration,
+    Network,
     Size,
     between_durations,
     between_sizes,
@@ -82,14 +83,6 @@ def _check_address(text: str) -> str:
     return text
 
 
-def _check_network(text: str) -> str:
-    try:
-        ipaddress.ip_network(text)
-    except ValueError as error:
-        raise ValueError(f'expected a network such as "10.0.0.0/8" or "fd00::/8" ({error})') from error
-    return text
-
-
 def _check_optional_address(text: str) -> str:
     return _check_address(text) if text else text
 
@@ -130,8 +123,6 @@ def _check_user_id(user_id: int) -> int:
 
 Address = Annotated[str, AfterValidator(_check_address)]
 """``host:port``; see `split_address`."""
-Network = Annotated[str, AfterValidator(_check_network)]
-"""An IPv4 or IPv6 network with its prefix length, or one address."""
 OptionalAddress = Annotated[str, AfterValidator(_check_optional_address)]
 
 
@@ -338,7 +329,13 @@ class LimitsConfig(ConfigSection):
     )
     transient_links_max: Count = setting(
         limits.TRANSIENT_LINKS_MAX,
-        "Connections that have not finished their handshake; more are closed at once.",
+        "Incoming connections that have not finished their handshake. For another one the oldest is closed, of the "
+        "host that has the most of them.",
+        reloads=True,
+    )
+    transient_links_host_max: Count = setting(
+        limits.TRANSIENT_LINKS_HOST_MAX,
+        "The same for one host (an IPv4 address, an IPv6 /64). Raise it when many nodes behind one address restart.",
         reloads=True,
     )
     accepts_per_second: Annotated[float, Field(gt=0, le=10_000)] = setting(

@@ -357,6 +357,13 @@ class SimDriver:
         if self.node is not None:
             self.node.writable(peer)
 
+    def charge(self, peer: PeerRef, messages: int) -> None:
+        """See `peerd.driver.Transport.charge`."""
+        link = self.links.get(peer.id)
+        incoming = None if link is None else link.back()
+        if incoming is not None:
+            incoming.charge(messages)
+
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         """Count it, score it, close the link; in a simulation of honest nodes the world raises."""
         self.world.misbehaved(self, peer, error)

@@ -373,14 +373,20 @@ class Link:
     def _charge(self) -> bool:
         """Whether the peer's message rate allows what came; otherwise it costs the sender its link."""
         frames, self._uncharged = self._uncharged, 0
+        try:
+            self.charge(frames)
+        except ProtocolError as error:
+            self.target.misbehaved(self._port.peer, error)
+            return False
+        return True
+
+    def charge(self, messages: int) -> None:
+        """So many messages came. Raises `ProtocolError` when that is above the peer's rate."""
         now, settings = self._engine.now, self._network.links
         if self._bucket is None:
             self._bucket = TokenBucket(settings.messages_per_second, settings.messages_burst, now)
-        if self._bucket.take(now, frames):
-            return True
-        error = ProtocolError("flood", f"more than {settings.messages_per_second:g} messages a second")
-        self.target.misbehaved(self._port.peer, error)
-        return False
+        if not self._bucket.take(now, messages):
+            raise ProtocolError("flood", f"more than {settings.messages_per_second:g} messages a second")
 
     # Trouble
 

@@ -161,7 +161,7 @@ class Link(asyncio.Protocol):
         try:
             frames = self._decoder.feed(data)
             if frames:
-                self._charge(frames, now)
+                self.charge(len(frames))
         except ProtocolError as error:
             self._owner.link_misbehaved(self, error)
             return
@@ -196,8 +196,9 @@ class Link(asyncio.Protocol):
             return False
         return self._reason is None or self.is_retired
 
-    def _charge(self, frames: list[Frame], now: float) -> None:
-        if not self._bucket.take(now, len(frames)):
+    def charge(self, messages: int) -> None:
+        """So many messages came. Raises `ProtocolError` when that is above the peer's rate."""
+        if not self._bucket.take(self._received_at, messages):
             rate = self._settings.messages_per_second
             raise ProtocolError("flood", f"more than {rate:g} messages a second")
 

@@ -178,6 +178,12 @@ class Links:
         """The peer's score, 0 to `peerd.linking.rate_limit.SCORE_LIMIT`, at which it is banned."""
         return self.policy.scores.points(peer_id, self.context.now())
 
+    def charge(self, peer: PeerRef, messages: int) -> None:
+        """See `peerd.driver.Transport.charge`."""
+        link = self.link_to(peer.id)
+        if link is not None:
+            link.charge(messages)
+
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         """Count it, score it, and close the link to this peer, if there is one."""
         reason = getattr(error, "reason", "misbehaved")

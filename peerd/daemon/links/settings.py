@@ -44,6 +44,7 @@ def limit_settings(config: LimitsConfig, room: Room | None = None) -> LinkSettin
         links_max=room.links,
         sockets_max=room.sockets,
         transient_links_max=config.transient_links_max,
+        transient_links_host_max=config.transient_links_host_max,
         accepts_per_second=config.accepts_per_second,
         accepts_burst=config.accepts_burst,
         send_queue_bytes_max=config.send_queue_bytes,

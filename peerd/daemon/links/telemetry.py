@@ -21,8 +21,8 @@ _REASONS: Final = """
     frame_idle goodbye hello_timeout id_mismatch idle invalid issuer_salt key_type key_usage links_max malformed
     malformed_certificate misbehaved name_resolution no_certificate not_allowed not_leaf oversize peer_down purpose
     queue_full recycled refused replaced reset self silent sockets_max stopping streams_max timeout tls tls_timeout
-    transient_links_max unexpected_message unreachable uri_san user_timeout version write_deadline
-    wrong_callee wrong_cluster
+    transient_links_host_max transient_links_max unexpected_message unreachable uri_san user_timeout version
+    write_deadline wrong_callee wrong_cluster
 """
 REASONS: Final = frozenset(_REASONS.split())
 """Reasons that become a metric label; what a peer makes up counts as "other"."""
