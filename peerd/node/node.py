@@ -231,15 +231,12 @@ class Node:
         counts[RECEIVED] += 1
         counts[RECEIVED_BYTES] += FRAME_HEADER_BYTES + len(frame.body)
         self.overlay.peer_heard(peer)
-        try:
-            if decoded is None:
-                self._unknown_received(peer, frame)
-            elif decoded.is_reply:
-                self.requests.replied(peer, decoded.correlation or 0, decoded.message)
-            else:
-                self._dispatch(decoded.message, peer, decoded.correlation)
-        except PeerMisbehaved as error:  # what a handler found wrong with the message
-            self.driver.misbehaved(peer, error)
+        if decoded is None:
+            self._unknown_received(peer, frame)
+        elif decoded.is_reply:
+            self.requests.replied(peer, decoded.correlation or 0, decoded.message)
+        else:
+            self._dispatch(decoded.message, peer, decoded.correlation)
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         """No link to this peer, and no way to get one: its outstanding requests end now."""

@@ -62,7 +62,7 @@ def operators_only(daemon: Subject, refused: Callable[[str], None]) -> Dependenc
 
 
 async def who(caller: Caller) -> dict[str, object]:
-    """The caller of a unix socket for the log. The name may come from a directory in the network, so not in the loop."""
+    """The caller of a unix socket, for the log. Names may come from a directory in the network: not in the loop."""
     name = await asyncio.to_thread(user_name, caller.user_id)
     return {"uid": caller.user_id, "user": name, "pid": caller.process_id}
 
