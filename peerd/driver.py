@@ -130,6 +130,12 @@ class Transport(Protocol):
     def is_linked(self, peer: PeerRef) -> bool:
         """Whether a control link to this peer is up, so that what is sent now does not wait for a dial."""
 
+    def charge(self, peer: PeerRef, messages: int) -> None:
+        """The message that is being handled stands for so many more than one: they count for the peer's message rate.
+
+        Raises `ProtocolError` when that is above its limit.
+        """
+
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         """A peer broke the protocol: count it, score it, close its link. At a score of 100 it is banned for a while."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from ipaddress import ip_network
 from typing import Annotated, Any, Final
 
 from pydantic import (
@@ -129,6 +130,18 @@ def between_sizes(low: str, high: str) -> AfterValidator:
 Interval = Annotated[Duration, between_durations("10ms", "1h")]
 Age = Annotated[Duration, between_durations("1s", "365d")]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+def _network(text: str) -> str:
+    try:
+        ip_network(text)
+    except ValueError as error:
+        raise ValueError(f'expected a network such as "10.0.0.0/8" or "fd00::/8" ({error})') from error
+    return text
+
+
+Network = Annotated[str, AfterValidator(_network)]
+"""An IPv4 or IPv6 network with its prefix length, or one address."""
 
 
 class ConfigSection(BaseModel):

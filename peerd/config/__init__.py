@@ -35,6 +35,7 @@ from peerd.quantities import (
     ConfigSection,
     Count,
     Duration,
+    Network,
     Size,
     between_durations,
     between_sizes,
@@ -50,6 +51,7 @@ UNIX_SOCKET_PATH_BYTES_MAX: Final = 107
 OVERFLOW_USER_ID: Final = 65534
 ORIGINS_MAX: Final = 64
 OPERATORS_MAX: Final = 64
+ALLOWED_NETWORKS_MAX: Final = 64
 TCP_SINK: Final = "tcp://"
 HIDDEN: Final = "(hidden)"
 """Shown in place of a secret."""
@@ -158,6 +160,13 @@ class NodeConfig(ConfigSection):
         (),
         "host:port of nodes to join through; any one that is alive is enough, three to five are plenty. "
         "Empty: this node starts a new ring.",
+        reloads=True,
+    )
+    allowed_networks: Annotated[tuple[Network, ...], Field(max_length=ALLOWED_NETWORKS_MAX)] = setting(
+        (),
+        "Networks such as 10.0.0.0/8 in which this node dials others that it hears of from members; everything else "
+        "is refused. Empty: everywhere but link-local, multicast and reserved addresses, and loopback ones only when "
+        "this node listens or bootstraps there. Name the networks of all members, for a member can name any address.",
         reloads=True,
     )
     state_dir: Annotated[str, Field(min_length=1)] = setting(
@@ -320,7 +329,13 @@ class LimitsConfig(ConfigSection):
     )
     transient_links_max: Count = setting(
         limits.TRANSIENT_LINKS_MAX,
-        "Connections that have not finished their handshake; more are closed at once.",
+        "Incoming connections that have not finished their handshake. For another one the oldest is closed, of the "
+        "host that has the most of them.",
+        reloads=True,
+    )
+    transient_links_host_max: Count = setting(
+        limits.TRANSIENT_LINKS_HOST_MAX,
+        "The same for one host (an IPv4 address, an IPv6 /64). Raise it when many nodes behind one address restart.",
         reloads=True,
     )
     accepts_per_second: Annotated[float, Field(gt=0, le=10_000)] = setting(

@@ -68,7 +68,7 @@ class RunningParts:
             if self.http is not None:
                 self.http.reconfigure(config, tls)
             room = room_for(config.limits.links_max, config.http_budgets())
-            self.links.reconfigure(link_settings(config.limits, room))
+            self.links.reconfigure(link_settings(config, room, self.node.peer))
             self.listener.reconfigured()
             tables = {name: table for name, table in config.protocols.items() if isinstance(table, PluginConfig)}
             self.node.reconfigure(config.overlay, config.swap, tables)

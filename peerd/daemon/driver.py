@@ -132,6 +132,9 @@ class AsyncioDriver:
     def introduced(self, peer: PeerRef) -> Mapping[str, tuple[int, int]] | None:
         return self.links.introduced(peer)
 
+    def charge(self, peer: PeerRef, messages: int) -> None:
+        self.links.charge(peer, messages)
+
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         self.links.misbehaved(peer, error)
 

@@ -318,7 +318,7 @@ class Daemon:
         self._ending.append(sock.close)
         self.peer = advertised(config, identity.node_id, sock.getsockname()[:2])
         room = room_for(config.limits.links_max, config.http_budgets())
-        settings = link_settings(config.limits, room)
+        settings = link_settings(config, room, self.peer)
         plugins = self._make_plugins()
         context = LinkContext(LocalNode(self.peer, config.node.cluster, epoch), settings, identity.tls)
         telemetry = LinkTelemetry(self.metrics, now)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from peerd.api import SendRefusal
+from peerd.linking.dial_limits import Attempt
 from peerd.linking.send_queue import SendQueue
 from peerd.messages import PeerRef
 from peerd.wire.frames import Frame
@@ -81,6 +82,9 @@ class LinkHost(Protocol):
     def start_dial(self, channel: Channel, delay_s: float) -> Dial:
         """Dial the peer, ``delay_s`` from now. Ends in `LinkPolicy.link_up` or `LinkPolicy.dial_failed`, later."""
 
+    def dial_refused(self, peer: PeerRef, reason: str) -> None:
+        """This peer is not dialled, for ``reason``. To be counted."""
+
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         """Tell the node. Never called from within a call of the node's own."""
 
@@ -109,6 +113,10 @@ class Channel:
     retry_at: float = 0.0
     duplicates: int = 0
     """How often the peer has refused a dial because of its own since it was last linked."""
+    attempt: Attempt | None = None
+    """What the dial under way was permitted as."""
+    reached: tuple[str, int] | None = None
+    """Where this node reached the peer by a dial of its own."""
     is_down_due: bool = False
     """``peer_down`` is about to be told; once is enough for all frames refused meanwhile."""
 

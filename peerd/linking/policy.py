@@ -2,7 +2,8 @@
 
 Frames wait in the peer's queue, not in a connection, so a connection that loses takes none of them with it. A link that
 is lost is dialled again before anybody is told; what cannot be reached is told to the node once (`LinkHost.peer_down`)
-and is dialled again no sooner than its back-off allows.
+and is dialled again no sooner than its back-off allows. Addresses are what other nodes say they are:
+`peerd.linking.dial_limits.DialLimits` bounds how often those are dialled that this node has never reached.
 
 When both sides dial at once, the connection dialled by the smaller node id stays (`peerd.linking.channel.keeps_old`).
 An acceptor with a dial of its own under way decides it before it answers HELLO: the smaller id refuses with
@@ -18,6 +19,7 @@ from typing import Final, Generic, TypeVar
 from peerd.api import Priority, SendRefusal
 from peerd.ids import NodeId
 from peerd.linking.channel import Channel, Dial, Link, LinkHost, keeps_old
+from peerd.linking.dial_limits import Attempt, DialLimits
 from peerd.linking.rate_limit import MisbehaviourScores
 from peerd.linking.send_queue import SendQueue
 from peerd.linking.settings import LinkSettings
@@ -44,7 +46,8 @@ L = TypeVar("L", bound=Link)
 class LinkPolicy(Generic[L]):
     """The table of one node's peers. ``links`` has the link that frames to a peer go out on, oldest first.
 
-    ``draw`` gives random numbers from 0 to 1. All time is the host's.
+    ``draw`` gives random numbers from 0 to 1. All time is the host's. While a frame of a peer is handled, its host sets
+    ``informant`` to that peer: what is dialled then is dialled because of what the peer said.
     """
 
     def __init__(self, own: NodeId, settings: LinkSettings, host: LinkHost, draw: Callable[[], float]) -> None:
@@ -52,6 +55,8 @@ class LinkPolicy(Generic[L]):
         self.channels: dict[NodeId, Channel] = {}
         self.scores = MisbehaviourScores()
         self.is_stopping = False
+        self.informant: NodeId | None = None
+        self._dials = DialLimits(settings.allowed_hosts)
         self._own = own
         self._settings = settings
         self._host = host
@@ -61,6 +66,7 @@ class LinkPolicy(Generic[L]):
     def reconfigure(self, settings: LinkSettings) -> None:
         """Decide by other limits from now on. Links above a lower ``links_max`` stay until they end."""
         self._settings = settings
+        self._dials.allowed = settings.allowed_hosts
         for channel in self.channels.values():
             channel.outbox.resize(settings.send_queue_bytes_max)
 
@@ -138,6 +144,20 @@ class LinkPolicy(Generic[L]):
         """The peer was slow, and little is left in its queue: tell the node, though not from within a call of its."""
         self._host.call_soon(lambda: self._tell_writable(peer))
 
+    # Streams
+
+    def begin_stream(self, peer: PeerRef) -> Attempt | str:
+        """Permit the dial of a bulk connection, or say why not; then tell `stream_opened` or `stream_failed`."""
+        return self._permit(self.channels.get(peer.id), peer)
+
+    def stream_opened(self, attempt: Attempt) -> None:
+        """The peer is where it was said to be."""
+        self._dials.reached(attempt, self._host.now())
+
+    def stream_failed(self, attempt: Attempt, reason: str) -> None:
+        """No stream."""
+        self._dials.failed(attempt, reason, self._host.now())
+
     # Connections
 
     def admit(self, peer_id: NodeId, boot_epoch: int) -> tuple[str, str] | None:
@@ -183,6 +203,11 @@ class LinkPolicy(Generic[L]):
         if channel.failures >= OUT_OF_REACH_FAILURES:
             self._end_pauses()
         channel.duplicates = 0
+        if channel.attempt is not None:
+            self._dials.reached(channel.attempt, self._host.now())
+            if dial is not None and channel.dial is dial:
+                channel.reached = channel.attempt.address
+            channel.attempt = None
         old = self.links.get(peer_id)
         if old is not None and self._keeps_old(old, link.boot_epoch, new_dialled=link.dialled):
             link.retire("duplicate_link")
@@ -222,13 +247,17 @@ class LinkPolicy(Generic[L]):
         if channel.dial is not dial:
             return False  # it was abandoned
         channel.dial = None
+        if channel.attempt is not None:
+            self._dials.failed(channel.attempt, reason, now)
+            channel.attempt = None
         if channel.peer.id in self.links:
             return False
         if reason == "duplicate_link" and channel.duplicates < DUPLICATE_PATIENCE:
             channel.duplicates += 1
             channel.retry_at = now + backoff_s(self._settings, channel.duplicates, self._draw)
-            if channel.outbox:
-                self._dial(channel)  # in case that the peer's own dial does not arrive
+            refusal = self._dial(channel) if channel.outbox else None  # in case that its own dial does not arrive
+            if refusal is not None:
+                self.give_up(channel, refusal)
             return False
         channel.failures += 1
         channel.retry_at = now + backoff_s(self._settings, channel.failures, self._draw)
@@ -273,12 +302,28 @@ class LinkPolicy(Generic[L]):
             if channel.retry_at - self._host.now() > self._settings.backoff_wait_s:
                 self._tell_down_soon(channel, "backoff")
                 return False
-            self._dial(channel)
+            refusal = self._dial(channel)
+            if refusal is not None:
+                self._tell_down_soon(channel, refusal)
+                return False
         return True
 
-    def _dial(self, channel: Channel) -> None:
+    def _dial(self, channel: Channel) -> str | None:
+        """Begin a dial unless one is under way; or why that may not be."""
         if channel.dial is None and not self.is_stopping:
+            attempt = self._permit(channel, channel.peer)
+            if isinstance(attempt, str):
+                return attempt
+            channel.attempt = attempt
             channel.dial = self._host.start_dial(channel, max(0.0, channel.retry_at - self._host.now()))
+        return None
+
+    def _permit(self, channel: Channel | None, peer: PeerRef) -> Attempt | str:
+        is_proven = channel is not None and channel.reached == (peer.host, peer.port)
+        attempt = self._dials.begin(peer, self.informant, self._host.now(), is_proven=is_proven)
+        if isinstance(attempt, str):
+            self._host.dial_refused(peer, attempt)
+        return attempt
 
     def _dial_again(self, channel: Channel, reason: str) -> None:
         """After a loss: at once, or for a link that keeps breaking after its back-off."""
@@ -287,8 +332,10 @@ class LinkPolicy(Generic[L]):
         channel.failures += 1
         if pause_s > self._settings.backoff_wait_s:
             self.give_up(channel, reason)
-        else:
-            self._dial(channel)
+            return
+        refusal = self._dial(channel)
+        if refusal is not None:
+            self.give_up(channel, refusal)
 
     def _end_pauses(self) -> None:
         """One that was out of reach answers: what kept the others away may be over too, so each may be tried once."""

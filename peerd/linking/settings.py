@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from peerd import limits
+from peerd.linking.allowed_hosts import AllowedHosts
 
 SOCKETS_UNBOUNDED: Final = 1 << 20
 
@@ -54,7 +55,11 @@ class LinkSettings:
     """Links, streams and handshakes together, so that descriptors are left for everything else."""
     streams_max: int = 4 * limits.SWAP_SESSIONS_MAX
     transient_links_max: int = limits.TRANSIENT_LINKS_MAX
+    transient_links_host_max: int = limits.TRANSIENT_LINKS_HOST_MAX
+    """Incoming connections whose handshake is not done: of all hosts, and of one."""
     dials_max: int = 64
+    allowed_hosts: AllowedHosts = field(default_factory=lambda: AllowedHosts(own=("127.0.0.1",)))
+    """Which addresses are dialled that only other nodes say; as if this node listened on loopback."""
     accepts_per_second: float = limits.ACCEPTS_PER_SECOND
     accepts_burst: int = limits.ACCEPTS_BURST
     messages_per_second: float = limits.PEER_MESSAGES_PER_SECOND

@@ -269,6 +269,9 @@ class PluginHost:
     def is_linked(self, peer: PeerRef) -> bool:
         return self._driver.is_linked(peer)
 
+    def charge(self, peer: PeerRef, messages: int) -> None:
+        self._driver.charge(peer, messages)
+
     def forward_upcall(
         self,
         key: NodeId,

@@ -98,7 +98,13 @@ class Forwarder(Part):
 
     @handles(Route)
     def received(self, route: Route, source: PeerRef) -> RouteAck:
-        """Take over a message from the hop before, or refuse it when not in the ring."""
+        """Take over a message from the hop before, or refuse it when not in the ring.
+
+        Each key makes as much work as a message of its own, here and on the way to its root, and costs the sender as
+        much of its message rate.
+        """
+        if len(route.keys) > 1:
+            self._host.charge(source, len(route.keys) - 1)
         state = self.state
         if not state.is_ready or state.is_leaving:
             return REFUSED

@@ -22,6 +22,9 @@ class OverlayHost(Host, Protocol):
     def is_linked(self, peer: PeerRef) -> bool:
         """Whether a control link to this peer is up: only then does an answer's delay tell the round-trip time."""
 
+    def charge(self, peer: PeerRef, messages: int) -> None:
+        """The message that is being handled stands for so many more. Raises `ProtocolError` above the peer's rate."""
+
     def forward_upcall(
         self,
         key: NodeId,

@@ -357,6 +357,13 @@ class SimDriver:
         if self.node is not None:
             self.node.writable(peer)
 
+    def charge(self, peer: PeerRef, messages: int) -> None:
+        """See `peerd.driver.Transport.charge`."""
+        link = self.links.get(peer.id)
+        incoming = None if link is None else link.back()
+        if incoming is not None:
+            incoming.charge(messages)
+
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         """Count it, score it, close the link; in a simulation of honest nodes the world raises."""
         self.world.misbehaved(self, peer, error)
@@ -371,8 +378,13 @@ class SimDriver:
         """Three round trips; the peer's side is ``opened`` half a one earlier."""
         if self.policy.is_stopping:
             self.call_soon(lambda: handler.closed("stopping"))
+            return
+        attempt = self.policy.begin_stream(peer)
+        if isinstance(attempt, str):
+            why = attempt
+            self.call_soon(lambda: handler.closed(why))
         else:
-            StreamOpening(self, peer, handler)
+            StreamOpening(self, attempt, handler)
 
     def allocate(self, size_bytes: int) -> memoryview:
         """Plain memory."""
@@ -454,6 +466,10 @@ class _LinkHost:
 
     def start_dial(self, channel: Channel, delay_s: float) -> Dial:
         return PeerOpening(self._driver, channel, delay_s)
+
+    def dial_refused(self, peer: PeerRef, reason: str) -> None:
+        refused = self._driver.network.dials_refused
+        refused[reason] = refused.get(reason, 0) + 1
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         self._driver.peer_down(peer, reason)

@@ -336,10 +336,13 @@ class Link:
             self._uncharged = uncharged = self._uncharged + 1
             if uncharged == CHARGE_FRAMES and not self._charge():
                 return
+            sender = self._port.peer
+            target.policy.informant = sender.id
             try:
-                target.receive(self._port.peer, frame)
+                target.receive(sender, frame)
             except PeerMisbehaved as error:
-                target.misbehaved(self._port.peer, error)
+                target.misbehaved(sender, error)
+            target.policy.informant = None
         else:
             self._read(frame)
 
@@ -357,24 +360,33 @@ class Link:
             self._uncharged += 1
             if self._uncharged >= CHARGE_FRAMES and not self._charge():
                 return
+            sender = self._port.peer
+            target.policy.informant = sender.id
             try:
-                target.receive(self._port.peer, frame)
+                target.receive(sender, frame)
             except PeerMisbehaved as error:
-                target.misbehaved(self._port.peer, error)
+                target.misbehaved(sender, error)
+            target.policy.informant = None
         elif target.state != State.PAUSED:
             network.count_drop("target_down")
 
     def _charge(self) -> bool:
         """Whether the peer's message rate allows what came; otherwise it costs the sender its link."""
         frames, self._uncharged = self._uncharged, 0
+        try:
+            self.charge(frames)
+        except ProtocolError as error:
+            self.target.misbehaved(self._port.peer, error)
+            return False
+        return True
+
+    def charge(self, messages: int) -> None:
+        """So many messages came. Raises `ProtocolError` when that is above the peer's rate."""
         now, settings = self._engine.now, self._network.links
         if self._bucket is None:
             self._bucket = TokenBucket(settings.messages_per_second, settings.messages_burst, now)
-        if self._bucket.take(now, frames):
-            return True
-        error = ProtocolError("flood", f"more than {settings.messages_per_second:g} messages a second")
-        self.target.misbehaved(self._port.peer, error)
-        return False
+        if not self._bucket.take(now, messages):
+            raise ProtocolError("flood", f"more than {settings.messages_per_second:g} messages a second")
 
     # Trouble
 

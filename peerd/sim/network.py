@@ -239,6 +239,7 @@ class Network:
         "_ports_by_address",
         "_stops",
         "config",
+        "dials_refused",
         "dropped",
         "engine",
         "frames_delivered",
@@ -279,6 +280,8 @@ class Network:
         """Bulk bytes delivered, padding included."""
         self.dropped: dict[str, int] = {}
         """Control frames that never arrived, by reason."""
+        self.dials_refused: dict[str, int] = {}
+        """Dials that the nodes' own limits did not permit, by reason."""
         self._ports_by_address: dict[tuple[str, int], Port] = {}
         self._everywhere = config.impairment()
         self._is_harmless = self._everywhere.is_harmless

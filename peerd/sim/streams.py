@@ -15,6 +15,7 @@ from typing import Final
 from peerd import limits
 from peerd.driver import StreamHandler
 from peerd.errors import Bug, ProtocolError
+from peerd.linking.dial_limits import Attempt
 from peerd.messages import PeerRef
 from peerd.sim.engine import mark_of
 from peerd.sim.faults import times_lost
@@ -333,7 +334,9 @@ class SimStream:
 class StreamOpening(Opening):
     """A stream on its way up. Both ends are made as the target accepts; this one is told when the answer is here."""
 
-    def __init__(self, driver: Process, peer: PeerRef, handler: StreamHandler) -> None:
+    def __init__(self, driver: Process, attempt: Attempt, handler: StreamHandler) -> None:
+        peer = attempt.peer
+        self._attempt = attempt
         self._handler = handler
         self._here: SimStream | None = None
         super().__init__(driver, driver.network.port_at(peer.host, peer.port), peer.id)
@@ -354,11 +357,13 @@ class StreamOpening(Opening):
 
     def opened(self) -> None:
         """Tell, unless it is over already."""
+        self.driver.policy.stream_opened(self._attempt)
         if self._here is not None and self._here.state is not StreamState.CLOSED:
             self._handler.opened(self._here)
 
     def failed(self, reason: str) -> None:
         """Tell."""
+        self.driver.policy.stream_failed(self._attempt, reason)
         self._handler.closed(reason)
 
     def given_up(self) -> None:

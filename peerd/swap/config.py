@@ -62,7 +62,8 @@ class SwapConfig(ConfigSection):
     spilled_bytes_max: ValueSize = setting("2GiB", "Receive buffers in files, all swaps together.", reloads=True)
     stall_timeout: Interval = setting(
         "30s",
-        "No byte in either direction for this long ends a swap. Raise it on slow or lossy networks.",
+        "No byte in either direction for this long, or for half of the deadline, ends a swap. Raise it on slow or "
+        "lossy networks.",
         reloads=True,
     )
     deadline: Annotated[Duration, between_durations("1s", "7d")] = setting(

@@ -29,6 +29,8 @@ from peerd.telemetry.schema import SwapFinished
 from peerd.wire.codec import encode
 
 _CLOCK_SLACK_S: Final = 1e-6
+STALL_DEADLINE_SHARE: Final = 0.5
+"""A silent peer costs at most this share of a swap's deadline: the rest is left to try somebody else."""
 """Rounding of now + delay must not make a timer fire a hair early and be armed again for nothing."""
 
 
@@ -113,6 +115,7 @@ class SwapSession:
         self._is_resume_due = False
         self._progress_at_bytes = owner.config.progress_bytes
         self._timers: dict[str, TimerHandle] = {}
+        self._deadline_s: float | None = None
         self._linger: TimerHandle | None = None
         self._started_at = self._last_byte_at = self._driver.now()
 
@@ -128,10 +131,10 @@ class SwapSession:
 
     def start(self) -> None:
         """Arm the timers; call it once."""
-        self._arm("stall", self._owner.config.stall_timeout, self._check_stall)
         if self._intent is not None:
-            self._arm("deadline", self._intent.deadline_s, lambda: self.fail("deadline"))
+            self._arm_deadline(self._intent.deadline_s)
         else:
+            self._arm("stall", self._stall_timeout_s, self._check_stall)
             self._arm("offer", self._owner.config.offer_timeout, lambda: self.fail("offer_timeout"))
 
     # From the plugin and the layer
@@ -264,7 +267,8 @@ class SwapSession:
             self._refuse(reason)
             return
         deadline_s = self._owner.config.deadline if answer.deadline_s is None else answer.deadline_s
-        self._arm("deadline", deadline_s, lambda: self.fail("deadline"))
+        self._timers.pop("stall").cancel()
+        self._arm_deadline(deadline_s)
         outgoing = self._outgoing = Outgoing(answer.value, self._owner.config.chunk_bytes)
         self.state = SwapState.EXCHANGING
         self._write(SwapAnswer(True, "accepted", outgoing.payload_bytes, outgoing.padding_bytes))
@@ -395,8 +399,19 @@ class SwapSession:
     def _arm(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
         self._timers[name] = self._driver.call_later(delay_s, callback)
 
-    def _check_stall(self) -> None:
+    def _arm_deadline(self, deadline_s: float) -> None:
+        """Limit the whole swap, and with it how long the peer may be silent."""
+        self._deadline_s = deadline_s
+        self._arm("deadline", deadline_s, lambda: self.fail("deadline"))
+        self._arm("stall", self._stall_timeout_s, self._check_stall)
+
+    @property
+    def _stall_timeout_s(self) -> float:
         timeout_s = self._owner.config.stall_timeout
+        return timeout_s if self._deadline_s is None else min(timeout_s, self._deadline_s * STALL_DEADLINE_SHARE)
+
+    def _check_stall(self) -> None:
+        timeout_s = self._stall_timeout_s
         idle_s = self._driver.now() - self._last_byte_at
         if idle_s >= timeout_s - _CLOCK_SLACK_S:
             self.fail("stalled")

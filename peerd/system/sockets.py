@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections.abc import Callable
 from typing import Final
 
 KEEPALIVE_IDLE_S: Final = 8
@@ -45,11 +46,21 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return sock
 
 
-async def connected_socket(host: str, port: int) -> socket.socket:
-    """Connect to the first address of ``host`` that answers. Raises ``OSError``, the last one met."""
+class AddressNotAllowed(OSError):
+    """A name stands for addresses that are not to be dialled."""
+
+
+async def connected_socket(host: str, port: int, permits: Callable[[str], bool] | None = None) -> socket.socket:
+    """Connect to the first address of ``host`` that answers. Raises ``OSError``, the last one met.
+
+    Addresses that ``permits`` does not let pass are left out.
+    """
     loop = asyncio.get_running_loop()
     last_error = OSError(f"no address for {host}")
     for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        if permits is not None and not permits(str(address[0])):
+            last_error = AddressNotAllowed(f"{host} is {address[0]}, which is not to be dialled")
+            continue
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)

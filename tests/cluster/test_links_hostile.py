@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import shutil
+import socket
 import ssl
 import struct
 from contextlib import suppress
@@ -207,6 +208,45 @@ async def test_half_open_handshakes_are_bounded() -> None:
         await asyncio.gather(*(talk(one, b"") for _ in range(10)))
         assert one.counters.values["peerd_accepts_throttled_total{reason=transient_links_max}"] == 6
         assert one.listener.handshakes == 0
+
+
+@both_loops
+async def test_silent_connections_of_one_host_give_way_to_newcomers() -> None:
+    """None of them ends by itself in this test: that would take `hello_timeout_s`."""
+    settings = replace(FAST, transient_links_max=8, transient_links_host_max=5, hello_timeout_s=60.0)
+    async with Rig(settings=settings) as rig:
+        one, two = rig.pair()
+        silent = [await asyncio.open_connection("127.0.0.1", one.ref.port) for _ in range(20)]
+        await until(lambda: one.listener.handshakes == 5)
+        await linked(two, one)
+        counted = one.counters.values["peerd_accepts_throttled_total{reason=transient_links_host_max}"]
+        assert counted in (15, 16) and one.listener.handshakes in (4, 5)
+        for reader, _ in silent[:15]:
+            with suppress(ConnectionResetError):
+                await asyncio.wait_for(reader.read(), 5.0)  # the oldest ones were closed
+        for _, writer in silent:
+            writer.close()
+
+
+@both_loops
+async def test_a_full_listener_closes_the_oldest_of_the_host_with_the_most() -> None:
+    settings = replace(FAST, transient_links_max=4, hello_timeout_s=60.0)
+    async with Rig(settings=settings) as rig:
+        one = rig.add(1)
+        family, port = socket.AF_INET, one.ref.port
+        sockets = []
+        for host in ("127.0.0.2", "127.0.0.3", "127.0.0.3", "127.0.0.4", "127.0.0.5"):
+            sock = socket.socket(family)
+            sock.bind((host, 0))
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+            sockets.append(sock)
+        await until(lambda: "peerd_accepts_throttled_total{reason=transient_links_max}" in one.counters.values)
+        hosts = sorted(one.listener._handshakes._of_host)
+        assert hosts == ["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"]
+        assert one.listener.handshakes == 4
+        for sock in sockets:
+            sock.close()
 
 
 @both_loops

@@ -328,6 +328,26 @@ async def test_no_type_of_message_is_exempt_from_the_message_rate(rig: ContractR
     assert two.misbehaviours[0] == "flood" and len(two.others) < 1000
 
 
+@on_both_hosts
+async def test_a_message_that_stands_for_many_counts_as_many(rig: ContractRig) -> None:
+    rig.settings = replace(FAST, messages_per_second=10.0, messages_burst=200)
+    one, two = rig.add(1), rig.add(2)
+    await linked(rig, one, two)
+    refused: list[str] = []
+
+    def handled(peer: PeerRef, frame: Frame) -> None:
+        try:
+            two.driver.charge(peer, 63)
+        except ProtocolError as error:
+            refused.append(error.reason)
+
+    two.on_frame = handled
+    for number in range(5):
+        one.note(two, number)
+    await rig.until(lambda: len(two.numbers(one)) == 5)
+    assert refused == ["flood", "flood"], "three times 64 are within the burst"
+
+
 # Dialling addresses
 
 

@@ -341,6 +341,9 @@ class MemoryNode:
     def dial(self, host: str, port: int, done: Callable[[PeerRef | None], None]) -> None:
         self._unused()
 
+    def charge(self, peer: PeerRef, messages: int) -> None:
+        self._unused()
+
     def disconnect(self, peer: PeerRef, reason: str) -> None:
         self._unused()
 

@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed
 from peerd.client import Client
 from peerd.client.transport import UnixTransport
 from peerd.daemon.http import listener as http_listener
-from peerd.daemon.http.caller import Caller, ListenerName, identify
+from peerd.daemon.http.caller import Caller, ListenerName, identify, user_name
 from peerd.linking.join_limits import REFUSALS_PER_HOST
 from tests.support.both_loops import both_loops
 from tests.support.http_site import HttpSite, detail, http_site, until
@@ -93,6 +93,11 @@ async def test_operators_may_change_things_and_the_log_says_who(
         assert answer.status_code == 200 and site.daemon.drained_with == [0]
         [line] = [line for line in said if line["event"] == "admin.call"]
         assert (line["method"], line["path"], line["uid"], line["pid"]) == ("POST", "/v1/drain", user_id, 99)
+        assert line["user"] == ("root" if user_id == 0 else user_name(user_id))
+
+
+def test_a_number_without_a_name_is_no_error() -> None:
+    assert (user_name(0), user_name(STRANGER), user_name(None)) == ("root", None, None)
 
 
 async def test_who_is_not_known_is_no_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,7 @@ class FakeHost:
         self.refused: list[tuple[NodeId, int, SendRefusal]] = []
         self.writables: list[NodeId] = []
         self.duplicates: list[str] = []
+        self.refusals: list[str] = []
 
     def now(self) -> float:
         return self.time
@@ -86,6 +87,9 @@ class FakeHost:
     def start_dial(self, channel: Channel, delay_s: float) -> FakeDial:
         self.dials.append(FakeDial(channel, delay_s))
         return self.dials[-1]
+
+    def dial_refused(self, peer: PeerRef, reason: str) -> None:
+        self.refusals.append(reason)
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         self.downs.append((peer.id, reason))

@@ -17,6 +17,7 @@ from peerd.overlay.messages import ENTRIES_MAX, Broadcast, EntriesReply, JoinRep
 from peerd.sim.checkers import RingOracle
 from peerd.sim.records import ListSink
 from peerd.sim.simulation import Place
+from peerd.sim.world import SimulationFailure
 from tests.support.overlay_net import Note, OverlayRing, recorder
 
 
@@ -294,3 +295,17 @@ def test_a_malformed_body_stops_where_it_is_decoded_and_raises_nothing() -> None
     assert [record["address"] for record in sink.of_kind("peer.misbehaved")] == [source.address]
     assert not ring.misbehaviours, "any hop may have damaged the body: nobody's link is cut for it"
     assert recorder(ring.nodes[2]).delivered == []
+
+
+def test_a_flood_of_multicasts_costs_the_sender_its_link_as_soon_as_one_of_messages_would() -> None:
+    """Each message has as many keys as it may have, and each key is work of its own."""
+    ring = ring_of(8)
+    sender, victim = ring.nodes[1], ring.nodes[2]
+    rate = ring.network.links
+    sent = int(rate.messages_burst // 64 + rate.messages_per_second // 64) + 64
+    with pytest.raises(SimulationFailure, match="flood"):
+        for number in range(sent):
+            keys = tuple(sorted(keys_of(ring, 64)))
+            route = Route(keys, Note.TYPE_ID, encode_body(Note(number)), sender.peer, 1, 1_000_000 + number, 0)
+            sender.node.send(victim.peer, route)
+        ring.run_for(1.0)

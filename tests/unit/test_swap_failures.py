@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 from peerd.api import AcceptSwap, RefuseSwap, SizedBlob, SwapRequest, Value
 from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.swap.config import SwapConfig
+from peerd.swap.session import STALL_DEADLINE_SHARE
 from tests.support.stream_pair import Couple, Faults, MemoryNetwork, Report
 
 CONFIG = SwapConfig(chunk_bytes=64, stall_timeout=3, deadline=20, close_timeout=2)
@@ -344,6 +345,20 @@ def test_silence_from_any_byte_on_is_a_stall(side: int) -> None:
         assert {here, there} <= {"done", "stalled", "peer_down", "peer_cancelled:stalled", "unasked"}
         assert (here, there) != ("done", "done") or offset > 250
         assert couple.network.now_s < CONFIG.stall_timeout + CONFIG.offer_timeout + CONFIG.close_timeout + 1
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_silent_peer_costs_half_of_the_deadline_at_most(side: int) -> None:
+    """The stall time-out is longer than the deadline here; bytes before the silence do not count towards it."""
+    patient = CONFIG.model_copy(update={"stall_timeout": 30.0})
+    for offset in range(60, 250, 7):
+        faults = (Faults(), Faults())
+        faults[side].freeze_at = offset
+        couple = slow(faults=faults, config=patient, answer_config=patient)
+        couple.swap()
+        here, _ = couple.run()
+        assert here in ("stalled", "peer_cancelled:stalled", "peer_down"), offset
+        assert couple.network.now_s < CONFIG.deadline * STALL_DEADLINE_SHARE + patient.close_timeout + 1
 
 
 @pytest.mark.parametrize("side", [0, 1])

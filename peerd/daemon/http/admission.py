@@ -6,6 +6,7 @@ the unix socket. On the data clients' listeners a token, where one was shown, mu
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -17,7 +18,7 @@ from starlette.requests import HTTPConnection
 
 from peerd.daemon.admin.subject import Subject
 from peerd.daemon.http.access_book import AccessToken
-from peerd.daemon.http.caller import caller_of
+from peerd.daemon.http.caller import Caller, caller_of, user_name
 from peerd.daemon.http.gate import CHALLENGE, TOKEN_KEY
 from peerd.front import SCOPE_KEY, ScopeName, scope_of
 
@@ -48,16 +49,22 @@ def operators_only(daemon: Subject, refused: Callable[[str], None]) -> Dependenc
             )
         if caller.user_id not in (ROOT_USER_ID, os.geteuid(), *settings.operators):
             refused("not_operator")
-            _log.warning("admin.call_refused", method=method, path=path, uid=caller.user_id, pid=caller.process_id)
+            _log.warning("admin.call_refused", method=method, path=path, **await who(caller))
             raise refusal(
                 connection,
                 f"{method} {path} is for operators: root, the daemon's own user {os.geteuid()}, and those in "
                 f"admin.operators; you are user {caller.user_id}",
             )
         if method != "GET":  # the lists that are for operators change nothing
-            _log.info("admin.call", method=method, path=path, uid=caller.user_id, pid=caller.process_id)
+            _log.info("admin.call", method=method, path=path, **await who(caller))
 
     return check
+
+
+async def who(caller: Caller) -> dict[str, object]:
+    """The caller of a unix socket, for the log. Names may come from a directory in the network: not in the loop."""
+    name = await asyncio.to_thread(user_name, caller.user_id)
+    return {"uid": caller.user_id, "user": name, "pid": caller.process_id}
 
 
 def scope_needed(plugin: str, refused: Callable[[str], None]) -> Dependency:

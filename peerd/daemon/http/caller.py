@@ -6,6 +6,7 @@ A unix socket tells user and process of whoever connected; a TCP connection tell
 
 from __future__ import annotations
 
+import pwd
 import socket
 import struct
 from collections.abc import Callable, Mapping
@@ -59,6 +60,14 @@ def identify(listener: ListenerName, sock: socket.socket, address: object) -> Ca
     process_id, user_id, _ = _CREDENTIALS.unpack(told)
     # -1 is "not known"; process 0 is one of another process namespace.
     return Caller(listener, user_id=None if user_id < 0 else user_id, process_id=process_id or None)
+
+
+def user_name(user_id: int | None) -> str | None:
+    """The name of a user of this machine, if the number has one. May take a while."""
+    try:
+        return None if user_id is None else pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return None
 
 
 def caller_of(scope: Mapping[str, Any]) -> Caller | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 from peerd.daemon.links.connection import PendingConnection
 from peerd.daemon.links.settings import LinkContext
 from peerd.errors import HandshakeRefused, PeerdError, ProtocolError
-from peerd.system.sockets import connected_socket
+from peerd.system.sockets import AddressNotAllowed, connected_socket
 from peerd.wire.handshake import Established
 
 
@@ -23,12 +24,21 @@ class DialFailed(PeerdError):
         self.detail = detail
 
 
-async def connect(host: str, port: int, context: LinkContext, connection: PendingConnection) -> Established:
-    """Bring ``connection`` to the end of its handshake. Raises `DialFailed`; then nothing is left open."""
+async def connect(
+    host: str,
+    port: int,
+    context: LinkContext,
+    connection: PendingConnection,
+    permits: Callable[[str], bool] | None = None,
+) -> Established:
+    """Bring ``connection`` to the end of its handshake. Raises `DialFailed`; then nothing is left open.
+
+    Of the addresses of a host name only those are dialled that ``permits`` lets pass.
+    """
     settings = context.settings
     try:
         async with asyncio.timeout(settings.dial_timeout_s) as limit:
-            sock = await connected_socket(host, port)
+            sock = await connected_socket(host, port, permits)
             loop = asyncio.get_running_loop()
             try:
                 await loop.create_connection(lambda: connection, sock=sock, **tls_arguments(context))
@@ -71,6 +81,8 @@ def failure_of(error: OSError | UnicodeError) -> DialFailed:
             return DialFailed("bad_certificate", f"the peer's certificate: {error.verify_message}")
         case ssl.SSLError():
             return DialFailed("tls", str(error))
+        case AddressNotAllowed():
+            return DialFailed("not_allowed", str(error))
         case ConnectionRefusedError():
             return DialFailed("refused", str(error))
         case socket.gaierror() | UnicodeError():

@@ -14,6 +14,7 @@ from peerd.daemon.links.telemetry import LinkTelemetry
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.driver import StreamHandler
 from peerd.linking.channel import Channel
+from peerd.linking.dial_limits import Attempt
 from peerd.messages import PeerRef
 from peerd.wire.handshake import Purpose
 
@@ -25,6 +26,12 @@ class DialOwner(ConnectionOwner, Protocol):
     """Who wants the connections: `peerd.daemon.links.links.Links`."""
 
     def links(self) -> list[Link]: ...
+
+    def begin_stream(self, peer: PeerRef) -> Attempt | str:
+        """Permit a stream to be dialled, or say why not."""
+
+    def stream_dialled(self, attempt: Attempt, reason: str | None) -> None:
+        """How that ended; ``None``: well."""
 
     def dial_failed(self, channel: Channel, dial: PeerDial, reason: str) -> bool:
         """No link; returns whether that is worth telling people."""
@@ -90,7 +97,11 @@ class Dialling:
         if self._is_stopping:  # nobody would end a dial that begins now
             asyncio.get_running_loop().call_soon(handler.closed, "stopping")
             return
-        self._spawn(self._open_stream(peer, handler), f"stream to {peer}")
+        attempt = self._owner.begin_stream(peer)
+        if isinstance(attempt, str):
+            asyncio.get_running_loop().call_soon(handler.closed, attempt)
+            return
+        self._spawn(self._open_stream(attempt, handler), f"stream to {peer}")
 
     async def _dial_peer(self, channel: Channel, dial: PeerDial, delay_s: float) -> None:
         peer = channel.peer
@@ -98,7 +109,7 @@ class Dialling:
             await asyncio.sleep(delay_s)
             async with self._slots:
                 dial.connection = self._connection(peer, Purpose.CONTROL)
-                await connect(peer.host, peer.port, self._context, dial.connection)
+                await connect(peer.host, peer.port, self._context, dial.connection, self._permits)
         except DialFailed as error:
             self._telemetry.dialled(error.reason)
             if self._owner.dial_failed(channel, dial, error.reason):
@@ -143,12 +154,14 @@ class Dialling:
             await asyncio.sleep(0.02)
         return None
 
-    async def _open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
+    async def _open_stream(self, attempt: Attempt, handler: StreamHandler) -> None:
+        peer = attempt.peer
         connection = self._connection(peer, Purpose.BULK, handler)
         try:
             async with self._slots:
-                await connect(peer.host, peer.port, self._context, connection)
+                await connect(peer.host, peer.port, self._context, connection, self._permits)
         except DialFailed as error:
+            self._owner.stream_dialled(attempt, error.reason)
             self._telemetry.dialled(error.reason)
             self._telemetry.refused(peer.id, peer.address, error.reason, error.detail)
             handler.closed(error.reason)
@@ -157,7 +170,12 @@ class Dialling:
                 handler.closed("stopping")
             raise
         else:
+            self._owner.stream_dialled(attempt, None)
             self._telemetry.dialled("ok")
+
+    def _permits(self, host: str) -> bool:
+        """Whether one of the addresses of a name that other nodes say may be dialled."""
+        return self._context.settings.allowed_hosts.permits(host)
 
     def _connection(self, peer: PeerRef, purpose: Purpose, handler: StreamHandler | None = None) -> PendingConnection:
         return PendingConnection(

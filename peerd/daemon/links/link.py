@@ -10,6 +10,7 @@ from typing import Final, Protocol, cast
 from peerd.daemon.links.settings import LinkContext
 from peerd.errors import PeerMisbehaved, ProtocolError
 from peerd.identity.node_identity import PeerIdentity
+from peerd.ids import NodeId
 from peerd.limits import CONTROL_FRAME_BYTES_MAX
 from peerd.linking.rate_limit import TokenBucket
 from peerd.linking.send_queue import SendQueue
@@ -37,6 +38,9 @@ class LinkOwner(Protocol):
 
     def caught_up(self, link: Link) -> None:
         """Its outbox was above the high-water mark, and has fallen to the low one."""
+
+    def listening_to(self, peer_id: NodeId | None) -> None:
+        """Frames of this peer are handed on now; ``None``: no more."""
 
     def link_misbehaved(self, link: Link, error: PeerMisbehaved) -> None: ...
 
@@ -157,7 +161,7 @@ class Link(asyncio.Protocol):
         try:
             frames = self._decoder.feed(data)
             if frames:
-                self._charge(frames, now)
+                self.charge(len(frames))
         except ProtocolError as error:
             self._owner.link_misbehaved(self, error)
             return
@@ -165,6 +169,13 @@ class Link(asyncio.Protocol):
             self._frame_since = None
         elif frames or self._frame_since is None:
             self._frame_since = now
+        self._owner.listening_to(self.peer.id)
+        try:
+            self._hand_on(frames, now)
+        finally:
+            self._owner.listening_to(None)
+
+    def _hand_on(self, frames: list[Frame], now: float) -> None:
         for frame in frames:
             if frame.type_id <= LINK_TYPE_ID_MAX:
                 self._own_frame_received(frame)
@@ -185,8 +196,9 @@ class Link(asyncio.Protocol):
             return False
         return self._reason is None or self.is_retired
 
-    def _charge(self, frames: list[Frame], now: float) -> None:
-        if not self._bucket.take(now, len(frames)):
+    def charge(self, messages: int) -> None:
+        """So many messages came. Raises `ProtocolError` when that is above the peer's rate."""
+        if not self._bucket.take(self._received_at, messages):
             rate = self._settings.messages_per_second
             raise ProtocolError("flood", f"more than {rate:g} messages a second")
 

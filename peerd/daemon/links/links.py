@@ -24,6 +24,7 @@ from peerd.errors import Bug, PeerMisbehaved
 from peerd.identity.node_identity import PeerIdentity
 from peerd.ids import NodeId
 from peerd.linking.channel import Channel, Dial
+from peerd.linking.dial_limits import Attempt
 from peerd.linking.policy import LinkPolicy
 from peerd.linking.settings import LinkSettings
 from peerd.messages import PeerRef
@@ -177,6 +178,12 @@ class Links:
         """The peer's score, 0 to `peerd.linking.rate_limit.SCORE_LIMIT`, at which it is banned."""
         return self.policy.scores.points(peer_id, self.context.now())
 
+    def charge(self, peer: PeerRef, messages: int) -> None:
+        """See `peerd.driver.Transport.charge`."""
+        link = self.link_to(peer.id)
+        if link is not None:
+            link.charge(messages)
+
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         """Count it, score it, and close the link to this peer, if there is one."""
         reason = getattr(error, "reason", "misbehaved")
@@ -229,6 +236,10 @@ class Links:
     def caught_up(self, link: Link) -> None:
         """See `peerd.daemon.links.link.LinkOwner`."""
         self.policy.caught_up(link.peer)
+
+    def listening_to(self, peer_id: NodeId | None) -> None:
+        """What is dialled from now on is dialled because of what this peer said."""
+        self.policy.informant = peer_id
 
     def link_misbehaved(self, link: Link, error: PeerMisbehaved) -> None:
         """Bytes that are no frames, or too many of them."""
@@ -283,6 +294,17 @@ class Links:
         self.telemetry.link_down(link.peer, reason, self.context.now() - link.established_at)
         self.policy.link_lost(link, reason)
 
+    def begin_stream(self, peer: PeerRef) -> Attempt | str:
+        """Whether a stream may be dialled."""
+        return self.policy.begin_stream(peer)
+
+    def stream_dialled(self, attempt: Attempt, reason: str | None) -> None:
+        """How that ended; ``None``: well."""
+        if reason is None:
+            self.policy.stream_opened(attempt)
+        else:
+            self.policy.stream_failed(attempt, reason)
+
     def dial_failed(self, channel: Channel, dial: PeerDial, reason: str) -> bool:
         """No link; returns whether that is worth telling people."""
         return self.policy.dial_failed(channel, dial, reason)
@@ -300,6 +322,11 @@ class Links:
     def start_dial(self, channel: Channel, delay_s: float) -> Dial:
         """As a task."""
         return self._dialling.dial_peer(channel, delay_s)
+
+    def dial_refused(self, peer: PeerRef, reason: str) -> None:
+        """Count it, and say so now and then."""
+        self.telemetry.dialled(reason)
+        self.telemetry.refused(peer.id, peer.address, reason, "not dialled: see node.allowed_networks and the limits")
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         """Tell the node."""

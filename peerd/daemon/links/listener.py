@@ -15,6 +15,8 @@ from peerd.daemon.links.settings import LinkContext
 from peerd.daemon.links.telemetry import LinkTelemetry
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.errors import HandshakeRefused, ProtocolError
+from peerd.linking.handshakes import Handshakes
+from peerd.linking.join_limits import host_of
 from peerd.linking.rate_limit import TokenBucket
 from peerd.system.sockets import format_address, tune
 from peerd.wire.enrolment import PREFACE
@@ -58,7 +60,9 @@ class Listener:
         self._enrolment = enrolment
         settings = context.settings
         self._bucket = TokenBucket(settings.accepts_per_second, settings.accepts_burst, context.now())
-        self._handshakes: dict[asyncio.Task[None], None] = {}
+        self._handshakes: Handshakes[asyncio.Task[None]] = Handshakes()
+        self._closing: dict[asyncio.Task[None], None] = {}
+        """Handshakes that gave way to newer ones, until they have closed their sockets."""
         self._resume: asyncio.TimerHandle | None = None
         self._accept: Callable[[], tuple[socket.socket, Any]] = sock.accept
         """Replaced in tests of descriptor exhaustion."""
@@ -93,7 +97,7 @@ class Listener:
 
     async def wait_closed(self) -> None:
         """End the handshakes under way."""
-        await cancel_and_wait(list(self._handshakes))
+        await cancel_and_wait([*self._handshakes, *self._closing])
 
     def _accept_waiting(self) -> None:
         for _ in range(ACCEPTS_PER_WAKE_MAX):
@@ -111,9 +115,8 @@ class Listener:
 
     def _accepted(self, sock: socket.socket, address: str) -> None:
         settings = self._context.settings
-        if len(self._handshakes) >= settings.transient_links_max:
-            reason = "transient_links_max"
-        elif len(self._handshakes) + self._owner.sockets >= settings.sockets_max:
+        host = host_of(address)
+        if len(self._handshakes) + self._owner.sockets >= settings.sockets_max:
             reason = "sockets_max"
         elif not self._bucket.take(self._context.now()):
             reason = "accept_rate"
@@ -121,14 +124,30 @@ class Listener:
             sock.setblocking(False)
             tune(sock)
             task = spawn(self._serve(sock, address), name=f"accept {address}")
-            self._handshakes[task] = None
+            self._give_way(host)
+            self._handshakes.add(task, host)
             task.add_done_callback(self._handshake_ended)
             return
         sock.close()
         self._telemetry.throttled(reason)
 
+    def _give_way(self, host: str) -> None:
+        """One more comes from ``host``: over a limit the oldest ends, which has had the most time and not used it."""
+        settings = self._context.settings
+        if self._handshakes.of_host(host) >= settings.transient_links_host_max:
+            oldest, reason = self._handshakes.oldest_of(host), "transient_links_host_max"
+        elif len(self._handshakes) >= settings.transient_links_max:
+            oldest, reason = self._handshakes.oldest_of(self._handshakes.busiest_host()), "transient_links_max"
+        else:
+            return
+        self._handshakes.discard(oldest)
+        self._closing[oldest] = None
+        asyncio.get_running_loop().call_soon(oldest.cancel)  # after its first step: it has to close its socket
+        self._telemetry.throttled(reason)
+
     def _handshake_ended(self, task: asyncio.Task[None]) -> None:
-        self._handshakes.pop(task, None)
+        self._handshakes.discard(task)
+        self._closing.pop(task, None)
 
     def _pause(self) -> None:
         """Out of file descriptors: the links in use matter more than new ones, and a busy loop helps nobody."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from peerd.config import LimitsConfig
+from peerd.config import LimitsConfig, NodeConfig, PeerdConfig, split_address
 from peerd.identity.node_identity import PeerIdentity, verify_peer_certificate
 from peerd.identity.tls import peer_certificate
 from peerd.ids import NodeId
+from peerd.linking.allowed_hosts import AllowedHosts
 from peerd.linking.settings import SOCKETS_UNBOUNDED, LinkSettings
+from peerd.messages import PeerRef
 from peerd.system.resources import Room
 from peerd.wire.handshake import LocalNode
 
@@ -21,13 +23,28 @@ def monotonic_s() -> float:
     return time.monotonic_ns() / 1e9
 
 
-def link_settings(config: LimitsConfig, room: Room | None = None) -> LinkSettings:
-    """The defaults with the operator's limits, lowered to what the system has ``room`` for."""
+def link_settings(config: PeerdConfig, room: Room | None = None, own: PeerRef | None = None) -> LinkSettings:
+    """The defaults with the operator's limits, lowered to what the system has ``room`` for.
+
+    ``own`` is where this node is reached.
+    """
+    return replace(limit_settings(config.limits, room), allowed_hosts=allowed_hosts(config.node, own))
+
+
+def allowed_hosts(config: NodeConfig, own: PeerRef | None) -> AllowedHosts:
+    """Which addresses are dialled that only other nodes say."""
+    hosts = [split_address(text)[0] for text in (config.listen, *config.bootstrap)]
+    return AllowedHosts(config.allowed_networks, hosts if own is None else [*hosts, own.host])
+
+
+def limit_settings(config: LimitsConfig, room: Room | None = None) -> LinkSettings:
+    """The part of `link_settings` that is in ``[limits]``."""
     room = room or Room(config.links_max, SOCKETS_UNBOUNDED)
     return LinkSettings(
         links_max=room.links,
         sockets_max=room.sockets,
         transient_links_max=config.transient_links_max,
+        transient_links_host_max=config.transient_links_host_max,
         accepts_per_second=config.accepts_per_second,
         accepts_burst=config.accepts_burst,
         send_queue_bytes_max=config.send_queue_bytes,
