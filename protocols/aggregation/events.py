@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from peerd.limits import EVENT_TEXT_LENGTH_MAX
 from peerd.telemetry.schema import Event, Text
+from protocols.aggregation.query import Query
 
 
 class RoundStarted(Event):
@@ -68,3 +70,8 @@ class RoundFinished(Event):
 
 
 EVENTS: Final[tuple[type[Event], ...]] = (RoundStarted, RoundExtracted, LevelFinished, RoundLeft, RoundFinished)
+
+
+def query_text(query: Query) -> str:
+    """A query as events show it: the beginning of a long one."""
+    return str(query)[:EVENT_TEXT_LENGTH_MAX]

@@ -16,6 +16,9 @@ HINTS_MAX: Final = 8
 ABSENTEES_MAX: Final = 32
 """A node names at most this many missing members when it enrols."""
 
+REASON_BYTES_MAX: Final = 500
+"""Longest reason for which data is missing, as the nodes tell each other, in bytes of UTF-8."""
+
 RoundId = Annotated[bytes, annotated_types.MinLen(ROUND_ID_BYTES), annotated_types.MaxLen(ROUND_ID_BYTES)]
 Level = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(128)]
 
@@ -166,3 +169,8 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     WhyMissing,
     RoundStatus,
 )
+
+
+def reason_text(reason: str) -> str:
+    """A reason as messages carry it. It may quote a query or a file's name: any length, even invalid text."""
+    return reason.encode("utf-8", "backslashreplace")[:REASON_BYTES_MAX].decode("utf-8", "ignore")

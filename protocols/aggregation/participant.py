@@ -6,16 +6,17 @@ from collections.abc import Callable
 from functools import partial as bind
 
 from peerd.api import AcceptSwap, Host, RefuseSwap, SwapCallbacks, SwapHandle, SwapRequest, Value, value_size_bytes
-from peerd.errors import Bug, ProtocolError
+from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.ids import format_id, shared_prefix_bits, with_shared_prefix
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.config import AggregationConfig
-from protocols.aggregation.events import LevelFinished, RoundExtracted, RoundLeft, RoundStarted
+from protocols.aggregation.events import LevelFinished, RoundExtracted, RoundLeft, RoundStarted, query_text
 from protocols.aggregation.exchange import (
     MERGE_COST_S_PER_BYTE,
     Aggregate,
     Extractor,
     extract_own,
+    is_givers_fault,
     merge_received,
     swap_tag,
 )
@@ -29,6 +30,7 @@ from protocols.aggregation.messages import (
     ProposeAnswer,
     RoundStatus,
     StartRound,
+    reason_text,
 )
 from protocols.aggregation.prefix import HostNeighbourhood
 from protocols.aggregation.query import Query
@@ -71,6 +73,8 @@ class Participant:
         self.round_id = start.round_id
         self.requester = start.requester
         self.query = query
+        self.wire_query = start.query
+        """The query as it came: written anew it may be longer than a message can be."""
         self.started_at = host.now() - start.age_ms / 1000
         self.expires_at = host.now() + start.remaining_ms / 1000
         self.census = start.census
@@ -83,7 +87,7 @@ class Participant:
         self._swap: SwapHandle | None = None
         self._level_started_at = host.now()
         self._received_bytes = 0
-        host.emit(RoundStarted(round=self.name, requester=format_id(start.requester.id), query=str(query)))
+        host.emit(RoundStarted(round=self.name, requester=format_id(start.requester.id), query=query_text(query)))
 
     @property
     def name(self) -> str:
@@ -118,7 +122,7 @@ class Participant:
 
         def failed(error: BaseException) -> None:
             if not self.is_over:
-                self.decline(f"extraction failed: {error}"[:400])
+                self.decline(f"extraction failed: {error}")
                 on_declined(self, self.declined or "")
 
         # A round that has ended keeps no worker: the extraction looks here before every line.
@@ -127,7 +131,7 @@ class Participant:
 
     def decline(self, reason: str) -> None:
         """This node has nothing to contribute to the round."""
-        self.declined = reason
+        self.declined = reason_text(reason)
 
     # Messages
 
@@ -304,11 +308,14 @@ class Participant:
         self._apply(self.tree.merged(frozenset(aggregate.partial.contributors)))
 
     def _merge_failed(self, peer: PeerRef, error: BaseException) -> None:
-        if not isinstance(error, ProtocolError):
+        if not isinstance(error, ProtocolError | Unavailable):
             raise Bug(f"merging failed: {error}") from error
+        reason = error.reason if isinstance(error, ProtocolError) else "busy"  # no worker was free
+        self.host.count("peerd_aggregation_rejected_total", reason=reason)
         if not self.is_over:
-            self.host.count("peerd_aggregation_rejected_total", reason=error.reason)
             self._apply(self.tree.merge_rejected(peer))
+        if isinstance(error, ProtocolError) and is_givers_fault(error):
+            self.host.misbehaved(peer, error)
 
     def _level_done(self, done: LevelDone) -> None:
         now = self.host.now()

@@ -42,6 +42,7 @@ from protocols.aggregation.messages import (
     StartRound,
     StopRound,
     WhyMissing,
+    reason_text,
 )
 from protocols.aggregation.participant import Participant
 from protocols.aggregation.patterns import QueryError
@@ -50,8 +51,6 @@ from protocols.aggregation.requester import Requester, RoundListener
 from protocols.aggregation.tree import TreeTimer
 
 ENDED_ROUNDS_MAX: Final = 1024
-REASON_CHARACTERS_MAX: Final = 500
-"""Longest reason that this node gives for declining a round."""
 ASKS_MAX: Final = 64
 ASK_TIMEOUT_S: Final = 5.0
 EXPIRY_GRACE_S: Final = 5.0
@@ -146,7 +145,7 @@ class Aggregation(Plugin):
         try:
             query = Query.from_wire(start.query)
         except ProtocolError as error:
-            self._enrol(start, f"the query was refused: {error}"[:REASON_CHARACTERS_MAX])
+            self._enrol(start, f"the query was refused: {error}")
             return
         participant = Participant(self.host, self.config, start, query, self._tree_finished)
         reason = self._reason_to_decline(start, query)
@@ -171,15 +170,15 @@ class Aggregation(Plugin):
         try:
             query.compiled_pattern(self.config.regex_engine)
         except Unavailable as error:
-            return str(error)[:REASON_CHARACTERS_MAX]
+            return str(error)
         except QueryError as error:
-            return f"the query was refused: {error.message}"[:REASON_CHARACTERS_MAX]
+            return f"the query was refused: {error.message}"
         return ""
 
     def _enrol(self, start: StartRound, reason: str) -> None:
         host = self.host
         absent = absentees_near(host.id, host.leaf_set(), host.missing_members())
-        host.send(start.requester, Enrolled(start.round_id, reason, absent))
+        host.send(start.requester, Enrolled(start.round_id, reason_text(reason), absent))
 
     def _extraction_failed(self, participant: Participant, reason: str) -> None:
         self.host.send(participant.requester, Enrolled(participant.round_id, reason))
@@ -227,7 +226,7 @@ class Aggregation(Plugin):
         return StartRound(
             participant.round_id,
             participant.requester,
-            participant.query.to_wire(),
+            participant.wire_query,
             max(0, round((now - participant.started_at) * 1000)),
             round((participant.expires_at - now) * 1000),
             participant.census,

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from peerd.api import Host, SwapCallbacks, SwapHandle, Value, value_size_bytes
-from peerd.errors import ProtocolError
+from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.answer import Answer, RoundProgress, Shares, value_of
 from protocols.aggregation.collector import NAMED_MISSING_MAX, Candidate, Collector, Missing, ago
 from protocols.aggregation.config import AggregationConfig
-from protocols.aggregation.events import RoundFinished
-from protocols.aggregation.exchange import Aggregate, decode_value, result_tag
+from protocols.aggregation.events import RoundFinished, query_text
+from protocols.aggregation.exchange import Aggregate, decode_value, is_givers_fault, result_tag
 from protocols.aggregation.messages import Enrolled, NodeState, ResultReady, RoundStatus, WhyMissing
 from protocols.aggregation.partial import ExtractionReport, Partial
 from protocols.aggregation.query import Query
@@ -177,11 +177,14 @@ class Requester:
             self._take_best()
 
         def failed(error: BaseException) -> None:
-            if not isinstance(error, ProtocolError):
+            if not isinstance(error, ProtocolError | Unavailable):
                 raise error
             self._fetching = None
             self.collector.could_not_fetch(peer, str(error))
-            self._take_best()
+            if not self._is_closing:
+                self._take_best()
+            if isinstance(error, ProtocolError) and is_givers_fault(error):
+                self.host.misbehaved(peer, error)
 
         self.host.offload(decode_value, self.query, value, done=decoded, failed=failed)
 
@@ -274,7 +277,7 @@ class Requester:
             RoundFinished(
                 round=answer.round,
                 requester=f"{self.host.id:032x}",
-                query=answer.query,
+                query=query_text(self.query),
                 contributors=answer.contributors,
                 expected=float(answer.expected),
                 missing=answer.missing_count,

@@ -1,0 +1,193 @@
+"""One member that sends what no member sends: transcripts of a plugin on a fake host."""
+
+from __future__ import annotations
+
+import dataclasses
+from io import BytesIO
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from peerd.api import SwapRequest
+from peerd.errors import PeerMisbehaved, ProtocolError
+from peerd.ids import NodeId
+from peerd.limits import EVENT_TEXT_LENGTH_MAX
+from peerd.messages import Message, PeerRef, decode_body
+from peerd.testing.host import FakeHost, peer
+from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.events import RoundStarted
+from protocols.aggregation.exchange import extract_own, swap_tag
+from protocols.aggregation.extraction import Extraction
+from protocols.aggregation.functions import Grouped, function_named
+from protocols.aggregation.messages import (
+    MESSAGES,
+    REASON_BYTES_MAX,
+    AnswerKind,
+    AskStart,
+    Enrolled,
+    Propose,
+    ProposeAnswer,
+    ResultReady,
+    RoundStatus,
+    StartRound,
+    WhyMissing,
+    reason_text,
+)
+from protocols.aggregation.partial import ExtractionReport
+from protocols.aggregation.plugin import Aggregation
+from protocols.aggregation.query import Query
+from protocols.aggregation.requester import RoundListener
+
+QUERY = Query("sum", "value", by="k")
+OWN, SIBLING, ASKER = 1 << 120, 3 << 120, 200 << 120
+LEVEL = 6
+ROUND = b"r" * 16
+
+
+def one_record(query: Query, is_over: object) -> Extraction:
+    """The data of a node: one record, of group "a"."""
+    function = function_named(query.function)
+    report = ExtractionReport(records=1, records_selected=1)
+    if query.by is None:
+        return Extraction(function.lift(1), report)
+    return Extraction(Grouped(function, query.groups_max).lift("a", 1), report)
+
+
+def member() -> tuple[Aggregation, FakeHost]:
+    """A node with data, and one other node next to it."""
+    plugin = Aggregation(AggregationConfig())
+    plugin.extractor = one_record
+    host = FakeHost(OWN, plugin)
+    host.neighbours = (peer(SIBLING), peer(ASKER))
+    return plugin, host
+
+
+def start(query: bytes = QUERY.to_wire(), *, requester: PeerRef | None = None, round_id: bytes = ROUND) -> StartRound:
+    return StartRound(round_id, requester or peer(ASKER), query, 0, 60_000, True)
+
+
+def test_a_value_that_cannot_be_decoded_costs_its_giver_the_link_and_nothing_else() -> None:
+    """A column of empty maps once raised TypeError, and six of them took aggregation from every node."""
+    plugin, host = member()
+    host.deliver(start(), peer(ASKER))
+    answer = host.deliver(Propose(ROUND, LEVEL), peer(SIBLING))
+    assert isinstance(answer, ProposeAnswer)
+    assert answer.accepted
+    accepted = plugin.swap_requested(SwapRequest(peer(SIBLING), swap_tag(ROUND, LEVEL), 100, False))
+    true = extract_own(one_record, QUERY, NodeId(SIBLING), 0, lambda: False).encoded
+    values = list(msgpack.Unpacker(BytesIO(true[8:])))
+    values[-5] = bytes.fromhex("80")  # the scales of the sums: an empty map
+    accepted.callbacks.done(true[:8] + b"".join(map(msgpack.packb, values)))  # type: ignore[union-attr]  # it accepts
+    host.run_later()
+    [(blamed, error)] = host.blamed
+    assert blamed == peer(SIBLING)
+    assert isinstance(error, ProtocolError)
+    assert host.counted["peerd_aggregation_rejected_total", "aggregation_partial"] == 1
+    assert plugin.participants[ROUND].tree.contributors == {OWN}
+    plugin.validate()
+
+
+def test_a_result_that_cannot_be_decoded_costs_its_giver_the_link() -> None:
+    plugin, host = member()
+    plugin.extractor = None
+    round_id = plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    host.deliver(ResultReady(round_id, 3, 100), peer(SIBLING))
+    [fetch] = [each for each in host.asked if each.what == "fetch"]
+    fetch.arguments["callbacks"].done(b"nonsense and more of it")
+    host.run_later()
+    assert [blamed for blamed, _ in host.blamed] == [peer(SIBLING)]
+
+
+def test_a_long_query_fits_into_the_events() -> None:
+    """Its text is longer than an event's: the node then failed at every such query."""
+    where = f"a IN ({', '.join(repr('x' * 200) for _ in range(30))})"
+    query = msgpack.packb((2, "count", None, None, where, "**/*", "ndjson", None, 100))
+    plugin, host = member()
+    host.deliver(start(query), peer(ASKER))
+    assert not plugin.participants[ROUND].declined
+    [event] = [each for each in host.events if isinstance(each, RoundStarted)]
+    assert len(event.query) == EVENT_TEXT_LENGTH_MAX
+
+
+def test_a_query_that_grows_when_it_is_written_anew_is_passed_on_as_it_came() -> None:
+    """A filter as long as it may be: with the usual spaces in it the next node would refuse it."""
+    query = msgpack.packb((2, "count", None, None, "a in(1,2,3)", "**/*", "ndjson", None, 100))
+    _, host = member()
+    host.deliver(start(query), peer(ASKER))
+    answer = host.deliver(AskStart(ROUND), peer(SIBLING))
+    assert isinstance(answer, StartRound)
+    assert answer.query == query
+
+
+def test_a_refusal_that_quotes_a_hostile_pattern_fits_into_the_answer() -> None:
+    query = Query("count", format="text", pattern="(?P<a>(?=" + "\U0001f600" * 400 + "))").to_wire()
+    _, host = member()
+    host.deliver(start(query), peer(ASKER))
+    answer = host.deliver(WhyMissing(ROUND), peer(ASKER))
+    assert isinstance(answer, RoundStatus)
+    assert "refused" in answer.detail
+    assert all(len(each.reason.encode()) <= REASON_BYTES_MAX for _, each in host.sent if isinstance(each, Enrolled))
+
+
+@pytest.mark.parametrize("text", ["x" * 9000, "\U0001f600" * 9000, "bad name \udcff\udcff", "\ud800" * 400])
+def test_any_reason_fits_into_every_message_that_carries_one(text: str) -> None:
+    for message in (RoundStatus(ROUND, 5, 0, reason_text(text)), Enrolled(ROUND, reason_text(text))):
+        FakeHost(1).send(peer(2), message)
+
+
+numbers = st.integers(0, 2**64 - 1) | st.integers(0, 200) | st.integers(-2, 2)
+junk = st.recursive(
+    st.none() | st.booleans() | numbers | st.floats() | st.text(max_size=5) | st.binary(max_size=20) | st.just(ROUND),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=12,
+)
+peers = st.sampled_from([peer(SIBLING), peer(ASKER), peer(7)])
+wire_peer = st.tuples(st.just((7).to_bytes(16, "big")), st.just("10.0.0.9"), st.integers(1, 65535)).map(list)
+likely = {
+    "round_id": st.just(ROUND),
+    "query": st.just(QUERY.to_wire()) | st.binary(max_size=30),
+    "level": st.integers(0, 127) | st.just(LEVEL),
+    "kind": st.sampled_from([*AnswerKind, 9]),
+    "age_ms": st.integers(0, 2**32 - 1),
+    "remaining_ms": st.integers(0, 2**32 - 1),
+    "census": st.booleans(),
+    "accepted": st.booleans(),
+    "contributors": st.integers(0, 2**32 - 1),
+    "value_bytes": st.integers(0, 2**64 - 1),
+    "state": st.integers(0, 255),
+    "reason": st.text(max_size=8),
+    "detail": st.text(max_size=8),
+}
+
+
+_FIELDS = {kind: [field.name for field in dataclasses.fields(kind)] for kind in MESSAGES}
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[type[Message], bytes]:
+    """The body of a message whose fields are likely values, or anything at all."""
+    kind = draw(st.sampled_from(MESSAGES))
+    fields = [draw(likely.get(name, wire_peer) | junk) for name in _FIELDS[kind]]
+    return kind, msgpack.packb(fields[: draw(st.integers(0, len(fields)))] if draw(st.booleans()) else fields)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(bodies(), peers), max_size=6))
+def test_nothing_that_a_member_sends_is_a_failure_of_the_plugin(sent: list[Any]) -> None:
+    plugin, host = member()
+    host.deliver(start(), peer(ASKER))
+    round_id = plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    for (kind, body), source in sent:
+        try:
+            message = decode_body(kind, body.replace(b"s" * 16, round_id))
+            if kind in plugin.handlers.messages:
+                host.deliver(message, source)
+            else:
+                for request in host.requests:
+                    request.on_reply(message, request.peer)
+                host.requests.clear()
+        except PeerMisbehaved:
+            continue
+        plugin.validate()
