@@ -44,7 +44,7 @@ class LevelFinished(Event):
 
 
 class RoundLeft(Event):
-    """This node's part in a round ended; ``outcome`` is result, pruned, stopped, refused or expired."""
+    """This node's part in a round ended; ``outcome`` is stopped, expired, refused, or idle: it made room."""
 
     KIND = "aggregation.round_left"
     round: str

@@ -9,8 +9,8 @@ import annotated_types
 
 from peerd.limits import KIB
 from peerd.messages import U8, U16, U32, U64, Message, PeerRef, Text, message, struct
+from protocols.aggregation.round_id import KEY_BYTES, LOCK_BYTES, ROUND_ID_BYTES
 
-ROUND_ID_BYTES: Final = 16
 QUERY_BYTES_MAX: Final = 16 * KIB
 HINTS_MAX: Final = 8
 ABSENTEES_MAX: Final = 32
@@ -50,7 +50,10 @@ class NodeState(IntEnum):
 
 @message(0x0100, bytes_max=20 * KIB)
 class StartRound(Message):
-    """A query, broadcast to every node; also the answer to `AskStart`."""
+    """A query, broadcast to every node; also the answer to `AskStart`. It never comes directly from anybody.
+
+    The id is a hash of ``lock``, requester and query (`protocols.aggregation.round_id`).
+    """
 
     round_id: RoundId
     requester: PeerRef
@@ -58,6 +61,7 @@ class StartRound(Message):
     age_ms: U32
     remaining_ms: U32
     census: bool
+    lock: Annotated[bytes, annotated_types.MaxLen(LOCK_BYTES)] = b""
 
 
 @struct
@@ -134,9 +138,14 @@ class ResultReady(Message):
 
 @message(0x0108, bytes_max=128)
 class StopRound(Message):
-    """Broadcast by the requester: forget the round."""
+    """Forget the round: broadcast with the key to the round's lock, or directly from the requester, without it.
+
+    Directly it is the answer to who takes part in a round that the requester knows nothing of (any more). As the reply
+    to `AskStart` it says that there is no such round.
+    """
 
     round_id: RoundId
+    key: Annotated[bytes, annotated_types.MaxLen(KEY_BYTES)] = b""
 
 
 @message(0x0109, bytes_max=128)

@@ -9,7 +9,7 @@ from peerd.api import AcceptSwap, Host, RefuseSwap, SwapCallbacks, SwapHandle, S
 from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.ids import format_id, shared_prefix_bits, with_shared_prefix
 from peerd.messages import Message, PeerRef
-from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
 from protocols.aggregation.events import LevelFinished, RoundExtracted, RoundLeft, RoundStarted, query_text
 from protocols.aggregation.exchange import (
     MERGE_COST_S_PER_BYTE,
@@ -30,7 +30,6 @@ from protocols.aggregation.messages import (
     ProposeAnswer,
     RoundStatus,
     StartRound,
-    reason_text,
 )
 from protocols.aggregation.prefix import HostNeighbourhood
 from protocols.aggregation.query import Query
@@ -76,12 +75,14 @@ class Participant:
         self.wire_query = start.query
         """The query as it came: written anew it may be longer than a message can be."""
         self.started_at = host.now() - start.age_ms / 1000
-        self.expires_at = host.now() + start.remaining_ms / 1000
+        self.expires_at = host.now() + min(start.remaining_ms / 1000, ROUND_S_MAX)
+        self.over_at: float | None = None
+        """When this node's tree ended: since then the round waits for its end only."""
         self.census = start.census
+        self.lock = start.lock
         self.neighbourhood = HostNeighbourhood(host)
         self.tree = Tree(host.id, self.neighbourhood, config.tree_settings())
         self.aggregate: Aggregate | None = None
-        self.declined: str | None = None
         self.is_over = False
         self._on_result = on_result
         self._swap: SwapHandle | None = None
@@ -96,9 +97,7 @@ class Participant:
 
     # Own data
 
-    def extract(
-        self, extractor: Extractor, padding_bytes: int, on_declined: Callable[[Participant, str], None]
-    ) -> None:
+    def extract(self, extractor: Extractor, padding_bytes: int, on_failed: Callable[[Participant, str], None]) -> None:
         """Read this node's data off the loop, then begin swapping."""
         began_at = self.host.now()
 
@@ -122,24 +121,17 @@ class Participant:
 
         def failed(error: BaseException) -> None:
             if not self.is_over:
-                self.decline(f"extraction failed: {error}")
-                on_declined(self, self.declined or "")
+                on_failed(self, f"extraction failed: {error}")
 
         # A round that has ended keeps no worker: the extraction looks here before every line.
         arguments = (extractor, self.query, self.host.id, padding_bytes, lambda: self.is_over)
         self.host.offload(extract_own, *arguments, done=done, failed=failed)
 
-    def decline(self, reason: str) -> None:
-        """This node has nothing to contribute to the round."""
-        self.declined = reason_text(reason)
-
     # Messages
 
     def invite_received(self, invite: Invite, source: PeerRef) -> None:
         """Somebody would swap with us, or meant to reach somebody of a prefix that we do not have."""
-        if self.declined is not None:
-            self._answer(source, invite.level, AnswerKind.ABSENT)
-        elif self._shared_bits(source) != invite.level:
+        if self._shared_bits(source) != invite.level:
             members, is_exact = self.neighbourhood.hints(source.id, invite.level, HINTS_MAX)
             hint = InviteAnswer(self.round_id, invite.level, AnswerKind.HINT, members, is_exact)
             self.host.send(source, hint)
@@ -156,8 +148,6 @@ class Participant:
 
     def proposal_received(self, proposal: Propose, source: PeerRef) -> ProposeAnswer:
         """Decide at once whether to swap with the proposer."""
-        if self.declined is not None:
-            return ProposeAnswer(self.round_id, False, AnswerKind.ABSENT)
         accepted, kind, effects = self.tree.proposal_received(source, proposal.level)
         self._apply(effects)
         return ProposeAnswer(self.round_id, accepted, kind)
@@ -169,8 +159,10 @@ class Participant:
         self._apply(self.tree.swap_accepted(request.peer))
         return AcceptSwap(self.aggregate.value, self._callbacks(request.peer, level), self.config.swap_deadline)
 
-    def result_requested(self) -> AcceptSwap | RefuseSwap:
+    def result_requested(self, peer: PeerRef) -> AcceptSwap | RefuseSwap:
         """Give the requester our result, which it fetches."""
+        if peer.id != self.requester.id:
+            return RefuseSwap("not_yours")
         if self.aggregate is None or self.tree.phase is not TreePhase.FINISHED:
             return RefuseSwap("no_result")
         ignore = SwapCallbacks(done=lambda value: None, failed=lambda reason: None)
@@ -179,8 +171,6 @@ class Participant:
     def status(self) -> RoundStatus:
         """Return what to tell a requester that misses our data."""
         level = 0 if self.tree.level is None else self.tree.level
-        if self.declined is not None:
-            return RoundStatus(self.round_id, NodeState.DECLINED, level, self.declined)
         state = _STATES.get(self.tree.phase, NodeState.RUNNING)
         return RoundStatus(self.round_id, state, level, f"level {level}" if state is NodeState.RUNNING else "")
 
@@ -246,6 +236,7 @@ class Participant:
             case LevelDone():
                 self._level_done(effect)
             case TreeDone(outcome):
+                self.over_at = self.host.now()
                 if outcome == "result":
                     self._on_result(self)
 

@@ -52,9 +52,12 @@ class Requester:
         query: Query,
         listener: RoundListener,
         on_answered: Callable[[bytes], None],
+        key: bytes,
     ) -> None:
         self.host = host
         self.round_id = round_id
+        self.key = key
+        """Shows everybody that the round's end comes from this node."""
         self.query = query
         self.own_aggregate: Aggregate | None = None
         self.is_answered = False

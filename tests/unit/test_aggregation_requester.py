@@ -19,6 +19,7 @@ from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.requester import FETCHES_MAX, RoundListener
+from protocols.aggregation.round_id import lock_of, round_id_of
 
 OWN = 1
 QUERY = Query("count")
@@ -150,9 +151,10 @@ def test_a_round_that_has_ended_gives_its_worker_back(ending: str, tmp_path: Pat
     plugin = Aggregation(AggregationConfig(data_root=str(tmp_path)))
     host = FakeHost(OWN, plugin)
     query = parse_query("count")
-    start = StartRound(b"r" * 16, peer(2), query.to_wire(), 0, 1000, False)
+    lock = lock_of(b"key")
+    start = StartRound(round_id_of(lock, peer(2).id, query.to_wire()), peer(2), query.to_wire(), 0, 1000, False, lock)
     jobs = host.later
-    plugin.on_start_round(start, peer(2))
+    plugin.deliver(peer(2).id, start, peer(2))
     [extraction] = jobs
     participant = plugin.participants[start.round_id]
     if ending == "stopped":
