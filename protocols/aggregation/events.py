@@ -69,7 +69,23 @@ class RoundFinished(Event):
     outcome: Text
 
 
-EVENTS: Final[tuple[type[Event], ...]] = (RoundStarted, RoundExtracted, LevelFinished, RoundLeft, RoundFinished)
+class ResultRejected(Event):
+    """At the requester: a result was not taken, because what its giver says of it cannot be true."""
+
+    KIND = "aggregation.result_rejected"
+    round: str
+    peer: str
+    reason: Text
+
+
+EVENTS: Final[tuple[type[Event], ...]] = (
+    RoundStarted,
+    RoundExtracted,
+    LevelFinished,
+    RoundLeft,
+    RoundFinished,
+    ResultRejected,
+)
 
 
 def query_text(query: Query) -> str:

@@ -76,12 +76,22 @@ class Absentee:
 class Enrolled(Message):
     """To the requester: this node takes part; or does not, and why (``reason`` not empty).
 
+    Who takes part sends it as a request, and swaps nothing before it is answered with `EnrolNoted`: so the requester
+    knows everybody whose data can be in a result. ``StopRound`` as the answer says that there is no such round.
+
     ``absent``: missing members of the ring whose places are next to this node's; their other neighbours name them, too.
     """
 
     round_id: RoundId
     reason: Text
     absent: Annotated[tuple[Absentee, ...], annotated_types.MaxLen(ABSENTEES_MAX)] = ()
+
+
+@message(0x010B, bytes_max=128)
+class EnrolNoted(Message):
+    """Reply to `Enrolled`: the requester counts on this node's data."""
+
+    round_id: RoundId
 
 
 @message(0x0102, bytes_max=512)
@@ -177,6 +187,7 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     StopRound,
     WhyMissing,
     RoundStatus,
+    EnrolNoted,
 )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial as bind
+from typing import Final
 
 from peerd.api import AcceptSwap, Host, RefuseSwap, SwapCallbacks, SwapHandle, SwapRequest, Value, value_size_bytes
 from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.ids import format_id, shared_prefix_bits, with_shared_prefix
 from peerd.messages import Message, PeerRef
+from protocols.aggregation.collector import absentees_near
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
 from protocols.aggregation.events import LevelFinished, RoundExtracted, RoundLeft, RoundStarted, query_text
 from protocols.aggregation.exchange import (
@@ -23,6 +25,8 @@ from protocols.aggregation.exchange import (
 from protocols.aggregation.messages import (
     HINTS_MAX,
     AnswerKind,
+    Enrolled,
+    EnrolNoted,
     Invite,
     InviteAnswer,
     NodeState,
@@ -49,6 +53,12 @@ from protocols.aggregation.tree import (
     TreeTimer,
 )
 
+ENROL_TIMEOUT_S: Final = 5.0
+ENROL_TRIES_MAX: Final = 4
+"""So often a node tells a silent requester that it takes part, `ENROL_PAUSE_S` apart, and then leaves the round."""
+ENROL_PAUSE_S: Final = 1.0
+ENROL_TIMER: Final = "enrol_due"
+
 _STATES = {
     TreePhase.IDLE: NodeState.EXTRACTING,
     TreePhase.FINISHED: NodeState.FINISHED,
@@ -57,7 +67,10 @@ _STATES = {
 
 
 class Participant:
-    """State of one round on one node. ``on_result`` is called when this node's tree holds every level."""
+    """State of one round on one node.
+
+    ``on_result`` is called when this node's tree holds every level, ``on_refused`` when the requester does not want it.
+    """
 
     def __init__(
         self,
@@ -66,6 +79,7 @@ class Participant:
         start: StartRound,
         query: Query,
         on_result: Callable[[Participant], None],
+        on_refused: Callable[[Participant, str], None],
     ) -> None:
         self.host = host
         self.config = config
@@ -76,8 +90,9 @@ class Participant:
         """The query as it came: written anew it may be longer than a message can be."""
         self.started_at = host.now() - start.age_ms / 1000
         self.expires_at = host.now() + min(start.remaining_ms / 1000, ROUND_S_MAX)
-        self.over_at: float | None = None
-        """When this node's tree ended: since then the round waits for its end only."""
+        self.idle_since: float | None = host.now() if start.census else None
+        """Since when the round waits for its requester only: first to note this node, and, when the tree has ended, for
+        its end. ``None`` while there is work."""
         self.census = start.census
         self.lock = start.lock
         self.neighbourhood = HostNeighbourhood(host)
@@ -85,6 +100,9 @@ class Participant:
         self.aggregate: Aggregate | None = None
         self.is_over = False
         self._on_result = on_result
+        self._on_refused = on_refused
+        self._is_enrolled = not start.census
+        self._enrol_tries = 0
         self._swap: SwapHandle | None = None
         self._level_started_at = host.now()
         self._received_bytes = 0
@@ -94,6 +112,46 @@ class Participant:
     def name(self) -> str:
         """The round's id as people and logs see it."""
         return self.round_id.hex()
+
+    # Enrolment
+
+    def enrol(self) -> None:
+        """Tell the requester that this node takes part; only when it knows does this node's data go anywhere."""
+        host = self.host
+        enrolled = Enrolled(self.round_id, "", absentees_near(host.id, host.leaf_set(), host.missing_members()))
+        if self.requester.id == host.id:
+            host.send(self.requester, enrolled)
+            self._noted()
+            return
+        self._enrol_tries += 1
+        host.request(self.requester, enrolled, ENROL_TIMEOUT_S, self._enrol_answered, self._enrol_unanswered)
+
+    def _enrol_answered(self, reply: Message, source: PeerRef) -> None:
+        if self.is_over:
+            return
+        if isinstance(reply, EnrolNoted) and reply.round_id == self.round_id:
+            self._noted()
+        else:
+            self._on_refused(self, "stopped")
+
+    def _enrol_unanswered(self) -> None:
+        if self.is_over:
+            return
+        if self._enrol_tries < ENROL_TRIES_MAX:
+            self.host.set_timer(ENROL_TIMER, ENROL_PAUSE_S, self.round_id)
+        else:
+            self._on_refused(self, "requester_silent")
+
+    def _noted(self) -> None:
+        self._is_enrolled = True
+        self.idle_since = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin to swap, as soon as the data is here and the requester knows of it."""
+        if self._is_enrolled and self.aggregate is not None:
+            self._level_started_at = self.host.now()
+            self._apply(self.tree.begin())
 
     # Own data
 
@@ -116,8 +174,7 @@ class Participant:
                     duration_s=self.host.now() - began_at,
                 )
             )
-            self._level_started_at = self.host.now()
-            self._apply(self.tree.begin())
+            self._begin()
 
         def failed(error: BaseException) -> None:
             if not self.is_over:
@@ -189,8 +246,8 @@ class Participant:
         if self.is_over:
             return
         self.is_over = True
-        for timer in TreeTimer:
-            self.host.cancel_timer(timer.value, self.round_id)
+        for timer in (ENROL_TIMER, *(timer.value for timer in TreeTimer)):
+            self.host.cancel_timer(timer, self.round_id)
         if self._swap is not None:
             self._swap.cancel()
         contributors = 0 if self.aggregate is None else len(self.aggregate.partial.contributors)
@@ -236,7 +293,7 @@ class Participant:
             case LevelDone():
                 self._level_done(effect)
             case TreeDone(outcome):
-                self.over_at = self.host.now()
+                self.idle_since = self.host.now()
                 if outcome == "result":
                     self._on_result(self)
 

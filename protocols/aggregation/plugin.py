@@ -32,6 +32,7 @@ from protocols.aggregation.messages import (
     AnswerKind,
     AskStart,
     Enrolled,
+    EnrolNoted,
     Invite,
     InviteAnswer,
     NodeState,
@@ -44,7 +45,7 @@ from protocols.aggregation.messages import (
     WhyMissing,
     reason_text,
 )
-from protocols.aggregation.participant import Participant
+from protocols.aggregation.participant import ENROL_TIMER, Participant
 from protocols.aggregation.patterns import QueryError
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import Requester, RoundListener
@@ -56,7 +57,7 @@ ASKS_MAX: Final = 64
 ASKS_PER_PEER_MAX: Final = 8
 """Unknown rounds that one inviter is asked about at a time."""
 IDLE_S: Final = 10.0
-"""A round whose tree ended here at least so long ago may be forgotten for a new one."""
+"""A round that has waited so long for nothing but its requester may be forgotten for a new one."""
 ASK_TIMEOUT_S: Final = 5.0
 EXPIRY_GRACE_S: Final = 5.0
 """A round is kept for this long after its deadline, so that the requester can still ask why data is missing."""
@@ -182,13 +183,13 @@ class Aggregation(Plugin):
         if reason:
             self._decline(start.round_id, start.requester, reason)
             return
-        participant = Participant(self.host, self.config, start, query, self._tree_finished)
+        participant = Participant(self.host, self.config, start, query, self._tree_finished, self._refused)
         self.participants[start.round_id] = participant
         self.host.gauge("peerd_aggregation_open_rounds", len(self.participants))
         remaining_s = participant.expires_at - self.host.now()
         self.host.set_timer("round_expired", remaining_s + EXPIRY_GRACE_S, start.round_id)
         if start.census:
-            self._enrol(start.round_id, start.requester, "")
+            participant.enrol()
         if self.extractor is not None:
             participant.extract(self.extractor, self.value_padding_bytes, self._extraction_failed)
 
@@ -196,7 +197,12 @@ class Aggregation(Plugin):
         """Tell the requester, and remember for those who ask."""
         reason = reason_text(reason)
         self._ends(round_id, reason)
-        self._enrol(round_id, requester, reason)
+        host = self.host
+        absent = absentees_near(host.id, host.leaf_set(), host.missing_members())
+        host.send(requester, Enrolled(round_id, reason, absent))
+
+    def _refused(self, participant: Participant, outcome: str) -> None:
+        self._forget(participant.round_id, outcome)
 
     def _make_room(self, requester: NodeId) -> str:
         """Forget the oldest idle round where there are too many; return why there still is no room, if so."""
@@ -208,11 +214,12 @@ class Aggregation(Plugin):
         ):
             if len(rounds) < most or any(each.is_over for each in rounds):
                 continue
-            idle = [each for each in rounds if each.over_at is not None and each.over_at + IDLE_S <= self.host.now()]
-            idle = [each for each in idle if each.round_id not in self.requesters]
-            if not idle:
+            others = [each for each in rounds if each.round_id not in self.requesters]
+            idle = [(each.idle_since, each.round_id) for each in others if each.idle_since is not None]
+            since, oldest = min(idle, default=(self.host.now(), b""))
+            if since + IDLE_S > self.host.now():
                 return f"busy: {len(rounds)} rounds {whose} open on this node"
-            self._forget(min(idle, key=lambda each: each.over_at or 0.0).round_id, "idle")
+            self._forget(oldest, "idle")
         return ""
 
     def _reason_to_decline(self, start: StartRound, query: Query) -> str:
@@ -228,11 +235,6 @@ class Aggregation(Plugin):
         except QueryError as error:
             return f"the query was refused: {error.message}"
         return self._make_room(start.requester.id)
-
-    def _enrol(self, round_id: bytes, requester: PeerRef, reason: str) -> None:
-        host = self.host
-        absent = absentees_near(host.id, host.leaf_set(), host.missing_members())
-        host.send(requester, Enrolled(round_id, reason, absent))
 
     def _extraction_failed(self, participant: Participant, reason: str) -> None:
         self._forget(participant.round_id, "refused")
@@ -319,25 +321,20 @@ class Aggregation(Plugin):
     # The requester's side
 
     @handles(Enrolled)
-    def on_enrolled(self, enrolled: Enrolled, source: PeerRef) -> None:
+    def on_enrolled(self, enrolled: Enrolled, source: PeerRef) -> EnrolNoted | StopRound:
         requester = self.requesters.get(enrolled.round_id)
-        if requester is not None:
-            requester.enrolled(source, enrolled)
-        elif not enrolled.reason:
-            self._deny_round(enrolled.round_id, source)
-
-    def _deny_round(self, round_id: bytes, source: PeerRef) -> None:
-        """A round in this node's name that it never asked for, or that is over: the node need not keep it."""
-        if source.id != self.host.id:
-            self.host.send(source, StopRound(round_id))
+        if requester is None:  # over, or started by somebody else in this node's name: the node need not keep it
+            return StopRound(enrolled.round_id)
+        requester.enrolled(source, enrolled)
+        return EnrolNoted(enrolled.round_id)
 
     @handles(ResultReady)
     def on_result_ready(self, ready: ResultReady, source: PeerRef) -> None:
         requester = self.requesters.get(ready.round_id)
         if requester is not None:
             requester.offered(ready, source)
-        else:
-            self._deny_round(ready.round_id, source)
+        elif source.id != self.host.id:
+            self.host.send(source, StopRound(ready.round_id))
 
     @handles(WhyMissing)
     def on_why_missing(self, question: WhyMissing, source: PeerRef) -> RoundStatus:
@@ -382,6 +379,10 @@ class Aggregation(Plugin):
     @on_timer("round_expired")
     def round_expired(self, round_id: bytes) -> None:
         self._forget(round_id, "expired")
+
+    @on_timer(ENROL_TIMER)
+    def enrol_due(self, round_id: bytes) -> None:
+        self.participants[round_id].enrol()
 
     @on_timer(TreeTimer.LEVEL.value)
     def level_due(self, round_id: bytes) -> None:

@@ -28,6 +28,8 @@ from protocols.aggregation.messages import (
     AnswerKind,
     AskStart,
     Enrolled,
+    EnrolNoted,
+    Invite,
     InviteAnswer,
     NodeState,
     Propose,
@@ -40,10 +42,12 @@ from protocols.aggregation.messages import (
     reason_text,
 )
 from protocols.aggregation.partial import ExtractionReport
+from protocols.aggregation.participant import ENROL_TRIES_MAX
 from protocols.aggregation.plugin import EXPIRY_GRACE_S, IDLE_S, Aggregation
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import RoundListener
 from protocols.aggregation.round_id import KEY_BYTES, lock_of, round_id_of
+from protocols.aggregation.tree import TreePhase
 
 QUERY = Query("sum", "value", by="k")
 OWN, SIBLING, ASKER = 1 << 120, 3 << 120, 200 << 120
@@ -88,10 +92,42 @@ def broadcast(host: FakeHost, message: Message, source: PeerRef) -> None:
     host.run_later()
 
 
+def noted(host: FakeHost) -> None:
+    """The requester answers the enrolment."""
+    enrolment = next(each for each in host.requests if isinstance(each.message, Enrolled))
+    enrolment.on_reply(EnrolNoted(ROUND), enrolment.peer)
+
+
+def test_nothing_is_swapped_before_the_requester_has_noted_this_node() -> None:
+    """So it knows of everybody whose data may be in a result, even when the node dies at once."""
+    plugin, host = member()
+    broadcast(host, start(), peer(ASKER))
+    answer = host.deliver(Propose(ROUND, LEVEL), peer(SIBLING))
+    assert answer == ProposeAnswer(ROUND, False, AnswerKind.MAYBE_LATER)
+    assert plugin.participants[ROUND].tree.phase is TreePhase.IDLE
+    assert not [each for _, each in host.sent if isinstance(each, Invite)]
+    noted(host)
+    assert plugin.participants[ROUND].tree.phase is TreePhase.PROPOSING
+    assert host.requests[-1].message == Propose(ROUND, LEVEL)
+
+
+def test_a_node_that_its_requester_does_not_answer_leaves_the_round() -> None:
+    plugin, host = member()
+    broadcast(host, start(), peer(ASKER))
+    for _ in range(ENROL_TRIES_MAX - 1):
+        host.requests[-1].on_timeout()
+        host.fire("enrol_due", ROUND)
+    assert len(host.requests) == ENROL_TRIES_MAX
+    host.requests[-1].on_timeout()
+    assert not plugin.participants
+    assert not host.timers
+
+
 def test_a_value_that_cannot_be_decoded_costs_its_giver_the_link_and_nothing_else() -> None:
     """A column of empty maps once raised TypeError, and six of them took aggregation from every node."""
     plugin, host = member()
     broadcast(host, start(), peer(ASKER))
+    noted(host)
     answer = host.deliver(Propose(ROUND, LEVEL), peer(SIBLING))
     assert isinstance(answer, ProposeAnswer)
     assert answer.accepted
@@ -113,7 +149,9 @@ def test_a_result_that_cannot_be_decoded_costs_its_giver_the_link() -> None:
     plugin, host = member()
     plugin.extractor = None
     round_id = plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
-    host.deliver(ResultReady(round_id, 3, 100), peer(SIBLING))
+    host.deliver(Enrolled(round_id, ""), peer(SIBLING))
+    host.deliver(ResultReady(round_id, 1, 100), peer(SIBLING))
+    host.fire("settle_due", round_id)
     [fetch] = [each for each in host.asked if each.what == "fetch"]
     fetch.arguments["callbacks"].done(b"nonsense and more of it")
     host.run_later()
@@ -160,13 +198,18 @@ def test_any_reason_fits_into_every_message_that_carries_one(text: str) -> None:
 # Rounds without end
 
 
+def enrolments(host: FakeHost, asker: PeerRef) -> int:
+    """How often this node said to the requester that it takes part."""
+    return sum(isinstance(each.message, Enrolled) and each.peer == asker for each in host.requests)
+
+
 def test_17_rounds_of_49_days_from_one_member_leave_room_for_others() -> None:
     plugin, host = member()
     for number in range(17):
         broadcast(host, start(key=bytes([number]), remaining_s=49 * 86_400.0), peer(ASKER))
     assert len(plugin.participants) == plugin.config.rounds_per_requester_max
     broadcast(host, start(requester=peer(SIBLING)), peer(SIBLING))
-    assert [each.reason for to, each in host.sent if isinstance(each, Enrolled) and to == peer(SIBLING)] == [""]
+    assert enrolments(host, peer(SIBLING)) == 1
     expiries = [due for (name, _), due in host.timers.items() if name == "round_expired"]
     assert max(expiries) <= ROUND_S_MAX + EXPIRY_GRACE_S
 
@@ -183,10 +226,9 @@ def test_18496_rounds_leave_the_node_working() -> None:
     assert len(host.timers) <= 4 * plugin.config.rounds_max
     plugin.validate()
     host.time_s += IDLE_S
-    host.take_sent()
     broadcast(host, start(), peer(ASKER))
     assert ROUND in plugin.participants
-    assert [each.reason for _, each in host.take_sent() if isinstance(each, Enrolled)] == [""]
+    assert enrolments(host, peer(ASKER)) == 1
 
 
 def test_the_round_that_is_idle_for_longest_makes_room_and_one_at_work_does_not() -> None:
@@ -197,7 +239,8 @@ def test_the_round_that_is_idle_for_longest_makes_room_and_one_at_work_does_not(
         each = start(key=bytes([number]))
         broadcast(host, each, peer(ASKER))
         ids.append(each.round_id)
-    plugin.participants[ids[3]].over_at, plugin.participants[ids[5]].over_at = 2.0, 1.0
+        plugin.participants[ids[-1]].idle_since = None
+    plugin.participants[ids[3]].idle_since, plugin.participants[ids[5]].idle_since = 2.0, 1.0
     host.time_s = 1.0 + IDLE_S
     broadcast(host, start(), peer(ASKER))
     assert ids[5] not in plugin.participants
@@ -237,9 +280,14 @@ def test_a_round_ends_by_its_requesters_word_only() -> None:
 
 def test_the_requester_ends_a_round_that_it_never_asked_for() -> None:
     _, asker = member()
-    asker.deliver(Enrolled(ROUND, ""), peer(SIBLING))
-    [(to, stop)] = asker.take_sent()
-    assert (to, stop) == (peer(SIBLING), StopRound(ROUND))
+    stop = asker.deliver(Enrolled(ROUND, ""), peer(SIBLING))
+    assert stop == StopRound(ROUND)
+    plugin, host = member()
+    broadcast(host, start(), peer(ASKER))
+    host.requests[-1].on_reply(stop, peer(ASKER))
+    assert not plugin.participants
+    asker.deliver(ResultReady(ROUND, 1, 100), peer(SIBLING))
+    assert asker.take_sent() == [(peer(SIBLING), stop)]
     plugin, host = member()
     broadcast(host, start(), peer(ASKER))
     host.deliver(stop, peer(ASKER))
