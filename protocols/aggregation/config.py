@@ -78,7 +78,8 @@ class AggregationConfig(PluginConfig):
     )
     reserve: Interval = setting(
         "5s",
-        "How long a node that agreed to swap waits for the partner to open the swap, before it looks elsewhere.",
+        "How long at least a node that agreed to swap waits for the partner to open the swap, before it looks "
+        "elsewhere; for a partner that is far away it waits for eight times the round trip.",
         reloads=True,
     )
     settle: Pause = setting(

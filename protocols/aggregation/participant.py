@@ -312,7 +312,7 @@ class Participant:
         def lost() -> None:
             self._apply(self.tree.proposal_lost(peer))
 
-        self.host.request(peer, Propose(self.round_id, level), self.config.reserve, replied, lost)
+        self.host.request(peer, Propose(self.round_id, level), self.tree.patience_s(peer), replied, lost)
 
     def _open_swap(self, peer: PeerRef, level: int) -> None:
         if self.aggregate is None:
