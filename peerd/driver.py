@@ -197,8 +197,11 @@ class Telemetry(Protocol):
     def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         """Add to a histogram."""
 
-    def handler_failed(self, plugin: str, error: Exception) -> None:
-        """An exception escaped a plugin's handler: the simulator raises it, the daemon logs and restarts the plugin."""
+    def handler_failed(self, plugin: str, error: Exception, peer: PeerRef | None = None) -> None:
+        """An exception escaped a plugin's handler: the simulator raises it, the daemon logs and restarts the plugin.
+
+        ``peer`` sent what was being handled; such a failure never counts towards switching the plugin off.
+        """
 
 
 class Driver(Clock, Transport, Workers, Storage, Telemetry, Protocol):

@@ -51,7 +51,7 @@ from peerd.api.services import (
     RecordVersion as RecordVersion,
     Store as Store,
 )
-from peerd.errors import Bug
+from peerd.errors import Bug, PeerMisbehaved
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.quantities import ConfigSection
@@ -416,6 +416,12 @@ class Host(Protocol):
         """A short text that this cluster never sees again, not even after a restart: for a feed that clients resume."""
 
     # Telling
+
+    def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
+        """A peer sent what no correct peer sends, as turned out later: a value that a worker could not decode.
+
+        It costs the peer its link, and is counted. A handler of the peer's own message raises the error instead.
+        """
 
     def emit(self, event: Event) -> int:
         """Record a telemetry event; returns its id, unique on this node in this boot. What sinks drop is counted.

@@ -191,5 +191,5 @@ class AsyncioDriver:
     def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         self._metrics.observe(name, value, labels)
 
-    def handler_failed(self, plugin: str, error: Exception) -> None:
-        self.supervisor.handler_failed(plugin, error)
+    def handler_failed(self, plugin: str, error: Exception, peer: PeerRef | None = None) -> None:
+        self.supervisor.handler_failed(plugin, error, peer)

@@ -1,4 +1,8 @@
-"""What happens when a plugin's handler raises: the plugin is replaced, a few times, then it stays off."""
+"""What happens when a plugin's handler raises: the plugin is replaced, a few times, then it stays off.
+
+A failure while a peer's message is handled replaces the plugin, too, after a pause that grows; but it never counts
+towards switching it off, or one member with the right message could take a plugin from every node.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,14 @@ import structlog
 from peerd.api import Metric
 from peerd.daemon.links.settings import monotonic_s
 from peerd.daemon.links.telemetry import MetricSink
+from peerd.ids import format_id
+from peerd.messages import PeerRef
 from peerd.telemetry.schema import Event, PluginRestarted
 
 RESTARTS_MAX: Final = 5
 RESTART_WINDOW_S: Final = 300.0
 RESTART_PAUSE_S: Final = 0.1
-"""Before the first restart; four times as long before each further one within the window."""
+"""Before the first restart; four times as long before each further one within the window, up to `RESTARTS_MAX`."""
 OVERLAY: Final = "overlay"
 """It is the node and cannot be replaced: its failures are logged, and it goes on with the state that it has."""
 
@@ -51,6 +57,8 @@ class PluginSupervisor:
         self._pause_s = pause_s
         self._node: SupervisedNode | None = None
         self._failed_at: dict[str, deque[float]] = {}
+        self._own_failed_at: dict[str, deque[float]] = {}
+        """The failures that no peer's message led to: those that may switch the plugin off."""
         self._restarting: dict[str, asyncio.TimerHandle] = {}
 
     def attach(self, node: SupervisedNode) -> None:
@@ -64,24 +72,23 @@ class PluginSupervisor:
             timer.cancel()
         self._restarting.clear()
 
-    def handler_failed(self, plugin: str, error: Exception) -> None:
+    def handler_failed(self, plugin: str, error: Exception, peer: PeerRef | None = None) -> None:
         """Log with the traceback, count, and arrange for the restart; returns before anything changes."""
-        _log.error("plugin.failed", plugin=plugin, error=repr(error), exc_info=error)
+        sender = {} if peer is None else {"peer": format_id(peer.id)}
+        _log.error("plugin.failed", plugin=plugin, error=repr(error), **sender, exc_info=error)
         self._metrics.count("peerd_handler_failures_total", 1.0, {"plugin": plugin})
         if self._node is None or plugin == OVERLAY or plugin in self.disabled or plugin in self._restarting:
             return
         now = self._now()
-        failed_at = self._failed_at.setdefault(plugin, deque(maxlen=RESTARTS_MAX + 1))
-        failed_at.append(now)
-        recent = sum(now - at < RESTART_WINDOW_S for at in failed_at)
+        recent = _noted(self._failed_at, plugin, now)
         loop = asyncio.get_running_loop()
         loop.call_soon(self._switch_off, plugin)
-        if recent > RESTARTS_MAX:
+        if peer is None and _noted(self._own_failed_at, plugin, now) > RESTARTS_MAX:
             self.disabled[plugin] = repr(error)
             self._metrics.gauge("peerd_plugins_disabled", float(len(self.disabled)), {})
             loop.call_soon(self._tell, plugin, error, True)
             return
-        pause_s = self._pause_s * 4.0 ** (recent - 1)
+        pause_s = self._pause_s * 4.0 ** (min(recent, RESTARTS_MAX) - 1)
         self._restarting[plugin] = loop.call_later(pause_s, self._restart, plugin, error)
 
     def _switch_off(self, plugin: str) -> None:
@@ -103,3 +110,10 @@ class PluginSupervisor:
     def _tell(self, plugin: str, error: Exception, disabled: bool) -> None:
         if self._node is not None:
             self._node.emit(PluginRestarted(plugin=plugin, error=repr(error)[:1000], disabled=disabled))
+
+
+def _noted(failures: dict[str, deque[float]], plugin: str, now: float) -> int:
+    """Add a failure; returns how many there were in the window."""
+    failed_at = failures.setdefault(plugin, deque(maxlen=RESTARTS_MAX + 1))
+    failed_at.append(now)
+    return sum(now - at < RESTART_WINDOW_S for at in failed_at)

@@ -25,7 +25,7 @@ from peerd.api import (
     Value,
 )
 from peerd.driver import TimerHandle
-from peerd.errors import Bug
+from peerd.errors import Bug, PeerMisbehaved
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.node.ports import HostNode
@@ -236,6 +236,9 @@ class PluginHost:
         callbacks, self._when_over = self._when_over, []
         for callback in callbacks:
             self._node.run_as(self._name, callback, reason)
+
+    def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
+        self._node.misbehaved(self._name, peer, error)
 
     def emit(self, event: Event) -> int:
         if type(event) not in self._events:

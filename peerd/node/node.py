@@ -26,7 +26,7 @@ from peerd.api import (
     Verdict,
 )
 from peerd.driver import Driver, StreamHandler
-from peerd.errors import Bug, PeerMisbehaved, ProtocolError
+from peerd.errors import Bug, PeerMisbehaved
 from peerd.ids import NodeId, format_id
 from peerd.limits import FRAME_HEADER_BYTES
 from peerd.messages import Message, PeerRef, decode_body, message_type
@@ -86,6 +86,8 @@ class Node:
         self.traffic = Traffic()
         self.unknown_messages = 0
         self.cause: int | None = None
+        self._sender: PeerRef | None = None
+        """Whose frame is being handled."""
         self._handlers: dict[type[Message], tuple[str, Handler]] = {}
         self._owners: dict[type[Message], str] = {}
         self.requests = Requests(driver, self._guard, self._send_request)
@@ -222,21 +224,23 @@ class Node:
         """Decode, validate, count and dispatch one control frame. Never raises for what a peer sent."""
         if self.is_stopped:
             return
+        self._sender = peer
         try:
             decoded = decode(frame)
-        except ProtocolError as error:
+            counts = self.traffic[frame.type_id]
+            counts[RECEIVED] += 1
+            counts[RECEIVED_BYTES] += FRAME_HEADER_BYTES + len(frame.body)
+            self.overlay.peer_heard(peer)
+            if decoded is None:
+                self._unknown_received(peer, frame)
+            elif decoded.is_reply:
+                self.requests.replied(peer, decoded.correlation or 0, decoded.message)
+            else:
+                self._dispatch(decoded.message, peer, decoded.correlation)
+        except PeerMisbehaved as error:  # the decoder's word, or a handler's
             self.driver.misbehaved(peer, error)
-            return
-        counts = self.traffic[frame.type_id]
-        counts[RECEIVED] += 1
-        counts[RECEIVED_BYTES] += FRAME_HEADER_BYTES + len(frame.body)
-        self.overlay.peer_heard(peer)
-        if decoded is None:
-            self._unknown_received(peer, frame)
-        elif decoded.is_reply:
-            self.requests.replied(peer, decoded.correlation or 0, decoded.message)
-        else:
-            self._dispatch(decoded.message, peer, decoded.correlation)
+        finally:
+            self._sender = None
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         """No link to this peer, and no way to get one: its outstanding requests end now."""
@@ -278,18 +282,24 @@ class Node:
 
     def deliver(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None:
         """A routed or broadcast message arrived here; its plugin gets it after the current handler."""
+        sender = self._sender
 
         def run() -> None:
+            self._sender = sender
+            try:
+                hand_over()
+            except PeerMisbehaved as error:
+                self._refuse_routed(source, error)
+            finally:
+                self._sender = None
+
+        def hand_over() -> None:
             kind = message_type(type_id)
             owner = self._owners.get(kind) if kind is not None else None
             if kind is None or owner is None or self.is_stopped:
                 self.unknown_messages += 1
                 return
-            try:
-                message = decode_body(kind, body)
-            except ProtocolError as error:
-                self._refuse_routed(source, error)
-                return
+            message = decode_body(kind, body)
             self._guard(owner, self.plugins[owner].deliver, key, message, source)
 
         self.driver.call_soon(run)
@@ -311,18 +321,26 @@ class Node:
             return next_hop
         try:
             message = decode_body(kind, body)
-        except ProtocolError as error:
+            envelope = Envelope(key, source, message, next_hop, hops, previous_hop)
+            verdict = self._guard(owner, self.plugins[owner].forward, envelope)
+        except PeerMisbehaved as error:
             self._refuse_routed(source, error)
             return None
-        envelope = Envelope(key, source, message, next_hop, hops, previous_hop)
-        verdict = self._guard(owner, self.plugins[owner].forward, envelope)
         if isinstance(verdict, PeerRef):
             return verdict
         return None if verdict is Verdict.STOP else next_hop
 
-    def _refuse_routed(self, source: PeerRef, error: ProtocolError) -> None:
+    def _refuse_routed(self, source: PeerRef, error: PeerMisbehaved) -> None:
         """Recorded, and nobody's link is cut: any hop may have damaged the body, or made up its source."""
-        self.emit(PeerMisbehaviour(peer=None, address=source.address, reason=error.reason, detail=f"routed: {error}"))
+        reason = getattr(error, "reason", "misbehaved")
+        detail = f"routed: {error}"[: limits.EVENT_TEXT_LENGTH_MAX]
+        self.emit(PeerMisbehaviour(peer=None, address=source.address, reason=reason, detail=detail))
+
+    def misbehaved(self, plugin: str, peer: PeerRef, error: PeerMisbehaved) -> None:
+        """See `peerd.api.Host.misbehaved`."""
+        if peer.id == self.peer.id:
+            raise Bug(f"{plugin} blames its own node: {error}")
+        self.driver.misbehaved(peer, error)
 
     def neighbours_changed(self, change: NeighbourChange) -> None:
         """Tell every plugin but the overlay, after the current handler."""
@@ -443,7 +461,7 @@ class Node:
         except PeerMisbehaved:
             raise
         except Exception as error:  # the boundary between plugins, see `_guard`
-            self.driver.handler_failed(plugin, error)
+            self.driver.handler_failed(plugin, error, self._sender)
             return
         finally:
             self.cause = None
@@ -484,14 +502,14 @@ class Node:
             self.run_as(owner, self.plugins[owner].send_refused, peer, kind, reason, count)
 
     def _guard(self, plugin: str, function: Callable[..., Any], *arguments: Any, cause: int | None = None) -> Any:
-        """Run plugin code; what it raises is the driver's to deal with, never the peer's fault."""
+        """Run plugin code. What it raises is the driver's to deal with, unless it says that a peer misbehaved."""
         self.cause = cause
         try:
             return function(*arguments)
         except PeerMisbehaved:
             raise
         except Exception as error:  # the boundary between plugins: the driver raises it or restarts the plugin
-            self.driver.handler_failed(plugin, error)
+            self.driver.handler_failed(plugin, error, self._sender)
             return None
         finally:
             self.cause = None

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from peerd.api import NeighbourChange, Priority, RecordRole
 from peerd.driver import Driver
+from peerd.errors import PeerMisbehaved
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.node.requests import Requests
@@ -47,6 +48,8 @@ class HostNode(Protocol):
     def new_epoch(self) -> str: ...
     def send(self, peer: PeerRef, message: Message, priority: Priority = Priority.NORMAL) -> None: ...
     def emit(self, event: Event) -> int: ...
+
+    def misbehaved(self, plugin: str, peer: PeerRef, error: PeerMisbehaved) -> None: ...
 
     def run_as(self, plugin: str, callback: Callable[..., Any], *arguments: Any, cause: int | None = None) -> None:
         """Call back into a plugin, unless the node has stopped."""

@@ -446,8 +446,8 @@ class SimDriver:
         if metric is None or metric.kind != kind or set(metric.labels) != set(labels):
             raise Bug(f"{kind} {name} with labels {sorted(labels)} was not declared so: {metric}")
 
-    def handler_failed(self, plugin: str, error: Exception) -> None:
-        """Raise with context: the simulation stops at the first bug."""
+    def handler_failed(self, plugin: str, error: Exception, peer: PeerRef | None = None) -> None:
+        """Raise with context: the simulation stops at the first bug, whoever sent what led to it."""
         self.world.handler_failed(self, plugin, error)
 
     def __repr__(self) -> str:

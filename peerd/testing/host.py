@@ -29,7 +29,7 @@ from peerd.api import (
     SwapCallbacks,
     Value,
 )
-from peerd.errors import Bug
+from peerd.errors import Bug, PeerMisbehaved
 from peerd.ids import NodeId, closeness
 from peerd.messages import Message, PeerRef, decode_body, encode_body
 from peerd.sim.driver import SimStore
@@ -101,6 +101,7 @@ class FakeHost:
         self.later: list[Callable[[], None]] = []
         self.counted: Counter[tuple[str, str]] = Counter()
         self.events: list[Event] = []
+        self.blamed: list[tuple[PeerRef, PeerMisbehaved]] = []
         self.over: list[Callable[[str], None]] = []
         self.epochs = 0
         self.store = FakeStore(self)
@@ -321,7 +322,11 @@ class FakeHost:
 
         self.later.append(run)
 
-    # Events and metrics
+    # Telling
+
+    def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
+        """Note who is to lose its link, and why."""
+        self.blamed.append((peer, error))
 
     def emit(self, event: Event) -> int:
         """Note the call in the transcript."""

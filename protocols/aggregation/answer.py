@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter, computed_field
 
+from peerd.ids import format_id
 from protocols.aggregation.collector import Basis, HexId, Missing
 from protocols.aggregation.functions import GroupedAnswer, Number
 from protocols.aggregation.partial import ExtractionReport, Partial
@@ -83,6 +84,14 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejected:
+    """A node whose result was not taken: it, or somebody whose data it holds, says what cannot be true."""
+
+    node: HexId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The result of a round. ``value`` is ``None`` for a round without any data (or min, max, mean of nothing)."""
 
@@ -103,12 +112,17 @@ class Answer:
     files: str = ""
     """The glob that was asked for."""
     shares: Shares = Shares()
+    rejected: tuple[Rejected, ...] = ()
     type: Literal["answer"] = "answer"
 
     @computed_field  # type: ignore[prop-decorator]  # what pydantic asks for, and mypy does not know
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return hints that the question is probably mistaken, such as a pattern that nothing matched."""
+        """Return whose result was rejected, and hints that the question is mistaken, such as a glob without a match."""
+        rejected = tuple(f"the result of {format_id(each.node)} was rejected: {each.reason}" for each in self.rejected)
+        return rejected + self._hints()
+
+    def _hints(self) -> tuple[str, ...]:
         report = self.report
         tried = report.files_read + report.files_unreadable + report.files_binary + report.files_skipped
         if not self.files or not self.contributors or tried or report.records:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Final
@@ -10,6 +10,7 @@ from typing import Annotated, Final
 from pydantic import BeforeValidator, PlainSerializer
 
 from peerd.api import LeafSet, MissingMember
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId, clockwise_distance, format_id, parse_id
 from peerd.messages import PeerRef
 from protocols.aggregation.messages import ABSENTEES_MAX, Absentee, NodeState
@@ -17,6 +18,8 @@ from protocols.aggregation.messages import ABSENTEES_MAX, Absentee, NodeState
 NAMED_MISSING_MAX: Final = 256
 """Missing nodes that an answer names; it counts them all."""
 CANDIDATES_MAX: Final = 256
+ESTIMATE_RATIO_MAX: Final = 2
+"""Without a census, a result may have this many times as many contributors as the ring is estimated to have nodes."""
 NAMERS_MIN: Final = 2
 """Nodes that have to name an absent one before it is expected: nobody alone can make one up."""
 NEIGHBOURS_NAMING: Final = 2
@@ -88,9 +91,10 @@ class Collector:
     own: NodeId
     estimate: float
     basis: Basis
+    has_census: bool = False
     expected: dict[NodeId, PeerRef] = field(default_factory=dict)
     enrolled: set[NodeId] = field(default_factory=set)
-    """The nodes that have reported. This is for showing progress; nothing is decided by it."""
+    """The nodes that have reported themselves: only their data can be in a result, if there is a census."""
     declined: dict[NodeId, str] = field(default_factory=dict)
     absent: dict[NodeId, float] = field(default_factory=dict)
     """Expected nodes that the ring had lost when the round began, and when they were last heard."""
@@ -113,7 +117,8 @@ class Collector:
         expected = {peer.id: peer for peer in leaf_set.members()}
         expected[own.id] = own
         otherwise = Basis.CENSUS if with_census else Basis.ESTIMATE
-        found = Collector(own.id, estimate, Basis.LEAF_SET if leaf_set.covers_ring else otherwise, expected)
+        basis = Basis.LEAF_SET if leaf_set.covers_ring else otherwise
+        found = Collector(own.id, estimate, basis, with_census, expected)
         for member in missing:
             found._expect_absent(member.peer, now - member.age_s)
         return found
@@ -173,6 +178,25 @@ class Collector:
         """The fullest result that is offered and holds the data of more nodes than that, if any."""
         fuller = bool(self.candidates) and self.candidates[0].contributors > more_than
         return self.candidates[0] if fuller else None
+
+    def check_count(self, contributors: int) -> None:
+        """Raises `ProtocolError` for a result of more nodes than there can be."""
+        if self.has_census:
+            most, known = len(self.enrolled - self.declined.keys()), "take part"
+        else:
+            most, known = round(self.estimate * ESTIMATE_RATIO_MAX), "there can be"
+        if contributors > most:
+            raise ProtocolError("invented_contributors", f"it has {contributors} contributors, where {most} {known}")
+
+    def check_contributors(self, contributors: Collection[NodeId]) -> None:
+        """Raises `ProtocolError` when a result names nodes that do not take part, as far as this node can know."""
+        self.check_count(len(contributors))
+        if not self.has_census:
+            return
+        strangers = [node for node in contributors if node not in self.enrolled or node in self.declined]
+        if strangers:
+            detail = f"it names {len(strangers)} nodes that do not take part, such as {format_id(strangers[0])}"
+            raise ProtocolError("invented_contributors", detail)
 
     def expected_count(self) -> int:
         """Return how many nodes should be in the answer."""

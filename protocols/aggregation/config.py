@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
@@ -13,6 +13,8 @@ from protocols.aggregation.patterns import RegexEngine
 from protocols.aggregation.tree import TreeSettings
 
 RoundTime = Annotated[Duration, between_durations("100ms", "1d")]
+ROUND_S_MAX: Final = 86_400.0
+"""No round lasts longer on a node, whatever its requester says: the longest deadline that can be configured."""
 Pause = Annotated[Duration, between_durations("0s", "1h")]
 
 
@@ -76,7 +78,8 @@ class AggregationConfig(PluginConfig):
     )
     reserve: Interval = setting(
         "5s",
-        "How long a node that agreed to swap waits for the partner to open the swap, before it looks elsewhere.",
+        "How long at least a node that agreed to swap waits for the partner to open the swap, before it looks "
+        "elsewhere; for a partner that is far away it waits for eight times the round trip.",
         reloads=True,
     )
     settle: Pause = setting(
@@ -94,7 +97,13 @@ class AggregationConfig(PluginConfig):
         reloads=True,
     )
     rounds_max: Annotated[int, Field(ge=1, le=1024)] = setting(
-        16, "Open rounds a node holds; more are declined.", reloads=True
+        16,
+        "Open rounds a node holds. For one more, the round that has waited longest for nothing but its end is "
+        "forgotten, if there is any; else the new one is declined.",
+        reloads=True,
+    )
+    rounds_per_requester_max: Annotated[int, Field(ge=1, le=1024)] = setting(
+        8, "Open rounds a node holds for one requester; of these, too, the idle ones make room.", reloads=True
     )
 
     def tree_settings(self) -> TreeSettings:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from peerd.limits import EVENT_TEXT_LENGTH_MAX
 from peerd.telemetry.schema import Event, Text
+from protocols.aggregation.query import Query
 
 
 class RoundStarted(Event):
@@ -42,7 +44,7 @@ class LevelFinished(Event):
 
 
 class RoundLeft(Event):
-    """This node's part in a round ended; ``outcome`` is result, pruned, stopped, refused or expired."""
+    """This node's part in a round ended; ``outcome`` is stopped, expired, refused, or idle: it made room."""
 
     KIND = "aggregation.round_left"
     round: str
@@ -67,4 +69,25 @@ class RoundFinished(Event):
     outcome: Text
 
 
-EVENTS: Final[tuple[type[Event], ...]] = (RoundStarted, RoundExtracted, LevelFinished, RoundLeft, RoundFinished)
+class ResultRejected(Event):
+    """At the requester: a result was not taken, because what its giver says of it cannot be true."""
+
+    KIND = "aggregation.result_rejected"
+    round: str
+    peer: str
+    reason: Text
+
+
+EVENTS: Final[tuple[type[Event], ...]] = (
+    RoundStarted,
+    RoundExtracted,
+    LevelFinished,
+    RoundLeft,
+    RoundFinished,
+    ResultRejected,
+)
+
+
+def query_text(query: Query) -> str:
+    """A query as events show it: the beginning of a long one."""
+    return str(query)[:EVENT_TEXT_LENGTH_MAX]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from peerd.api import SizedBlob, Value, value_size_bytes
-from peerd.errors import ProtocolError
+from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, shared_prefix_bits
 from protocols.aggregation.extraction import Extraction, FileSelection, extract
 from protocols.aggregation.partial import Partial, disjoint, merge
@@ -21,6 +21,10 @@ from protocols.aggregation.query import Query
 SWAP: Final = b"S"
 RESULT: Final = b"R"
 _MOVED_BYTES: Final = 8
+MOVED_BYTES_MAX: Final = 2**63 - 1
+"""Largest count of moved bytes. A sum stops there: what one member claims must not spoil the values of others."""
+OVERFLOW: Final = "aggregation_overflow"
+"""The reason of an error that says nothing about who gave the value: an honest node passes on what it was told."""
 MERGE_COST_S_PER_BYTE: Final = 5e-8
 """The time that the simulator charges for decoding, merging and encoding: about 20 MB/s, as measured on counters."""
 
@@ -76,7 +80,7 @@ def merge_received(own_id: NodeId, level: int, own: Aggregate, received: Value) 
     """Our aggregate and the partner's, both left as they are.
 
     Raises `ProtocolError` when the partner's is malformed, shares a contributor with ours, or holds one that is not of
-    L^level: such a partial is never merged, so nobody is counted twice.
+    L^level (such a partial is never merged, so nobody is counted twice), or when both together pass a bound.
     """
     theirs, moved_bytes = decode_value(own.partial.query, received)
     if not disjoint(own.partial, theirs):
@@ -85,7 +89,15 @@ def merge_received(own_id: NodeId, level: int, own: Aggregate, received: Value) 
     if strangers:
         raise ProtocolError("foreign_contributor", f"{len(strangers)} contributors are not of level {level}")
     moved = own.moved_bytes + moved_bytes + value_size_bytes(own.value) + value_size_bytes(received)
-    return _seal(merge(own.partial, theirs), moved, own.padding_bytes)
+    try:
+        return _seal(merge(own.partial, theirs), min(moved, MOVED_BYTES_MAX), own.padding_bytes)
+    except Unavailable as error:
+        raise ProtocolError(OVERFLOW, str(error)) from error
+
+
+def is_givers_fault(error: ProtocolError) -> bool:
+    """Whether whoever gave us a value is to blame for the error: no correct node gives such a value."""
+    return error.reason != OVERFLOW
 
 
 def decode_value(query: Query, value: Value) -> tuple[Partial, int]:
@@ -93,7 +105,10 @@ def decode_value(query: Query, value: Value) -> tuple[Partial, int]:
     data = memoryview(value.payload if isinstance(value, SizedBlob) else value)
     if len(data) < _MOVED_BYTES:
         raise ProtocolError("malformed", "a swapped value is too short")
-    return Partial.decode(data[_MOVED_BYTES:], query), int.from_bytes(data[:_MOVED_BYTES], "big")
+    moved_bytes = int.from_bytes(data[:_MOVED_BYTES], "big")
+    if moved_bytes > MOVED_BYTES_MAX:
+        raise ProtocolError("malformed", f"more than {MOVED_BYTES_MAX} bytes moved")
+    return Partial.decode(data[_MOVED_BYTES:], query), moved_bytes
 
 
 def _seal(partial: Partial, moved_bytes: int, padding_bytes: int) -> Aggregate:

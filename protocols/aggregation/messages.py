@@ -9,12 +9,15 @@ import annotated_types
 
 from peerd.limits import KIB
 from peerd.messages import U8, U16, U32, U64, Message, PeerRef, Text, message, struct
+from protocols.aggregation.round_id import KEY_BYTES, LOCK_BYTES, ROUND_ID_BYTES
 
-ROUND_ID_BYTES: Final = 16
 QUERY_BYTES_MAX: Final = 16 * KIB
 HINTS_MAX: Final = 8
 ABSENTEES_MAX: Final = 32
 """A node names at most this many missing members when it enrols."""
+
+REASON_BYTES_MAX: Final = 500
+"""Longest reason for which data is missing, as the nodes tell each other, in bytes of UTF-8."""
 
 RoundId = Annotated[bytes, annotated_types.MinLen(ROUND_ID_BYTES), annotated_types.MaxLen(ROUND_ID_BYTES)]
 Level = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(128)]
@@ -47,7 +50,10 @@ class NodeState(IntEnum):
 
 @message(0x0100, bytes_max=20 * KIB)
 class StartRound(Message):
-    """A query, broadcast to every node; also the answer to `AskStart`."""
+    """A query, broadcast to every node; also the answer to `AskStart`. It never comes directly from anybody.
+
+    The id is a hash of ``lock``, requester and query (`protocols.aggregation.round_id`).
+    """
 
     round_id: RoundId
     requester: PeerRef
@@ -55,6 +61,7 @@ class StartRound(Message):
     age_ms: U32
     remaining_ms: U32
     census: bool
+    lock: Annotated[bytes, annotated_types.MaxLen(LOCK_BYTES)] = b""
 
 
 @struct
@@ -69,12 +76,22 @@ class Absentee:
 class Enrolled(Message):
     """To the requester: this node takes part; or does not, and why (``reason`` not empty).
 
+    Who takes part sends it as a request, and swaps nothing before it is answered with `EnrolNoted`: so the requester
+    knows everybody whose data can be in a result. ``StopRound`` as the answer says that there is no such round.
+
     ``absent``: missing members of the ring whose places are next to this node's; their other neighbours name them, too.
     """
 
     round_id: RoundId
     reason: Text
     absent: Annotated[tuple[Absentee, ...], annotated_types.MaxLen(ABSENTEES_MAX)] = ()
+
+
+@message(0x010B, bytes_max=128)
+class EnrolNoted(Message):
+    """Reply to `Enrolled`: the requester counts on this node's data."""
+
+    round_id: RoundId
 
 
 @message(0x0102, bytes_max=512)
@@ -131,9 +148,14 @@ class ResultReady(Message):
 
 @message(0x0108, bytes_max=128)
 class StopRound(Message):
-    """Broadcast by the requester: forget the round."""
+    """Forget the round: broadcast with the key to the round's lock, or directly from the requester, without it.
+
+    Directly it is the answer to who takes part in a round that the requester knows nothing of (any more). As the reply
+    to `AskStart` it says that there is no such round.
+    """
 
     round_id: RoundId
+    key: Annotated[bytes, annotated_types.MaxLen(KEY_BYTES)] = b""
 
 
 @message(0x0109, bytes_max=128)
@@ -165,4 +187,10 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     StopRound,
     WhyMissing,
     RoundStatus,
+    EnrolNoted,
 )
+
+
+def reason_text(reason: str) -> str:
+    """A reason as messages carry it. It may quote a query or a file's name: any length, even invalid text."""
+    return reason.encode("utf-8", "backslashreplace")[:REASON_BYTES_MAX].decode("utf-8", "ignore")

@@ -51,6 +51,7 @@ NOTES_MAX: Final = 8
 NOTE_CHARACTERS_MAX: Final = 200
 _INTEGER_BYTES_MAX: Final = MANTISSA_BITS_MAX // 8 + 1
 _COUNTERS: Final = 10
+_SCALARS: Final = frozenset({int, float, str, bytes, bool, type(None)})
 
 State: TypeAlias = Any
 """A state of the query's function, or `GroupStates` of them."""
@@ -248,7 +249,10 @@ def _fit_64_bits(values: Sequence[object]) -> bool:
 
 
 class _Reader:
-    """Reads scalars one after another; an array, map or extension is an error. Raises ``ValueError``."""
+    """Reads scalars one after another; an array, map or extension is an error. Raises ``ValueError``.
+
+    The limits of 0 stop anything with contents; an empty array or map, which they let pass, is stopped by its type.
+    """
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         size = max(1, len(data))
@@ -262,6 +266,8 @@ class _Reader:
         values = list(islice(cast(Iterator[object], self._unpacker), count))
         if len(values) != count:
             raise ValueError("it ends too early")
+        if not _SCALARS.issuperset(map(type, values)):
+            raise ValueError("an array, a map or an extension where a scalar belongs")
         return values
 
     def end(self) -> None:

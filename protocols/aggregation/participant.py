@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial as bind
+from typing import Final
 
 from peerd.api import AcceptSwap, Host, RefuseSwap, SwapCallbacks, SwapHandle, SwapRequest, Value, value_size_bytes
-from peerd.errors import Bug, ProtocolError
+from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.ids import format_id, shared_prefix_bits, with_shared_prefix
 from peerd.messages import Message, PeerRef
-from protocols.aggregation.config import AggregationConfig
-from protocols.aggregation.events import LevelFinished, RoundExtracted, RoundLeft, RoundStarted
+from protocols.aggregation.collector import absentees_near
+from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
+from protocols.aggregation.events import LevelFinished, RoundExtracted, RoundLeft, RoundStarted, query_text
 from protocols.aggregation.exchange import (
     MERGE_COST_S_PER_BYTE,
     Aggregate,
     Extractor,
     extract_own,
+    is_givers_fault,
     merge_received,
     swap_tag,
 )
 from protocols.aggregation.messages import (
     HINTS_MAX,
     AnswerKind,
+    Enrolled,
+    EnrolNoted,
     Invite,
     InviteAnswer,
     NodeState,
@@ -48,6 +53,12 @@ from protocols.aggregation.tree import (
     TreeTimer,
 )
 
+ENROL_TIMEOUT_S: Final = 5.0
+ENROL_TRIES_MAX: Final = 4
+"""So often a node tells a silent requester that it takes part, `ENROL_PAUSE_S` apart, and then leaves the round."""
+ENROL_PAUSE_S: Final = 1.0
+ENROL_TIMER: Final = "enrol_due"
+
 _STATES = {
     TreePhase.IDLE: NodeState.EXTRACTING,
     TreePhase.FINISHED: NodeState.FINISHED,
@@ -56,7 +67,10 @@ _STATES = {
 
 
 class Participant:
-    """State of one round on one node. ``on_result`` is called when this node's tree holds every level."""
+    """State of one round on one node.
+
+    ``on_result`` is called when this node's tree holds every level, ``on_refused`` when the requester does not want it.
+    """
 
     def __init__(
         self,
@@ -65,36 +79,83 @@ class Participant:
         start: StartRound,
         query: Query,
         on_result: Callable[[Participant], None],
+        on_refused: Callable[[Participant, str], None],
     ) -> None:
         self.host = host
         self.config = config
         self.round_id = start.round_id
         self.requester = start.requester
         self.query = query
+        self.wire_query = start.query
+        """The query as it came: written anew it may be longer than a message can be."""
         self.started_at = host.now() - start.age_ms / 1000
-        self.expires_at = host.now() + start.remaining_ms / 1000
+        self.expires_at = host.now() + min(start.remaining_ms / 1000, ROUND_S_MAX)
+        self.idle_since: float | None = host.now() if start.census else None
+        """Since when the round waits for its requester only: first to note this node, and, when the tree has ended, for
+        its end. ``None`` while there is work."""
         self.census = start.census
+        self.lock = start.lock
         self.neighbourhood = HostNeighbourhood(host)
         self.tree = Tree(host.id, self.neighbourhood, config.tree_settings())
         self.aggregate: Aggregate | None = None
-        self.declined: str | None = None
         self.is_over = False
         self._on_result = on_result
+        self._on_refused = on_refused
+        self._is_enrolled = not start.census
+        self._enrol_tries = 0
         self._swap: SwapHandle | None = None
         self._level_started_at = host.now()
         self._received_bytes = 0
-        host.emit(RoundStarted(round=self.name, requester=format_id(start.requester.id), query=str(query)))
+        host.emit(RoundStarted(round=self.name, requester=format_id(start.requester.id), query=query_text(query)))
 
     @property
     def name(self) -> str:
         """The round's id as people and logs see it."""
         return self.round_id.hex()
 
+    # Enrolment
+
+    def enrol(self) -> None:
+        """Tell the requester that this node takes part; only when it knows does this node's data go anywhere."""
+        host = self.host
+        enrolled = Enrolled(self.round_id, "", absentees_near(host.id, host.leaf_set(), host.missing_members()))
+        if self.requester.id == host.id:
+            host.send(self.requester, enrolled)
+            self._noted()
+            return
+        self._enrol_tries += 1
+        host.request(self.requester, enrolled, ENROL_TIMEOUT_S, self._enrol_answered, self._enrol_unanswered)
+
+    def _enrol_answered(self, reply: Message, source: PeerRef) -> None:
+        if self.is_over:
+            return
+        if isinstance(reply, EnrolNoted) and reply.round_id == self.round_id:
+            self._noted()
+        else:
+            self._on_refused(self, "stopped")
+
+    def _enrol_unanswered(self) -> None:
+        if self.is_over:
+            return
+        if self._enrol_tries < ENROL_TRIES_MAX:
+            self.host.set_timer(ENROL_TIMER, ENROL_PAUSE_S, self.round_id)
+        else:
+            self._on_refused(self, "requester_silent")
+
+    def _noted(self) -> None:
+        self._is_enrolled = True
+        self.idle_since = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin to swap, as soon as the data is here and the requester knows of it."""
+        if self._is_enrolled and self.aggregate is not None:
+            self._level_started_at = self.host.now()
+            self._apply(self.tree.begin())
+
     # Own data
 
-    def extract(
-        self, extractor: Extractor, padding_bytes: int, on_declined: Callable[[Participant, str], None]
-    ) -> None:
+    def extract(self, extractor: Extractor, padding_bytes: int, on_failed: Callable[[Participant, str], None]) -> None:
         """Read this node's data off the loop, then begin swapping."""
         began_at = self.host.now()
 
@@ -113,29 +174,21 @@ class Participant:
                     duration_s=self.host.now() - began_at,
                 )
             )
-            self._level_started_at = self.host.now()
-            self._apply(self.tree.begin())
+            self._begin()
 
         def failed(error: BaseException) -> None:
             if not self.is_over:
-                self.decline(f"extraction failed: {error}"[:400])
-                on_declined(self, self.declined or "")
+                on_failed(self, f"extraction failed: {error}")
 
         # A round that has ended keeps no worker: the extraction looks here before every line.
         arguments = (extractor, self.query, self.host.id, padding_bytes, lambda: self.is_over)
         self.host.offload(extract_own, *arguments, done=done, failed=failed)
 
-    def decline(self, reason: str) -> None:
-        """This node has nothing to contribute to the round."""
-        self.declined = reason
-
     # Messages
 
     def invite_received(self, invite: Invite, source: PeerRef) -> None:
         """Somebody would swap with us, or meant to reach somebody of a prefix that we do not have."""
-        if self.declined is not None:
-            self._answer(source, invite.level, AnswerKind.ABSENT)
-        elif self._shared_bits(source) != invite.level:
+        if self._shared_bits(source) != invite.level:
             members, is_exact = self.neighbourhood.hints(source.id, invite.level, HINTS_MAX)
             hint = InviteAnswer(self.round_id, invite.level, AnswerKind.HINT, members, is_exact)
             self.host.send(source, hint)
@@ -152,8 +205,6 @@ class Participant:
 
     def proposal_received(self, proposal: Propose, source: PeerRef) -> ProposeAnswer:
         """Decide at once whether to swap with the proposer."""
-        if self.declined is not None:
-            return ProposeAnswer(self.round_id, False, AnswerKind.ABSENT)
         accepted, kind, effects = self.tree.proposal_received(source, proposal.level)
         self._apply(effects)
         return ProposeAnswer(self.round_id, accepted, kind)
@@ -165,8 +216,10 @@ class Participant:
         self._apply(self.tree.swap_accepted(request.peer))
         return AcceptSwap(self.aggregate.value, self._callbacks(request.peer, level), self.config.swap_deadline)
 
-    def result_requested(self) -> AcceptSwap | RefuseSwap:
+    def result_requested(self, peer: PeerRef) -> AcceptSwap | RefuseSwap:
         """Give the requester our result, which it fetches."""
+        if peer.id != self.requester.id:
+            return RefuseSwap("not_yours")
         if self.aggregate is None or self.tree.phase is not TreePhase.FINISHED:
             return RefuseSwap("no_result")
         ignore = SwapCallbacks(done=lambda value: None, failed=lambda reason: None)
@@ -175,8 +228,6 @@ class Participant:
     def status(self) -> RoundStatus:
         """Return what to tell a requester that misses our data."""
         level = 0 if self.tree.level is None else self.tree.level
-        if self.declined is not None:
-            return RoundStatus(self.round_id, NodeState.DECLINED, level, self.declined)
         state = _STATES.get(self.tree.phase, NodeState.RUNNING)
         return RoundStatus(self.round_id, state, level, f"level {level}" if state is NodeState.RUNNING else "")
 
@@ -195,8 +246,8 @@ class Participant:
         if self.is_over:
             return
         self.is_over = True
-        for timer in TreeTimer:
-            self.host.cancel_timer(timer.value, self.round_id)
+        for timer in (ENROL_TIMER, *(timer.value for timer in TreeTimer)):
+            self.host.cancel_timer(timer, self.round_id)
         if self._swap is not None:
             self._swap.cancel()
         contributors = 0 if self.aggregate is None else len(self.aggregate.partial.contributors)
@@ -242,6 +293,7 @@ class Participant:
             case LevelDone():
                 self._level_done(effect)
             case TreeDone(outcome):
+                self.idle_since = self.host.now()
                 if outcome == "result":
                     self._on_result(self)
 
@@ -260,7 +312,7 @@ class Participant:
         def lost() -> None:
             self._apply(self.tree.proposal_lost(peer))
 
-        self.host.request(peer, Propose(self.round_id, level), self.config.reserve, replied, lost)
+        self.host.request(peer, Propose(self.round_id, level), self.tree.patience_s(peer), replied, lost)
 
     def _open_swap(self, peer: PeerRef, level: int) -> None:
         if self.aggregate is None:
@@ -304,11 +356,14 @@ class Participant:
         self._apply(self.tree.merged(frozenset(aggregate.partial.contributors)))
 
     def _merge_failed(self, peer: PeerRef, error: BaseException) -> None:
-        if not isinstance(error, ProtocolError):
+        if not isinstance(error, ProtocolError | Unavailable):
             raise Bug(f"merging failed: {error}") from error
+        reason = error.reason if isinstance(error, ProtocolError) else "busy"  # no worker was free
+        self.host.count("peerd_aggregation_rejected_total", reason=reason)
         if not self.is_over:
-            self.host.count("peerd_aggregation_rejected_total", reason=error.reason)
             self._apply(self.tree.merge_rejected(peer))
+        if isinstance(error, ProtocolError) and is_givers_fault(error):
+            self.host.misbehaved(peer, error)
 
     def _level_done(self, done: LevelDone) -> None:
         now = self.host.now()

@@ -20,18 +20,19 @@ from peerd.api import (
     value_size_bytes,
 )
 from peerd.errors import ProtocolError, Unavailable
+from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.collector import absentees_near
-from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
 from protocols.aggregation.events import EVENTS
 from protocols.aggregation.exchange import RESULT, SWAP, Extractor, file_extractor
 from protocols.aggregation.extraction import FileSelection, Share
 from protocols.aggregation.messages import (
     MESSAGES,
-    ROUND_ID_BYTES,
     AnswerKind,
     AskStart,
     Enrolled,
+    EnrolNoted,
     Invite,
     InviteAnswer,
     NodeState,
@@ -42,17 +43,21 @@ from protocols.aggregation.messages import (
     StartRound,
     StopRound,
     WhyMissing,
+    reason_text,
 )
-from protocols.aggregation.participant import Participant
+from protocols.aggregation.participant import ENROL_TIMER, Participant
 from protocols.aggregation.patterns import QueryError
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import Requester, RoundListener
+from protocols.aggregation.round_id import KEY_BYTES, ROUND_ID_BYTES, lock_of, round_id_of
 from protocols.aggregation.tree import TreeTimer
 
 ENDED_ROUNDS_MAX: Final = 1024
-REASON_CHARACTERS_MAX: Final = 500
-"""Longest reason that this node gives for declining a round."""
 ASKS_MAX: Final = 64
+ASKS_PER_PEER_MAX: Final = 8
+"""Unknown rounds that one inviter is asked about at a time."""
+IDLE_S: Final = 10.0
+"""A round that has waited so long for nothing but its requester may be forgotten for a new one."""
 ASK_TIMEOUT_S: Final = 5.0
 EXPIRY_GRACE_S: Final = 5.0
 """A round is kept for this long after its deadline, so that the requester can still ask why data is missing."""
@@ -84,8 +89,9 @@ class Aggregation(Plugin):
         """Simulation only: counts towards the size of every value, without being there."""
         self.participants: dict[bytes, Participant] = {}
         self.requesters: dict[bytes, Requester] = {}
-        self._ended: OrderedDict[bytes, None] = OrderedDict()
-        self._asking: set[bytes] = set()
+        self._ended: OrderedDict[bytes, str] = OrderedDict()
+        """Rounds that are over here, and why this node did not take part, if it declined."""
+        self._asking: dict[bytes, NodeId] = {}
 
     def start(self, host: Host) -> None:
         super().start(host)
@@ -111,17 +117,19 @@ class Aggregation(Plugin):
         """
         if (outside := self.host.outside_reason()) is not None:
             raise Unavailable(f"{outside}, so it cannot ask anybody")
-        if len(self.requesters) >= self.config.rounds_max:
+        if len(self.requesters) >= min(self.config.rounds_max, self.config.rounds_per_requester_max):
             raise Unavailable(f"{len(self.requesters)} rounds are open here already; try again when one has ended")
         query.compiled_pattern(self.config.regex_engine)
-        deadline_s = self.config.deadline if deadline_s is None else deadline_s
+        deadline_s = min(self.config.deadline if deadline_s is None else deadline_s, ROUND_S_MAX)
         host = self.host
-        round_id = host.rng.getrandbits(8 * ROUND_ID_BYTES).to_bytes(ROUND_ID_BYTES, "big")
-        requester = Requester(host, self.config, round_id, query, listener, self._answered)
+        key = host.rng.getrandbits(8 * KEY_BYTES).to_bytes(KEY_BYTES, "big")
+        wire_query, lock = query.to_wire(), lock_of(key)
+        round_id = round_id_of(lock, host.id, wire_query)
+        requester = Requester(host, self.config, round_id, query, listener, self._answered, key)
         self.requesters[round_id] = requester
         host.set_timer("round_due", deadline_s, round_id)
         remaining_ms = round(deadline_s * 1000)
-        host.broadcast(StartRound(round_id, host.peer, query.to_wire(), 0, remaining_ms, requester.with_census))
+        host.broadcast(StartRound(round_id, host.peer, wire_query, 0, remaining_ms, requester.with_census, lock))
         requester.tell("started")
         return round_id
 
@@ -132,57 +140,105 @@ class Aggregation(Plugin):
             requester.expire()
 
     def _answered(self, round_id: bytes) -> None:
-        self.requesters.pop(round_id, None)
         self.host.cancel_timer("round_due", round_id)
-        self.host.broadcast(StopRound(round_id))
+        self.host.broadcast(StopRound(round_id, self.requesters.pop(round_id).key))
 
     # Taking part
 
+    def deliver(self, key: NodeId, message: Message, source: PeerRef) -> None:
+        """Only what is broadcast or routed on purpose is taken from there, where anybody may have made up the source.
+
+        All else tells about its sender or ends something, and is taken from the sender's own link.
+        """
+        match message:
+            case StartRound():
+                if message.requester.id != source.id:
+                    raise ProtocolError("foreign_start", f"{source} starts a round of {message.requester}")
+                self._start(message)
+            case StopRound():
+                self._stop(message, None)
+            case Invite():
+                self.on_invite(message, source)
+            case _:
+                raise ProtocolError("not_direct", f"a {type(message).__name__} comes from its sender's own link only")
+
     @handles(StartRound)
     def on_start_round(self, start: StartRound, source: PeerRef) -> None:
-        self._asking.discard(start.round_id)
+        """Refuse it: a round is broadcast, or told when this node asks for it."""
+        raise ProtocolError("not_broadcast", "a round starts by a broadcast only")
+
+    def _start(self, start: StartRound) -> None:
+        """Take part in a round, or decline. A round that is declined leaves neither state nor timer, but its id."""
+        self._asking.pop(start.round_id, None)
+        if start.round_id != round_id_of(start.lock, start.requester.id, start.query):
+            raise ProtocolError("forged_round", "a round's id is not that of its requester and query")
         if start.round_id in self.participants or start.round_id in self._ended:
             return
         try:
             query = Query.from_wire(start.query)
         except ProtocolError as error:
-            self._enrol(start, f"the query was refused: {error}"[:REASON_CHARACTERS_MAX])
+            self._decline(start.round_id, start.requester, f"the query was refused: {error}")
             return
-        participant = Participant(self.host, self.config, start, query, self._tree_finished)
         reason = self._reason_to_decline(start, query)
+        if reason:
+            self._decline(start.round_id, start.requester, reason)
+            return
+        participant = Participant(self.host, self.config, start, query, self._tree_finished, self._refused)
         self.participants[start.round_id] = participant
         self.host.gauge("peerd_aggregation_open_rounds", len(self.participants))
-        self.host.set_timer("round_expired", start.remaining_ms / 1000 + EXPIRY_GRACE_S, start.round_id)
-        if reason:
-            participant.decline(reason)
-        if start.census or reason:
-            self._enrol(start, reason)
-        if not reason and self.extractor is not None:
+        remaining_s = participant.expires_at - self.host.now()
+        self.host.set_timer("round_expired", remaining_s + EXPIRY_GRACE_S, start.round_id)
+        if start.census:
+            participant.enrol()
+        if self.extractor is not None:
             participant.extract(self.extractor, self.value_padding_bytes, self._extraction_failed)
+
+    def _decline(self, round_id: bytes, requester: PeerRef, reason: str) -> None:
+        """Tell the requester, and remember for those who ask."""
+        reason = reason_text(reason)
+        self._ends(round_id, reason)
+        host = self.host
+        absent = absentees_near(host.id, host.leaf_set(), host.missing_members())
+        host.send(requester, Enrolled(round_id, reason, absent))
+
+    def _refused(self, participant: Participant, outcome: str) -> None:
+        self._forget(participant.round_id, outcome)
+
+    def _make_room(self, requester: NodeId) -> str:
+        """Forget the oldest idle round where there are too many; return why there still is no room, if so."""
+        config, everybody = self.config, list(self.participants.values())
+        own = [each for each in everybody if each.requester.id == requester]
+        for rounds, most, whose in (
+            (own, config.rounds_per_requester_max, "of this requester are"),
+            (everybody, config.rounds_max, "are"),
+        ):
+            if len(rounds) < most or any(each.is_over for each in rounds):
+                continue
+            others = [each for each in rounds if each.round_id not in self.requesters]
+            idle = [(each.idle_since, each.round_id) for each in others if each.idle_since is not None]
+            since, oldest = min(idle, default=(self.host.now(), b""))
+            if since + IDLE_S > self.host.now():
+                return f"busy: {len(rounds)} rounds {whose} open on this node"
+            self._forget(oldest, "idle")
+        return ""
 
     def _reason_to_decline(self, start: StartRound, query: Query) -> str:
         if self.extractor is None:
             return "no data root is configured on this node"
-        if len(self.participants) >= self.config.rounds_max:
-            return f"busy: {len(self.participants)} rounds are open on this node"
         # Round membership is fixed at its start. Half a second covers clocks of different speed and rounding.
         if start.age_ms / 1000 > self.host.now() - self._started_at + 0.5:
             return "this node joined after the round had begun"
         try:
             query.compiled_pattern(self.config.regex_engine)
         except Unavailable as error:
-            return str(error)[:REASON_CHARACTERS_MAX]
+            return str(error)
         except QueryError as error:
-            return f"the query was refused: {error.message}"[:REASON_CHARACTERS_MAX]
-        return ""
-
-    def _enrol(self, start: StartRound, reason: str) -> None:
-        host = self.host
-        absent = absentees_near(host.id, host.leaf_set(), host.missing_members())
-        host.send(start.requester, Enrolled(start.round_id, reason, absent))
+            return f"the query was refused: {error.message}"
+        return self._make_room(start.requester.id)
 
     def _extraction_failed(self, participant: Participant, reason: str) -> None:
-        self.host.send(participant.requester, Enrolled(participant.round_id, reason))
+        self._forget(participant.round_id, "refused")
+        self._decline(participant.round_id, participant.requester, reason)
 
     def _tree_finished(self, participant: Participant) -> None:
         aggregate = participant.aggregate
@@ -207,16 +263,20 @@ class Aggregation(Plugin):
 
     def _ask_start(self, round_id: bytes, source: PeerRef) -> None:
         """The broadcast did not reach us (yet): ask the inviter what the round is."""
-        if round_id in self._asking or len(self._asking) >= ASKS_MAX:
+        of_source = sum(asked == source.id for asked in self._asking.values())
+        if round_id in self._asking or len(self._asking) >= ASKS_MAX or of_source >= ASKS_PER_PEER_MAX:
             return
-        self._asking.add(round_id)
+        self._asking[round_id] = source.id
 
         def replied(message: Message, peer: PeerRef) -> None:
-            self._asking.discard(round_id)
+            silent()
             if isinstance(message, StartRound) and message.round_id == round_id:
-                self.on_start_round(message, peer)
+                self._start(message)
 
-        self.host.request(source, AskStart(round_id), ASK_TIMEOUT_S, replied, lambda: self._asking.discard(round_id))
+        def silent() -> None:
+            self._asking.pop(round_id, None)
+
+        self.host.request(source, AskStart(round_id), ASK_TIMEOUT_S, replied, silent)
 
     @handles(AskStart)
     def on_ask_start(self, ask: AskStart, source: PeerRef) -> StartRound | StopRound:
@@ -227,10 +287,11 @@ class Aggregation(Plugin):
         return StartRound(
             participant.round_id,
             participant.requester,
-            participant.query.to_wire(),
+            participant.wire_query,
             max(0, round((now - participant.started_at) * 1000)),
             round((participant.expires_at - now) * 1000),
             participant.census,
+            participant.lock,
         )
 
     @handles(InviteAnswer)
@@ -254,33 +315,49 @@ class Aggregation(Plugin):
         if kind == SWAP and len(rest) == 1 and not request.is_fetch:
             return participant.swap_requested(request, rest[0])
         if kind == RESULT and not rest and request.is_fetch:
-            return participant.result_requested()
+            return participant.result_requested(request.peer)
         return RefuseSwap("bad_tag")
 
     # The requester's side
 
     @handles(Enrolled)
-    def on_enrolled(self, enrolled: Enrolled, source: PeerRef) -> None:
+    def on_enrolled(self, enrolled: Enrolled, source: PeerRef) -> EnrolNoted | StopRound:
         requester = self.requesters.get(enrolled.round_id)
-        if requester is not None:
-            requester.enrolled(source, enrolled)
+        if requester is None:  # over, or started by somebody else in this node's name: the node need not keep it
+            return StopRound(enrolled.round_id)
+        requester.enrolled(source, enrolled)
+        return EnrolNoted(enrolled.round_id)
 
     @handles(ResultReady)
     def on_result_ready(self, ready: ResultReady, source: PeerRef) -> None:
         requester = self.requesters.get(ready.round_id)
         if requester is not None:
             requester.offered(ready, source)
+        elif source.id != self.host.id:
+            self.host.send(source, StopRound(ready.round_id))
 
     @handles(WhyMissing)
     def on_why_missing(self, question: WhyMissing, source: PeerRef) -> RoundStatus:
         participant = self.participants.get(question.round_id)
         if participant is not None:
             return participant.status()
-        state = NodeState.LEFT if question.round_id in self._ended else NodeState.UNKNOWN_ROUND
-        return RoundStatus(question.round_id, state, 0, "")
+        reason = self._ended.get(question.round_id)
+        if reason:
+            return RoundStatus(question.round_id, NodeState.DECLINED, 0, reason)
+        return RoundStatus(question.round_id, NodeState.UNKNOWN_ROUND if reason is None else NodeState.LEFT, 0, "")
 
     @handles(StopRound)
     def on_stop_round(self, stop: StopRound, source: PeerRef) -> None:
+        self._stop(stop, source)
+
+    def _stop(self, stop: StopRound, sender: PeerRef | None) -> None:
+        """End a round for whoever shows the key to its lock, and for its requester on its own link."""
+        participant = self.participants.get(stop.round_id)
+        if participant is None:
+            return
+        is_requester = sender is not None and sender.id == participant.requester.id
+        if not is_requester and lock_of(stop.key) != participant.lock:
+            raise ProtocolError("forged_stop", "the end of a round that is not the sender's")
         self._forget(stop.round_id, "stopped")
 
     # Time and neighbours
@@ -302,6 +379,10 @@ class Aggregation(Plugin):
     @on_timer("round_expired")
     def round_expired(self, round_id: bytes) -> None:
         self._forget(round_id, "expired")
+
+    @on_timer(ENROL_TIMER)
+    def enrol_due(self, round_id: bytes) -> None:
+        self.participants[round_id].enrol()
 
     @on_timer(TreeTimer.LEVEL.value)
     def level_due(self, round_id: bytes) -> None:
@@ -325,15 +406,19 @@ class Aggregation(Plugin):
         for participant in self.participants.values():
             participant.validate()
         assert len(self._ended) <= ENDED_ROUNDS_MAX
+        assert len(self._asking) <= ASKS_MAX
         assert len(self.requesters) <= self.config.rounds_max
 
     def _forget(self, round_id: bytes, outcome: str) -> None:
         """No state of a round that has ended is kept, but its id: late messages must not start it anew."""
-        self._ended[round_id] = None
-        while len(self._ended) > ENDED_ROUNDS_MAX:
-            self._ended.popitem(last=False)
+        self._ends(round_id, "")
         participant = self.participants.pop(round_id, None)
         if participant is not None:
             self.host.cancel_timer("round_expired", round_id)
             participant.leave(outcome)
             self.host.gauge("peerd_aggregation_open_rounds", len(self.participants))
+
+    def _ends(self, round_id: bytes, reason: str) -> None:
+        self._ended[round_id] = reason
+        while len(self._ended) > ENDED_ROUNDS_MAX:
+            self._ended.popitem(last=False)

@@ -13,6 +13,8 @@ from peerd.ids import ID_BITS, NodeId, clockwise_distance, shared_prefix_bits
 from peerd.limits import LEAF_SET_SIZE
 from peerd.messages import PeerRef
 
+RTT_S_MAX: Final = 5.0
+"""No round trip is taken for longer: coordinates come from other nodes, and may say anything."""
 SPAN_RATIO_MAX: Final = 16
 """One side of a leaf set may reach this many times as far as the other. Evenly spread ids hardly ever exceed it."""
 
@@ -31,6 +33,9 @@ class Neighbourhood(Protocol):
 
     def estimated_size(self, level: int) -> float:
         """Estimate how many nodes L^level has."""
+
+    def rtt_s(self, peer: PeerRef) -> float:
+        """The round trip to a node; where nobody has measured it, the longest one that is known."""
 
 
 def interval(own: NodeId, level: int) -> tuple[NodeId, NodeId]:
@@ -88,6 +93,13 @@ class HostNeighbourhood:
         if self.is_exact(level):
             return float(len(self.members(level)))
         return max(1.0, self._host.estimated_ring_size() / (1 << min(level + 1, 64)))
+
+    def rtt_s(self, peer: PeerRef) -> float:
+        host = self._host
+        known = host.estimated_rtt(peer)
+        if known is None:
+            known = max((host.rtt(other) or 0.0 for other in host.leaf_set().members()), default=0.0)
+        return min(known, RTT_S_MAX)
 
     def hints(self, inviter: NodeId, level: int, count: int) -> tuple[tuple[PeerRef, ...], bool]:
         """Up to ``count`` known members of the inviter's L^level, and whether we know them all.

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 from peerd.api import Host, SwapCallbacks, SwapHandle, Value, value_size_bytes
-from peerd.errors import ProtocolError
-from peerd.ids import NodeId
+from peerd.errors import ProtocolError, Unavailable
+from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
-from protocols.aggregation.answer import Answer, RoundProgress, Shares, value_of
+from protocols.aggregation.answer import Answer, Rejected, RoundProgress, Shares, value_of
 from protocols.aggregation.collector import NAMED_MISSING_MAX, Candidate, Collector, Missing, ago
 from protocols.aggregation.config import AggregationConfig
-from protocols.aggregation.events import RoundFinished
-from protocols.aggregation.exchange import Aggregate, decode_value, result_tag
+from protocols.aggregation.events import ResultRejected, RoundFinished, query_text
+from protocols.aggregation.exchange import Aggregate, decode_value, is_givers_fault, result_tag
 from protocols.aggregation.messages import Enrolled, NodeState, ResultReady, RoundStatus, WhyMissing
 from protocols.aggregation.partial import ExtractionReport, Partial
 from protocols.aggregation.query import Query
 
 STATUS_TIMEOUT_S = 2.0
+REJECTED_MAX: Final = 16
+"""Nodes that an answer names because it did not take their result."""
 FETCHES_MAX = 8
 """Results that a requester fetches in one round because each claims to be fuller than the one before."""
 
@@ -52,9 +56,12 @@ class Requester:
         query: Query,
         listener: RoundListener,
         on_answered: Callable[[bytes], None],
+        key: bytes,
     ) -> None:
         self.host = host
         self.round_id = round_id
+        self.key = key
+        """Shows everybody that the round's end comes from this node."""
         self.query = query
         self.own_aggregate: Aggregate | None = None
         self.is_answered = False
@@ -75,6 +82,7 @@ class Requester:
         self._is_settling = False
         self._is_closing = False
         self._taken: Taken | None = None
+        self._rejected: list[Rejected] = []
         self._reasons: dict[NodeId, str] = {}
         self._asked = 0
 
@@ -103,6 +111,11 @@ class Requester:
 
     def offered(self, ready: ResultReady, peer: PeerRef) -> None:
         """Take note of a complete tree, which may be our own."""
+        try:
+            self.collector.check_count(ready.contributors)
+        except ProtocolError as error:
+            self._reject(peer, error)
+            return
         self.collector.offered(Candidate(peer, ready.contributors, ready.value_bytes))
         self.tell("result_ready", 0, ready.contributors)
         self._consider()
@@ -121,7 +134,8 @@ class Requester:
         if self._is_closing:
             return
         own, taken = self.own_aggregate, self._taken
-        if own is not None and (taken is None or len(own.partial.contributors) > len(taken.partial.contributors)):
+        had = 0 if taken is None else len(taken.partial.contributors)
+        if own is not None and len(own.partial.contributors) > had and self._is_sound(own.partial, self.host.peer):
             self._take(own.partial, own, self.host.id)
         else:
             self._close()
@@ -151,15 +165,35 @@ class Requester:
         if best is None:
             return
         if best.peer.id == self.host.id and self.own_aggregate is not None:
-            self._take(self.own_aggregate.partial, self.own_aggregate, self.host.id)
+            if self._is_sound(self.own_aggregate.partial, self.host.peer):
+                self._take(self.own_aggregate.partial, self.own_aggregate, self.host.id)
+            else:
+                self._take_best()
             return
-        self._fetching = best.peer
+        self._fetching, claimed = best.peer, best.contributors
         self._fetches += 1
         self.tell("fetching", 0, best.contributors)
-        callbacks = SwapCallbacks(done=self._fetched, failed=self._fetch_failed)
+        callbacks = SwapCallbacks(done=partial(self._fetched, claimed), failed=self._fetch_failed)
         self._fetch = self.host.fetch(best.peer, result_tag(self.round_id), callbacks, self._config.swap_deadline)
 
-    def _fetched(self, value: Value) -> None:
+    def _is_sound(self, result: Partial, giver: PeerRef) -> bool:
+        """Whether all its contributors take part in the round; its giver is noted when not."""
+        try:
+            self.collector.check_contributors(result.contributors)
+        except ProtocolError as error:
+            self._reject(giver, error)
+            return False
+        return True
+
+    def _reject(self, giver: PeerRef, error: ProtocolError) -> None:
+        """A result is not taken. Who invented its contributors is unknown: the giver may have been given them."""
+        self.collector.could_not_fetch(giver, str(error))
+        if len(self._rejected) < REJECTED_MAX and all(each.node != giver.id for each in self._rejected):
+            self._rejected.append(Rejected(giver.id, str(error)))
+            self.host.emit(ResultRejected(round=self.round_id.hex(), peer=format_id(giver.id), reason=str(error)))
+        self.host.count("peerd_aggregation_rejected_total", reason=error.reason)
+
+    def _fetched(self, claimed: int, value: Value) -> None:
         peer, self._fetch = self._fetching, None
         if peer is None or self._is_closing:
             return
@@ -168,20 +202,32 @@ class Requester:
             self._fetching = None
             if self._is_closing:
                 return
-            partial, moved_bytes = result
-            self.collector.have_fetched(peer)
-            if self._taken is None or len(partial.contributors) > len(self._taken.partial.contributors):
-                size_bytes = value_size_bytes(value)
-                self._taken = Taken(partial, size_bytes, moved_bytes + size_bytes, peer.id)
+            fetched, moved_bytes = result
+            held = len(fetched.contributors)
+            if held != claimed:  # a tree that is complete does not change: this is the giver's own word against itself
+                error = ProtocolError("false_claim", f"it holds {held} contributors, and was offered with {claimed}")
+                self._reject(peer, error)
+                self.host.misbehaved(peer, error)
+            elif self._is_sound(fetched, peer):
+                self.collector.have_fetched(peer)
+                if self._taken is None or held > len(self._taken.partial.contributors):
+                    size_bytes = value_size_bytes(value)
+                    self._taken = Taken(fetched, size_bytes, moved_bytes + size_bytes, peer.id)
             # A fuller result may have been offered in the meantime.
             self._take_best()
 
         def failed(error: BaseException) -> None:
-            if not isinstance(error, ProtocolError):
+            if not isinstance(error, ProtocolError | Unavailable):
                 raise error
             self._fetching = None
-            self.collector.could_not_fetch(peer, str(error))
-            self._take_best()
+            if isinstance(error, ProtocolError):
+                self._reject(peer, error)
+            else:
+                self.collector.could_not_fetch(peer, str(error))
+            if not self._is_closing:
+                self._take_best()
+            if isinstance(error, ProtocolError) and is_givers_fault(error):
+                self.host.misbehaved(peer, error)
 
         self.host.offload(decode_value, self.query, value, done=decoded, failed=failed)
 
@@ -240,8 +286,7 @@ class Requester:
     def _answer(self, missing: list[PeerRef]) -> None:
         taken = self._taken
         contributors = () if taken is None else taken.partial.contributors
-        # A contributor whose enrolment was lost on its way counts as well: it was there.
-        expected = max(self.collector.expected_count(), len(contributors) + len(missing))
+        expected = self.collector.expected_count()  # never what a result says: its giver may have invented it
         answer = Answer(
             round=self.round_id.hex(),
             query=str(self.query),
@@ -255,7 +300,7 @@ class Requester:
                 for peer in missing
                 if peer.id in self._reasons
             ),
-            missing_count=expected - len(contributors),
+            missing_count=max(len(missing), expected - len(contributors)),
             report=ExtractionReport() if taken is None else taken.partial.report,
             duration_s=self.host.now() - self._began_at,
             value_bytes=0 if taken is None else taken.value_bytes,
@@ -263,6 +308,7 @@ class Requester:
             computed_by=None if taken is None else taken.computed_by,
             files=self.query.files,
             shares=Shares.of(None if taken is None else taken.partial),
+            rejected=tuple(self._rejected),
         )
         self._emit(answer)
         self.is_answered = True
@@ -274,7 +320,7 @@ class Requester:
             RoundFinished(
                 round=answer.round,
                 requester=f"{self.host.id:032x}",
-                query=answer.query,
+                query=query_text(self.query),
                 contributors=answer.contributors,
                 expected=float(answer.expected),
                 missing=answer.missing_count,

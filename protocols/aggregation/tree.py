@@ -22,6 +22,11 @@ from peerd.messages import PeerRef
 from protocols.aggregation.messages import AnswerKind
 from protocols.aggregation.prefix import Neighbourhood
 
+OPENING_RTTS: Final = 4
+"""From agreeing to a swap to its offer: half a round trip for the agreement, three for the connection (TCP, TLS and the
+handshake of the two nodes), half for the offer."""
+PATIENCE: Final = 2.0
+"""A partner gets this many times as long as all that takes by the measured round trip, which varies."""
 INVITED_PER_LEVEL_MAX: Final = 64
 HINTED_MAX: Final = 64
 
@@ -170,6 +175,10 @@ class Tree:
         """Whether this tree swaps no more."""
         return self.phase in (TreePhase.FINISHED, TreePhase.PRUNED)
 
+    def patience_s(self, peer: PeerRef) -> float:
+        """How long to wait for this partner to do what it agreed to."""
+        return max(self._settings.reserve_s, PATIENCE * OPENING_RTTS * self._neighbourhood.rtt_s(peer))
+
     # Events
 
     def begin(self) -> list[Effect]:
@@ -220,7 +229,7 @@ class Tree:
         gives_way = is_crossing and self.own > peer.id
         if self.level == level and (self.phase is TreePhase.WAITING or gives_way):
             self.phase, self.partner = TreePhase.RESERVED, peer
-            return True, verdict, [*self._stop_waiting(), Arm(TreeTimer.RESERVE, self._settings.reserve_s)]
+            return True, verdict, [*self._stop_waiting(), Arm(TreeTimer.RESERVE, self.patience_s(peer))]
         if not is_crossing:
             self._remember(peer, level)
         return False, verdict, []

@@ -11,6 +11,7 @@ from peerd.errors import Unavailable
 from peerd.sim.network import NetworkConfig
 from peerd.sim.records import ListSink
 from peerd.sim.simulation import Simulation
+from peerd.sim.topology.sites import SiteLatency
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.patterns import QueryError, RegexEngine, compile_pattern
 from protocols.aggregation.plugin import Aggregation
@@ -134,6 +135,16 @@ def test_the_requester_dies_and_the_round_ends_everywhere() -> None:
     answer = Round(simulation, requester=1).answer()
     check_answer(simulation, answer)
     assert answer.contributors == 11
+
+
+@pytest.mark.parametrize("count", [2, 9])
+def test_a_calm_ring_of_nodes_far_from_each_other_answers_completely(count: int) -> None:
+    """At 1.7 s the offer of a swap comes 6.8 s after it was agreed on, later than `reserve`."""
+    simulation = aggregation_ring(count, seed=1, latency=SiteLatency([[0.85] * count] * count, 0.85))
+    answer = Round(simulation, deadline_s=240).answer(limit_s=300)
+    check_answer(simulation, answer)
+    assert answer.outcome == "complete"
+    assert answer.contributors == count
 
 
 def test_loss_costs_time_and_not_truth() -> None:

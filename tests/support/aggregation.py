@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from peerd.api import Plugin
 from peerd.ids import NodeId
+from peerd.sim.latency import LatencyModel
 from peerd.sim.network import NetworkConfig
 from peerd.sim.records import RecordSink
 from peerd.sim.simulation import Simulation
@@ -53,6 +54,7 @@ def aggregation_ring(
     *,
     padding_bytes: int = 0,
     network: NetworkConfig | None = None,
+    latency: LatencyModel | None = None,
     sink: RecordSink | None = None,
     check_every: int = 0,
 ) -> Simulation:
@@ -62,6 +64,7 @@ def aggregation_ring(
         seed,
         plugins=lambda index: aggregation_plugins(index, padding_bytes),
         network=network,
+        latency=latency,
         sink=sink,
         check_every=check_every,
     )

@@ -390,7 +390,7 @@ class MemoryNode:
     def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         self._unused()
 
-    def handler_failed(self, plugin: str, error: Exception) -> None:
+    def handler_failed(self, plugin: str, error: Exception, peer: PeerRef | None = None) -> None:
         self._unused()
 
     def _unused(self) -> NoReturn:

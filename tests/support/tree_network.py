@@ -56,6 +56,9 @@ class RingView:
     def estimated_size(self, level: int) -> float:
         return float(len(self._level(level)))
 
+    def rtt_s(self, peer: PeerRef) -> float:
+        return self._network.rtt_s
+
 
 @dataclass
 class TreeNetwork:
@@ -65,6 +68,7 @@ class TreeNetwork:
     seed: int
     known: int | None = None
     swap_failure: float = 0.0
+    rtt_s: float = 0.05
     trees: dict[NodeId, Tree] = field(default_factory=dict)
     results: dict[NodeId, frozenset[NodeId]] = field(default_factory=dict)
     outcomes: list[tuple[NodeId, LevelDone]] = field(default_factory=list)

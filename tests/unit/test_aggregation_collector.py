@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peerd.api import LeafSet, MissingMember
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.aggregation.collector import Basis, Collector, absentees_near, ago
@@ -105,3 +106,11 @@ def test_in_a_tiny_ring_everybody_names_everybody() -> None:
 )
 def test_the_past_for_people(seconds: float, text: str) -> None:
     assert ago(seconds) == text
+
+
+def test_without_a_census_a_result_has_at_most_twice_the_estimated_nodes() -> None:
+    found = Collector.start(peer(100), leaf_set((90,), (110,)), 3.0, False)
+    found.check_contributors([NodeId(number) for number in range(6)])
+    with pytest.raises(ProtocolError, match="invented"):
+        found.check_contributors([NodeId(number) for number in range(7)])
+    assert found.expected_count() == 3

@@ -10,8 +10,16 @@ from peerd.api import LeafSet, SizedBlob
 from peerd.errors import ProtocolError
 from peerd.ids import ID_BITS, NodeId, format_id
 from peerd.messages import PeerRef
+from protocols.aggregation import partial
 from protocols.aggregation.collector import Candidate, Collector
-from protocols.aggregation.exchange import Aggregate, decode_value, extract_own, merge_received
+from protocols.aggregation.exchange import (
+    MOVED_BYTES_MAX,
+    Aggregate,
+    decode_value,
+    extract_own,
+    is_givers_fault,
+    merge_received,
+)
 from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.functions import function_named
 from protocols.aggregation.messages import NodeState
@@ -61,6 +69,26 @@ def test_a_contributor_of_another_level_is_never_merged(forged: NodeId) -> None:
 def test_what_is_no_value(value: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_value(QUERY, value)
+
+
+def test_what_others_claim_to_have_moved_spoils_no_value() -> None:
+    most = MOVED_BYTES_MAX.to_bytes(8, "big") + own_of(SIBLING).encoded[8:]
+    merged = merge_received(OWN, 2, own_of(OWN), most)
+    assert merged.moved_bytes == MOVED_BYTES_MAX
+    assert decode_value(QUERY, merged.value)[1] == MOVED_BYTES_MAX
+    with pytest.raises(ProtocolError, match="bytes moved"):
+        merge_received(OWN, 2, own_of(OWN), b"\xff" * 8 + own_of(SIBLING).encoded[8:])
+
+
+def test_a_value_that_together_with_ours_is_too_large_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = own_of(SIBLING, 2**100)
+    monkeypatch.setattr(partial, "PARTIAL_BYTES_MAX", len(theirs.encoded))
+    with pytest.raises(ProtocolError) as caught:
+        merge_received(OWN, 2, own_of(OWN), theirs.value)
+    assert not is_givers_fault(caught.value)
+    with pytest.raises(ProtocolError) as caught:
+        merge_received(OWN, 2, own_of(OWN), bytes(9))
+    assert is_givers_fault(caught.value)
 
 
 def test_padding_counts_as_moved() -> None:

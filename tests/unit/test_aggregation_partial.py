@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from io import BytesIO
 from typing import Any, get_args
 
 import msgpack
@@ -166,6 +167,11 @@ def test_the_hand_made_encoding_is_the_encoding() -> None:
         (counted(1, stream("x" * 300), stream(2), 0, 0), "more than 256 bytes"),
         (counted(10**6, b"", b"", 0, 0), "whole number"),
         (counted(2, stream(["a"], "b"), stream(1, 1), 0, 0), "exceeds max_array_len"),
+        (counted(2, stream("a", "b"), stream({}, {}), 0, 0), "where a scalar belongs"),
+        (counted(2, stream({}, {}), stream(1, 1), 0, 0), "where a scalar belongs"),
+        (counted(2, stream("a", "b"), stream(1, []), 0, 0), "where a scalar belongs"),
+        (counted(2, stream("a", "b"), b"\xc7\x00\x05\x01", 0, 0), "where a scalar belongs"),
+        (counted(*GOOD, files=stream({})), "where a scalar belongs"),
         (counted(2, b"\xa1\xff\xa1b", stream(1, 1), 0, 0), "not msgpack"),
         (b"\x91" * 100_000, "exceeds max_array_len"),
         (b"\xc1", "not msgpack"),
@@ -209,6 +215,63 @@ def test_changed_bytes_decode_to_something_valid_or_a_protocol_error(
         return
     assert Partial.decode(decoded.encode(), query) == decoded
     decoded.finish()
+
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.integers(-1, 3),
+    st.floats(),
+    st.text(max_size=4),
+    st.binary(max_size=20),
+    st.sampled_from([{}, [], msgpack.ExtType(5, b"")]),
+)
+"""What a place of an encoded partial may be replaced by: also what is no scalar and yet within limits of 0."""
+
+
+@st.composite
+def forged_partials(draw: st.DrawFn) -> tuple[bytes, Query]:
+    """A true encoding with some of its values replaced, in columns, too."""
+    query = draw(queries())
+    values = list(msgpack.Unpacker(BytesIO(own(query, 2**127, draw(rows)).encode())))
+    for _ in range(draw(st.integers(1, 3))):
+        place = draw(st.integers(0, len(values) - 1))
+        columns = st.lists(scalars, max_size=4).map(lambda column: stream(*column))
+        values[place] = draw(scalars | columns)
+    return stream(*values), query
+
+
+@settings(max_examples=500)
+@given(forged_partials())
+def test_forged_values_decode_to_something_valid_or_a_protocol_error(forged: tuple[bytes, Query]) -> None:
+    data, query = forged
+    try:
+        decoded = Partial.decode(data, query)
+    except ProtocolError:
+        return
+    assert Partial.decode(decoded.encode(), query) == decoded
+    decoded.finish()
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from(["sum", "min", "max", "mean", "count"]),
+    st.lists(st.lists(scalars, min_size=2, max_size=2), min_size=3, max_size=3),
+    st.lists(scalars, min_size=3, max_size=3),
+    st.integers(0, 2),
+)
+def test_forged_columns_of_every_function(name: FunctionName, columns: Any, remainder: Any, folded: int) -> None:
+    function = function_named(name)
+    query = Query(name, None if name == "count" else "x", "k")
+    counters = (0, 0, 0, 0, 0, 0, 2, 2, 0, 0)
+    head = (2, name, True, bytes(16), stream(0), stream(2), *counters, 0, 2, stream("a", "b"))
+    packed = (stream(*column) for column in columns[: function.columns])
+    try:
+        decoded = Partial.decode(stream(*head, *packed, folded, *remainder[: function.columns]), query)
+    except ProtocolError:
+        return
+    assert Partial.decode(decoded.encode(), query) == decoded
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

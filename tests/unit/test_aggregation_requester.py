@@ -14,11 +14,12 @@ from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import Aggregate, extract_own, merge_received
 from protocols.aggregation.extraction import Extraction, ExtractionAbandoned, extract
 from protocols.aggregation.functions import function_named
-from protocols.aggregation.messages import ResultReady, StartRound, StopRound
+from protocols.aggregation.messages import Enrolled, ResultReady, StartRound, StopRound
 from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.requester import FETCHES_MAX, RoundListener
+from protocols.aggregation.round_id import lock_of, round_id_of
 
 OWN = 1
 QUERY = Query("count")
@@ -54,6 +55,12 @@ class Asking:
         self.host.neighbours = tuple(peer(number << 120) for number in range(1, 9))
         self.answers: list[Answer] = []
         self.round_id = self.plugin.aggregate(QUERY, RoundListener(self.answers.append), 60.0)
+        self.enrol(*range(2, 9))
+
+    def enrol(self, *numbers: int) -> None:
+        """These nodes take part."""
+        for number in numbers:
+            self.host.deliver(Enrolled(self.round_id, ""), peer(number << 120))
 
     def offer(self, number: int, contributors: int) -> None:
         """A node's tree is complete."""
@@ -121,18 +128,61 @@ def test_what_was_fetched_is_the_answer_when_the_fuller_one_does_not_come(is_cut
 
 def test_an_offer_that_claims_more_than_it_holds_does_not_hide_a_fuller_one() -> None:
     asking = Asking()
-    asking.offer(2, 9)
+    asking.enrol(1)
+    asking.host.deliver(Enrolled(asking.round_id, "no data"), asking.host.peer)
+    asking.offer(2, 8)
     asking.offer(4, 4)
-    assert [number for number, _ in asking.fetches()] == [2]
+    assert [number for number, _ in asking.fetches()] == [2], "it says that it has everybody"
     asking.fetched(2, 3)
     assert [number for number, _ in asking.fetches()] == [2, 4]
+    assert [blamed.id >> 120 for blamed, _ in asking.host.blamed] == [2]
     asking.fetched(4, 5, 6, 7)
-    assert asking.answer().contributors == 4
+    answer = asking.answer()
+    assert (answer.contributors, answer.outcome) == (4, "partial")
+    assert [each.node >> 120 for each in answer.rejected] == [2]
+
+
+def test_invented_contributors_neither_count_nor_make_an_answer_complete() -> None:
+    """Answers once said "complete: 20 of 20" in a ring of 5."""
+    asking = Asking()
+    asking.offer(2, 6)
+    asking.settled()
+    asking.fetched(2, 3, 4, 20, 21, 22)
+    asking.offer(5, 2)
+    asking.settled()
+    asking.fetched(5, 6)
+    answer = asking.answer()
+    assert (answer.contributors, answer.expected, answer.outcome) == (2, 9, "partial")
+    [rejected] = answer.rejected
+    assert rejected.node == NodeId(2 << 120)
+    assert "3 nodes that do not take part" in rejected.reason
+    assert any("was rejected" in warning for warning in answer.warnings)
+    assert not asking.host.blamed, "it may have been given them"
+
+
+def test_an_offer_of_more_nodes_than_take_part_is_not_fetched() -> None:
+    asking = Asking()
+    asking.offer(2, 20)
+    assert not asking.fetches()
+    asking.plugin.cancel(asking.round_id)
+    answer = asking.answer()
+    assert answer.outcome == "failed"
+    assert answer.expected == 9
+    assert [each.reason for each in answer.rejected] == [
+        "invented_contributors: it has 20 contributors, where 7 take part"
+    ]
+
+
+def test_an_own_tree_that_was_given_invented_contributors_is_no_answer() -> None:
+    asking = Asking()
+    asking.plugin.requesters[asking.round_id].own_aggregate = data_of(2, 3, 20)
+    asking.plugin.cancel(asking.round_id)
+    assert asking.answer().outcome == "failed"
 
 
 def test_those_who_only_claim_are_asked_so_often_and_not_for_ever() -> None:
     asking = Asking()
-    asking.host.neighbours = tuple(peer(number << 120) for number in range(1, 60))
+    asking.enrol(*range(9, 60))
     asking.offer(2, 2)
     asking.settled()
     for number in range(8, 8 + 2 * FETCHES_MAX):
@@ -150,9 +200,10 @@ def test_a_round_that_has_ended_gives_its_worker_back(ending: str, tmp_path: Pat
     plugin = Aggregation(AggregationConfig(data_root=str(tmp_path)))
     host = FakeHost(OWN, plugin)
     query = parse_query("count")
-    start = StartRound(b"r" * 16, peer(2), query.to_wire(), 0, 1000, False)
+    lock = lock_of(b"key")
+    start = StartRound(round_id_of(lock, peer(2).id, query.to_wire()), peer(2), query.to_wire(), 0, 1000, False, lock)
     jobs = host.later
-    plugin.on_start_round(start, peer(2))
+    plugin.deliver(peer(2).id, start, peer(2))
     [extraction] = jobs
     participant = plugin.participants[start.round_id]
     if ending == "stopped":

@@ -96,8 +96,12 @@ def test_the_example_of_six_nodes(seed: int) -> None:
 class Lonely:
     """One known node at level 0."""
 
-    def __init__(self, *peers: PeerRef) -> None:
+    def __init__(self, *peers: PeerRef, rtt_s: float = 0.0) -> None:
         self.peers = peers
+        self.round_trip_s = rtt_s
+
+    def rtt_s(self, peer: PeerRef) -> float:
+        return self.round_trip_s
 
     def longest_level(self) -> int | None:
         return 0
@@ -120,6 +124,17 @@ def test_time_out_grows_with_the_estimated_nodes() -> None:
     effects = Tree(LEFT, Lonely(PEER), TreeSettings(timeout_base_s=1, timeout_per_node_s=0.1)).begin()
     [armed] = [effect for effect in effects if isinstance(effect, Arm) and effect.timer is TreeTimer.LEVEL]
     assert armed.delay_s == pytest.approx(1 + 0.1 * 40)
+
+
+@pytest.mark.parametrize(("rtt_s", "expected_s"), [(0.0, 5.0), (0.5, 5.0), (1.7, 13.6)])
+def test_a_far_partner_gets_the_time_that_opening_a_swap_takes(rtt_s: float, expected_s: float) -> None:
+    """Its offer comes four round trips after the agreement."""
+    tree = Tree(LEFT, Lonely(PEER, rtt_s=rtt_s), TreeSettings(reserve_s=5.0))
+    tree.begin()
+    accepted, _, effects = tree.proposal_received(PEER, 0)
+    assert accepted
+    [armed] = [effect for effect in effects if isinstance(effect, Arm) and effect.timer is TreeTimer.RESERVE]
+    assert armed.delay_s == pytest.approx(expected_s)
 
 
 def test_a_no_prunes_at_the_time_out_only() -> None:

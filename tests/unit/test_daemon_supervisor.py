@@ -6,8 +6,12 @@ import asyncio
 
 from peerd.daemon import supervisor
 from peerd.daemon.supervisor import RESTARTS_MAX, PluginSupervisor
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
 from peerd.telemetry.schema import Event, PluginRestarted
 from tests.support.both_loops import Counters, both_loops
+
+SENDER = PeerRef(NodeId(7), "10.0.0.1", 7420)
 
 
 class Plugins:
@@ -72,6 +76,21 @@ async def test_rare_failures_are_forgiven() -> None:
         assert not (await plugins.next_event()).disabled
         clock[0] += supervisor.RESTART_WINDOW_S / 4
     assert watched.disabled == {}
+
+
+@both_loops
+async def test_what_peers_send_never_switches_a_plugin_off() -> None:
+    watched, plugins, counters = make([0.0])
+    for _ in range(3 * RESTARTS_MAX):
+        watched.handler_failed("pubsub", ValueError("bad"), SENDER)
+        assert not (await plugins.next_event()).disabled
+    assert watched.disabled == {}
+    assert plugins.calls.count("restart pubsub") == 3 * RESTARTS_MAX
+    assert counters.values["peerd_handler_failures_total{plugin=pubsub}"] == 3 * RESTARTS_MAX
+    for _ in range(RESTARTS_MAX + 1):
+        watched.handler_failed("pubsub", ValueError("our own"))
+        event = await plugins.next_event()
+    assert event.disabled
 
 
 @both_loops

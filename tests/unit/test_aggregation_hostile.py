@@ -1,0 +1,389 @@
+"""One member that sends what no member sends: transcripts of a plugin on a fake host."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from io import BytesIO
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from peerd.api import SwapRequest
+from peerd.errors import PeerMisbehaved, ProtocolError
+from peerd.ids import NodeId
+from peerd.limits import EVENT_TEXT_LENGTH_MAX
+from peerd.messages import Message, PeerRef, decode_body
+from peerd.testing.host import FakeHost, peer
+from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
+from protocols.aggregation.events import RoundStarted
+from protocols.aggregation.exchange import extract_own, swap_tag
+from protocols.aggregation.extraction import Extraction
+from protocols.aggregation.functions import Grouped, function_named
+from protocols.aggregation.messages import (
+    MESSAGES,
+    REASON_BYTES_MAX,
+    AnswerKind,
+    AskStart,
+    Enrolled,
+    EnrolNoted,
+    Invite,
+    InviteAnswer,
+    NodeState,
+    Propose,
+    ProposeAnswer,
+    ResultReady,
+    RoundStatus,
+    StartRound,
+    StopRound,
+    WhyMissing,
+    reason_text,
+)
+from protocols.aggregation.partial import ExtractionReport
+from protocols.aggregation.participant import ENROL_TRIES_MAX
+from protocols.aggregation.plugin import EXPIRY_GRACE_S, IDLE_S, Aggregation
+from protocols.aggregation.query import Query
+from protocols.aggregation.requester import RoundListener
+from protocols.aggregation.round_id import KEY_BYTES, lock_of, round_id_of
+from protocols.aggregation.tree import TreePhase
+
+QUERY = Query("sum", "value", by="k")
+OWN, SIBLING, ASKER = 1 << 120, 3 << 120, 200 << 120
+LEVEL = 6
+KEY = b"k" * KEY_BYTES
+
+
+def one_record(query: Query, is_over: object) -> Extraction:
+    """The data of a node: one record, of group "a"."""
+    function = function_named(query.function)
+    report = ExtractionReport(records=1, records_selected=1)
+    if query.by is None:
+        return Extraction(function.lift(1), report)
+    return Extraction(Grouped(function, query.groups_max).lift("a", 1), report)
+
+
+def member() -> tuple[Aggregation, FakeHost]:
+    """A node with data, and one other node next to it."""
+    plugin = Aggregation(AggregationConfig())
+    plugin.extractor = one_record
+    host = FakeHost(OWN, plugin)
+    host.neighbours = (peer(SIBLING), peer(ASKER))
+    return plugin, host
+
+
+def start(
+    query: bytes = QUERY.to_wire(), requester: PeerRef | None = None, key: bytes = KEY, remaining_s: float = 60.0
+) -> StartRound:
+    """The start of a round; another key makes it another round."""
+    asker, lock = requester or peer(ASKER), lock_of(key)
+    round_id = round_id_of(lock, asker.id, query)
+    return StartRound(round_id, asker, query, 0, round(remaining_s * 1000), True, lock)
+
+
+ROUND = start().round_id
+
+
+def broadcast(host: FakeHost, message: Message, source: PeerRef) -> None:
+    """It comes through the overlay: whoever is between may have made up its source."""
+    assert host.plugin is not None
+    host.plugin.deliver(source.id, message, source)
+    host.run_later()
+
+
+def noted(host: FakeHost) -> None:
+    """The requester answers the enrolment."""
+    enrolment = next(each for each in host.requests if isinstance(each.message, Enrolled))
+    enrolment.on_reply(EnrolNoted(ROUND), enrolment.peer)
+
+
+def test_nothing_is_swapped_before_the_requester_has_noted_this_node() -> None:
+    """So it knows of everybody whose data may be in a result, even when the node dies at once."""
+    plugin, host = member()
+    broadcast(host, start(), peer(ASKER))
+    answer = host.deliver(Propose(ROUND, LEVEL), peer(SIBLING))
+    assert answer == ProposeAnswer(ROUND, False, AnswerKind.MAYBE_LATER)
+    assert plugin.participants[ROUND].tree.phase is TreePhase.IDLE
+    assert not [each for _, each in host.sent if isinstance(each, Invite)]
+    noted(host)
+    assert plugin.participants[ROUND].tree.phase is TreePhase.PROPOSING
+    assert host.requests[-1].message == Propose(ROUND, LEVEL)
+
+
+def test_a_node_that_its_requester_does_not_answer_leaves_the_round() -> None:
+    plugin, host = member()
+    broadcast(host, start(), peer(ASKER))
+    for _ in range(ENROL_TRIES_MAX - 1):
+        host.requests[-1].on_timeout()
+        host.fire("enrol_due", ROUND)
+    assert len(host.requests) == ENROL_TRIES_MAX
+    host.requests[-1].on_timeout()
+    assert not plugin.participants
+    assert not host.timers
+
+
+def test_a_value_that_cannot_be_decoded_costs_its_giver_the_link_and_nothing_else() -> None:
+    """A column of empty maps once raised TypeError, and six of them took aggregation from every node."""
+    plugin, host = member()
+    broadcast(host, start(), peer(ASKER))
+    noted(host)
+    answer = host.deliver(Propose(ROUND, LEVEL), peer(SIBLING))
+    assert isinstance(answer, ProposeAnswer)
+    assert answer.accepted
+    accepted = plugin.swap_requested(SwapRequest(peer(SIBLING), swap_tag(ROUND, LEVEL), 100, False))
+    true = extract_own(one_record, QUERY, NodeId(SIBLING), 0, lambda: False).encoded
+    values = list(msgpack.Unpacker(BytesIO(true[8:])))
+    values[-5] = bytes.fromhex("80")  # the scales of the sums: an empty map
+    accepted.callbacks.done(true[:8] + b"".join(map(msgpack.packb, values)))  # type: ignore[union-attr]  # it accepts
+    host.run_later()
+    [(blamed, error)] = host.blamed
+    assert blamed == peer(SIBLING)
+    assert isinstance(error, ProtocolError)
+    assert host.counted["peerd_aggregation_rejected_total", "aggregation_partial"] == 1
+    assert plugin.participants[ROUND].tree.contributors == {OWN}
+    plugin.validate()
+
+
+def test_a_result_that_cannot_be_decoded_costs_its_giver_the_link() -> None:
+    plugin, host = member()
+    plugin.extractor = None
+    round_id = plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    host.deliver(Enrolled(round_id, ""), peer(SIBLING))
+    host.deliver(ResultReady(round_id, 1, 100), peer(SIBLING))
+    host.fire("settle_due", round_id)
+    [fetch] = [each for each in host.asked if each.what == "fetch"]
+    fetch.arguments["callbacks"].done(b"nonsense and more of it")
+    host.run_later()
+    assert [blamed for blamed, _ in host.blamed] == [peer(SIBLING)]
+
+
+def test_a_long_query_fits_into_the_events() -> None:
+    """Its text is longer than an event's: the node then failed at every such query."""
+    where = f"a IN ({', '.join(repr('x' * 200) for _ in range(30))})"
+    query = msgpack.packb((2, "count", None, None, where, "**/*", "ndjson", None, 100))
+    plugin, host = member()
+    broadcast(host, start(query), peer(ASKER))
+    assert len(plugin.participants) == 1
+    [event] = [each for each in host.events if isinstance(each, RoundStarted)]
+    assert len(event.query) == EVENT_TEXT_LENGTH_MAX
+
+
+def test_a_query_that_grows_when_it_is_written_anew_is_passed_on_as_it_came() -> None:
+    """A filter as long as it may be: with the usual spaces in it the next node would refuse it."""
+    query = msgpack.packb((2, "count", None, None, "a in(1,2,3)", "**/*", "ndjson", None, 100))
+    _, host = member()
+    broadcast(host, start(query), peer(ASKER))
+    answer = host.deliver(AskStart(start(query).round_id), peer(SIBLING))
+    assert isinstance(answer, StartRound)
+    assert answer.query == query
+
+
+def test_a_refusal_that_quotes_a_hostile_pattern_fits_into_the_answer() -> None:
+    query = Query("count", format="text", pattern="(?P<a>(?=" + "\U0001f600" * 400 + "))").to_wire()
+    _, host = member()
+    broadcast(host, start(query), peer(ASKER))
+    answer = host.deliver(WhyMissing(start(query).round_id), peer(ASKER))
+    assert isinstance(answer, RoundStatus)
+    assert "refused" in answer.detail
+    assert all(len(each.reason.encode()) <= REASON_BYTES_MAX for _, each in host.sent if isinstance(each, Enrolled))
+
+
+@pytest.mark.parametrize("text", ["x" * 9000, "\U0001f600" * 9000, "bad name \udcff\udcff", "\ud800" * 400])
+def test_any_reason_fits_into_every_message_that_carries_one(text: str) -> None:
+    for message in (RoundStatus(ROUND, 5, 0, reason_text(text)), Enrolled(ROUND, reason_text(text))):
+        FakeHost(1).send(peer(2), message)
+
+
+# Rounds without end
+
+
+def enrolments(host: FakeHost, asker: PeerRef) -> int:
+    """How often this node said to the requester that it takes part."""
+    return sum(isinstance(each.message, Enrolled) and each.peer == asker for each in host.requests)
+
+
+def test_17_rounds_of_49_days_from_one_member_leave_room_for_others() -> None:
+    plugin, host = member()
+    for number in range(17):
+        broadcast(host, start(key=bytes([number]), remaining_s=49 * 86_400.0), peer(ASKER))
+    assert len(plugin.participants) == plugin.config.rounds_per_requester_max
+    broadcast(host, start(requester=peer(SIBLING)), peer(SIBLING))
+    assert enrolments(host, peer(SIBLING)) == 1
+    expiries = [due for (name, _), due in host.timers.items() if name == "round_expired"]
+    assert max(expiries) <= ROUND_S_MAX + EXPIRY_GRACE_S
+
+
+def test_18496_rounds_leave_the_node_working() -> None:
+    plugin, host = member()
+    host.neighbours = ()
+    for number in range(18_496):
+        key, asker = number.to_bytes(4, "big"), peer(1000 + number)
+        with pytest.raises(ProtocolError, match="by a broadcast only"):
+            host.deliver(start(requester=asker, key=key), asker)
+        broadcast(host, start(requester=asker, key=key), asker)
+    assert len(plugin.participants) == plugin.config.rounds_max
+    assert len(host.timers) <= 4 * plugin.config.rounds_max
+    plugin.validate()
+    host.time_s += IDLE_S
+    broadcast(host, start(), peer(ASKER))
+    assert ROUND in plugin.participants
+    assert enrolments(host, peer(ASKER)) == 1
+
+
+def test_the_round_that_is_idle_for_longest_makes_room_and_one_at_work_does_not() -> None:
+    plugin, host = member()
+    most = plugin.config.rounds_per_requester_max
+    ids = []
+    for number in range(most):
+        each = start(key=bytes([number]))
+        broadcast(host, each, peer(ASKER))
+        ids.append(each.round_id)
+        plugin.participants[ids[-1]].idle_since = None
+    plugin.participants[ids[3]].idle_since, plugin.participants[ids[5]].idle_since = 2.0, 1.0
+    host.time_s = 1.0 + IDLE_S
+    broadcast(host, start(), peer(ASKER))
+    assert ids[5] not in plugin.participants
+    assert ROUND in plugin.participants
+    broadcast(host, start(key=b"one more"), peer(ASKER))
+    answer = host.deliver(WhyMissing(start(key=b"one more").round_id), peer(ASKER))
+    assert isinstance(answer, RoundStatus)
+    assert answer.detail == f"busy: {most} rounds of this requester are open on this node"
+
+
+def test_a_declined_round_costs_no_timer_and_is_remembered_by_its_reason() -> None:
+    plugin, host = member()
+    plugin.extractor = None
+    broadcast(host, start(), peer(ASKER))
+    assert not plugin.participants
+    assert not host.timers
+    assert host.deliver(Propose(ROUND, LEVEL), peer(SIBLING)) == ProposeAnswer(ROUND, False, AnswerKind.ABSENT)
+    answer = host.deliver(WhyMissing(ROUND), peer(ASKER))
+    assert answer == RoundStatus(ROUND, NodeState.DECLINED, 0, "no data root is configured on this node")
+
+
+# Forged control
+
+
+def test_a_round_ends_by_its_requesters_word_only() -> None:
+    plugin, host = member()
+    broadcast(host, start(), peer(ASKER))
+    for stop in (StopRound(ROUND), StopRound(ROUND, b"guess" * 3)):
+        with pytest.raises(ProtocolError, match="not the sender's"):
+            host.deliver(stop, peer(SIBLING))
+        with pytest.raises(ProtocolError, match="not the sender's"):
+            broadcast(host, stop, peer(ASKER))  # the source is made up
+    assert ROUND in plugin.participants
+    broadcast(host, StopRound(ROUND, KEY), peer(SIBLING))
+    assert not plugin.participants
+
+
+def test_the_requester_ends_a_round_that_it_never_asked_for() -> None:
+    _, asker = member()
+    stop = asker.deliver(Enrolled(ROUND, ""), peer(SIBLING))
+    assert stop == StopRound(ROUND)
+    plugin, host = member()
+    broadcast(host, start(), peer(ASKER))
+    host.requests[-1].on_reply(stop, peer(ASKER))
+    assert not plugin.participants
+    asker.deliver(ResultReady(ROUND, 1, 100), peer(SIBLING))
+    assert asker.take_sent() == [(peer(SIBLING), stop)]
+    plugin, host = member()
+    broadcast(host, start(), peer(ASKER))
+    host.deliver(stop, peer(ASKER))
+    assert not plugin.participants
+
+
+def test_nobody_starts_another_round_under_the_same_id() -> None:
+    plugin, host = member()
+    true = start()
+    other = Query("count").to_wire()
+    for forged in (
+        dataclasses.replace(true, query=other),
+        dataclasses.replace(true, requester=peer(SIBLING)),
+        dataclasses.replace(true, lock=lock_of(b"mine")),
+    ):
+        with pytest.raises(ProtocolError, match="forged_round"):
+            broadcast(host, forged, forged.requester)
+    with pytest.raises(ProtocolError, match="foreign_start"):
+        broadcast(host, true, peer(SIBLING))
+    assert not plugin.participants
+
+
+def test_what_tells_about_its_sender_is_not_taken_from_a_routed_message() -> None:
+    """`Enrolled` with made-up sources once made every node "decline"."""
+    plugin, host = member()
+    round_id = plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    for message in (
+        Enrolled(round_id, "no data here"),
+        ResultReady(round_id, 3, 100),
+        InviteAnswer(round_id, LEVEL, AnswerKind.NO),
+        Propose(round_id, LEVEL),
+    ):
+        with pytest.raises(ProtocolError, match="own link only"):
+            broadcast(host, message, peer(SIBLING))
+    collector = plugin.requesters[round_id].collector
+    assert not collector.declined
+    assert not collector.candidates
+
+
+numbers = st.integers(0, 2**64 - 1) | st.integers(0, 200) | st.integers(-2, 2)
+junk = st.recursive(
+    st.none() | st.booleans() | numbers | st.floats() | st.text(max_size=5) | st.binary(max_size=20) | st.just(ROUND),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=12,
+)
+peers = st.sampled_from([peer(SIBLING), peer(ASKER), peer(7)])
+wire_peer = st.tuples(
+    st.just(ASKER.to_bytes(16, "big")) | st.just((7).to_bytes(16, "big")), st.just("10.0.0.9"), st.integers(1, 65535)
+).map(list)
+likely = {
+    "round_id": st.just(ROUND) | st.just(b"s" * 16),
+    "lock": st.just(lock_of(KEY)),
+    "key": st.just(KEY) | st.binary(max_size=16),
+    "query": st.just(QUERY.to_wire()) | st.binary(max_size=30),
+    "level": st.integers(0, 127) | st.just(LEVEL),
+    "kind": st.sampled_from([*AnswerKind, 9]),
+    "age_ms": st.integers(0, 2**32 - 1),
+    "remaining_ms": st.integers(0, 2**32 - 1),
+    "census": st.booleans(),
+    "accepted": st.booleans(),
+    "contributors": st.integers(0, 2**32 - 1),
+    "value_bytes": st.integers(0, 2**64 - 1),
+    "state": st.integers(0, 255),
+    "reason": st.text(max_size=8),
+    "detail": st.text(max_size=8),
+}
+
+
+_FIELDS = {kind: list(typing.get_type_hints(kind.__init__))[:-1] for kind in MESSAGES}
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[type[Message], bytes]:
+    """The body of a message whose fields are likely values, or anything at all."""
+    kind = draw(st.sampled_from(MESSAGES))
+    fields = [draw(likely.get(name, wire_peer) | junk) for name in _FIELDS[kind]]
+    return kind, msgpack.packb(fields[: draw(st.integers(0, len(fields)))] if draw(st.booleans()) else fields)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(bodies(), peers, st.booleans()), max_size=6))
+def test_nothing_that_a_member_sends_is_a_failure_of_the_plugin(sent: list[Any]) -> None:
+    plugin, host = member()
+    broadcast(host, start(), peer(ASKER))
+    round_id = plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    for (kind, body), source, through_overlay in sent:
+        try:
+            message = decode_body(kind, body.replace(b"s" * 16, round_id))
+            if through_overlay:
+                broadcast(host, message, source)
+            elif kind in plugin.handlers.messages:
+                host.deliver(message, source)
+            else:
+                for request in host.requests:
+                    request.on_reply(message, request.peer)
+                host.requests.clear()
+        except PeerMisbehaved:
+            continue
+        plugin.validate()
