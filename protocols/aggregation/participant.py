@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial as bind
 
-from peerd.api import AcceptSwap, Host, RefuseSwap, SwapCallbacks, SwapHandle, SwapRequest, Value, value_size_bytes
+from peerd.api import (
+    AcceptSwap,
+    Host,
+    RefuseSwap,
+    SwapCallbacks,
+    SwapHandle,
+    SwapRequest,
+    Value,
+    WorkHandle,
+    WorkLimits,
+    value_size_bytes,
+)
 from peerd.errors import Bug, ProtocolError
 from peerd.ids import format_id, shared_prefix_bits, with_shared_prefix
 from peerd.messages import Message, PeerRef
@@ -17,6 +28,7 @@ from protocols.aggregation.exchange import (
     Extractor,
     extract_own,
     merge_received,
+    open_own,
     swap_tag,
 )
 from protocols.aggregation.messages import (
@@ -30,6 +42,7 @@ from protocols.aggregation.messages import (
     RoundStatus,
     StartRound,
 )
+from protocols.aggregation.partial import PARTIAL_BYTES_MAX
 from protocols.aggregation.prefix import HostNeighbourhood
 from protocols.aggregation.query import Query
 from protocols.aggregation.tree import (
@@ -80,6 +93,7 @@ class Participant:
         self.declined: str | None = None
         self.is_over = False
         self._on_result = on_result
+        self._extraction: WorkHandle | None = None
         self._swap: SwapHandle | None = None
         self._level_started_at = host.now()
         self._received_bytes = 0
@@ -97,6 +111,9 @@ class Participant:
     ) -> None:
         """Read this node's data off the loop, then begin swapping."""
         began_at = self.host.now()
+
+        def extracted(data: bytes) -> None:
+            self.host.offload(open_own, self.query, self.host.id, padding_bytes, bytes(data), done=done, failed=failed)
 
         def done(aggregate: Aggregate) -> None:
             if self.is_over:
@@ -121,9 +138,16 @@ class Participant:
                 self.decline(f"extraction failed: {error}"[:400])
                 on_declined(self, self.declined or "")
 
-        # A round that has ended keeps no worker: the extraction looks here before every line.
-        arguments = (extractor, self.query, self.host.id, padding_bytes, lambda: self.is_over)
-        self.host.offload(extract_own, *arguments, done=done, failed=failed)
+        within = WorkLimits(
+            memory_bytes=self.config.extraction_memory,
+            cpu_s=self.config.extraction_cpu,
+            wall_s=self.expires_at - began_at,
+            result_bytes_max=PARTIAL_BYTES_MAX,
+            name="its query",
+            owner=self.requester.id,
+        )
+        arguments = (extractor, self.query, self.host.id)
+        self._extraction = self.host.offload(extract_own, *arguments, done=extracted, failed=failed, within=within)
 
     def decline(self, reason: str) -> None:
         """This node has nothing to contribute to the round."""
@@ -195,6 +219,8 @@ class Participant:
         if self.is_over:
             return
         self.is_over = True
+        if self._extraction is not None:
+            self._extraction.cancel()
         for timer in TreeTimer:
             self.host.cancel_timer(timer.value, self.round_id)
         if self._swap is not None:
