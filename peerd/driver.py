@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from peerd.api import KeyValues, Log, Metric, Priority, Rng
+from peerd.api import KeyValues, Log, Metric, Priority, Rng, WorkHandle, WorkLimits
 from peerd.errors import PeerMisbehaved
 from peerd.messages import PeerRef
 from peerd.wire.frames import Frame
@@ -159,10 +159,12 @@ class Workers(Protocol):
         done: Callable[[Any], None],
         failed: Callable[[BaseException], None],
         cost_s: float,
-    ) -> None:
+        within: WorkLimits | None = None,
+    ) -> WorkHandle:
         """Run a pure function off the loop; ``cost_s`` is what the simulator charges for it.
 
-        One of ``done`` and ``failed`` is called, once, later.
+        One of ``done`` and ``failed`` is called, once, later, unless the handle's ``cancel`` is called before. With
+        ``within`` it runs in a process of its own, returns bytes, and fails with `Unavailable`.
         """
 
 

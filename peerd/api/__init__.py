@@ -51,6 +51,7 @@ from peerd.api.services import (
     RecordVersion as RecordVersion,
     Store as Store,
 )
+from peerd.api.work import WorkHandle as WorkHandle, WorkLimits as WorkLimits
 from peerd.errors import Bug, PeerMisbehaved
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
@@ -388,11 +389,14 @@ class Host(Protocol):
         done: Callable[[T], None],
         failed: Callable[[BaseException], None],
         cost_s: float = 0.0,
-    ) -> None:
+        within: WorkLimits | None = None,
+    ) -> WorkHandle:
         """Run a pure function off the loop. In the simulator it costs ``cost_s`` of virtual time.
 
         Exactly one of ``done`` (with what it returned) and ``failed`` (with what it raised, or `Unavailable` when too
-        many are waiting) is called, once, unless the node ends first.
+        many are waiting) is called, once, unless the node ends or it is cancelled first. It runs in a thread; with
+        ``within`` in a process of its own, under those limits. Then the function and its arguments can be pickled, it
+        returns bytes, which are decoded as if they came from a stranger, and ``failed`` gets an `Unavailable`.
         """
 
     def set_timer(self, name: str, delay_s: float, payload: Hashable = None) -> None:

@@ -1,4 +1,4 @@
-"""The asyncio driver: `peerd.driver.Driver` on sockets, the clock, worker threads and the disk."""
+"""The asyncio driver: `peerd.driver.Driver` on sockets, the clock, workers and the disk."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from peerd.api import KeyValues, Log, Metric, Priority, Rng
+from peerd.api import KeyValues, Log, Metric, Priority, Rng, WorkHandle, WorkLimits
 from peerd.daemon.links.buffers import allocate
 from peerd.daemon.links.links import LinkEvents, Links
 from peerd.daemon.links.settings import monotonic_s
 from peerd.daemon.links.telemetry import LINK_METRICS, LinkTelemetry
 from peerd.daemon.offload import OffloadPool
+from peerd.daemon.processes import ProcessPool
 from peerd.daemon.storage.log_files import Work
 from peerd.daemon.supervisor import SUPERVISOR_METRICS, PluginSupervisor, SupervisedNode
 from peerd.driver import StreamHandler, TimerHandle
@@ -30,7 +31,7 @@ from peerd.wire.handshake import PluginVersions
 DRIVER_METRICS: Final = (
     *LINK_METRICS,
     *SUPERVISOR_METRICS,
-    Metric("peerd_offload_jobs", "gauge", "Jobs waiting for or running in worker threads."),
+    Metric("peerd_offload_jobs", "gauge", "Jobs waiting for or running in worker threads and processes."),
 )
 LOG_WRITES_MAX: Final = 4096
 """Each log has one write under way at most, and plugins and their logs are few."""
@@ -86,6 +87,7 @@ class AsyncioDriver:
         self._sink = sink
         self._metrics = metrics
         self._offload = offload
+        self.processes = ProcessPool()
         self._spill_threshold_bytes = spill_threshold_bytes
         self._log_writer: OffloadPool | None = None
         self._loop = asyncio.get_running_loop()
@@ -158,9 +160,12 @@ class AsyncioDriver:
         done: Callable[[Any], None],
         failed: Callable[[BaseException], None],
         cost_s: float,
-    ) -> None:
+        within: WorkLimits | None = None,
+    ) -> WorkHandle:
         """``cost_s`` means nothing here: the clock is real."""
-        self._offload.submit(function, arguments, done, failed)
+        if within is None:
+            return self._offload.submit(function, arguments, done, failed)
+        return self.processes.submit(function, arguments, done, failed, within)
 
     def store(self, plugin: str) -> KeyValues:
         return self._stores.plugin_store(plugin)

@@ -10,8 +10,9 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from peerd.errors import Unavailable
 
@@ -20,15 +21,20 @@ QUEUED_MAX: Final = 256
 WORKERS_MAX: Final = 8
 
 
-class _Job(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Job:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     done: Callable[[Any], None]
     failed: Callable[[BaseException], None]
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
 
 
 class OffloadPool:
-    """Runs pure functions in threads; exactly one of ``done`` and ``failed`` is called, on the loop, unless closed."""
+    """Runs functions in threads; one of ``done`` and ``failed`` is called, on the loop, unless closed or cancelled."""
 
     def __init__(self, workers: int | None = None, queued_max: int = QUEUED_MAX) -> None:
         self.rejected = 0
@@ -51,18 +57,21 @@ class OffloadPool:
         arguments: tuple[Any, ...],
         done: Callable[[Any], None],
         failed: Callable[[BaseException], None],
-    ) -> None:
+    ) -> _Job:
         """Queue one job; over the bound it fails, after this has returned."""
+        job = _Job(function, arguments, done, failed)
         if self._is_closed or self._outstanding >= self._queued_max:
             self.rejected += 1
-            self._loop.call_soon(failed, Unavailable(f"{self._outstanding} jobs are waiting for a worker"))
-            return
+            refusal = Unavailable(f"{self._outstanding} jobs are waiting for a worker")
+            self._loop.call_soon(lambda: None if job.is_cancelled else failed(refusal))
+            return job
         self._outstanding += 1
         if len(self._threads) < min(self._workers_max, self._outstanding):
             thread = threading.Thread(target=self._work, name=f"peerd-offload-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
-        self._queue.put(_Job(function, arguments, done, failed))
+        self._queue.put(job)
+        return job
 
     def close(self) -> None:
         """Take no more jobs, forget the waiting ones; what runs is not waited for, and its result not reported."""
@@ -79,17 +88,18 @@ class OffloadPool:
         while (job := self._queue.get()) is not None:
             callback: Callable[[Any], None]
             try:
-                result, callback = job.function(*job.arguments), job.done
+                result = None if job.is_cancelled else job.function(*job.arguments)
+                callback = job.done
             except BaseException as error:  # SystemExit, too, belongs to the job: the thread goes on
                 result, callback = error, job.failed
             if self._is_closed:
                 return
             try:
-                self._loop.call_soon_threadsafe(self._finished, callback, result)
+                self._loop.call_soon_threadsafe(self._finished, job, callback, result)
             except RuntimeError:  # the loop was closed without closing the pool
                 return
 
-    def _finished(self, callback: Callable[[Any], None], result: Any) -> None:
+    def _finished(self, job: _Job, callback: Callable[[Any], None], result: Any) -> None:
         self._outstanding -= 1
-        if not self._is_closed:
+        if not self._is_closed and not job.is_cancelled:
             callback(result)

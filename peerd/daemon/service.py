@@ -388,7 +388,8 @@ class Daemon:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._loop_failed)
         self._lag.start()
-        self._ending += [self._lag.stop, self._offload.close, self.driver.stop_logs, self.driver.supervisor.stop]
+        self._ending += [self._lag.stop, self._offload.close, self.driver.processes.close]
+        self._ending += [self.driver.stop_logs, self.driver.supervisor.stop]
         self._state = state
         self.links.start()
         self._listener.start()
@@ -469,7 +470,8 @@ class Daemon:
 
     def _ring_numbers(self) -> dict[str, float]:
         overlay = self.node.overlay
-        self.metrics.gauge("peerd_offload_jobs", self._offload.outstanding, {})
+        jobs = self._offload.outstanding + self.driver.processes.outstanding
+        self.metrics.gauge("peerd_offload_jobs", jobs, {})
         return {
             "peerd_ring_ready": float(self.node.is_ready),
             "peerd_ring_estimated_nodes": overlay.estimated_ring_size(),

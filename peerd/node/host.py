@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial as bind
+from itertools import count
 from typing import Any
 
 from peerd import limits
@@ -23,6 +25,8 @@ from peerd.api import (
     SwapCallbacks,
     SwapHandle,
     Value,
+    WorkHandle,
+    WorkLimits,
 )
 from peerd.driver import TimerHandle
 from peerd.errors import Bug, PeerMisbehaved
@@ -37,6 +41,19 @@ from peerd.services.records.plugin import RecordStore
 from peerd.telemetry.schema import CORE_EVENTS, Event
 
 
+class _Work:
+    """What a plugin holds of a job that it gave away."""
+
+    def __init__(self, running: dict[int, WorkHandle], number: int) -> None:
+        self._running = running
+        self._number = number
+
+    def cancel(self) -> None:
+        handle = self._running.pop(self._number, None)
+        if handle is not None:
+            handle.cancel()
+
+
 class PluginHost:
     """Implements `peerd.api.Host`, and the overlay's extension of it, for one plugin."""
 
@@ -46,6 +63,8 @@ class PluginHost:
         self._name = plugin.name
         self._driver = node.driver
         self._timers: dict[tuple[str, Hashable], TimerHandle] = {}
+        self._work: dict[int, WorkHandle] = {}
+        self._work_numbers = count()
         self._when_over: list[Callable[[str], None]] = []
         self._rng: Rng | None = None
         self._store: Store | None = None
@@ -182,15 +201,17 @@ class PluginHost:
         done: Callable[[Any], None],
         failed: Callable[[BaseException], None],
         cost_s: float = 0.0,
-    ) -> None:
-        cause = self._node.cause
-        self._driver.offload(
-            function,
-            arguments,
-            lambda result: self._call_back(done, result, cause=cause),
-            lambda error: self._call_back(failed, error, cause=cause),
-            cost_s,
-        )
+        within: WorkLimits | None = None,
+    ) -> WorkHandle:
+        cause, number = self._node.cause, next(self._work_numbers)
+
+        def ended(callback: Callable[[Any], None], outcome: Any) -> None:
+            self._work.pop(number, None)
+            self._call_back(callback, outcome, cause=cause)
+
+        handle = self._driver.offload(function, arguments, bind(ended, done), bind(ended, failed), cost_s, within)
+        self._work[number] = handle
+        return _Work(self._work, number)
 
     def set_timer(self, name: str, delay_s: float, payload: Hashable = None) -> None:
         key = (name, payload)
@@ -218,6 +239,9 @@ class PluginHost:
         """The plugin is out of service: no timer fires any more, and what it began does not call it back."""
         self.is_disabled = True
         self.cancel_timers()
+        for handle in self._work.values():
+            handle.cancel()
+        self._work.clear()
 
     def cancel_timers(self) -> None:
         """Disarm everything; the node stops, or the plugin is out of service."""

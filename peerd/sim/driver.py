@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from peerd import limits
-from peerd.api import KeyValues, Log, Metric, Priority, SendRefusal
+from peerd.api import KeyValues, Log, Metric, Priority, SendRefusal, WorkHandle, WorkLimits
 from peerd.driver import StreamHandler
 from peerd.errors import Bug, PeerMisbehaved, Unavailable
 from peerd.ids import NodeId, format_id
@@ -92,6 +92,16 @@ class SimStore:
     def keys(self) -> list[str]:
         """All keys, sorted."""
         return sorted(self._values)
+
+
+class _Work:
+    """A job that was given away."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
 
 
 class SimDriver:
@@ -262,15 +272,19 @@ class SimDriver:
         done: Callable[[Any], None],
         failed: Callable[[BaseException], None],
         cost_s: float,
-    ) -> None:
+        within: WorkLimits | None = None,
+    ) -> WorkHandle:
         """Compute at once, tell after ``cost_s`` virtual seconds. There are always enough workers."""
+        work = _Work()
+        callback: Callable[[Any], None]
         try:
-            result = function(*arguments)
-        except Exception as raised:  # the worker's outcome, whatever it is, goes to whom it belongs
-            error = raised
-            self._later(cost_s, WORK_MARK, lambda: failed(error))
-        else:
-            self._later(cost_s, WORK_MARK, lambda: done(result))
+            outcome, callback = function(*arguments), done
+        except Exception as error:  # the worker's outcome, whatever it is, goes to whom it belongs
+            outcome, callback = error if within is None else Unavailable(f"{within.name} failed: {error}"), failed
+        if within is not None and callback is done and type(outcome) is not bytes:
+            outcome, callback = Unavailable(f"{within.name} failed: it returned no bytes"), failed
+        self._later(cost_s, WORK_MARK, lambda: None if work.is_cancelled else callback(outcome))
+        return work
 
     def _later(self, delay_s: float, what: int, callback: Callable[[], None]) -> None:
         self.engine.schedule(self.engine.now + delay_s, mark_of(self.port.index, what), self.run, callback)

@@ -28,6 +28,7 @@ from peerd.api import (
     RecordResult,
     SwapCallbacks,
     Value,
+    WorkLimits,
 )
 from peerd.errors import Bug, PeerMisbehaved
 from peerd.ids import NodeId, closeness
@@ -99,6 +100,7 @@ class FakeHost:
         self.requests: list[Request] = []
         self.timers: dict[tuple[str, Hashable], float] = {}
         self.later: list[Callable[[], None]] = []
+        self.work: list[FakeWork] = []
         self.counted: Counter[tuple[str, str]] = Counter()
         self.events: list[Event] = []
         self.blamed: list[tuple[PeerRef, PeerMisbehaved]] = []
@@ -274,10 +276,13 @@ class FakeHost:
         done: Callable[[T], None],
         failed: Callable[[BaseException], None],
         cost_s: float = 0.0,
-    ) -> None:
+        within: WorkLimits | None = None,
+    ) -> FakeWork:
         """Run it after the current handler; an exception goes to ``failed``, as a worker's does."""
 
         def run() -> None:
+            if work.is_cancelled:
+                return
             try:
                 result = function(*arguments)
             except Exception as error:  # whatever the function raises is given to the caller, who decides what to do
@@ -285,7 +290,10 @@ class FakeHost:
             else:
                 done(result)
 
+        work = FakeWork(within)
+        self.work.append(work)
         self.later.append(run)
+        return work
 
     def set_timer(self, name: str, delay_s: float, payload: Hashable = None) -> None:
         """Note when the timer is due."""
@@ -343,6 +351,18 @@ class FakeHost:
 
     def observe(self, name: str, value: float, **labels: str) -> None:
         """Do nothing: no test looks at metrics here."""
+
+
+@dataclass(slots=True)
+class FakeWork:
+    """A job that was given away."""
+
+    within: WorkLimits | None
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        """Keep it from being run."""
+        self.is_cancelled = True
 
 
 @dataclass(frozen=True, slots=True)

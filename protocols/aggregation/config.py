@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field
 
 from peerd.api import PluginConfig
-from peerd.quantities import Duration, Interval, between_durations, setting
+from peerd.quantities import Duration, Interval, Size, between_durations, between_sizes, setting
 from protocols.aggregation.extraction import Share
 from protocols.aggregation.patterns import RegexEngine
 from protocols.aggregation.tree import TreeSettings
@@ -16,6 +16,8 @@ RoundTime = Annotated[Duration, between_durations("100ms", "1d")]
 ROUND_S_MAX: Final = 86_400.0
 """No round lasts longer on a node, whatever its requester says: the longest deadline that can be configured."""
 Pause = Annotated[Duration, between_durations("0s", "1h")]
+WorkerMemory = Annotated[Size, between_sizes("64MiB", "64GiB")]
+WorkerTime = Annotated[Duration, between_durations("1s", "1d")]
 
 
 def _check_share(text: str) -> str:
@@ -44,6 +46,18 @@ class AggregationConfig(PluginConfig):
         "What runs the patterns of queries. re2: Google's RE2, whose time grows with the line and no faster. python: "
         "Python's re, for look-around and references to groups; one hostile pattern can then hold up this daemon for "
         "hours, so only where all who may ask are trusted.",
+        reloads=True,
+    )
+    extraction_memory: WorkerMemory = setting(
+        "512MiB",
+        "Memory (address space) of the worker process that reads this node's data for one query; at most four run at a "
+        "time. A query that needs more is ended, and the answer names this node as missing, with the reason.",
+        reloads=True,
+    )
+    extraction_cpu: WorkerTime = setting(
+        "1h",
+        "Processor time that one query may use on this node. Lower it where long rounds of others must not keep the "
+        "machine busy; no worker outlives its round in any case.",
         reloads=True,
     )
     deadline: RoundTime = setting(

@@ -28,9 +28,8 @@ OVERFLOW: Final = "aggregation_overflow"
 MERGE_COST_S_PER_BYTE: Final = 5e-8
 """The time that the simulator charges for decoding, merging and encoding: about 20 MB/s, as measured on counters."""
 
-Extractor = Callable[[Query, Callable[[], bool]], Extraction]
-"""How a node gets its data. The second argument tells, from any thread, whether the round is over: then there is no
-need to go on."""
+Extractor = Callable[[Query], Extraction]
+"""How a node gets its data. It is called in a worker process, so in a daemon it has to be picklable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +58,35 @@ def result_tag(round_id: bytes) -> bytes:
     return RESULT + round_id
 
 
-def file_extractor(root: Path, selection: FileSelection, regex_engine: RegexEngine) -> Extractor:
-    """Return the function that extracts the data of a node from its files."""
+@dataclass(frozen=True, slots=True)
+class FileExtractor:
+    """Extracts the data of a node from its files."""
 
-    def run(query: Query, is_over: Callable[[], bool]) -> Extraction:
-        return extract(query, root, selection, regex_engine=regex_engine, is_over=is_over)
+    root: Path
+    selection: FileSelection
+    regex_engine: RegexEngine
 
-    return run
+    def __call__(self, query: Query) -> Extraction:
+        """See `extract`."""
+        return extract(query, self.root, self.selection, regex_engine=self.regex_engine)
 
 
-def extract_own(
-    extractor: Extractor, query: Query, own: NodeId, padding_bytes: int, is_over: Callable[[], bool]
-) -> Aggregate:
-    """Extract this node's own contribution."""
-    extraction = extractor(query, is_over)
-    return _seal(Partial.of(query, own, extraction.value, extraction.report), 0, padding_bytes)
+def extract_own(extractor: Extractor, query: Query, own: NodeId) -> bytes:
+    """Extract this node's own contribution, as an encoded partial. Runs in a worker process."""
+    extraction = extractor(query)
+    return Partial.of(query, own, extraction.value, extraction.report).encode()
+
+
+def open_own(query: Query, own: NodeId, padding_bytes: int, data: bytes) -> Aggregate:
+    """This node's own contribution from what `extract_own` returned.
+
+    The worker has run a stranger's query, so it is believed no more than the stranger: raises `ProtocolError` for what
+    is no partial of this query, or holds the data of another node.
+    """
+    partial = Partial.decode(data, query)
+    if partial.contributors != (own,):
+        raise ProtocolError("foreign_contributor", "a worker's result is not this node's own")
+    return Aggregate(partial, bytes(_MOVED_BYTES) + data, 0, padding_bytes)
 
 
 def merge_received(own_id: NodeId, level: int, own: Aggregate, received: Value) -> Aggregate:

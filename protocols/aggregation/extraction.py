@@ -1,8 +1,8 @@
 """The extraction function: from the files of one node to the state of the query's function.
 
-Runs in a worker, off the loop: it blocks on files and keeps no state between calls. Nothing in a file stops it:
-what cannot be read or understood is counted in the `ExtractionReport` with the first few names. What a pattern may cost
-is bounded in `protocols.aggregation.patterns`.
+Runs in a process of its own, which is bounded, and killed when its round ends. Nothing in a file stops it: what cannot
+be read or understood is counted in the `ExtractionReport` with the first few names. What a pattern may cost is bounded
+in `protocols.aggregation.patterns`.
 
 Which files: those below the root whose relative path matches the query's glob, folder by folder in name order.
 Links to folders are never followed, links to files only when they end inside the root; links and special files
@@ -105,11 +105,9 @@ def extract(
     selection: FileSelection | None = None,
     progress: FilesProgress | None = None,
     regex_engine: RegexEngine = RegexEngine.RE2,
-    is_over: Callable[[], bool] | None = None,
 ) -> Extraction:
     """Runs ``query`` over the selected files below ``root``.
 
-    ``is_over`` is asked before every line, from the worker: once it says yes, this ends with `ExtractionAbandoned`.
     Raises `Unavailable` when ``root`` is no folder or this node lacks the engine for the query's pattern, and
     `QueryError` when the engine refuses the pattern.
     """
@@ -125,7 +123,6 @@ def extract(
             files.append((path, relative))
         else:
             tally.skip(relative, f"more than {selection.files_max} files")
-    tally.is_over = is_over or _never
     accumulator = _Accumulator(query, tally, pattern)
     for done, (path, relative) in enumerate(files, 1):
         _read_file(query, path, relative, selection, accumulator)
@@ -134,19 +131,10 @@ def extract(
     return Extraction(accumulator.value(), tally.report())
 
 
-class ExtractionAbandoned(Exception):
-    """The round is over: nobody waits for the data any more."""
-
-
-def _never() -> bool:
-    return False
-
-
 class _Tally:
     """The counters of an `ExtractionReport` while they grow."""
 
     def __init__(self) -> None:
-        self.is_over: Callable[[], bool] = _never
         self.files_read = self.files_unreadable = self.files_binary = self.files_skipped = 0
         self.folders_unreadable = self.bytes_read = self.lines_truncated = 0
         self.records = self.records_selected = self.records_rejected = 0
@@ -287,8 +275,6 @@ def _lines(file: BinaryIO, size: int, limit: int, tally: _Tally) -> Iterator[tup
     """Lines without their ending, cut to ``limit`` bytes, and whether they were cut."""
     position = 0
     while position < size:
-        if tally.is_over():
-            raise ExtractionAbandoned
         line = file.readline(limit + 2)
         if not line:
             return

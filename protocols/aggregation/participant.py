@@ -6,7 +6,18 @@ from collections.abc import Callable
 from functools import partial as bind
 from typing import Final
 
-from peerd.api import AcceptSwap, Host, RefuseSwap, SwapCallbacks, SwapHandle, SwapRequest, Value, value_size_bytes
+from peerd.api import (
+    AcceptSwap,
+    Host,
+    RefuseSwap,
+    SwapCallbacks,
+    SwapHandle,
+    SwapRequest,
+    Value,
+    WorkHandle,
+    WorkLimits,
+    value_size_bytes,
+)
 from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.ids import format_id, shared_prefix_bits, with_shared_prefix
 from peerd.messages import Message, PeerRef
@@ -20,6 +31,7 @@ from protocols.aggregation.exchange import (
     extract_own,
     is_givers_fault,
     merge_received,
+    open_own,
     swap_tag,
 )
 from protocols.aggregation.messages import (
@@ -35,6 +47,7 @@ from protocols.aggregation.messages import (
     RoundStatus,
     StartRound,
 )
+from protocols.aggregation.partial import PARTIAL_BYTES_MAX
 from protocols.aggregation.prefix import HostNeighbourhood
 from protocols.aggregation.query import Query
 from protocols.aggregation.tree import (
@@ -103,6 +116,7 @@ class Participant:
         self._on_refused = on_refused
         self._is_enrolled = not start.census
         self._enrol_tries = 0
+        self._extraction: WorkHandle | None = None
         self._swap: SwapHandle | None = None
         self._level_started_at = host.now()
         self._received_bytes = 0
@@ -159,6 +173,9 @@ class Participant:
         """Read this node's data off the loop, then begin swapping."""
         began_at = self.host.now()
 
+        def extracted(data: bytes) -> None:
+            self.host.offload(open_own, self.query, self.host.id, padding_bytes, bytes(data), done=done, failed=failed)
+
         def done(aggregate: Aggregate) -> None:
             if self.is_over:
                 return
@@ -180,9 +197,16 @@ class Participant:
             if not self.is_over:
                 on_failed(self, f"extraction failed: {error}")
 
-        # A round that has ended keeps no worker: the extraction looks here before every line.
-        arguments = (extractor, self.query, self.host.id, padding_bytes, lambda: self.is_over)
-        self.host.offload(extract_own, *arguments, done=done, failed=failed)
+        within = WorkLimits(
+            memory_bytes=self.config.extraction_memory,
+            cpu_s=self.config.extraction_cpu,
+            wall_s=self.expires_at - began_at,
+            result_bytes_max=PARTIAL_BYTES_MAX,
+            name="its query",
+            owner=self.requester.id,
+        )
+        arguments = (extractor, self.query, self.host.id)
+        self._extraction = self.host.offload(extract_own, *arguments, done=extracted, failed=failed, within=within)
 
     # Messages
 
@@ -246,6 +270,8 @@ class Participant:
         if self.is_over:
             return
         self.is_over = True
+        if self._extraction is not None:
+            self._extraction.cancel()
         for timer in (ENROL_TIMER, *(timer.value for timer in TreeTimer)):
             self.host.cancel_timer(timer, self.round_id)
         if self._swap is not None:

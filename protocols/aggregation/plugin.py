@@ -25,7 +25,7 @@ from peerd.messages import Message, PeerRef
 from protocols.aggregation.collector import absentees_near
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
 from protocols.aggregation.events import EVENTS
-from protocols.aggregation.exchange import RESULT, SWAP, Extractor, file_extractor
+from protocols.aggregation.exchange import RESULT, SWAP, Extractor, FileExtractor
 from protocols.aggregation.extraction import FileSelection, Share
 from protocols.aggregation.messages import (
     MESSAGES,
@@ -105,7 +105,7 @@ class Aggregation(Plugin):
         if not self.config.data_root:
             return None
         share = Share.parse(self.config.share) if self.config.share else None
-        return file_extractor(Path(self.config.data_root), FileSelection(share=share), self.config.regex_engine)
+        return FileExtractor(Path(self.config.data_root), FileSelection(share=share), self.config.regex_engine)
 
     # Asking
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peerd.api import Metric
+from peerd.api import Metric, WorkLimits
 from peerd.errors import Bug, Unavailable
 from peerd.limits import STORE_VALUE_BYTES_MAX
 from tests.support.contract import ContractRig, on_both_hosts
@@ -12,6 +12,11 @@ from tests.support.contract import ContractRig, on_both_hosts
 COUNTER = Metric("peerd_contract_calls_total", "counter", "Calls.", ("kind",))
 GAUGE = Metric("peerd_contract_depth", "gauge", "Depth.")
 HISTOGRAM = Metric("peerd_contract_wait_seconds", "histogram", "Waits.")
+WITHIN = WorkLimits(1 << 29, cpu_s=30.0, wall_s=30.0, result_bytes_max=1024, name="its query")
+
+
+def unexpected(outcome: object) -> None:
+    pytest.fail(f"{outcome!r} is not what should come")
 
 
 # Clock
@@ -85,6 +90,38 @@ async def test_offloaded_work_ends_in_one_callback_later(rig: ContractRig) -> No
     assert ended == []
     await rig.until(lambda: len(ended) == 2)
     assert ended == [1024, failure]
+
+
+@on_both_hosts
+async def test_cancelled_work_calls_nobody_back(rig: ContractRig) -> None:
+    driver = rig.add(1).driver
+    ended: list[object] = []
+    for within in (None, WITHIN):
+        ended.clear()
+        called_off = [driver.offload(bytes, (2,), ended.append, ended.append, 0.01, within) for _ in range(3)]
+        driver.offload(bytes, (3,), ended.append, ended.append, 0.02, within)
+        for handle in called_off:
+            handle.cancel()
+        await rig.until(lambda: ended)
+        driver.offload(bytes, (4,), ended.append, ended.append, 0.01, within)
+        await rig.until(lambda: len(ended) == 2)
+        assert ended == [bytes(3), bytes(4)]
+        called_off[0].cancel()
+
+
+@on_both_hosts
+async def test_work_in_a_process_returns_bytes_and_fails_with_unavailable(rig: ContractRig) -> None:
+    driver = rig.add(1).driver
+    for function, argument, text in ((int, "x", "its query failed: "), (int, "7", "no bytes")):
+        failures: list[BaseException] = []
+        driver.offload(function, (argument,), unexpected, failures.append, 0.01, WITHIN)
+        assert failures == []
+        await rig.until(failures.copy)
+        assert type(failures[0]) is Unavailable and text in str(failures[0])
+    results: list[object] = []
+    driver.offload(bytes, (2,), results.append, unexpected, 0.01, WITHIN)
+    await rig.until(results.copy)
+    assert results == [bytes(2)]
 
 
 # Storage

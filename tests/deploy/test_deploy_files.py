@@ -62,6 +62,8 @@ UNIT_DIRECTIVES = [
     "SystemCallArchitectures=native",
     "SystemCallFilter=@system-service",
     "SystemCallFilter=~@privileged @resources",
+    "SystemCallFilter=setrlimit prlimit64 setpriority",
+    "OOMPolicy=continue",
     "SystemCallErrorNumber=EPERM",
     "UMask=0077",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from peerd.api import Plugin
@@ -33,7 +33,7 @@ def weight(index: int) -> int:
 def number_extractor(index: int) -> Extractor:
     """Extraction without files: one record with this node's weight."""
 
-    def run(query: Query, is_over: Callable[[], bool]) -> Extraction:
+    def run(query: Query) -> Extraction:
         value = function_named(query.function).lift(weight(index))
         return Extraction(value, ExtractionReport(records=1, records_selected=1))
 

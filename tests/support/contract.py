@@ -15,6 +15,7 @@ from peerd.api import Metric, Priority, SendRefusal
 from peerd.daemon import loops
 from peerd.daemon.driver import AsyncioDriver
 from peerd.daemon.offload import OffloadPool
+from peerd.daemon.processes import ProcessPool
 from peerd.daemon.storage.state_directory import StateDirectory
 from peerd.daemon.tasks import running_tasks
 from peerd.driver import Driver, Stream, StreamHandler
@@ -227,6 +228,7 @@ class SocketRig:
         self._peers: dict[ContractNode, Peer] = {}
         self._metrics: dict[ContractNode, PrometheusMetrics] = {}
         self._pools: list[OffloadPool] = []
+        self._processes: list[ProcessPool] = []
         self._states: dict[ContractNode, StateDirectory] = {}
 
     def add(self, number: int, *, epoch: int = 1, port: int = 0) -> ContractNode:
@@ -244,6 +246,7 @@ class SocketRig:
             metrics=metrics,
             offload=self._pools[-1],
         )
+        self._processes.append(driver.processes)
         driver.attach(node)  # type: ignore[arg-type]  # no plugins to restart here
         count_misbehaviour = peer.telemetry.misbehaved
 
@@ -295,6 +298,8 @@ class SocketRig:
         await until(condition, LIMIT_S)
 
     async def close(self) -> None:
+        for processes in self._processes:
+            processes.close()
         for pool in self._pools:
             pool.close()
         await self._rig.__aexit__()

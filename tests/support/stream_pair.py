@@ -27,6 +27,8 @@ from peerd.api import (
     SwapProgress,
     SwapRequest,
     Value,
+    WorkHandle,
+    WorkLimits,
 )
 from peerd.driver import Stream, StreamHandler, TimerHandle
 from peerd.errors import PeerMisbehaved, ProtocolError
@@ -369,8 +371,9 @@ class MemoryNode:
         done: Callable[[Any], None],
         failed: Callable[[BaseException], None],
         cost_s: float,
-    ) -> None:
-        self._unused()
+        within: WorkLimits | None = None,
+    ) -> WorkHandle:
+        return self._unused()
 
     def store(self, plugin: str) -> KeyValues:
         self._unused()

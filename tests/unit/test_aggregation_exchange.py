@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from peerd.api import LeafSet, SizedBlob
@@ -19,6 +17,7 @@ from protocols.aggregation.exchange import (
     extract_own,
     is_givers_fault,
     merge_received,
+    open_own,
 )
 from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.functions import function_named
@@ -32,10 +31,10 @@ OWN, SIBLING, COUSIN, STRANGER = (NodeId(int(prefix, 2) << (ID_BITS - 3)) for pr
 
 
 def own_of(node: NodeId, value: int = 1, padding_bytes: int = 0) -> Aggregate:
-    def extractor(query: Query, is_over: Callable[[], bool]) -> Extraction:
+    def extractor(query: Query) -> Extraction:
         return Extraction(function_named("sum").lift(value), ExtractionReport(records=1, records_selected=1))
 
-    return extract_own(extractor, QUERY, node, padding_bytes, lambda: False)
+    return open_own(QUERY, node, padding_bytes, extract_own(extractor, QUERY, node))
 
 
 def test_a_merge_holds_both_and_leaves_them_as_they_were() -> None:

@@ -55,7 +55,7 @@ LEVEL = 6
 KEY = b"k" * KEY_BYTES
 
 
-def one_record(query: Query, is_over: object) -> Extraction:
+def one_record(query: Query) -> Extraction:
     """The data of a node: one record, of group "a"."""
     function = function_named(query.function)
     report = ExtractionReport(records=1, records_selected=1)
@@ -132,7 +132,7 @@ def test_a_value_that_cannot_be_decoded_costs_its_giver_the_link_and_nothing_els
     assert isinstance(answer, ProposeAnswer)
     assert answer.accepted
     accepted = plugin.swap_requested(SwapRequest(peer(SIBLING), swap_tag(ROUND, LEVEL), 100, False))
-    true = extract_own(one_record, QUERY, NodeId(SIBLING), 0, lambda: False).encoded
+    true = bytes(8) + extract_own(one_record, QUERY, NodeId(SIBLING))
     values = list(msgpack.Unpacker(BytesIO(true[8:])))
     values[-5] = bytes.fromhex("80")  # the scales of the sums: an empty map
     accepted.callbacks.done(true[:8] + b"".join(map(msgpack.packb, values)))  # type: ignore[union-attr]  # it accepts

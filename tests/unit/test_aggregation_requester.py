@@ -11,8 +11,8 @@ from peerd.ids import NodeId
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.config import AggregationConfig
-from protocols.aggregation.exchange import Aggregate, extract_own, merge_received
-from protocols.aggregation.extraction import Extraction, ExtractionAbandoned, extract
+from protocols.aggregation.exchange import Aggregate, extract_own, merge_received, open_own
+from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.functions import function_named
 from protocols.aggregation.messages import Enrolled, ResultReady, StartRound, StopRound
 from protocols.aggregation.partial import ExtractionReport
@@ -25,18 +25,14 @@ OWN = 1
 QUERY = Query("count")
 
 
+def one_zero(query: Query) -> Extraction:
+    return Extraction(function_named("count").lift(0), ExtractionReport(records=1, records_selected=1))
+
+
 def data_of(*numbers: int) -> Aggregate:
     """The result of a tree that holds these nodes: a list of one each, merged in an order that the levels allow."""
     parts = [
-        extract_own(
-            lambda query, is_over: Extraction(
-                function_named("count").lift(0), ExtractionReport(records=1, records_selected=1)
-            ),
-            QUERY,
-            NodeId(number << 120),
-            0,
-            lambda: False,
-        )
+        open_own(QUERY, NodeId(number << 120), 0, extract_own(one_zero, QUERY, NodeId(number << 120)))
         for number in numbers
     ]
     whole = parts[0]
@@ -202,16 +198,15 @@ def test_a_round_that_has_ended_gives_its_worker_back(ending: str, tmp_path: Pat
     query = parse_query("count")
     lock = lock_of(b"key")
     start = StartRound(round_id_of(lock, peer(2).id, query.to_wire()), peer(2), query.to_wire(), 0, 1000, False, lock)
-    jobs = host.later
     plugin.deliver(peer(2).id, start, peer(2))
-    [extraction] = jobs
+    [extraction], [work] = host.later, host.work
+    assert work.within is not None and not work.is_cancelled
+    assert (work.within.wall_s, work.within.owner) == (1.0, NodeId(2))
     participant = plugin.participants[start.round_id]
     if ending == "stopped":
         plugin.on_stop_round(StopRound(start.round_id), peer(2))
     else:
         plugin.round_expired(start.round_id)
-    assert participant.is_over
+    assert participant.is_over and work.is_cancelled
     extraction()
     assert participant.aggregate is None
-    with pytest.raises(ExtractionAbandoned):
-        extract(query, tmp_path, is_over=lambda: participant.is_over)

@@ -67,7 +67,9 @@ ROTATION_SPREAD_S_MAX: Final = 3600.0
 ROOTS_RETRY_S: Final = 60.0
 
 _OLD_ISSUER: Final = "this issuer's key is not of the newest root: copy the CA's files from where it was rotated"
-Offload = Callable[[Callable[..., Any], tuple[Any, ...], Callable[[Any], None], Callable[[BaseException], None]], None]
+Offload = Callable[
+    [Callable[..., Any], tuple[Any, ...], Callable[[Any], None], Callable[[BaseException], None]], object
+]
 """`peerd.daemon.offload.OffloadPool.submit`."""
 
 _log = structlog.get_logger("peerd.daemon")

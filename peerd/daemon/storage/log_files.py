@@ -31,7 +31,7 @@ _HEAD: Final = Struct(">IIBQ")
 _CHECKED: Final = Struct(">IBQ")
 _RECORD, _MARK = range(2)
 
-Work = Callable[[Callable[..., Any], tuple[Any, ...], Callable[[Any], None], Callable[[BaseException], None]], None]
+Work = Callable[[Callable[..., Any], tuple[Any, ...], Callable[[Any], None], Callable[[BaseException], None]], object]
 """Runs a function off the loop: ``work(function, arguments, done, failed)``, as `peerd.daemon.offload.OffloadPool`."""
 
 

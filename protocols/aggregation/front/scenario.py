@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 from peerd.errors import ConfigError, Unavailable
@@ -23,7 +23,7 @@ from protocols.aggregation.requester import RoundListener
 def one_record(group: str) -> Extractor:
     """Extraction without files: one record, whose every number is 1 and whose every text is ``group``."""
 
-    def run(query: Query, is_over: Callable[[], bool]) -> Extraction:
+    def run(query: Query) -> Extraction:
         function = function_named(query.function)
         value = function.lift(1) if query.by is None else Grouped(function, query.groups_max).lift(group, 1)
         return Extraction(value, ExtractionReport(records=1, records_selected=1))

@@ -1,0 +1,33 @@
+"""Work that a plugin gives away: what bounds it, and how it is called off. See `peerd.api.Host.offload`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class WorkLimits:
+    """What a job in a process of its own may use. A job that uses more is ended, and fails with `Unavailable`."""
+
+    memory_bytes: int
+    """Address space of the process, with the interpreter's own (some 50 MiB)."""
+    cpu_s: float
+    wall_s: float
+    """How long it may run, not counting the time until a process is free."""
+    result_bytes_max: int
+    name: str = "the work"
+    """What it is, for the text of the failure: "its query exceeded 512 MiB of memory"."""
+    owner: Hashable = None
+    """For whom it is done. The processes are shared fairly among owners: none ever has them all."""
+
+
+class WorkHandle(Protocol):
+    """A job that was given away."""
+
+    def cancel(self) -> None:
+        """Call it off: it is not begun, or its process is killed, and neither of its callbacks is called.
+
+        A thread cannot be killed: what runs in one runs on, and its result is thrown away. Harmless when it has ended.
+        """

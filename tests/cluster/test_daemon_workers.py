@@ -1,0 +1,239 @@
+"""Worker processes: bounded by the kernel, killed when nobody waits, and never the daemon's end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peerd.api import WorkLimits
+from peerd.client import Client
+from peerd.daemon.processes import JOBS_MAX, REQUEST_BYTES_MAX, RUNNING_MAX, ProcessPool
+from peerd.daemon.tasks import spawn
+from peerd.errors import Bug, Unavailable
+from protocols.aggregation.answer import Answer
+from protocols.aggregation.front.client import AggregationClient
+from tests.support.both_loops import both_loops
+from tests.support.daemon_process import DaemonProcess, running, wait_until
+
+pytestmark = pytest.mark.cluster
+
+MIB = 1024 * 1024
+WITHIN = WorkLimits(512 * MIB, cpu_s=30.0, wall_s=30.0, result_bytes_max=MIB, name="its query")
+LONG_S = 600.0
+
+
+@contextmanager
+def pool_of(idle_s: float = 60.0) -> Iterator[ProcessPool]:
+    pool = ProcessPool(idle_s)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def unexpected(outcome: object) -> None:
+    pytest.fail(f"{outcome!r}, of a job that nobody waits for")
+
+
+async def outcome(pool: ProcessPool, function: Callable[..., Any], *arguments: Any, **limits: Any) -> object:
+    """What the job returned, or the text of its failure."""
+    ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    pool.submit(function, arguments, ended.set_result, ended.set_result, replace(WITHIN, **limits))
+    result = await ended
+    assert isinstance(result, bytes | Unavailable)
+    return str(result) if isinstance(result, Unavailable) else result
+
+
+def is_gone(process: int) -> bool:
+    """Whether a process has ended; one that nobody has waited for yet has, too."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def children_of(process: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+@both_loops
+async def test_what_passes_a_limit_ends_with_the_reason_and_the_next_job_runs() -> None:
+    with pool_of() as pool:
+        assert pool.server_pid is None
+        assert await outcome(pool, bytes, 5) == bytes(5)
+        server = pool.server_pid
+        assert await outcome(pool, bytes, 1 << 30) == "its query exceeded 512MiB of memory"
+        assert await outcome(pool, bytes, 2 * MIB) == "its query gave a result of more than 1MiB"
+        assert await outcome(pool, sum, range(1 << 60), cpu_s=1.0) == "its query exceeded 1s of processor time"
+        assert await outcome(pool, time.sleep, LONG_S, wall_s=0.2) == "its query took longer than 0.2 s"
+        assert await outcome(pool, os.abort) == (
+            "its query was ended by SIGABRT: it may have exceeded 512MiB of memory"
+        )
+        assert await outcome(pool, os._exit, 3) == "its query ended without a result (exit code 3)"
+        assert await outcome(pool, bytes, 7) == bytes(7)
+        assert pool.server_pid == server
+        assert pool.outstanding == 0
+
+
+@both_loops
+async def test_a_result_is_whole_at_its_largest() -> None:
+    with pool_of() as pool:
+        assert await outcome(pool, bytes, MIB) == bytes(MIB)
+
+
+@both_loops
+async def test_a_cancelled_job_is_killed_and_its_place_is_free() -> None:
+    with pool_of() as pool:
+        await outcome(pool, bytes, 1)
+        assert pool.server_pid is not None
+        jobs = [
+            pool.submit(time.sleep, (LONG_S,), unexpected, unexpected, replace(WITHIN, owner=owner))
+            for owner in range(RUNNING_MAX + 1)
+        ]
+        workers = children_of(pool.server_pid)
+        while len(workers) < RUNNING_MAX:
+            await asyncio.sleep(0.01)
+            workers = children_of(pool.server_pid)
+        for job in jobs:
+            job.cancel()
+        assert await outcome(pool, bytes, 2) == bytes(2)
+        while not all(map(is_gone, workers)):
+            await asyncio.sleep(0.01)
+
+
+@both_loops
+async def test_one_owner_never_has_all_places() -> None:
+    with pool_of() as pool:
+        for _ in range(2 * RUNNING_MAX):
+            pool.submit(time.sleep, (LONG_S,), unexpected, unexpected, replace(WITHIN, owner="greedy"))
+        assert await outcome(pool, bytes, 2, owner="modest") == bytes(2)
+
+
+@both_loops
+async def test_too_many_jobs_and_too_long_ones_are_refused_and_the_others_forgotten_at_the_end() -> None:
+    with pool_of() as pool:
+        assert "more than" in str(await outcome(pool, bytes, bytes(REQUEST_BYTES_MAX)))
+        for _ in range(JOBS_MAX):
+            pool.submit(time.sleep, (LONG_S,), unexpected, unexpected, WITHIN)
+        assert await outcome(pool, bytes, 1) == f"{JOBS_MAX} jobs are waiting for a worker"
+        with pytest.raises(Bug, match="picklable"):
+            pool.submit(lambda: b"", (), unexpected, unexpected, WITHIN)
+
+
+@both_loops
+async def test_a_lost_server_fails_its_jobs_and_is_replaced() -> None:
+    with pool_of() as pool:
+        await outcome(pool, bytes, 1)
+        server = pool.server_pid
+        assert server is not None
+        job = spawn(outcome(pool, time.sleep, 5.0), name="job")
+        await asyncio.sleep(0)
+        os.kill(server, signal.SIGKILL)
+        assert "was lost" in str(await job)
+        assert await outcome(pool, bytes, 2) == bytes(2)
+        assert pool.server_pid != server
+
+
+@both_loops
+async def test_the_server_ends_after_a_while_without_jobs_and_with_the_pool() -> None:
+    with pool_of(idle_s=0.05) as pool:
+        await outcome(pool, bytes, 1)
+        server = pool.server_pid
+        assert server is not None
+        while not is_gone(server):
+            await asyncio.sleep(0.01)
+        assert pool.server_pid is None
+        assert await outcome(pool, bytes, 2) == bytes(2)
+        pool.submit(time.sleep, (LONG_S,), unexpected, unexpected, WITHIN)
+        server = pool.server_pid
+        assert server is not None
+    while not is_gone(server):
+        await asyncio.sleep(0.01)
+
+
+# A daemon
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    """A daemon with a small file, and one whose second line takes 10 GiB and nearly no disk."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "small.ndjson").write_text('{"n": 1}\n' * 3)
+    with (data / "large.ndjson").open("wb") as file:
+        file.write(b'{"n": 1}\n' * 1000)  # more than what is probed for a NUL
+        file.truncate(10 << 30)
+    with running(tmp_path / "daemon", f"protocols.aggregation.data_root={data}") as found:
+        found.ready()
+        yield found
+
+
+def rss_mib(process: int) -> float:
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / MIB
+
+
+async def abandon(client: Client, files: str, when: Callable[[], object]) -> None:
+    """Ask, and go away when that has come about."""
+    async with aclosing(AggregationClient(client).aggregate("count", files=files)) as lines:
+        async for line in lines:
+            assert not isinstance(line, Answer)
+            break
+        while not when():
+            await asyncio.sleep(0.01)
+
+
+async def ask(client: Client, files: str) -> Answer:
+    async with aclosing(AggregationClient(client).aggregate("count", files=files)) as lines:
+        async for line in lines:
+            if isinstance(line, Answer):
+                return line
+    raise AssertionError("no answer")
+
+
+def test_abandoned_queries_free_the_workers_and_the_next_query_is_answered(daemon: DaemonProcess) -> None:
+    process = daemon.process.pid
+    assert children_of(process) == [], "a daemon at rest has no process besides its own"
+
+    def workers() -> list[int]:
+        return [worker for server in children_of(process) for worker in children_of(server)]
+
+    async def scenario() -> Answer:
+        async with Client(daemon.socket) as client:
+            await ask(client, "small.ndjson")
+            waiting = [
+                spawn(abandon(client, "large.ndjson", lambda: len(workers()) == RUNNING_MAX - 1), name="abandoned")
+                for _ in range(4)
+            ]
+            assert (await client.health()).status
+            await asyncio.gather(*waiting)
+            return await ask(client, "small.ndjson")
+
+    before = rss_mib(process)
+    answer = asyncio.run(scenario())
+    assert (answer.contributors, answer.value) == (1, 3)
+    wait_until(lambda: workers() == [], "no worker of an abandoned query is left", 10.0)
+    assert rss_mib(process) < before + 32
+
+
+def test_a_query_that_takes_too_much_memory_is_a_reason_and_no_crash(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with (data / "keys.ndjson").open("w") as file:
+        for number in range(150_000):
+            file.write(f'{{"key": "{number:0>200}"}}\n')
+    sets = (f"protocols.aggregation.data_root={data}", "protocols.aggregation.extraction_memory=64MiB")
+    with running(tmp_path / "daemon", *sets) as daemon:
+        daemon.ready()
+        answer = daemon.ask("aggregate", "count by key", "--groups-max", "200000")
+        assert "exceeded 64MiB of memory" in answer.stdout + answer.stderr
+        assert daemon.ask("aggregate", "count").stdout.split()[0] == "150,000"
