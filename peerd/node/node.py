@@ -458,8 +458,11 @@ class Node:
         self.cause = None
         try:  # as `_guard` does, without its call: every message comes by here
             answer = handler(message, source)
-        except PeerMisbehaved:
-            raise
+        except PeerMisbehaved as error:
+            if source.id != self.peer.id:
+                raise
+            self.driver.handler_failed(plugin, error)  # what this node sends itself is its own mistake
+            return
         except Exception as error:  # the boundary between plugins, see `_guard`
             self.driver.handler_failed(plugin, error, self._sender)
             return

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import pytest
+
 from peerd.api import Plugin, handles
 from peerd.errors import ProtocolError
 from peerd.messages import Message, PeerRef
 from peerd.sim.records import ListSink
 from peerd.sim.simulation import Place, Simulation
+from peerd.sim.world import SimulationFailure
 from peerd.testing.simulation import ring
 from tests.support.talker import Ask, Say
 
@@ -85,3 +88,10 @@ def test_a_routed_message_that_is_refused_is_recorded_and_costs_nobody_a_link() 
     [record] = sink.of_kind("peer.misbehaved")
     assert record["peer"] is None
     assert record["detail"] == "routed: even: 6 is even"
+
+
+def test_what_a_node_sends_itself_is_its_own_mistake() -> None:
+    simulation, one, _, _ = strict_ring()
+    plugin_of(one).host.send(one.peer, Say(8))
+    with pytest.raises(SimulationFailure, match="strict raised ProtocolError: even"):
+        simulation.run_for(1.0)
