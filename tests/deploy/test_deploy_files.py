@@ -29,6 +29,7 @@ UNIT_DIRECTIVES = [
     "RestartPreventExitStatus=77 78",
     "ExecReload=/usr/bin/peerd reload",
     "KillSignal=SIGTERM",
+    "KillMode=mixed",
     "WatchdogSec=30",
     "LimitCORE=0",
     "User=peerd",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
-from peerd.api import Host, Plugin
+from peerd.api import Host, Plugin, WorkHandle
 from peerd.ids import key_of
 from peerd.node.node import Node
 from peerd.testing.simulation import ring
@@ -60,3 +60,21 @@ def test_who_is_out_of_service_is_not_called_back(what: Callable[[Node], None], 
     what(node)
     simulation.run_for(5.0)
     assert sorted(plugin.told) == expected
+
+
+@pytest.mark.parametrize("what", ["disable_plugin", "restart_plugin"])
+def test_who_is_out_of_service_keeps_no_worker(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = ring(3, seed=2, plugins=lambda index: [Busy()]).nodes[0].node
+    plugin = node.plugins["busy"]
+    assert isinstance(plugin, Busy)
+    given: list[Any] = []
+    offload = node.driver.offload
+
+    def noted(*arguments: Any) -> WorkHandle:
+        given.append(offload(*arguments))
+        return cast(WorkHandle, given[-1])
+
+    monkeypatch.setattr(node.driver, "offload", noted)
+    plugin.begin()
+    getattr(node, what)("busy")
+    assert [handle.is_cancelled for handle in given] == [True]

@@ -46,6 +46,17 @@ def test_a_merge_holds_both_and_leaves_them_as_they_were() -> None:
     assert (own.partial.finish(), theirs.partial.finish()) == (5, 7)
 
 
+def test_a_worker_is_believed_no_more_than_a_stranger() -> None:
+    """It has run a stranger's query."""
+    with pytest.raises(ProtocolError) as caught:
+        open_own(QUERY, OWN, 0, own_of(SIBLING).encoded[8:])
+    assert caught.value.reason == "foreign_contributor"
+    for data in (b"", b"\xc1", own_of(OWN).encoded[8:-1], own_of(OWN).encoded[8:] + b"\0"):
+        with pytest.raises(ProtocolError) as caught:
+            open_own(QUERY, OWN, 0, data)
+        assert caught.value.reason == "aggregation_partial"
+
+
 def test_a_common_contributor_is_never_merged() -> None:
     with pytest.raises(ProtocolError) as caught:
         merge_received(OWN, 2, own_of(OWN), own_of(OWN).value)
