@@ -15,6 +15,7 @@ import pytest
 import structlog
 
 from peerd.api import Plugin, handles
+from peerd.config.reload import plan_reload
 from peerd.daemon import service
 from peerd.daemon.service import Daemon
 from peerd.errors import ConfigError, ExitCode, Unavailable
@@ -62,6 +63,52 @@ async def test_three_daemons_form_a_ring_and_remember_it(tmp_path: Path) -> None
             await until(lambda: is_complete(one, two, again), 15.0)
             assert again.peer.id == identity
             assert again.node.settings.boot_epoch > first_epoch
+
+
+def reserved_port() -> socket.socket:
+    """A socket whose port is taken, and refuses connections until a daemon listens on it."""
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    return sock
+
+
+@pytest.mark.parametrize("form", ["one list for all", "each the other only", "host names", "listening everywhere"])
+async def test_two_seeds_that_list_each_other_become_one_ring(tmp_path: Path, form: str) -> None:
+    site = Site(tmp_path)
+    sockets = [reserved_port() for _ in range(2)]
+    host = "localhost" if form == "host names" else "127.0.0.1"
+    addresses = [f"{host}:{sock.getsockname()[1]}" for sock in sockets]
+    daemons = []
+    for number, sock in enumerate(sockets):
+        port = sock.getsockname()[1]
+        bootstrap = [addresses[1 - number]] if form == "each the other only" else addresses
+        flags = {"node__listen": f"127.0.0.1:{port}"}
+        if form == "listening everywhere":
+            flags["node__advertise"] = f"localhost:{port}"  # by another name than its own list has it
+        loaded = site.config(str(number), bootstrap=bootstrap, **flags)
+        daemons.append(Daemon(loaded, plugins=[], listening=sock))
+    async with daemons[0]:
+        await until(lambda: bool(daemons[0].links.dial_failures), 15.0)  # it is there first, and finds nobody
+        async with daemons[1]:
+            await until(lambda: is_complete(*daemons), 15.0)
+
+
+async def test_a_reloaded_list_with_its_own_address_makes_a_node_a_seed(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    sockets = [reserved_port() for _ in range(2)]
+    addresses = [f"127.0.0.1:{sock.getsockname()[1]}" for sock in sockets]
+    loaded = [
+        site.config(str(number), bootstrap=["127.0.0.1:1"], node__listen=address)
+        for number, address in enumerate(addresses)
+    ]
+    daemons = [Daemon(each, plugins=[], listening=sock) for each, sock in zip(loaded, sockets, strict=True)]
+    async with daemons[0], daemons[1]:
+        for number, daemon in enumerate(daemons):
+            again = site.config(str(number), bootstrap=addresses, node__listen=addresses[number])
+            plan = plan_reload(loaded[number], again)
+            commit, _ = await daemon.prepare_reload(plan)
+            commit()
+        await until(lambda: is_complete(*daemons), 15.0)
 
 
 @both_loops
