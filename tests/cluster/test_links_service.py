@@ -133,6 +133,32 @@ async def test_a_copy_of_a_node_ends_the_older_process(tmp_path: Path) -> None:
             await until(lambda: is_complete(seed, copy), 15.0)
 
 
+async def test_one_seed_that_takes_a_newcomer_for_a_duplicate_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, claims = Site(tmp_path), 0
+
+    def refuse(*_: object) -> tuple[str, str]:
+        nonlocal claims
+        claims += 1
+        return "duplicate_identity", "a newer process of this identity is connected"
+
+    sock = reserved_port()
+    addresses = [f"127.0.0.1:{sock.getsockname()[1]}"]
+    async with site.daemon("bad") as bad:
+        monkeypatch.setattr(bad.links.policy, "admit", refuse)
+        newcomer = site.daemon("new", [bad.peer.address, *addresses])
+        running = asyncio.gather(newcomer.run())
+        await until(lambda: claims > 1, 15.0)
+        assert not running.done()
+        good_config = site.config("good", node__listen=addresses[0])
+        async with Daemon(good_config, plugins=[], listening=sock) as good:
+            await until(lambda: running.done() or is_complete(good, newcomer), 15.0)
+            assert not running.done()
+        newcomer.request_stop("test")
+        assert await running == [ExitCode.OK]
+
+
 @both_loops
 async def test_a_failing_plugin_is_restarted_and_told(tmp_path: Path) -> None:
     site = Site(tmp_path)
