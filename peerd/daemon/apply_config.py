@@ -19,7 +19,7 @@ from peerd.daemon.identity.keeper import IdentityKeeper
 from peerd.daemon.links.links import Links
 from peerd.daemon.links.listener import Listener
 from peerd.daemon.links.settings import link_settings
-from peerd.daemon.node_settings import bootstrap_addresses
+from peerd.daemon.node_settings import bootstrap_addresses, other_addresses
 from peerd.daemon.reload import Commit
 from peerd.daemon.tasks import spawn
 from peerd.node.node import Node
@@ -81,10 +81,9 @@ class RunningParts:
         return commit, give_up
 
     def _reseed(self, config: PeerdConfig) -> None:
-        addresses = bootstrap_addresses(config, self.node.peer)
-        self.node.overlay.reseed(addresses)
+        self.node.overlay.reseed(bootstrap_addresses(config, self.node.peer))
         if self.identity is not None:
-            self.identity.seeds = addresses
+            self.identity.seeds = other_addresses(config, self.node.peer)
 
     def _redirect(self, config: PeerdConfig, sink: EventSink | None) -> None:
         if self.event_log is None:

@@ -61,9 +61,18 @@ def advertised(config: PeerdConfig, node_id: NodeId, listening: tuple[str, int])
 
 
 def bootstrap_addresses(config: PeerdConfig, own: PeerRef) -> list[tuple[str, int]]:
-    """Where to ask for the ring: ``node.bootstrap`` without this node's own addresses."""
-    ours = {(own.host, own.port), split_address(config.node.listen)}
-    return [address for address in map(split_address, config.node.bootstrap) if address not in ours]
+    """Where to ask for the ring: ``node.bootstrap``, with the address that this node listens at written as the one that
+    it advertises.
+
+    This node's own address stays in the list: from it the overlay knows that the node is a seed, and may found a ring.
+    """
+    listen, advertises = split_address(config.node.listen), (own.host, own.port)
+    return [advertises if address == listen else address for address in map(split_address, config.node.bootstrap)]
+
+
+def other_addresses(config: PeerdConfig, own: PeerRef) -> list[tuple[str, int]]:
+    """`bootstrap_addresses` without this node's own."""
+    return [address for address in bootstrap_addresses(config, own) if address != (own.host, own.port)]
 
 
 def _outgoing_host(config: PeerdConfig) -> str:

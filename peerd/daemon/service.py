@@ -31,7 +31,14 @@ from peerd.daemon.links.settings import LinkContext, link_settings, monotonic_s
 from peerd.daemon.links.telemetry import LinkTelemetry
 from peerd.daemon.loop_lag import LoopLag
 from peerd.daemon.loops import LoopName, run
-from peerd.daemon.node_settings import advertised, bootstrap_addresses, load_identity, node_settings, package_version
+from peerd.daemon.node_settings import (
+    advertised,
+    bootstrap_addresses,
+    load_identity,
+    node_settings,
+    other_addresses,
+    package_version,
+)
 from peerd.daemon.offload import OffloadPool
 from peerd.daemon.reload import Commit, ReadAgain, Reloader
 from peerd.daemon.storage.state_directory import StateDirectory
@@ -357,7 +364,7 @@ class Daemon:
             issuer=make_issuer(self.config, state),
             telemetry=IdentityTelemetry(self.metrics),
             offload=self._offload.submit,
-            seeds=bootstrap_addresses(self.config, self.peer),
+            seeds=other_addresses(self.config, self.peer),
             neighbours=lambda: self.node.overlay.known_peers(),
         )
 

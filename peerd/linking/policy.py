@@ -62,6 +62,8 @@ class LinkPolicy(Generic[L]):
         self._host = host
         self._draw = draw
         self._witnesses: dict[NodeId, float] = {}
+        self._claims_only_since: float | None = None
+        """When a peer first claimed that this node's identity has a newer process, with no link up since then."""
 
     def reconfigure(self, settings: LinkSettings) -> None:
         """Decide by other limits from now on. Links above a lower ``links_max`` stay until they end."""
@@ -200,6 +202,7 @@ class LinkPolicy(Generic[L]):
         """A link is past its handshake; ``dial`` is the dial of ours that made it, if one did."""
         peer_id = link.peer.id
         channel = self.channel(link.peer)
+        self._claims_only_since = None
         if channel.failures >= OUT_OF_REACH_FAILURES:
             self._end_pauses()
         channel.duplicates = 0
@@ -237,6 +240,9 @@ class LinkPolicy(Generic[L]):
             channel.failures, channel.retry_at = 0, 0.0
         if reason in FINAL or link.goodbye == "stopping":
             self.give_up(channel, "stopping" if link.goodbye == "stopping" else reason)
+        elif link.goodbye == "duplicate_identity":
+            channel.retry_at = now + self._settings.dial_timeout_s  # by then others could have answered: ask again
+            self._dial(channel)
         elif channel.outbox or (link.goodbye is None and reason not in ON_PURPOSE):
             self._dial_again(channel, reason)
 
@@ -273,14 +279,14 @@ class LinkPolicy(Generic[L]):
         """Another process has our identity and is newer, and this one must end: so says ``witness``.
 
         Believed of the other process itself (its certificate is ours), of two different peers within
-        `WITNESS_MEMORY_S`, or of one when nobody is left who has a link with us: a single bad member must not be able
-        to end nodes.
+        `WITNESS_MEMORY_S`, or of one that says it again when all others have had the time to be dialled, and nobody has
+        a link with us: a single bad member, or the first of several seeds, must not be able to end nodes.
         """
         now = self._host.now()
         self._witnesses = {peer: at for peer, at in self._witnesses.items() if now - at < WITNESS_MEMORY_S}
         if witness is not None:
             self._witnesses[witness] = now
-        if witness in (None, self._own) or len(self._witnesses) > 1 or not self.up():
+        if witness in (None, self._own) or len(self._witnesses) > 1 or self._is_only_answer(now):
             self._host.duplicate_identity(detail)
 
     def forget_idle(self) -> None:
@@ -292,6 +298,15 @@ class LinkPolicy(Generic[L]):
                 del self.channels[key]
 
     # Inside
+
+    def _is_only_answer(self, now: float) -> bool:
+        """Whether claims of one peer are all that this node has had for an answer since others could have given one."""
+        if self.up():
+            self._claims_only_since = None
+        elif self._claims_only_since is None or now - self._claims_only_since > WITNESS_MEMORY_S:
+            self._claims_only_since = now
+        since = self._claims_only_since
+        return since is not None and now - since >= self._settings.dial_timeout_s
 
     def _may_wait(self, channel: Channel, peer: PeerRef) -> bool:
         """Without a link: dial, if that begins soon enough."""

@@ -62,6 +62,10 @@ class Joiner(Part):
         self._waiting = 0
         self._outside: set[NodeId] = set()
         """Listed seeds that answered in this round, but are in no ring themselves; only compared by id."""
+        self._outside_before: frozenset[NodeId] = frozenset()
+        """The same of the round before."""
+        self._asked_by: set[NodeId] = set()
+        """Those of them that have asked this node, so they list it, too; only compared by id."""
         self._addresses_answered = 0
         self._own_addresses = 0
         self._fruitless_rounds = 0
@@ -99,6 +103,8 @@ class Joiner(Part):
     def _start_round(self) -> None:
         self.phase = Phase.CONTACTING
         self._round += 1
+        self._outside_before = frozenset(self._outside)
+        self._asked_by &= self._outside
         self._outside, self._addresses_answered, self._own_addresses = set(), 0, 0
         self._host.cancel_timer("join_retry")
         self._host.cancel_timer("join_round")
@@ -161,10 +167,12 @@ class Joiner(Part):
 
         Seeds that list each other start together: the one with the smallest id founds, but only when every listed
         address answered and none was in a ring; otherwise the ring may be where this node cannot reach it, and a second
-        one would be born. A sole seed gives peers remembered from before a few rounds to turn up with their ring. A
-        node that has lost its place never founds: its ring is elsewhere.
+        one would be born. A node is a seed when its list names it, or when all whom it lists have asked it: each lists
+        the others only. A sole seed gives peers remembered from before a few rounds to turn up with their ring. A node
+        that has lost its place never founds: its ring is elsewhere.
         """
-        if self._was_ready or not self._is_seed:
+        is_seed = self._is_seed or (bool(self._outside) and self._outside <= self._asked_by)
+        if self._was_ready or not is_seed:
             return False
         elsewhere = len(self._addresses) - self._own_addresses
         if elsewhere > 0:
@@ -173,8 +181,10 @@ class Joiner(Part):
         self._fruitless_rounds += 1
         return not self._known or self._fruitless_rounds >= FOUND_ROUNDS
 
-    def _retry_later(self) -> None:
+    def _retry_later(self, pause_s: float | None = None) -> None:
+        """Pause, longer each time, or for ``pause_s`` from which it grows again; then begin another round."""
         config = self.state.config
+        self._retry_s = self._retry_s if pause_s is None else pause_s
         self._host.cancel_timer("join_round")
         self._host.cancel_timer("join_retry")
         self._host.set_timer("join_retry", self._retry_s * self._host.rng.uniform(0.5, 1.5))
@@ -257,8 +267,22 @@ class Joiner(Part):
         reply = JoinReply(
             state.is_ready and not state.is_leaving, next_hop, leaves.smaller, leaves.larger, self._offers(source.id)
         )
+        if self.phase is not Phase.READY:
+            self._asked_outside(source)
         self.note_newcomer(source)
         return reply
+
+    def _asked_outside(self, source: PeerRef) -> None:
+        """Somebody looks for the ring, too. It may be the seed that this node waits for, or know one: look soon.
+
+        Only for those that have not asked before, and `RECENT_MAX` at most, so that two who wait for a third one do not
+        keep each other busy.
+        """
+        if source.id in self._outside or source.id in self._outside_before:
+            self._asked_by.add(source.id)
+        is_new = source not in self._recent and len(self._recent) < RECENT_MAX
+        if is_new and self.phase is Phase.IDLE and self._addresses and not self.state.is_leaving:
+            self._retry_later(self.state.config.join_retry_min)
 
     def note_newcomer(self, peer: PeerRef) -> None:
         """Somebody joins or has joined: worth offering to the next ones."""

@@ -1,7 +1,8 @@
 """Round-trip times of the peers that this node talks to. Pure state.
 
-Jacobson's estimator with RFC 6298's gains. Every request has its own correlation number, so a sample is never
-ambiguous (Karn's problem does not arise).
+Jacobson's estimator with RFC 6298's gains, and a margin: on a path without jitter the deviation goes to nothing, and
+the first answer that waits a moment anywhere would be late. Every request has its own correlation number, so a sample is
+never ambiguous (Karn's problem does not arise).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from peerd.ids import NodeId
 _GAIN: Final = 1 / 8
 _DEVIATION_GAIN: Final = 1 / 4
 _DEVIATIONS: Final = 4
+MARGIN_SHARE: Final = 0.25
+"""The wait for an answer is longer than the smoothed RTT by at least this share of it."""
 PEERS_MAX: Final = 512
 
 
@@ -60,7 +63,9 @@ class Proximity:
         """How long to wait for this peer's answer; with no estimate, twice as long for each silent attempt before."""
         known = self._estimates.get(node_id)
         if known is not None:
-            return min(self._max_s, max(self._min_s, known[0] + _DEVIATIONS * known[1]))
+            smoothed, deviation = known
+            margin_s = max(_DEVIATIONS * deviation, MARGIN_SHARE * smoothed)
+            return min(self._max_s, max(self._min_s, smoothed + margin_s))
         bound_s = self._bounds.get(node_id)
         if bound_s is not None:
             return min(self._max_s, max(self._min_s, 2 * bound_s))

@@ -333,7 +333,7 @@ async def test_links_streams_and_handshakes_together_are_bounded() -> None:
 
 @both_loops
 async def test_of_two_processes_with_one_identity_the_newer_one_lives() -> None:
-    async with Rig() as rig:
+    async with Rig(settings=replace(FAST, dial_timeout_s=1.0)) as rig:
         third = rig.add(5)
         old, new = rig.add(1, epoch=10), rig.add(1, epoch=11)
         await linked(old, third)

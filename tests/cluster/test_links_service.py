@@ -15,6 +15,7 @@ import pytest
 import structlog
 
 from peerd.api import Plugin, handles
+from peerd.config.reload import plan_reload
 from peerd.daemon import service
 from peerd.daemon.service import Daemon
 from peerd.errors import ConfigError, ExitCode, Unavailable
@@ -64,6 +65,52 @@ async def test_three_daemons_form_a_ring_and_remember_it(tmp_path: Path) -> None
             assert again.node.settings.boot_epoch > first_epoch
 
 
+def reserved_port() -> socket.socket:
+    """A socket whose port is taken, and refuses connections until a daemon listens on it."""
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    return sock
+
+
+@pytest.mark.parametrize("form", ["one list for all", "each the other only", "host names", "listening everywhere"])
+async def test_two_seeds_that_list_each_other_become_one_ring(tmp_path: Path, form: str) -> None:
+    site = Site(tmp_path)
+    sockets = [reserved_port() for _ in range(2)]
+    host = "localhost" if form == "host names" else "127.0.0.1"
+    addresses = [f"{host}:{sock.getsockname()[1]}" for sock in sockets]
+    daemons = []
+    for number, sock in enumerate(sockets):
+        port = sock.getsockname()[1]
+        bootstrap = [addresses[1 - number]] if form == "each the other only" else addresses
+        flags = {"node__listen": f"127.0.0.1:{port}"}
+        if form == "listening everywhere":
+            flags["node__advertise"] = f"localhost:{port}"  # by another name than its own list has it
+        loaded = site.config(str(number), bootstrap=bootstrap, **flags)
+        daemons.append(Daemon(loaded, plugins=[], listening=sock))
+    async with daemons[0]:
+        await until(lambda: bool(daemons[0].links.dial_failures), 15.0)  # it is there first, and finds nobody
+        async with daemons[1]:
+            await until(lambda: is_complete(*daemons), 15.0)
+
+
+async def test_a_reloaded_list_with_its_own_address_makes_a_node_a_seed(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    sockets = [reserved_port() for _ in range(2)]
+    addresses = [f"127.0.0.1:{sock.getsockname()[1]}" for sock in sockets]
+    loaded = [
+        site.config(str(number), bootstrap=["127.0.0.1:1"], node__listen=address)
+        for number, address in enumerate(addresses)
+    ]
+    daemons = [Daemon(each, plugins=[], listening=sock) for each, sock in zip(loaded, sockets, strict=True)]
+    async with daemons[0], daemons[1]:
+        for number, daemon in enumerate(daemons):
+            again = site.config(str(number), bootstrap=addresses, node__listen=addresses[number])
+            plan = plan_reload(loaded[number], again)
+            commit, _ = await daemon.prepare_reload(plan)
+            commit()
+        await until(lambda: is_complete(*daemons), 15.0)
+
+
 @both_loops
 async def test_signals_end_the_process_with_its_exit_code(tmp_path: Path) -> None:
     site = Site(tmp_path)
@@ -84,6 +131,32 @@ async def test_a_copy_of_a_node_ends_the_older_process(tmp_path: Path) -> None:
         async with site.daemon("copy", [seed.peer.address]) as copy:
             assert (await asyncio.wait_for(running, 15.0))[0] is ExitCode.DUPLICATE_IDENTITY
             await until(lambda: is_complete(seed, copy), 15.0)
+
+
+async def test_one_seed_that_takes_a_newcomer_for_a_duplicate_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, claims = Site(tmp_path), 0
+
+    def refuse(*_: object) -> tuple[str, str]:
+        nonlocal claims
+        claims += 1
+        return "duplicate_identity", "a newer process of this identity is connected"
+
+    sock = reserved_port()
+    addresses = [f"127.0.0.1:{sock.getsockname()[1]}"]
+    async with site.daemon("bad") as bad:
+        monkeypatch.setattr(bad.links.policy, "admit", refuse)
+        newcomer = site.daemon("new", [bad.peer.address, *addresses])
+        running = asyncio.gather(newcomer.run())
+        await until(lambda: claims > 1, 15.0)
+        assert not running.done()
+        good_config = site.config("good", node__listen=addresses[0])
+        async with Daemon(good_config, plugins=[], listening=sock) as good:
+            await until(lambda: running.done() or is_complete(good, newcomer), 15.0)
+            assert not running.done()
+        newcomer.request_stop("test")
+        assert await running == [ExitCode.OK]
 
 
 @both_loops

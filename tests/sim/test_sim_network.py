@@ -583,6 +583,8 @@ def test_of_two_processes_with_one_identity_the_newer_one_lives() -> None:
     for twin in twins:
         twin.node.send(world.nodes[0].peer, Words("it is me"))
         world.run_for(1.0)
+    assert twins[0].is_live, "one witness is believed when the others have had the time to answer"
+    world.run_for(LinkSettings().dial_timeout_s + 1.0)
     assert twins[0].state is State.STOPPED and twins[1].is_live
     (link,) = world.nodes[0].driver.links.values()
     assert link.target_port is twins[1].port

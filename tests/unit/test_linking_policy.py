@@ -258,6 +258,31 @@ def test_one_witness_does_not_end_a_node_that_has_links_and_two_do() -> None:
     assert host.duplicates == ["says a third"]
 
 
+def test_one_witness_is_believed_only_when_all_others_could_have_answered() -> None:
+    policy, host = made()
+    policy.duplicate_claimed("says the first seed", SMALLER)
+    policy.duplicate_claimed("says it again", SMALLER)
+    host.time += SETTINGS.dial_timeout_s / 2
+    policy.duplicate_claimed("says it a third time", SMALLER)
+    assert host.duplicates == [], "the other seeds may still be dialled"
+    host.time += SETTINGS.dial_timeout_s / 2
+    policy.duplicate_claimed("says it all the time, and nobody else says anything", SMALLER)
+    assert len(host.duplicates) == 1
+
+
+def test_one_witness_is_not_believed_once_somebody_else_has_a_link() -> None:
+    policy, host = made()
+    policy.duplicate_claimed("says one", SMALLER)
+    other = up(policy, host, 90)
+    host.time += SETTINGS.dial_timeout_s
+    policy.duplicate_claimed("says one", SMALLER)
+    other.lose("eof", goodbye="stopping")
+    policy.duplicate_claimed("says one", SMALLER)
+    assert host.duplicates == []
+    policy.duplicate_claimed("says another", NodeId(2))
+    assert len(host.duplicates) == 1
+
+
 def test_who_stops_dials_admits_and_tells_nothing() -> None:
     policy, host = made()
     policy.send(peer(10), FRAME, Priority.NORMAL)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from peerd.messages import PeerRef
@@ -10,7 +12,7 @@ from peerd.overlay.config import OverlayConfig
 from peerd.overlay.messages import Heartbeat
 from peerd.sim.checkers import CorrectDelivery
 from peerd.sim.simulation import Place
-from tests.support.overlay_net import Address, OverlayRing, address, first_node, seeds
+from tests.support.overlay_net import Address, Contacts, OverlayRing, address, first_node, seeds
 
 DEAD: list[Address] = [("192.0.2.1", 1), ("192.0.2.2", 1), ("192.0.2.3", 1)]
 
@@ -29,6 +31,63 @@ def test_seeds_that_list_each_other_make_one_ring(seed_count: int, seed: int) ->
     ring = OverlayRing(seed=seed, contacts=seeds(seed_count), check_every=1)
     ring.grow(32)
     assert ring.now < 15.0
+
+
+def others_only(count: int) -> Contacts:
+    """The first ``count`` nodes list each other, without themselves; everybody else lists them all."""
+
+    def contacts(ring: OverlayRing, place: Place) -> list[Address]:
+        return [address(other) for other in ring.nodes[:count] if other is not place]
+
+    return contacts
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed_count", [2, 3, 5])
+def test_seeds_that_list_only_the_others_make_one_ring(seed_count: int, seed: int) -> None:
+    ring = OverlayRing(seed=seed, contacts=others_only(seed_count), check_every=1)
+    ring.grow(32)
+    assert ring.now < 20.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("form", [seeds, others_only])
+@pytest.mark.parametrize("count", [2, 3])
+def test_seeds_that_start_minutes_apart_find_each_other_soon(
+    form: Callable[[int], Contacts], count: int, seed: int
+) -> None:
+    ring = OverlayRing(seed=seed, contacts=form(count), check_every=1)
+    for _ in range(count + 3):
+        ring.add_node(delay_s=None)
+    for place in ring.nodes[1:]:
+        ring.restart(place, delay_s=ring.rng.uniform(0.0, 300.0))
+    ring.run_for(600.0)
+    assert not any(place.node.is_ready for place in ring.live_nodes())
+    ring.restart(ring.nodes[0])
+    ring.run_until(lambda: all(place.is_live and place.node.is_ready for place in ring.nodes[:count]), limit_s=10.0)
+    ring.settle(limit_s=60.0)
+
+
+def test_who_is_listed_by_nobody_that_it_lists_founds_nothing() -> None:
+    """A circle is no agreement: each asks the next one, and is asked by the one before."""
+    ring = OverlayRing(contacts=lambda ring, place: [address(ring.nodes[(place.index + 1) % 3])])
+    for _ in range(3):
+        ring.add_node(delay_s=None)
+    for place in ring.nodes:
+        ring.restart(place)
+    ring.run_for(600.0)
+    assert not any(place.node.is_ready for place in ring.nodes)
+
+
+def test_two_seeds_that_wait_for_a_third_do_not_keep_each_other_busy() -> None:
+    ring = OverlayRing(contacts=others_only(3))
+    ring.add_node(delay_s=None)
+    ring.start(2)
+    ring.run_for(300.0)
+    before = ring.network.frames_delivered
+    ring.run_for(600.0)
+    assert ring.network.frames_delivered - before < 400
+    assert not any(place.node.is_ready for place in ring.live_nodes())
 
 
 def test_one_after_another_without_a_wrong_delivery() -> None:

@@ -9,7 +9,7 @@ from peerd.errors import Bug
 from peerd.ids import RING, NodeId, digit, shared_prefix_digits, with_shared_prefix
 from peerd.messages import PeerRef
 from peerd.overlay.dedupe import Window
-from peerd.overlay.proximity import Proximity
+from peerd.overlay.proximity import MARGIN_SHARE, Proximity
 from peerd.overlay.table import RoutingTable
 
 OWN = NodeId(0x8123 << 112)
@@ -99,11 +99,20 @@ def test_timeout_follows_the_rtt_within_its_bounds() -> None:
     for _ in range(100):
         proximity.observe(one, 1.0)
     assert proximity.rtt_s(one) == pytest.approx(1.0, rel=0.01)
-    assert 1.0 < proximity.timeout_s(one) < 1.2
+    assert (1.0 + MARGIN_SHARE) * 0.99 < proximity.timeout_s(one) < 1.4
     proximity.observe(one, 30.0)
     assert proximity.timeout_s(one) == 3.0
     proximity.forget(one)
     assert proximity.rtt_s(one) is None
+
+
+def test_timeout_has_a_margin_however_even_the_path_is() -> None:
+    proximity = Proximity(0.5, 3.0, 1.5)
+    for node_id, rtt_s in (NodeId(1), 0.3), (NodeId(2), 1.7), (NodeId(3), 2.9):
+        for _ in range(1000):
+            proximity.observe(node_id, rtt_s)
+        wanted_s = min(3.0, max(0.5, (1.0 + MARGIN_SHARE) * rtt_s))
+        assert proximity.timeout_s(node_id) == pytest.approx(wanted_s, rel=0.001)
 
 
 def test_proximity_is_bounded() -> None:
