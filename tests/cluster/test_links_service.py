@@ -156,7 +156,7 @@ async def test_one_seed_that_takes_a_newcomer_for_a_duplicate_does_not_end_it(
             await until(lambda: running.done() or is_complete(good, newcomer), 15.0)
             assert not running.done()
         newcomer.request_stop("test")
-        assert await running == [ExitCode.OK]
+        assert (await running)[0] is ExitCode.OK
 
 
 @both_loops
