@@ -44,8 +44,8 @@ class AggregationConfig(PluginConfig):
     regex_engine: RegexEngine = setting(
         "re2",
         "What runs the patterns of queries. re2: Google's RE2, whose time grows with the line and no faster. python: "
-        "Python's re, for look-around and references to groups; one hostile pattern can then hold up this daemon for "
-        "hours, so only where all who may ask are trusted.",
+        "Python's re, for look-around and references to groups; one hostile pattern then keeps a worker busy until its "
+        "round ends, so only where all who may ask are trusted.",
         reloads=True,
     )
     extraction_memory: WorkerMemory = setting(

@@ -237,3 +237,22 @@ def test_a_query_that_takes_too_much_memory_is_a_reason_and_no_crash(tmp_path: P
         answer = daemon.ask("aggregate", "count by key", "--groups-max", "200000")
         assert "exceeded 64MiB of memory" in answer.stdout + answer.stderr
         assert daemon.ask("aggregate", "count").stdout.split()[0] == "150,000"
+
+
+def test_a_pattern_without_end_stops_neither_the_daemon_nor_the_next_query(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "lines.txt").write_text("a" * 200 + "\n")
+    sets = (f"protocols.aggregation.data_root={data}", "protocols.aggregation.regex_engine=python")
+    with running(tmp_path / "daemon", *sets) as daemon:
+        daemon.ready()
+        process = daemon.process.pid
+        endless = daemon.ask("aggregate", "count by x", "--pattern", "(?P<x>(a+)+)b", "--deadline", "1s")
+        assert endless.returncode != 0, "its data is missing"
+        answer = daemon.ask("aggregate", "count by x", "--pattern", "(?P<x>a+)")
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+        wait_until(
+            lambda: not [worker for server in children_of(process) for worker in children_of(server)],
+            "no worker is left",
+            10.0,
+        )
