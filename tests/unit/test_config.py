@@ -483,3 +483,10 @@ def test_importing_the_configuration_stays_cheap() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
     heavy = {"cryptography", "fastapi", "httpx", "numpy", "pandas", "pydantic_settings", "pyspark", "rich", "typer"}
     assert heavy.isdisjoint(done.stdout.split())
+
+
+def test_networks_are_checked() -> None:
+    config = load(sets=['node.allowed_networks=["10.0.0.0/8", "fd00::/8", "192.0.2.7"]']).config
+    assert config.node.allowed_networks == ("10.0.0.0/8", "fd00::/8", "192.0.2.7")
+    with pytest.raises(ConfigError, match="expected a network"):
+        load(sets=["node.allowed_networks=10.0.0.1/8"])

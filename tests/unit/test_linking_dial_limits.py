@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -21,7 +23,7 @@ from peerd.linking.dial_limits import (
     DialLimits,
 )
 from peerd.messages import PeerRef
-from tests.unit.test_linking_policy import FRAME, fail, made, peer, up
+from tests.unit.test_linking_policy import FRAME, SETTINGS, fail, made, peer, up
 
 LIAR = NodeId(666)
 ANYWHERE = AllowedHosts(own=["127.0.0.1"])
@@ -206,3 +208,12 @@ def test_nothing_is_dialled_at_an_address_that_is_not_allowed() -> None:
     host.settle()
     assert (host.dials, host.downs) == ([], [(NodeId(7), "not_allowed")])
     assert policy.begin_stream(at(7, "0.0.0.0")) == "not_allowed"
+
+
+def test_other_networks_hold_from_the_reload_on() -> None:
+    policy, host = made()
+    policy.reconfigure(replace(SETTINGS, allowed_hosts=AllowedHosts(["10.0.0.0/8"])))
+    policy.send(at(7), FRAME, Priority.NORMAL)
+    policy.send(at(8, "10.0.0.8"), FRAME, Priority.NORMAL)
+    host.settle()
+    assert host.downs == [(NodeId(7), "not_allowed")] and len(host.dials) == 1
