@@ -1,8 +1,8 @@
 """Round-trip times of the peers that this node talks to. Pure state.
 
 Jacobson's estimator with RFC 6298's gains, and a margin: on a path without jitter the deviation goes to nothing, and
-the first answer that waits a moment anywhere would be late. Every request has its own correlation number, so a sample is
-never ambiguous (Karn's problem does not arise).
+the first answer that waits a moment anywhere would be late. Every request has its own correlation number, so a sample
+is never ambiguous (Karn's problem does not arise).
 """
 
 from __future__ import annotations
