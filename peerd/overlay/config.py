@@ -37,8 +37,8 @@ class OverlayConfig(PluginConfig):
     )
     ack_timeout_min: Interval = setting(
         "500ms",
-        "Least time to wait for a hop's answer; the actual one is smoothed RTT + 4 x its deviation (RFC 6298), at "
-        "least RTT + a quarter, within this and ack_timeout_max. Lower re-routes sooner, and may suspect the living.",
+        "Least time to wait for a hop's answer; the actual one is smoothed RTT + 4 x its deviation, at least RTT + a "
+        "quarter, within this and ack_timeout_max. Lower re-routes sooner, at the risk of false suspicion.",
     )
     ack_timeout_max: Interval = setting(
         "3s",

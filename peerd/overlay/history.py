@@ -23,7 +23,8 @@ class Note:
 
     wall_s: float
     verdict: str
-    """"suspected", "cleared", "removed", "withheld", "left", "back", "accused"."""
+    """"suspected", "cleared", "removed", "withheld", "left", "back", "accused",
+    "doubted" (it named many that nobody can find)."""
     evidence: str
     silence_s: float | None
     lag_s: float

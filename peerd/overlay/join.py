@@ -255,7 +255,7 @@ class Joiner(Part):
         self.phase = Phase.PROBING
         nearest = sorted((*reply.smaller, *reply.larger, *others), key=lambda peer: closeness(self.state.own, peer.id))
         self._membership.exchange(source)
-        self._membership.consider(nearest)
+        self._membership.consider(nearest, source.id)
 
     @handles(JoinRequest)
     def _asked(self, request: JoinRequest, source: PeerRef) -> JoinReply:

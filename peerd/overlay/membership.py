@@ -14,6 +14,7 @@ from typing import Final
 from peerd.api import Part, Priority, handles, on_timer
 from peerd.ids import NodeId, clockwise_distance, closeness, format_id
 from peerd.messages import Message, PeerRef
+from peerd.overlay.hearsay import PASSED_ON_WEIGHT, Hearsay
 from peerd.overlay.messages import FailureNotice, Heartbeat, LeafSetProbe, LeafSetReply, Leave, Ping, Pong
 from peerd.overlay.state import OverlayState
 from peerd.telemetry.schema import PeerFailed, PeerSuspected
@@ -69,6 +70,10 @@ class Probe:
     sent_at: float = 0.0
     is_timed: bool = False
     """The link was up when it was sent."""
+    informant: NodeId | None = None
+    """Who named the peer, when that is all that this node knows of it."""
+    weight: float = 0.0
+    """How much it counts against the informant when nobody answers."""
 
 
 class Membership(Part):
@@ -79,6 +84,7 @@ class Membership(Part):
         self._host = state.host
         self._drained = drained
         self._probes: dict[NodeId, Probe] = {}
+        self._hearsay = Hearsay()
         self._is_unsure = False
         self._withheld: dict[NodeId, tuple[PeerRef, str]] = {}
         self._isolated_since = 0.0
@@ -91,8 +97,11 @@ class Membership(Part):
 
     # Learning of peers
 
-    def consider(self, peers: Iterable[PeerRef]) -> None:
-        """Hearsay: probe those that belong into the leaf set, nearest ones only."""
+    def consider(self, peers: Iterable[PeerRef], informant: NodeId | None = None, weight: float = 1.0) -> None:
+        """Probe those that belong into the leaf set, nearest ones only.
+
+        ``informant``: who named them, and has a budget for it; ``None``: they have spoken to this node themselves.
+        """
         state = self.state
         leaves, own, probes = state.leaves, state.own, self._probes
         members, departed = leaves.by_id, state.departed
@@ -110,11 +119,32 @@ class Membership(Part):
         if not unknown:
             return
         wanted = leaves.copy()
-        for peer in (*state.candidates.values(), *unknown):
+        for peer in (*(peer for peer in state.candidates.values() if not self._is_doubtful(peer.id)), *unknown):
             wanted.add(peer)
         for peer in unknown:
-            if peer.id in wanted and peer.id not in self._probes:
+            if peer.id not in wanted or peer.id in self._probes:
+                continue
+            if informant is None:
                 self.exchange(peer)
+            elif self._hearsay.may_ask(informant, self._host.now()):
+                self._ask_into(peer, informant, weight)
+
+    def _is_doubtful(self, node_id: NodeId) -> bool:
+        """Whether a peer that is being probed was named by somebody whose names have proved false."""
+        probe = self._probes.get(node_id)
+        return probe is not None and probe.informant is not None and self._hearsay.is_doubted(probe.informant)
+
+    def _ask_into(self, peer: PeerRef, informant: NodeId, weight: float) -> None:
+        """Probe a peer that is known from hearsay only."""
+        self.exchange(peer)
+        probe = self._probes.get(peer.id)
+        if probe is not None:
+            departed = self.state.departed.get(peer.id)
+            probe.informant = informant
+            probe.weight = weight if departed is None or not departed.was_member else 0.0  # that one did exist
+            self._hearsay.began(informant, self._host.now())
+            if weight < 1.0:
+                self.state.candidates.pop(peer.id, None)  # nobody has vouched for it: it is not passed on any further
 
     def review(self) -> None:
         """Probe what the routing table knows, and the leaf set overlooks: in a right ring there is nobody.
@@ -268,6 +298,7 @@ class Membership(Part):
             return
         self._finish(probe)
         if not state.is_known(peer.id):
+            self._count_false(probe)
             self._is_unsure = True
             self.remove(peer, probe.evidence, is_told=False)
         elif state.is_isolated:
@@ -325,20 +356,28 @@ class Membership(Part):
 
     def _finish(self, probe: Probe) -> None:
         node_id = probe.peer.id
+        if probe.informant is not None:
+            self._hearsay.ended(probe.informant)
         self._host.cancel_timer("probe_retry", node_id)
         del self._probes[node_id]
         self.state.suspects.pop(node_id, None)
         self.state.candidates.pop(node_id, None)
 
+    def _count_false(self, probe: Probe) -> None:
+        """Nobody answered: that counts against whoever named the peer."""
+        informant = probe.informant
+        if informant is not None and self._hearsay.proved_false(informant, probe.weight, self._host.now()):
+            self.state.history.note(informant, "doubted", "invented_peers", self.state.silence_s(informant))
+
     def _check_drained(self) -> None:
-        if self._probes or self.state.is_leaving:
+        if self.state.is_leaving or not all(map(self._is_doubtful, self._probes)):
             return
         if self._is_unsure:
             # Somebody named to us was silent, so its neighbours' view of the ring is what we miss: ask them again.
             self._is_unsure = False
             self.verify_neighbours()
             self.repair()
-        if not self._probes:
+        if all(map(self._is_doubtful, self._probes)):
             self._drained()
 
     # From other nodes
@@ -373,7 +412,8 @@ class Membership(Part):
         self.check_reported(message.failed, peer)
         if message.is_ready:
             self._check_unlisted(peer, message)
-        self.consider((*message.smaller, *message.larger, *message.candidates))
+        self.consider((*message.smaller, *message.larger), peer.id)
+        self.consider(message.candidates, peer.id, PASSED_ON_WEIGHT)
 
     def _close_ring(self, peer: PeerRef, message: LeafSetProbe | LeafSetReply) -> None:
         """After most of a ring is gone, its two ends may face each other, each waiting for somebody in between.
@@ -442,7 +482,7 @@ class Membership(Part):
             self._finish(probe)
         self.remove(peer, LEFT, is_told=False)
         self.state.member_left(peer)
-        self.consider((*message.smaller, *message.larger))
+        self.consider((*message.smaller, *message.larger), peer.id)
         self._check_drained()
 
     # Removal and repair

@@ -345,7 +345,8 @@ class Overlay(Plugin):
         self.near_search.placed(source, message.coordinate)
         self.joiner.note_newcomer(source)
         self.absences.announced(source)
-        self.membership.consider((source, *message.smaller, *message.larger))
+        self.membership.consider((source,))
+        self.membership.consider((*message.smaller, *message.larger), source.id)
 
     @on_timer("exchange")
     def _exchange(self, payload: object) -> None:

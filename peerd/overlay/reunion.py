@@ -77,7 +77,8 @@ class Reunion(Part):
             self._walked.add(hop.id)
             self._ask(hop)
             return
-        self._membership.consider((source, *reply.smaller, *reply.larger))
+        self._membership.consider((source,))
+        self._membership.consider((*reply.smaller, *reply.larger), source.id)
 
 
 def _nothing() -> None:

@@ -14,7 +14,7 @@ from peerd.cli.sim_swarm import repeat_command
 from peerd.errors import ConfigError, ExitCode
 from peerd.overlay.dedupe import Window
 from peerd.overlay.membership import Membership
-from peerd.sim.swarm.plan import FEATURES, NODES, draw
+from peerd.sim.swarm.plan import FEATURES, LARGE_NODES, NODES, draw
 from peerd.sim.swarm.states import SOMETIMES
 from peerd.sim.swarm.swarm import SeedRun, SwarmSummary, run_seed, run_swarm
 from peerd.sim.world import SimulationFailure
@@ -58,6 +58,8 @@ def test_many_seeds(chunk: int) -> None:
 def test_draws_cover_sizes_and_features() -> None:
     plans = [draw(seed) for seed in range(400)]
     assert {plan.nodes for plan in plans} >= set(NODES)
+    large = [plan.nodes for plan in plans if plan.nodes >= LARGE_NODES[0]]
+    assert 0 < len(large) < 20 and all(nodes <= LARGE_NODES[1] for nodes in large)
     for feature in FEATURES:
         assert 150 < sum(plan.has(feature) for plan in plans) < 250, feature
     assert draw(7) == draw(7) != draw(8)

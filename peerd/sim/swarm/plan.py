@@ -15,6 +15,10 @@ from peerd.sim.rng import fork
 
 NODES: Final = (1, 2, 3, 8, 16, 64)
 """Sizes at which a ring is special: alone, a pair, both neighbours, half a leaf set, nearly gapless, with a table."""
+LARGE_NODES: Final = (100, 150)
+"""Sizes of the few larger rings: leaf sets that cover a small ring hide what goes wrong beyond them."""
+LARGE_SHARE: Final = 0.02
+"""Share of the seeds that have such a ring; each takes as long as several others."""
 FEATURES: Final = (
     *("loss", "duplication", "reorder", "clogs", "partitions", "crashes", "pauses", "leaves", "joins", "churn"),
     *("lookups", "broadcasts"),
@@ -82,6 +86,9 @@ def draw(seed: int, nodes: int | None = None) -> Plan:
     rng = fork(seed, "swarm")
     uniform = rng.uniform
     drawn = rng.choice(NODES) if rng.random() < 0.9 else rng.randint(4, 40)
+    large = fork(seed, "large swarm")  # its own stream: all else in a plan stays what it was
+    if large.random() < LARGE_SHARE:
+        drawn = large.randint(*LARGE_NODES)
     nodes = drawn if nodes is None else nodes
     fault_s = uniform(20.0, 90.0)
     silent = uniform(0.0, 1.0)
