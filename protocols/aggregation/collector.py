@@ -17,9 +17,12 @@ from protocols.aggregation.messages import ABSENTEES_MAX, Absentee, NodeState
 
 NAMED_MISSING_MAX: Final = 256
 """Missing nodes that an answer names; it counts them all."""
+EXACT_CENSUS_MAX: Final = 128
+"""Up to this estimated ring size a round is exact. In a larger one not all nodes may find a free link to the requester,
+and a node that cannot enrol must not be left out."""
 CANDIDATES_MAX: Final = 256
 ESTIMATE_RATIO_MAX: Final = 2
-"""Without a census, a result may have this many times as many contributors as the ring is estimated to have nodes."""
+"""A round that is not exact believes a result of at most so many times the estimated number of nodes."""
 NAMERS_MIN: Final = 2
 """Nodes that have to name an absent one before it is expected: nobody alone can make one up."""
 NEIGHBOURS_NAMING: Final = 2
@@ -91,10 +94,11 @@ class Collector:
     own: NodeId
     estimate: float
     basis: Basis
-    has_census: bool = False
+    is_exact_census: bool = False
+    """Whether nobody whose data can be in a result has not reported itself."""
     expected: dict[NodeId, PeerRef] = field(default_factory=dict)
     enrolled: set[NodeId] = field(default_factory=set)
-    """The nodes that have reported themselves: only their data can be in a result, if there is a census."""
+    """The nodes that have reported themselves: only their data can be in a result of an exact round."""
     declined: dict[NodeId, str] = field(default_factory=dict)
     absent: dict[NodeId, float] = field(default_factory=dict)
     """Expected nodes that the ring had lost when the round began, and when they were last heard."""
@@ -112,13 +116,14 @@ class Collector:
         with_census: bool,
         missing: Iterable[MissingMember] = (),
         now: float = 0.0,
+        is_exact_census: bool = False,
     ) -> Collector:
         """Membership is fixed now: those in the leaf set, this node, whoever is missing, and whoever enrols."""
         expected = {peer.id: peer for peer in leaf_set.members()}
         expected[own.id] = own
         otherwise = Basis.CENSUS if with_census else Basis.ESTIMATE
         basis = Basis.LEAF_SET if leaf_set.covers_ring else otherwise
-        found = Collector(own.id, estimate, basis, with_census, expected)
+        found = Collector(own.id, estimate, basis, is_exact_census, expected)
         for member in missing:
             found._expect_absent(member.peer, now - member.age_s)
         return found
@@ -181,7 +186,7 @@ class Collector:
 
     def check_count(self, contributors: int) -> None:
         """Raises `ProtocolError` for a result of more nodes than there can be."""
-        if self.has_census:
+        if self.is_exact_census:
             most, known = len(self.enrolled - self.declined.keys()), "take part"
         else:
             most, known = round(self.estimate * ESTIMATE_RATIO_MAX), "there can be"
@@ -191,7 +196,7 @@ class Collector:
     def check_contributors(self, contributors: Collection[NodeId]) -> None:
         """Raises `ProtocolError` when a result names nodes that do not take part, as far as this node can know."""
         self.check_count(len(contributors))
-        if not self.has_census:
+        if not self.is_exact_census:
             return
         strangers = [node for node in contributors if node not in self.enrolled or node in self.declined]
         if strangers:

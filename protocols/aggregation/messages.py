@@ -62,6 +62,8 @@ class StartRound(Message):
     remaining_ms: U32
     census: bool
     lock: Annotated[bytes, annotated_types.MaxLen(LOCK_BYTES)] = b""
+    is_exact: bool = False
+    """Whether nobody swaps before the requester has noted its enrolment."""
 
 
 @struct
@@ -76,8 +78,8 @@ class Absentee:
 class Enrolled(Message):
     """To the requester: this node takes part; or does not, and why (``reason`` not empty).
 
-    Who takes part sends it as a request, and swaps nothing before it is answered with `EnrolNoted`: so the requester
-    knows everybody whose data can be in a result. ``StopRound`` as the answer says that there is no such round.
+    In an exact round it is a request, and who takes part swaps nothing before it is answered with `EnrolNoted`: so the
+    requester knows everybody whose data can be in a result. ``StopRound`` as the answer: there is no such round.
 
     ``absent``: missing members of the ring whose places are next to this node's; their other neighbours name them, too.
     """

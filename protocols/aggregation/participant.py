@@ -103,7 +103,7 @@ class Participant:
         """The query as it came: written anew it may be longer than a message can be."""
         self.started_at = host.now() - start.age_ms / 1000
         self.expires_at = host.now() + min(start.remaining_ms / 1000, ROUND_S_MAX)
-        self.idle_since: float | None = host.now() if start.census else None
+        self.idle_since: float | None = host.now() if start.is_exact else None
         """Since when the round waits for its requester only: first to note this node, and, when the tree has ended, for
         its end. ``None`` while there is work."""
         self.census = start.census
@@ -114,7 +114,8 @@ class Participant:
         self.is_over = False
         self._on_result = on_result
         self._on_refused = on_refused
-        self._is_enrolled = not start.census
+        self.is_exact = start.is_exact
+        self._is_enrolled = not start.is_exact
         self._enrol_tries = 0
         self._extraction: WorkHandle | None = None
         self._swap: SwapHandle | None = None
@@ -130,12 +131,13 @@ class Participant:
     # Enrolment
 
     def enrol(self) -> None:
-        """Tell the requester that this node takes part; only when it knows does this node's data go anywhere."""
+        """Tell the requester that this node takes part. In an exact round it has to know before data goes anywhere."""
         host = self.host
         enrolled = Enrolled(self.round_id, "", absentees_near(host.id, host.leaf_set(), host.missing_members()))
-        if self.requester.id == host.id:
+        if self.requester.id == host.id or not self.is_exact:
             host.send(self.requester, enrolled)
-            self._noted()
+            if not self._is_enrolled:
+                self._noted()
             return
         self._enrol_tries += 1
         host.request(self.requester, enrolled, ENROL_TIMEOUT_S, self._enrol_answered, self._enrol_unanswered)

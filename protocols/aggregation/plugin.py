@@ -129,7 +129,8 @@ class Aggregation(Plugin):
         self.requesters[round_id] = requester
         host.set_timer("round_due", deadline_s, round_id)
         remaining_ms = round(deadline_s * 1000)
-        host.broadcast(StartRound(round_id, host.peer, wire_query, 0, remaining_ms, requester.with_census, lock))
+        how = requester.with_census, lock, requester.is_exact
+        host.broadcast(StartRound(round_id, host.peer, wire_query, 0, remaining_ms, *how))
         requester.tell("started")
         return round_id
 
@@ -188,7 +189,7 @@ class Aggregation(Plugin):
         self.host.gauge("peerd_aggregation_open_rounds", len(self.participants))
         remaining_s = participant.expires_at - self.host.now()
         self.host.set_timer("round_expired", remaining_s + EXPIRY_GRACE_S, start.round_id)
-        if start.census:
+        if start.census or start.is_exact:
             participant.enrol()
         if self.extractor is not None:
             participant.extract(self.extractor, self.value_padding_bytes, self._extraction_failed)
@@ -292,6 +293,7 @@ class Aggregation(Plugin):
             round((participant.expires_at - now) * 1000),
             participant.census,
             participant.lock,
+            participant.is_exact,
         )
 
     @handles(InviteAnswer)

@@ -12,7 +12,7 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.answer import Answer, Rejected, RoundProgress, Shares, value_of
-from protocols.aggregation.collector import NAMED_MISSING_MAX, Candidate, Collector, Missing, ago
+from protocols.aggregation.collector import EXACT_CENSUS_MAX, NAMED_MISSING_MAX, Candidate, Collector, Missing, ago
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.events import ResultRejected, RoundFinished, query_text
 from protocols.aggregation.exchange import Aggregate, decode_value, is_givers_fault, result_tag
@@ -71,10 +71,13 @@ class Requester:
         self._began_at = host.now()
         estimate = host.estimated_ring_size()
         self.with_census = estimate <= config.census_max
+        self.is_exact = self.with_census and estimate <= EXACT_CENSUS_MAX
         leaf_set, missing = host.leaf_set(), host.missing_members()
         near = len(leaf_set.members()) + 1
         expected = estimate * (near + len(missing)) / near  # as many are missing elsewhere as round this node
-        self.collector = Collector.start(host.peer, leaf_set, expected, self.with_census, missing, host.now())
+        self.collector = Collector.start(
+            host.peer, leaf_set, expected, self.with_census, missing, host.now(), self.is_exact
+        )
         self._fetching: PeerRef | None = None
         """Whose result is being fetched or decoded."""
         self._fetch: SwapHandle | None = None
@@ -287,6 +290,8 @@ class Requester:
         taken = self._taken
         contributors = () if taken is None else taken.partial.contributors
         expected = self.collector.expected_count()  # never what a result says: its giver may have invented it
+        if not self.is_exact:  # here a contributor whose enrolment was lost on its way counts as well: it was there
+            expected = max(expected, len(contributors) + len(missing))
         answer = Answer(
             round=self.round_id.hex(),
             query=str(self.query),

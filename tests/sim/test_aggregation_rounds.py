@@ -28,7 +28,7 @@ def assert_nothing_left(simulation: Simulation) -> None:
         assert not plugin.requesters
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13, 17, 33, 64])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13, 17, 33, 64, 160])
 def test_a_calm_ring_answers_completely(count: int) -> None:
     simulation = aggregation_ring(count, seed=count, check_every=1)
     answer = Round(simulation, requester=count // 2).answer()

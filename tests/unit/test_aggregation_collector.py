@@ -108,7 +108,7 @@ def test_the_past_for_people(seconds: float, text: str) -> None:
     assert ago(seconds) == text
 
 
-def test_without_a_census_a_result_has_at_most_twice_the_estimated_nodes() -> None:
+def test_in_a_round_that_is_not_exact_a_result_has_at_most_twice_the_estimated_nodes() -> None:
     found = Collector.start(peer(100), leaf_set((90,), (110,)), 3.0, False)
     found.check_contributors([NodeId(number) for number in range(6)])
     with pytest.raises(ProtocolError, match="invented"):

@@ -17,6 +17,7 @@ from peerd.ids import NodeId
 from peerd.limits import EVENT_TEXT_LENGTH_MAX
 from peerd.messages import Message, PeerRef, decode_body
 from peerd.testing.host import FakeHost, peer
+from protocols.aggregation.collector import EXACT_CENSUS_MAX
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
 from protocols.aggregation.events import RoundStarted
 from protocols.aggregation.exchange import extract_own, swap_tag
@@ -79,7 +80,7 @@ def start(
     """The start of a round; another key makes it another round."""
     asker, lock = requester or peer(ASKER), lock_of(key)
     round_id = round_id_of(lock, asker.id, query)
-    return StartRound(round_id, asker, query, 0, round(remaining_s * 1000), True, lock)
+    return StartRound(round_id, asker, query, 0, round(remaining_s * 1000), True, lock, True)
 
 
 ROUND = start().round_id
@@ -109,6 +110,25 @@ def test_nothing_is_swapped_before_the_requester_has_noted_this_node() -> None:
     noted(host)
     assert plugin.participants[ROUND].tree.phase is TreePhase.PROPOSING
     assert host.requests[-1].message == Propose(ROUND, LEVEL)
+
+
+def test_in_a_round_that_is_not_exact_a_node_takes_part_though_it_cannot_enrol() -> None:
+    """In a large ring the requester has no link left for some; their data must not be lost for that."""
+    plugin, host = member()
+    broadcast(host, dataclasses.replace(start(), is_exact=False), peer(ASKER))
+    assert not host.requests
+    assert [to for to, each in host.sent if isinstance(each, Enrolled)] == [peer(ASKER)]
+    assert plugin.participants[ROUND].tree.phase is TreePhase.WAITING
+
+
+@pytest.mark.parametrize("count", [EXACT_CENSUS_MAX, EXACT_CENSUS_MAX + 1])
+def test_rounds_are_exact_where_everybody_can_have_a_link_to_the_requester(count: int) -> None:
+    plugin, host = member()
+    host.neighbours = tuple(peer(1000 + number) for number in range(count - 1))
+    plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    [told] = [each.arguments["message"] for each in host.asked if each.what == "broadcast"]
+    assert told.census
+    assert told.is_exact == (count <= EXACT_CENSUS_MAX)
 
 
 def test_a_node_that_its_requester_does_not_answer_leaves_the_round() -> None:
@@ -348,6 +368,7 @@ likely = {
     "remaining_ms": st.integers(0, 2**32 - 1),
     "census": st.booleans(),
     "accepted": st.booleans(),
+    "is_exact": st.booleans(),
     "contributors": st.integers(0, 2**32 - 1),
     "value_bytes": st.integers(0, 2**64 - 1),
     "state": st.integers(0, 255),
