@@ -21,8 +21,12 @@ EXACT_CENSUS_MAX: Final = 128
 """Up to this estimated ring size a round is exact. In a larger one not all nodes may find a free link to the requester,
 and a node that cannot enrol must not be left out."""
 CANDIDATES_MAX: Final = 256
-ESTIMATE_RATIO_MAX: Final = 2
-"""A round that is not exact believes a result of at most so many times the estimated number of nodes."""
+ESTIMATE_RATIO_MAX: Final = 4
+"""A round that is not exact believes a result of at most so many times the estimated number of nodes.
+
+The estimate comes from the stretch that the 16 members of a leaf set share, which varies: one node of 1,000 in a large
+ring takes the ring for less than half as large, and would refuse every honest result at 2. At 4 it is one of 5 * 10^12.
+"""
 NAMERS_MIN: Final = 2
 """Nodes that have to name an absent one before it is expected: nobody alone can make one up."""
 NEIGHBOURS_NAMING: Final = 2
