@@ -396,11 +396,11 @@ class Membership(Part):
 
     def learn(self, peer: PeerRef, message: LeafSetProbe | LeafSetReply) -> None:
         """A direct exchange with ``peer``: it is alive, and this is what it knows."""
-        state = self.state
+        state, named = self.state, (*message.smaller, *message.larger)
         if peer.id in state.departed:
             self.revive(peer)  # it may enter again when it answers; what it knows is worth reading all the same
         else:
-            state.admit_leaf(peer, (*message.smaller, *message.larger))
+            state.admit_leaf(peer, named)
             if message.is_ready:
                 state.admit_entry(peer)
         if message.larger:
@@ -408,11 +408,11 @@ class Membership(Part):
         if message.smaller:
             state.leaves.note_adjacent(message.smaller[0].id, peer.id)
         self._close_ring(peer, message)
-        state.vouches.heard(peer, (*message.smaller, *message.larger), self._host.now())
+        state.vouches.heard(peer, named, self._host.now())
         self.check_reported(message.failed, peer)
         if message.is_ready:
             self._check_unlisted(peer, message)
-        self.consider((*message.smaller, *message.larger), peer.id)
+        self.consider(named, peer.id)
         self.consider(message.candidates, peer.id, PASSED_ON_WEIGHT)
 
     def _close_ring(self, peer: PeerRef, message: LeafSetProbe | LeafSetReply) -> None:

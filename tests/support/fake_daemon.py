@@ -6,14 +6,18 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
+import pytest
+import structlog
 from fastapi import APIRouter
 
+import peerd.client
 from peerd.api import LeafSet, LookupResult, Metric, MissingMember, Plugin, RoutedHop
 from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
@@ -49,6 +53,20 @@ def peer(number: int) -> PeerRef:
 
 OWN = peer(0x40)
 LOCAL_OPERATOR = Caller("admin_socket", user_id=os.geteuid(), process_id=os.getpid())
+
+
+def answer_commands(monkeypatch: pytest.MonkeyPatch, client: Callable[[], AbstractAsyncContextManager[Client]]) -> None:
+    """Have every command ask whom this client reaches."""
+
+    def run_sync(call: Callable[[Client], Coroutine[Any, Any, Any]], address: str) -> Any:
+        async def run() -> Any:
+            with structlog.testing.capture_logs():  # the daemon's log is not the command's output
+                async with client() as connected:
+                    return await call(connected)
+
+        return asyncio.run(run())
+
+    monkeypatch.setattr(peerd.client, "run_sync", run_sync)
 
 
 def called_by(caller: Caller | None, app: App) -> App:

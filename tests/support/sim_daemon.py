@@ -6,15 +6,13 @@ Virtual time runs as fast as it can while somebody waits for an answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 import httpx
 import pytest
 import structlog
 
-import peerd.client
 from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
 from peerd.config.reload import ReloadPlan
@@ -28,7 +26,7 @@ from peerd.ids import NodeId
 from peerd.lib.feed import Feed
 from peerd.node.node import Node
 from peerd.sim.simulation import Place, Simulation
-from tests.support.fake_daemon import LOCAL_OPERATOR, FakeMetrics, FakeTable, called_by
+from tests.support.fake_daemon import LOCAL_OPERATOR, FakeMetrics, FakeTable, answer_commands, called_by
 
 STEP_S = 0.05
 
@@ -122,12 +120,4 @@ class SimDaemon:
 
     def answer_commands(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have every command ask this daemon."""
-
-        def run_sync(call: Callable[[Client], Coroutine[Any, Any, Any]], address: str) -> Any:
-            async def run() -> Any:
-                async with self.client() as client:
-                    return await call(client)
-
-            return asyncio.run(run())
-
-        monkeypatch.setattr(peerd.client, "run_sync", run_sync)
+        answer_commands(monkeypatch, self.client)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import stat
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
-import structlog
 
-import peerd.client
 from peerd.cli.main import main
-from peerd.client import Client
-from tests.support.fake_daemon import FakeDaemon
+from tests.support.fake_daemon import FakeDaemon, answer_commands
 from tests.support.numbers_plugin import Numbers
 
 
@@ -24,15 +18,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
     """Whoever asks a daemon asks this one."""
     fake = FakeDaemon({"numbers": Numbers()})
 
-    def run_sync(call: Callable[[Client], Coroutine[Any, Any, Any]], address: str) -> Any:
-        async def run() -> Any:
-            with structlog.testing.capture_logs():  # the daemon's log is not the command's output
-                async with fake.client() as client:
-                    return await call(client)
-
-        return asyncio.run(run())
-
-    monkeypatch.setattr(peerd.client, "run_sync", run_sync)
+    answer_commands(monkeypatch, fake.client)
     return fake
 
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 import json
 import re
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
-import structlog
 import yaml
 
-import peerd.client
 from peerd.api import LookupResult
 from peerd.cli.main import main
-from peerd.client import Client
 from peerd.ids import format_id
-from tests.support.fake_daemon import OWN, FakeDaemon, peer
+from tests.support.fake_daemon import OWN, FakeDaemon, answer_commands, peer
 
 
 @pytest.fixture
@@ -28,15 +22,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
     """Whoever asks a daemon asks this one."""
     fake = FakeDaemon()
 
-    def run_sync(call: Callable[[Client], Coroutine[Any, Any, Any]], address: str) -> Any:
-        async def run() -> Any:
-            with structlog.testing.capture_logs():  # the daemon's log is not the command's output
-                async with fake.client() as client:
-                    return await call(client)
-
-        return asyncio.run(run())
-
-    monkeypatch.setattr(peerd.client, "run_sync", run_sync)
+    answer_commands(monkeypatch, fake.client)
     return fake
 
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 
-import peerd.client
 from peerd.cli.main import main
-from peerd.client import Client
 from peerd.daemon.admin.event_feed import EVENTS_HELD_MAX, RECORD_BYTES_MAX, EventFeed, encode_event
 from peerd.ids import NodeId
 from peerd.lib.feed import Feed
 from peerd.telemetry.sinks import MemorySink
-from tests.support.fake_daemon import FakeDaemon
+from tests.support.fake_daemon import FakeDaemon, answer_commands
 
 
 def record(number: int, kind: str, **fields: object) -> dict[str, object]:
@@ -32,14 +27,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
     for number, kind in enumerate(("node.started", "overlay.a", "node.ready", "overlay.b", "overlay.c"), 1):
         fake.events.push(record(number, kind, detail="x\x1b[31m", size=number))
 
-    def run_sync(call: Callable[[Client], Coroutine[Any, Any, Any]], address: str) -> Any:
-        async def run() -> Any:
-            async with fake.client() as client:
-                return await call(client)
-
-        return asyncio.run(run())
-
-    monkeypatch.setattr(peerd.client, "run_sync", run_sync)
+    answer_commands(monkeypatch, fake.client)
     return fake
 
 

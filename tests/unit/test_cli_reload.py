@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
-import structlog
 
-import peerd.client
 from peerd.cli.main import main
-from peerd.client import Client
 from peerd.config.reload import Change, ReloadPlan
 from peerd.errors import ConfigError, ExitCode, Unavailable
-from tests.support.fake_daemon import FakeDaemon
+from tests.support.fake_daemon import FakeDaemon, answer_commands
 
 LEVEL = Change("telemetry.log_level", '"info"', '"debug"', "/etc/peerd/peerd.toml:7")
 LISTEN = Change("node.listen", '"0.0.0.0:7420"', '"0.0.0.0:7"', "/etc/peerd/peerd.toml:3")
@@ -26,15 +20,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
     """Whoever asks a daemon asks this one."""
     fake = FakeDaemon()
 
-    def run_sync(call: Callable[[Client], Coroutine[Any, Any, Any]], address: str) -> Any:
-        async def run() -> Any:
-            with structlog.testing.capture_logs():  # the daemon's log is not the command's output
-                async with fake.client() as client:
-                    return await call(client)
-
-        return asyncio.run(run())
-
-    monkeypatch.setattr(peerd.client, "run_sync", run_sync)
+    answer_commands(monkeypatch, fake.client)
     return fake
 
 
