@@ -182,14 +182,13 @@ def rss_mib(process: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / MIB
 
 
-async def abandon(client: Client, files: str, when: Callable[[], object]) -> None:
-    """Ask, and go away when that has come about."""
+async def abandon(client: Client, files: str, when: asyncio.Event) -> None:
+    """Ask, and go away without an answer when that is set."""
     async with aclosing(AggregationClient(client).aggregate("count", files=files)) as lines:
         async for line in lines:
             assert not isinstance(line, Answer)
             break
-        while not when():
-            await asyncio.sleep(0.01)
+        await when.wait()
 
 
 async def ask(client: Client, files: str) -> Answer:
@@ -210,11 +209,13 @@ def test_abandoned_queries_free_the_workers_and_the_next_query_is_answered(daemo
     async def scenario() -> Answer:
         async with Client(daemon.socket) as client:
             await ask(client, "small.ndjson")
-            waiting = [
-                spawn(abandon(client, "large.ndjson", lambda: len(workers()) == RUNNING_MAX - 1), name="abandoned")
-                for _ in range(4)
-            ]
+            # One watcher for all: the first query that goes away ends the state that the others would look for.
+            busy = asyncio.Event()
+            waiting = [spawn(abandon(client, "large.ndjson", busy), name="abandoned") for _ in range(4)]
             assert (await client.health()).status
+            while len(workers()) < RUNNING_MAX - 1:
+                await asyncio.sleep(0.01)
+            busy.set()
             await asyncio.gather(*waiting)
             return await ask(client, "small.ndjson")
 
