@@ -80,7 +80,10 @@ class WorkServer:
 
     def _take(self) -> bool:
         """Handle one message; ``False`` at the end."""
-        message, descriptors, _, _ = socket.recv_fds(self._control, CONTROL_BYTES_MAX, 1)
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self._control, CONTROL_BYTES_MAX, 1)
+        except ConnectionResetError:  # the daemon has gone before it read all that it was told
+            return False
         if not message:
             return False
         if message[:1] == b"K":

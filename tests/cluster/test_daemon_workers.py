@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
@@ -18,6 +22,7 @@ from peerd.api import WorkLimits
 from peerd.client import Client
 from peerd.daemon.processes import JOBS_MAX, REQUEST_BYTES_MAX, RUNNING_MAX, ProcessPool
 from peerd.daemon.tasks import spawn
+from peerd.daemon.work_server import START
 from peerd.errors import Bug, Unavailable
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.front.client import AggregationClient
@@ -57,12 +62,15 @@ def is_gone(process: int) -> bool:
     """Whether a process has ended; one that nobody has waited for yet has, too."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second, when it ends between open and read
         return True
 
 
 def children_of(process: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    try:
+        return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 @both_loops
@@ -158,6 +166,30 @@ async def test_the_server_ends_after_a_while_without_jobs_and_with_the_pool() ->
         assert server is not None
     while not is_gone(server):
         await asyncio.sleep(0.01)
+
+
+def test_a_daemon_that_went_without_reading_what_it_was_told_ends_the_jobs_too() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def start(number: int) -> socket.socket:
+        mine, its = socket.socketpair()
+        with its:
+            message = START.pack(b"S", number, WITHIN.memory_bytes, WITHIN.cpu_s, WITHIN.wall_s) + b"time"
+            socket.send_fds(ours, [message], [its.fileno()])
+        return mine
+
+    command = [sys.executable, "-m", "peerd.daemon.work_server", str(theirs.fileno())]
+    with subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE) as server, start(1):
+        theirs.close()  # the first job waits for what it has to do; the second finds that nobody will tell it
+        start(2).close()
+        assert select.select([ours], [], [], LONG_S)[0], "the second has ended, and the server says so"
+        workers = children_of(server.pid)
+        assert workers
+        ours.close()
+        assert server.wait(LONG_S) == 0
+        wait_until(lambda: all(map(is_gone, workers)), "no job is left", 10.0)
+        assert server.stderr is not None
+        assert "ConnectionResetError" not in server.stderr.read().decode()
 
 
 # A daemon
