@@ -16,7 +16,7 @@ from peerd.cli.node_options import with_node_options
 from peerd.cli.options import Output, OutputOption
 from peerd.cli.output import print_data, print_table, size, stderr, stdout
 from peerd.cli.terminal import Waiting
-from peerd.cluster.layout import DEFAULT_NAME, NodeRecord, Settings, Tables, socket_file
+from peerd.cluster.layout import DEFAULT_NAME, NodeRecord, NodeTables, Tables, socket_file
 from peerd.cluster.local import NODES_MAX, READY_TIMEOUT_S, Forming, LocalCluster, NodeStatus
 from peerd.errors import ExitCode, Unavailable
 
@@ -129,14 +129,14 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _settings(texts: Sequence[str], flags: Mapping[str, object], count: int) -> Settings | None:
+def _settings(texts: Sequence[str], flags: Mapping[str, object], count: int) -> NodeTables | None:
     """``--set`` options, and those of plugins, as configuration of each node. Raises `ConfigError`."""
     if not texts and not flags:
         return None
     from peerd.config import PeerdConfig, sources as config_sources
     from peerd.plugins import find_plugins, plugin_models
 
-    schema = config_sources.Schema(PeerdConfig, plugin_models(find_plugins()))
+    schema = config_sources.ConfigSchema(PeerdConfig, plugin_models(find_plugins()))
 
     def of_node(index: int) -> Tables:
         def fill(value: object) -> object:

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from peerd.client import Client
 
 
-class Line(Protocol):
+class FollowedLine(Protocol):
     """One line of a stream."""
 
     @property
     def type(self) -> str: ...
 
 
-ProgressLine = TypeVar("ProgressLine", bound=Line)
-AnswerLine = TypeVar("AnswerLine", bound=Line)
+ProgressLine = TypeVar("ProgressLine", bound=FollowedLine)
+AnswerLine = TypeVar("AnswerLine", bound=FollowedLine)
 How = tuple[float, float, str]
 """Done, of how many, and what to say of it."""
 

@@ -16,7 +16,7 @@ from peerd.errors import ConfigError, ExitCode
 if TYPE_CHECKING:
     from peerd.lab.experiment import Column, Experiment, Point, Row, Settings
     from peerd.lab.pool import Watch
-    from peerd.lab.store import Store
+    from peerd.lab.store import ResultStore
 
 NODES_MAX: Final = 100_000
 JOBS_MAX: Final = 1024
@@ -193,9 +193,9 @@ def _run(
 ) -> tuple[list[Row], list[str]]:
     """Rows in the order of the points, and what went wrong."""
     from peerd.lab.pool import run_points
-    from peerd.lab.store import Store
+    from peerd.lab.store import ResultStore
 
-    store, points = Store(out / experiment.name), experiment.points(settings)
+    store, points = ResultStore(out / experiment.name), experiment.points(settings)
     errors: list[str] = []
     by_key = {point.digest: row for point in points if resume and (row := store.kept(point)) is not None}
     with _progress(experiment, len(points), len(by_key)) as (advance, watch):
@@ -215,7 +215,7 @@ def _run(
     return derived, errors
 
 
-def _draw(experiment: Experiment, rows: Sequence[Row], store: Store, kinds: Sequence[str]) -> None:
+def _draw(experiment: Experiment, rows: Sequence[Row], store: ResultStore, kinds: Sequence[str]) -> None:
     from peerd.lab.drawing import draw
 
     for chart in experiment.charts(rows):

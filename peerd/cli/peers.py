@@ -24,7 +24,7 @@ OPTIONAL: Final = ("predicted", "score", "link", "rtt", "place")
 """What a narrow terminal does without, the least important first."""
 
 
-class Unknown(PeerdError):
+class NotListed(PeerdError):
     """No node that the daemon knows is meant."""
 
 
@@ -77,7 +77,7 @@ def peers(
 
 
 def _only(found: Peers, node: str) -> Peers:
-    """The nodes that are meant. Raises `Unknown` when there are none."""
+    """The nodes that are meant. Raises `NotListed` when there are none."""
 
     def meant(peer: Peer | MissingPeer | DepartedPeer) -> bool:
         return peer.id.startswith(node.strip().lower()) or peer.address == node
@@ -90,7 +90,7 @@ def _only(found: Peers, node: str) -> Peers:
         }
     )
     if not (chosen.peers or chosen.missing or chosen.departed):
-        raise Unknown(f"no node {node!r} is known here: `peerd peers` lists those that are")
+        raise NotListed(f"no node {node!r} is known here: `peerd peers` lists those that are")
     return chosen
 
 

@@ -11,7 +11,7 @@ from peerd.cli.follow import How, follow
 from peerd.cli.members import missing_line
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import Terminal, nodes, print_data, print_table, seconds, stdout
-from peerd.cli.ring_drawing import Kind, Mark, Symbols, dot, draw_ring, mermaid, symbols_for
+from peerd.cli.ring_drawing import DrawnNode, Kind, Symbols, dot, draw_ring, mermaid, symbols_for
 from peerd.errors import ExitCode
 from peerd.ids import parse_id
 from peerd.models.admin import Peer, Ring, RingCheck, RingNode, Status, WalkProgressView
@@ -135,7 +135,7 @@ def _findings(found: RingCheck) -> list[dict[str, str]]:
 def _show_ring(own: Ring, found: RingCheck) -> None:
     console = stdout()
     symbols = symbols_for(console.encoding)
-    marks = [Mark(parse_id(node.id), _kind(node, own.id)) for node in found.nodes]
+    marks = [DrawnNode(parse_id(node.id), _kind(node, own.id)) for node in found.nodes]
     for line in draw_ring(marks, [verdict(found)], symbols):
         console.write_line(_coloured(console, line, symbols))
     console.print(f"{symbols.own} this node  {symbols.leaf} serving  {symbols.faulty} not serving\n")
@@ -194,11 +194,11 @@ def _leaves(found: Ring) -> list[Peer]:
     return list({peer.id: peer for peer in (*found.smaller, *found.larger)}.values())
 
 
-def _local_marks(found: Ring) -> list[Mark]:
+def _local_marks(found: Ring) -> list[DrawnNode]:
     return [
-        Mark(parse_id(found.id), "own"),
-        *(Mark(parse_id(peer.id), "leaf") for peer in _leaves(found)),
-        *(Mark(parse_id(peer.id), "known") for peer in found.known),
+        DrawnNode(parse_id(found.id), "own"),
+        *(DrawnNode(parse_id(peer.id), "leaf") for peer in _leaves(found)),
+        *(DrawnNode(parse_id(peer.id), "known") for peer in found.known),
     ]
 
 

@@ -35,7 +35,7 @@ ASCII: Final = Symbols("@", "o", "+", "x", ".")
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class DrawnNode:
     """One node of a drawing."""
 
     node_id: NodeId
@@ -52,7 +52,11 @@ def symbols_for(encoding: str) -> Symbols:
 
 
 def draw_ring(
-    marks: Iterable[Mark], centre: Sequence[str], symbols: Symbols = UNICODE, width: int = WIDTH, height: int = HEIGHT
+    marks: Iterable[DrawnNode],
+    centre: Sequence[str],
+    symbols: Symbols = UNICODE,
+    width: int = WIDTH,
+    height: int = HEIGHT,
 ) -> list[str]:
     """Lines of the drawing. A label that would cover another is left out; where nodes share a place, own wins."""
     grid = [[" "] * width for _ in range(height)]
@@ -105,7 +109,7 @@ def _place(turn: float, radius_x: float, radius_y: float, width: int, height: in
     return row, column
 
 
-def _label(grid: list[list[str]], row: int, column: int, mark: Mark, symbols: Symbols) -> None:
+def _label(grid: list[list[str]], row: int, column: int, mark: DrawnNode, symbols: Symbols) -> None:
     """To the outside of the ring, where those characters are free."""
     text = short_id(mark.node_id)
     is_right = mark.node_id < RING // 2

@@ -25,7 +25,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from peerd.client.transport import Exchange, Transport, TransportFailed, UnixTransport
+from peerd.client.transport import ClientTransport, OpenAnswer, TransportFailed, UnixTransport
 from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.limits import MIB
 from peerd.models.admin import (
@@ -44,6 +44,7 @@ from peerd.models.admin import (
     DrainAnswer,
     DrainLine,
     DrainProgress,
+    EffectiveSettings,
     ForgetRequest,
     Forgotten,
     Health,
@@ -68,7 +69,6 @@ from peerd.models.admin import (
     Rtt,
     Rtts,
     Setting,
-    Settings,
     Status,
     Token,
     TokenRequest,
@@ -169,7 +169,7 @@ class Client:
         if token is None and is_url:
             token = os.environ.get(TOKEN_VARIABLE)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._transport: Transport = UnixTransport(self.address, headers)
+        self._transport: ClientTransport = UnixTransport(self.address, headers)
         if is_url or transport is not None:
             from peerd.client.http import HttpTransport
 
@@ -205,7 +205,7 @@ class Client:
 
     async def settings(self) -> list[Setting]:
         """The daemon's effective configuration with origins."""
-        return (await self.get(f"{API_PREFIX}/config", Settings)).settings
+        return (await self.get(f"{API_PREFIX}/config", EffectiveSettings)).settings
 
     async def reload(self) -> ReloadAnswer:
         """Have the daemon read its configuration again. Raises `RequestRefused` (422) when that is wrong."""
@@ -515,7 +515,7 @@ class Client:
     @asynccontextmanager
     async def _exchange(
         self, method: str, path: str, body: bytes | AsyncIterable[bytes] | None, kind: str, silence_s: float
-    ) -> AsyncGenerator[Exchange, None]:
+    ) -> AsyncGenerator[OpenAnswer, None]:
         headers = {} if body is None else {"Content-Type": kind}
         try:
             async with self._transport.exchange(method, path, body, headers, silence_s) as exchange:
@@ -565,7 +565,7 @@ class _Answer:
         raise (DaemonBusy if self.status == 503 else RequestRefused)(problem)
 
 
-async def _whole(exchange: Exchange) -> _Answer:
+async def _whole(exchange: OpenAnswer) -> _Answer:
     content = b"".join([chunk async for chunk in exchange.chunks()])
     return _Answer(exchange.status, exchange.reason, exchange.content_type, content)
 

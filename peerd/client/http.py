@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from peerd.client.transport import CONNECT_TIMEOUT_S, Body, Exchange, TransportFailed
+from peerd.client.transport import CONNECT_TIMEOUT_S, Body, OpenAnswer, TransportFailed
 
 
 class HttpTransport:
@@ -26,8 +26,8 @@ class HttpTransport:
     @asynccontextmanager
     async def exchange(
         self, method: str, path: str, body: Body, headers: Mapping[str, str], silence_s: float
-    ) -> AsyncGenerator[Exchange, None]:
-        """As `peerd.client.transport.Transport.exchange`."""
+    ) -> AsyncGenerator[OpenAnswer, None]:
+        """As `peerd.client.transport.ClientTransport.exchange`."""
         timeout = httpx.Timeout(silence_s, connect=CONNECT_TIMEOUT_S)
         try:
             async with self._http.stream(
@@ -43,7 +43,7 @@ class HttpTransport:
 
 
 class _Answer:
-    """httpx's response as an `Exchange`."""
+    """httpx's response as an `OpenAnswer`."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
@@ -52,7 +52,7 @@ class _Answer:
         self.content_type = response.headers.get("content-type", "")
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """As `Exchange.chunks`."""
+        """As `OpenAnswer.chunks`."""
         async for chunk in self._response.aiter_bytes():
             yield chunk
 

@@ -28,7 +28,7 @@ class TransportFailed(Exception):
         self.is_refused = is_refused
 
 
-class Exchange(Protocol):
+class OpenAnswer(Protocol):
     """An answer whose body is still to come."""
 
     @property
@@ -44,12 +44,12 @@ class Exchange(Protocol):
         """The body as it comes. Raises `TransportFailed`."""
 
 
-class Transport(Protocol):
+class ClientTransport(Protocol):
     """Requests to one daemon."""
 
     def exchange(
         self, method: str, path: str, body: Body, headers: Mapping[str, str], silence_s: float
-    ) -> AbstractAsyncContextManager[Exchange]:
+    ) -> AbstractAsyncContextManager[OpenAnswer]:
         """Send a request and wait for the head of its answer, and for each of its parts at most ``silence_s``.
 
         Leaving the context ends the exchange. Raises `TransportFailed`.
@@ -69,8 +69,8 @@ class UnixTransport:
     @asynccontextmanager
     async def exchange(
         self, method: str, path: str, body: Body, headers: Mapping[str, str], silence_s: float
-    ) -> AsyncGenerator[Exchange, None]:
-        """As `Transport.exchange`."""
+    ) -> AsyncGenerator[OpenAnswer, None]:
+        """As `ClientTransport.exchange`."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 reader, writer = await asyncio.open_unix_connection(self._path)
@@ -127,7 +127,7 @@ class _Answer:
         self.content_type = dict(head.headers).get(b"content-type", b"").decode("latin-1")
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """As `Exchange.chunks`."""
+        """As `OpenAnswer.chunks`."""
         while isinstance(event := await self._next(), h11.Data):
             yield bytes(event.data)
         if not isinstance(event, h11.EndOfMessage):

@@ -42,7 +42,7 @@ LOOPBACK: Final = "127.0.0.1"
 DEFAULT_NAME: Final = "local"
 
 Tables = Mapping[str, Any]
-Settings = Callable[[int], Tables]
+NodeTables = Callable[[int], Tables]
 """Configuration of one node by its index, nested like the file: merged over what the cluster itself sets."""
 
 
@@ -183,7 +183,7 @@ class Layout:
     # Before and after
 
     def create(
-        self, name: str, ports: Sequence[int], *, settings: Settings | None = None, is_kept: bool = False
+        self, name: str, ports: Sequence[int], *, settings: NodeTables | None = None, is_kept: bool = False
     ) -> ClusterRecord:
         """Write everything that the daemons need: authority, identities, configuration. The caller holds the lock.
 

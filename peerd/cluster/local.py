@@ -25,7 +25,7 @@ from peerd.cluster.layout import (
     ClusterRecord,
     Layout,
     NodeRecord,
-    Settings,
+    NodeTables,
     default_directory,
     socket_file,
 )
@@ -148,7 +148,7 @@ class LocalCluster:
         self,
         count: int,
         *,
-        settings: Settings | None = None,
+        settings: NodeTables | None = None,
         timeout_s: float = READY_TIMEOUT_S,
         progress: Callable[[Forming], None] | None = None,
         node_module: str = fork_server.NODE_MODULE,
@@ -166,7 +166,7 @@ class LocalCluster:
             raise
 
     def start(
-        self, count: int, *, settings: Settings | None = None, node_module: str = fork_server.NODE_MODULE
+        self, count: int, *, settings: NodeTables | None = None, node_module: str = fork_server.NODE_MODULE
     ) -> None:
         """Start ``count`` daemons without waiting for them. Raises as `up`."""
         if not 1 <= count <= NODES_MAX:

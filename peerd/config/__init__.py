@@ -25,7 +25,7 @@ from pydantic import (
 
 from peerd import limits
 from peerd.config import sources as config_sources
-from peerd.config.sources import Schema, Tree
+from peerd.config.sources import ConfigSchema, Tree
 from peerd.errors import ConfigError
 from peerd.node.services import service_sections
 from peerd.overlay.config import OverlayConfig
@@ -536,7 +536,7 @@ def check_config(
     plugin_models: Mapping[str, type[BaseModel]] | None = None,
 ) -> tuple[LoadedConfig | None, list[ConfigError]]:
     """Read everything and return the configuration, or ``None`` and every problem found. See `load_config`."""
-    schema = Schema(PeerdConfig, plugin_models)
+    schema = ConfigSchema(PeerdConfig, plugin_models)
     try:
         layers = [config_sources.read_file(path) for path in config_sources.expand_files(files)]
         layers.append(config_sources.read_environment(environment, schema))
@@ -582,9 +582,9 @@ def load_config(
 
 def scaffold_toml(plugin_models: Mapping[str, type[BaseModel]] | None = None) -> str:
     """The text of a new configuration file: every setting with its description, commented out at its default."""
-    return config_sources.scaffold(Schema(PeerdConfig, plugin_models))
+    return config_sources.scaffold(ConfigSchema(PeerdConfig, plugin_models))
 
 
 def config_json_schema(plugin_models: Mapping[str, type[BaseModel]] | None = None) -> dict[str, Any]:
     """JSON Schema of a configuration file, for editors."""
-    return config_sources.json_schema(Schema(PeerdConfig, plugin_models))
+    return config_sources.json_schema(ConfigSchema(PeerdConfig, plugin_models))

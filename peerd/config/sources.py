@@ -56,7 +56,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Schema:
+class ConfigSchema:
     """The tables and keys that exist: the root model, and each plugin's (``None``: plugins are not looked at)."""
 
     root: type[BaseModel]
@@ -150,7 +150,7 @@ def _split_path(text: str) -> list[str]:
     return [part.strip("\"'") for part in re.findall(_PART, text)]
 
 
-def read_environment(environment: Mapping[str, str], schema: Schema) -> Layer:
+def read_environment(environment: Mapping[str, str], schema: ConfigSchema) -> Layer:
     """``PEERD_SECTION__KEY`` variables. Other ``PEERD_`` names are not ours, unless one ``_`` is all that is missing.
 
     Raises `ConfigError` for such a near miss: a setting that silently does nothing is worse than an error.
@@ -175,7 +175,7 @@ def read_environment(environment: Mapping[str, str], schema: Schema) -> Layer:
     return Layer("environment", tree, origins)
 
 
-def read_sets(sets: Sequence[str], schema: Schema) -> Layer:
+def read_sets(sets: Sequence[str], schema: ConfigSchema) -> Layer:
     """``--set section.key=value`` texts; a later one wins. Raises `ConfigError`."""
     tree: Tree = {}
     origins: dict[str, str] = {}
@@ -288,7 +288,7 @@ def value_at(tree: Tree, key: str, default: object) -> object:
 # Checking -------------------------------------------------------------------------------------------------
 
 
-def validate(root: type[Model], schema: Schema, merged: Layer) -> tuple[Model | None, list[ConfigError]]:
+def validate(root: type[Model], schema: ConfigSchema, merged: Layer) -> tuple[Model | None, list[ConfigError]]:
     """Build the configuration, or ``None`` and one `ConfigError` for everything wrong, in the order found."""
     tree = {key: value for key, value in merged.tree.items() if key != PROTOCOLS}
     plugins, problems = _validate_plugins(schema, merged)
@@ -299,7 +299,7 @@ def validate(root: type[Model], schema: Schema, merged: Layer) -> tuple[Model | 
     return (None, problems) if problems else (config, [])
 
 
-def _validate_plugins(schema: Schema, merged: Layer) -> tuple[dict[str, BaseModel], list[ConfigError]]:
+def _validate_plugins(schema: ConfigSchema, merged: Layer) -> tuple[dict[str, BaseModel], list[ConfigError]]:
     tables = merged.tree.get(PROTOCOLS, {})
     plugins: dict[str, BaseModel] = {}
     if schema.plugins is None:
@@ -316,7 +316,7 @@ def _validate_plugins(schema: Schema, merged: Layer) -> tuple[dict[str, BaseMode
     return plugins, problems
 
 
-def _explain(details: ErrorDetails, prefix: tuple[str, ...], schema: Schema, merged: Layer) -> ConfigError:
+def _explain(details: ErrorDetails, prefix: tuple[str, ...], schema: ConfigSchema, merged: Layer) -> ConfigError:
     path = [*prefix, *map(str, details["loc"])]
     context = details.get("ctx", {})
     if details["type"] == "extra_forbidden":
@@ -333,7 +333,7 @@ def _explain(details: ErrorDetails, prefix: tuple[str, ...], schema: Schema, mer
     return ConfigError(f"{expected}, not {shown}", file=origin, key=key)
 
 
-def _unknown_key(path: Sequence[str], schema: Schema, merged: Layer) -> ConfigError:
+def _unknown_key(path: Sequence[str], schema: ConfigSchema, merged: Layer) -> ConfigError:
     key = ".".join(path)
     what = "table" if isinstance(value_at(merged.tree, key, None), dict) else "key"
     guess = _nearest(path, schema)
@@ -341,14 +341,14 @@ def _unknown_key(path: Sequence[str], schema: Schema, merged: Layer) -> ConfigEr
     return ConfigError(f"unknown {what}{hint}", file=merged.origin(key) or None, key=key)
 
 
-def _siblings(path: Sequence[str], schema: Schema) -> list[str]:
+def _siblings(path: Sequence[str], schema: ConfigSchema) -> list[str]:
     if len(path) == 2 and path[0] == PROTOCOLS:
         return sorted(schema.plugins or {})
     model = schema.model_at(path[:-1])
     return list(model.model_fields) if model else []
 
 
-def _nearest(path: Sequence[str], schema: Schema) -> str | None:
+def _nearest(path: Sequence[str], schema: ConfigSchema) -> str | None:
     """The known key most like ``path``: a neighbour of it, else the same name in another table."""
     for guess in difflib.get_close_matches(path[-1], _siblings(path, schema), n=1):
         return ".".join([*path[:-1], guess])
@@ -361,7 +361,7 @@ def _nearest(path: Sequence[str], schema: Schema) -> str | None:
 # Showing --------------------------------------------------------------------------------------------------
 
 
-def scaffold(schema: Schema) -> str:
+def scaffold(schema: ConfigSchema) -> str:
     """A TOML file of every setting, described, commented out at its default."""
     lines = [
         "# peerd configuration. A line such as '#key = value' shows a default: remove the '#' to change it.",
@@ -389,7 +389,7 @@ def toml_value(value: object) -> str:
     return json.dumps(value)
 
 
-def json_schema(schema: Schema) -> dict[str, Any]:
+def json_schema(schema: ConfigSchema) -> dict[str, Any]:
     """One JSON Schema for the root model with each plugin's table in place."""
     plugins = dict(sorted((schema.plugins or {}).items()))
     references, document = models_json_schema(

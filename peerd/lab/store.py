@@ -21,7 +21,7 @@ FORMAT: Final = 1
 MODE: Final = 0o644
 
 
-class Store:
+class ResultStore:
     """The results of one experiment on disk. Raises `ConfigError` when the folder cannot be made or written."""
 
     def __init__(self, folder: Path) -> None:

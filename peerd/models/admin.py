@@ -338,7 +338,7 @@ class Setting(AdminAnswer):
     origin: str
 
 
-class Settings(AdminAnswer):
+class EffectiveSettings(AdminAnswer):
     """The whole effective configuration."""
 
     settings: list[Setting]

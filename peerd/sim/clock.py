@@ -10,7 +10,7 @@ DRIFT_MAX: Final = 1e-4
 """A crystal is rarely off by more than 100 parts in a million."""
 
 
-class Clock:
+class SimClock:
     """Right until `set` says otherwise. ``now`` is true virtual time; restarts of the node's process change nothing."""
 
     __slots__ = ("_at", "_rate", "_since", "offset_s", "strobe_period_s", "strobe_s")

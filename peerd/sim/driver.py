@@ -22,7 +22,7 @@ from peerd.linking.policy import LinkPolicy
 from peerd.messages import PeerRef
 from peerd.sim.clock import WALL_TIME_START_S
 from peerd.sim.engine import Engine, Timer, mark_of
-from peerd.sim.links import Link
+from peerd.sim.links import SimLink
 from peerd.sim.logs import LogDisk, open_log
 from peerd.sim.network import Network, Port, Receiver, State
 from peerd.sim.opening import AddressOpening, Opening, PeerOpening
@@ -119,8 +119,8 @@ class SimDriver:
         self.peer = port.peer
         self.boot_epoch = boot_epoch
         self.state = State.RUNNING
-        self.policy: LinkPolicy[Link] = LinkPolicy(port.peer.id, network.links, _LinkHost(self), port.draw)
-        self.links: dict[NodeId, Link] = self.policy.links
+        self.policy: LinkPolicy[SimLink] = LinkPolicy(port.peer.id, network.links, _LinkHost(self), port.draw)
+        self.links: dict[NodeId, SimLink] = self.policy.links
         self.openings: dict[Opening, None] = {}
         self.streams: dict[SimStream, None] = {}
         self.receive: Callable[[PeerRef, Frame], None] = self._not_attached
@@ -299,7 +299,7 @@ class SimDriver:
         elif self.is_alive:
             self.policy.send(peer, frame, priority)
 
-    def link_up(self, link: Link, dial: Dial | None) -> None:
+    def link_up(self, link: SimLink, dial: Dial | None) -> None:
         """A link is past its handshake."""
         self.policy.link_up(link, dial)
         if not self._is_sweeping:

@@ -64,7 +64,7 @@ class _Deaf:
 _DEAF: Final = cast("Process", _Deaf())
 
 
-class Link:
+class SimLink:
     """What one incarnation of a node sends to one incarnation of another, past the handshake.
 
     Implements `peerd.linking.channel.Link`. `send` and `arrived` are the hot path.
@@ -127,7 +127,7 @@ class Link:
         # What the acceptor sends comes behind its answer to Hello.
         self._last_arrival = self._engine.now + (0.0 if dialled else self._latency_s)
         self._version = -1
-        self._twin: Link | None = None
+        self._twin: SimLink | None = None
         self._ending: tuple[str, str | None] | None = None
         self._is_draining = False
         """Frames wait in the queue and are seen to: an event is due, or the peer has to read."""
@@ -507,7 +507,7 @@ class Link:
 
     # The end
 
-    def pair(self, there: Link) -> None:
+    def pair(self, there: SimLink) -> None:
         """The answer to Hello is here: ``there`` is the acceptor's direction of the same connection."""
         self._twin, there._twin = there, self
         if there.state is LinkState.CLOSED:  # meanwhile; this end hears of it behind the answer and what was sent then
@@ -575,7 +575,7 @@ class Link:
         reason, self.goodbye = ending
         source.policy.link_lost(self, reason)
 
-    def back(self) -> Link | None:
+    def back(self) -> SimLink | None:
         """The other direction, if it is open."""
         twin = self._twin
         return twin if twin is not None and twin.state is LinkState.OPEN else None

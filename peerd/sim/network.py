@@ -23,7 +23,7 @@ from peerd.linking.channel import Dial
 from peerd.linking.policy import LinkPolicy
 from peerd.linking.settings import LinkSettings
 from peerd.messages import PeerRef
-from peerd.sim.clock import Clock
+from peerd.sim.clock import SimClock
 from peerd.sim.engine import NO_NODE, Engine, mark_of
 from peerd.sim.faults import Cut, Impairment, Scope, between_groups, times_lost
 from peerd.sim.latency import EuclideanLatency, LatencyModel
@@ -205,13 +205,13 @@ class Port:
         self.down_free_at = 0.0
         self.deferred_until = 0.0
         """When the last arrival that had to wait gets in; nothing may overtake it."""
-        self.clock: Clock | None = None
+        self.clock: SimClock | None = None
         """``None``: right to the instant."""
 
-    def skewed_clock(self) -> Clock:
+    def skewed_clock(self) -> SimClock:
         """The machine's clock, to be set wrong."""
         if self.clock is None:
-            self.clock = Clock()
+            self.clock = SimClock()
         return self.clock
 
     @property

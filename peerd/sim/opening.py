@@ -18,7 +18,7 @@ from peerd.errors import Bug
 from peerd.linking.channel import Channel
 from peerd.messages import PeerRef
 from peerd.sim.engine import mark_of
-from peerd.sim.links import Link
+from peerd.sim.links import SimLink
 from peerd.sim.network import CONNECT_RETRY_S, Port, Process, State
 
 if TYPE_CHECKING:
@@ -171,14 +171,14 @@ class Opening:
 class LinkOpening(Opening):
     """A control link on its way up."""
 
-    there: Link | None = None
+    there: SimLink | None = None
 
     def accept(self, target: Process) -> str | None:
         """The target's policy decides."""
         refusal = target.policy.admit(self.driver.peer.id, self.driver.boot_epoch)
         if refusal is not None:
             return refusal[0]
-        self.there = Link(target, self.driver, dialled=False, latency_s=self._back_s)
+        self.there = SimLink(target, self.driver, dialled=False, latency_s=self._back_s)
         target.link_up(self.there, None)
         return None
 
@@ -186,7 +186,7 @@ class LinkOpening(Opening):
         """This end of the link, too."""
         if self.there is None:
             raise Bug("a link that nobody accepted")
-        here = Link(self.driver, self.there.source, dialled=True, latency_s=self._out_s)
+        here = SimLink(self.driver, self.there.source, dialled=True, latency_s=self._out_s)
         here.pair(self.there)
         self.driver.link_up(here, dial)
 

@@ -19,7 +19,7 @@ class RecordSink(Protocol):
         """Nothing follows."""
 
 
-class NullSink:
+class NullRecordSink:
     """Keeps nothing."""
 
     def write(self, record: dict[str, object]) -> None:

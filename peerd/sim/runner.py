@@ -20,7 +20,7 @@ from peerd.sim.plugin_checkers import checkers_by_name, continuous_checkers
 from peerd.sim.records import RecordSink
 from peerd.sim.report import CheckResult, LookupSummary, PhaseSummary, RepairSummary, ScenarioReport
 from peerd.sim.rng import random_id
-from peerd.sim.scenario import Phase, Scenario
+from peerd.sim.scenario import Scenario, ScenarioPhase
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.tables import NODES_MAX, Selection
 from peerd.sim.workload import Workload
@@ -136,7 +136,7 @@ class Runner:
         if simulation.sweeps:
             report.checks.append(CheckResult(f"{simulation.sweeps} sweeps", simulation.now, report.failure is None))
 
-    def _run_phase(self, phase: Phase) -> None:
+    def _run_phase(self, phase: ScenarioPhase) -> None:
         simulation, network = self.simulation, self.simulation.network
         begun, events, messages = simulation.now, simulation.engine.events, network.frames_delivered
         self._phase_ends_s = begun + phase.duration_s
@@ -162,38 +162,38 @@ class Runner:
     def _act(self, action: actions.AnyAction) -> None:
         simulation = self.simulation
         match action:
-            case actions.Join():
+            case actions.JoinAction():
                 simulation.start(action.count, spacing_s=action.spacing_s)
-            case actions.Strike():
+            case actions.StrikeAction():
                 self._strike(action)
-            case actions.Revive():
+            case actions.ReviveAction():
                 self._revive(action)
             case Fault():
                 places = self._select(action, simulation.live_nodes(), 1 if action.do == "pause" else NODES_MAX)
                 inject(simulation, action, places, self._rng)
                 simulation.truth.disturb(simulation.now + (action.duration or 0.0))
-            case actions.Heal():
+            case actions.HealAction():
                 simulation.heal()
-            case actions.Clog():
+            case actions.ClogAction():
                 source, target = self._place(action.source), self._place(action.target)
                 simulation.network.clog(source.index, target.index, action.duration_s)
                 simulation.truth.disturb(simulation.now + action.duration_s)
-            case actions.Conditions():
+            case actions.ConditionsAction():
                 changes = action.model_dump(exclude={"do", "at_s"}, exclude_none=True)
                 simulation.network.configure(**changes)
-            case actions.Lookups():
+            case actions.LookupsAction():
                 self._look_up(action)
-            case actions.Churn() | actions.ChurnTrace():
+            case actions.ChurnAction() | actions.ChurnTraceAction():
                 self._churn(action)
-            case actions.Workload():
+            case actions.WorkloadAction():
                 self._begin_workload(action)
-            case actions.WaitReady():
+            case actions.WaitReadyAction():
                 simulation.run_until(simulation.is_ready, limit_s=action.limit_s)
-            case actions.WaitWhole():
+            case actions.WaitWholeAction():
                 self._wait_whole(action)
-            case actions.Check():
+            case actions.CheckAction():
                 self._check(action)
-            case actions.Call():
+            case actions.CallAction():
                 self._call(action)
 
     def _place(self, index: int) -> Place:
@@ -214,7 +214,7 @@ class Runner:
             count = round(action.share * len(among))
         return self._rng.sample(among, min(count, len(among)))
 
-    def _strike(self, action: actions.Strike) -> None:
+    def _strike(self, action: actions.StrikeAction) -> None:
         simulation = self.simulation
         strike = {
             "kill": simulation.kill,
@@ -223,7 +223,7 @@ class Runner:
         }[action.do]
         self._each(self._select(action, simulation.live_nodes(), 1), strike, action.spacing_s)
 
-    def _revive(self, action: actions.Revive) -> None:
+    def _revive(self, action: actions.ReviveAction) -> None:
         simulation = self.simulation
         wanted = (State.PAUSED,) if action.do == "resume" else (State.STOPPED, State.SILENT)
         among = [place for place in simulation.nodes if place.state in wanted and place.boot_epoch]
@@ -245,11 +245,11 @@ class Runner:
             raise ConfigError("the phase is over when this begins: give duration_s", key=self._phase)
         return duration_s
 
-    def _churn(self, action: actions.Churn | actions.ChurnTrace) -> None:
+    def _churn(self, action: actions.ChurnAction | actions.ChurnTraceAction) -> None:
         duration_s = self._duration_s(action)
         churn = (
             TraceChurn(self.simulation, read_trace(action.file))
-            if isinstance(action, actions.ChurnTrace)
+            if isinstance(action, actions.ChurnTraceAction)
             else Churn(self.simulation, action, name=f"churn/{self._phase}/{action.at_s}")
         )
         churn.report.phase = self._phase
@@ -257,7 +257,7 @@ class Runner:
         churn.start()
         self.simulation.after(duration_s, churn.stop)
 
-    def _begin_workload(self, action: actions.Workload) -> None:
+    def _begin_workload(self, action: actions.WorkloadAction) -> None:
         duration_s = self._duration_s(action)
         name = f"workload/{self._phase}/{action.at_s}"
         workload = Workload(self.simulation, action.rate_per_s, name=name, phase=self._phase)
@@ -267,7 +267,7 @@ class Runner:
         workload.start()
         self.simulation.after(duration_s, workload.stop)
 
-    def _look_up(self, action: actions.Lookups) -> None:
+    def _look_up(self, action: actions.LookupsAction) -> None:
         summary = LookupSummary(self._phase, success_min=action.success_min)
         self.report.lookups.append(summary)
         for number in range(action.count):
@@ -294,7 +294,7 @@ class Runner:
         except Unavailable:
             summary.refused += 1
 
-    def _wait_whole(self, action: actions.WaitWhole) -> None:
+    def _wait_whole(self, action: actions.WaitWholeAction) -> None:
         simulation = self.simulation
         begun = simulation.now
         repair = RepairSummary(self._phase, begun, action.limit_s)
@@ -308,7 +308,7 @@ class Runner:
             self._run_to(min(simulation.now + action.poll_s, begun + action.limit_s))
         repair.took_s = simulation.now - begun
 
-    def _check(self, action: actions.Check) -> None:
+    def _check(self, action: actions.CheckAction) -> None:
         name = ", ".join(action.checkers)
         try:
             known = checkers_by_name()
@@ -318,7 +318,7 @@ class Runner:
             raise
         self.report.checks.append(CheckResult(name, self.simulation.now, True))
 
-    def _call(self, action: actions.Call) -> None:
+    def _call(self, action: actions.CallAction) -> None:
         known = load_front(action.protocol).scenario_actions()
         if action.action not in known:
             hint = nearest(action.action, list(known))

@@ -30,7 +30,7 @@ from peerd.swap.config import SwapConfig
 SCENARIO_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
-class Join(Action):
+class JoinAction(Action):
     """New nodes start, one after another."""
 
     do: Literal["join"]
@@ -38,27 +38,27 @@ class Join(Action):
     spacing_s: Seconds = Field(default=0.1, ge=0, description="Between two starts, seconds.")
 
 
-class Strike(Selection):
+class StrikeAction(Selection):
     """Running nodes are killed, vanish, or are stopped in order. Default: one node."""
 
     do: Literal["kill", "silence", "stop"]
     spacing_s: Seconds = Field(default=0.0, ge=0, description="Between two nodes, seconds.")
 
 
-class Revive(Selection):
+class ReviveAction(Selection):
     """``resume``: paused nodes go on; ``restart``: dead ones start anew. Default: all of them."""
 
     do: Literal["resume", "restart"]
     spacing_s: Seconds = Field(default=0.0, ge=0, description="Between two nodes, seconds.")
 
 
-class Heal(Action):
+class HealAction(Action):
     """Undo every fault of the network but what ``[network]`` and the action ``network`` say."""
 
     do: Literal["heal"]
 
 
-class Clog(Action):
+class ClogAction(Action):
     """What one node sends to another is held back for a while."""
 
     do: Literal["clog"]
@@ -67,7 +67,7 @@ class Clog(Action):
     duration_s: Seconds = Field(gt=0, le=3600, description="For how long, seconds.")
 
 
-class Conditions(Action):
+class ConditionsAction(Action):
     """The network gets better or worse. What is not given stays as it is."""
 
     do: Literal["network"]
@@ -78,7 +78,7 @@ class Conditions(Action):
     clog: float | None = Field(default=None, ge=0, lt=1, description="New probability, a second, that a path stops.")
 
 
-class Lookups(Action):
+class LookupsAction(Action):
     """Random nodes look random keys up; the answers are compared with the true ring."""
 
     do: Literal["lookups"]
@@ -98,13 +98,13 @@ class Lasting(Action):
     )
 
 
-class Churn(Lasting, ChurnSettings):
+class ChurnAction(Lasting, ChurnSettings):
     """Nodes come and go at random times."""
 
     do: Literal["churn"]
 
 
-class ChurnTrace(Lasting):
+class ChurnTraceAction(Lasting):
     """Nodes come and go as a file says."""
 
     do: Literal["churn_trace"]
@@ -117,7 +117,7 @@ class ChurnTrace(Lasting):
         return value if folder is None else Path(folder) / value
 
 
-class Workload(Lasting):
+class WorkloadAction(Lasting):
     """Messages to random keys from random nodes, judged by the true ring when they are delivered."""
 
     do: Literal["workload"]
@@ -128,7 +128,7 @@ class Workload(Lasting):
     lost_max: float = Field(default=1.0, ge=0, le=1, description="Share that may be lost.")
 
 
-class WaitReady(Action):
+class WaitReadyAction(Action):
     """Run until every node has joined; the phase's clock goes on meanwhile."""
 
     do: Literal["wait_ready"]
@@ -152,13 +152,13 @@ class Asking(Action):
         return self
 
 
-class Check(Asking):
+class CheckAction(Asking):
     """Ask checkers; the run fails if anything does not hold."""
 
     do: Literal["check"]
 
 
-class WaitWhole(Asking):
+class WaitWholeAction(Asking):
     """Run until nothing that the checkers ask for is missing any more, and report how long that took."""
 
     do: Literal["wait_whole"]
@@ -170,7 +170,7 @@ class WaitWhole(Asking):
     poll_s: Seconds = Field(default=1.0, gt=0, description="How often to ask, seconds.")
 
 
-class Call(Action):
+class CallAction(Action):
     """Call a plugin's ``scenario_action`` on a node."""
 
     do: Literal["call"]
@@ -182,26 +182,26 @@ class Call(Action):
 
 
 AnyAction = Annotated[
-    Join
-    | Strike
-    | Revive
+    JoinAction
+    | StrikeAction
+    | ReviveAction
     | AnyFault
-    | Heal
-    | Clog
-    | Conditions
-    | Lookups
-    | Churn
-    | ChurnTrace
-    | Workload
-    | WaitReady
-    | WaitWhole
-    | Check
-    | Call,
+    | HealAction
+    | ClogAction
+    | ConditionsAction
+    | LookupsAction
+    | ChurnAction
+    | ChurnTraceAction
+    | WorkloadAction
+    | WaitReadyAction
+    | WaitWholeAction
+    | CheckAction
+    | CallAction,
     Field(discriminator="do"),
 ]
 
 
-class Phase(Table):
+class ScenarioPhase(Table):
     """A part of a scenario."""
 
     name: str = Field(default="", max_length=64, description="For the report.")
@@ -242,7 +242,7 @@ class Scenario(_ServiceTables):
     protocols: dict[str, dict[str, Any]] = Field(
         default={}, description="Plugins to load, by name, each with its configuration table."
     )
-    phases: tuple[Phase, ...] = Field(default=(), description="What happens, one after another.")
+    phases: tuple[ScenarioPhase, ...] = Field(default=(), description="What happens, one after another.")
 
     @field_validator("ids")
     @classmethod
@@ -295,21 +295,21 @@ def parse_scenario(tree: dict[str, Any], file: str | None = None) -> Scenario:
 
 
 _ACTIONS: Final[dict[str, type[BaseModel]]] = {
-    "join": Join,
-    **dict.fromkeys(("kill", "silence", "stop"), Strike),
-    **dict.fromkeys(("resume", "restart"), Revive),
+    "join": JoinAction,
+    **dict.fromkeys(("kill", "silence", "stop"), StrikeAction),
+    **dict.fromkeys(("resume", "restart"), ReviveAction),
     **FAULTS,
-    "heal": Heal,
-    "clog": Clog,
-    "network": Conditions,
-    "lookups": Lookups,
-    "churn": Churn,
-    "churn_trace": ChurnTrace,
-    "workload": Workload,
-    "wait_ready": WaitReady,
-    "wait_whole": WaitWhole,
-    "check": Check,
-    "call": Call,
+    "heal": HealAction,
+    "clog": ClogAction,
+    "network": ConditionsAction,
+    "lookups": LookupsAction,
+    "churn": ChurnAction,
+    "churn_trace": ChurnTraceAction,
+    "workload": WorkloadAction,
+    "wait_ready": WaitReadyAction,
+    "wait_whole": WaitWholeAction,
+    "check": CheckAction,
+    "call": CallAction,
 }
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "network": NetworkConfig,
@@ -318,8 +318,8 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "overlay": OverlayConfig,
     "swap": SwapConfig,
     **{kind.name: kind.Config for kind in SERVICES},
-    "phases": Phase,
-    "actions": Phase,
+    "phases": ScenarioPhase,
+    "actions": ScenarioPhase,
 }
 
 

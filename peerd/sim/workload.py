@@ -34,7 +34,7 @@ class SimulationProbe(Message):
 
 
 @dataclass(slots=True)
-class Probe:
+class PendingProbe:
     """One probe on its way."""
 
     key: NodeId
@@ -160,7 +160,7 @@ class Workload(Watcher):
         self._simulation = simulation
         self._gap_s = 1.0 / rate_per_s
         self._rng = fork(simulation.seed, name)
-        self._pending: dict[bytes, Probe] = {}
+        self._pending: dict[bytes, PendingProbe] = {}
         self._done: set[bytes] = set()
         self._number = self._rng.getrandbits(32) << 24
         self._is_on = False
@@ -208,7 +208,7 @@ class Workload(Watcher):
         self._number += 1
         probe = SimulationProbe(self._number)
         body = encode_body(probe)
-        self._pending[body] = Probe(key, source, source.boot_epoch, ready.root(key), simulation.now)
+        self._pending[body] = PendingProbe(key, source, source.boot_epoch, ready.root(key), simulation.now)
         self.report.sent += 1
         simulation.after(LOST_AFTER_S, lambda: self._expire(body))
         source.node.overlay.route(key, probe)

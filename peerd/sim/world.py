@@ -18,7 +18,7 @@ from peerd.sim.driver import SimDriver, SimStore
 from peerd.sim.engine import NO_NODE, Engine, mark_of
 from peerd.sim.latency import LatencyModel
 from peerd.sim.network import Network, NetworkConfig, Port, Receiver, State
-from peerd.sim.records import NullSink, RecordSink
+from peerd.sim.records import NullRecordSink, RecordSink
 from peerd.sim.rng import fork, random_id
 
 NODES_MAX: Final = 1_000_000
@@ -114,7 +114,7 @@ class World(Generic[N]):
         self.engine = Engine()
         self.network = Network(self.engine, seed, network or NetworkConfig(), latency, links)
         self.nodes: list[SimNode[N]] = []
-        self.sink: RecordSink = sink if sink is not None else NullSink()
+        self.sink: RecordSink = sink if sink is not None else NullRecordSink()
         self.rng = fork(seed, "workload")
         """For whoever drives the simulation; nodes and network have their own generators."""
         self.misbehaviour_is_failure = True

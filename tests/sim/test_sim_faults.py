@@ -13,7 +13,7 @@ from peerd.errors import ConfigError
 from peerd.limits import LINK_UNUSED_S
 from peerd.linking.settings import LinkSettings
 from peerd.messages import Message, PeerRef, message
-from peerd.sim.clock import DRIFT_MAX, WALL_TIME_START_S, Clock
+from peerd.sim.clock import DRIFT_MAX, WALL_TIME_START_S, SimClock
 from peerd.sim.driver import LINKS_SWEEP_S
 from peerd.sim.fault_actions import FAULTS, AnyFault, inject
 from peerd.sim.faults import Impairment, Scope, between_groups, majorities_ring
@@ -393,7 +393,7 @@ def test_probabilities_next_to_0_and_1_are_no_trap(loss_mode: str) -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.floats(-DRIFT_MAX, DRIFT_MAX)), max_size=8))
 def test_monotonic_clock_never_goes_back_nor_far_astray(changes: list[tuple[float, float]]) -> None:
-    clock, now, last = Clock(), 0.0, 0.0
+    clock, now, last = SimClock(), 0.0, 0.0
     for wait_s, drift in changes:
         now += wait_s
         assert last <= clock.monotonic(now)

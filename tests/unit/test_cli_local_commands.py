@@ -18,7 +18,7 @@ from peerd.cli.app import COMMANDS, COMPLETION_VARIABLE, GROUPS
 from peerd.cli.locations import own_directory
 from peerd.cli.main import exit_code, main
 from peerd.cli.output import seconds, size
-from peerd.cli.ring_drawing import ASCII, HEIGHT, UNICODE, WIDTH, Mark, draw_ring, symbols_for
+from peerd.cli.ring_drawing import ASCII, HEIGHT, UNICODE, WIDTH, DrawnNode, draw_ring, symbols_for
 from peerd.cli.run import load
 from peerd.config import scaffold_toml
 from peerd.errors import Bug, ConfigError, PeerdError, PeerMisbehaved, ProtocolError, Unavailable
@@ -362,15 +362,17 @@ def test_a_daemon_that_is_only_probed_does_not_load_the_admin_api() -> None:
 def test_the_drawing_stays_in_its_frame_and_shows_the_own_node(ids: list[int], symbols: object) -> None:
     assert symbols in (ASCII, UNICODE)
     used = ASCII if symbols is ASCII else UNICODE
-    own = Mark(NodeId(ids[0] if ids else 0), "own")
-    lines = draw_ring([own, *(Mark(NodeId(number), "leaf") for number in ids)], ["centre"], used)
+    own = DrawnNode(NodeId(ids[0] if ids else 0), "own")
+    lines = draw_ring([own, *(DrawnNode(NodeId(number), "leaf") for number in ids)], ["centre"], used)
     assert len(lines) == HEIGHT and max(map(len, lines)) <= WIDTH
     assert sum(line.count(used.own) for line in lines) == 1
     assert any("centre" in line for line in lines)
 
 
 def test_the_drawing_goes_clockwise_from_the_top() -> None:
-    lines = draw_ring([Mark(NodeId(0), "own"), Mark(NodeId(1 << 126), "leaf"), Mark(NodeId(3 << 126), "known")], [])
+    lines = draw_ring(
+        [DrawnNode(NodeId(0), "own"), DrawnNode(NodeId(1 << 126), "leaf"), DrawnNode(NodeId(3 << 126), "known")], []
+    )
     top = next(number for number, line in enumerate(lines) if "◆" in line)
     assert top <= 1
     middle = lines[HEIGHT // 2]

@@ -26,7 +26,7 @@ from peerd.config import (
     scaffold_toml,
     split_address,
 )
-from peerd.config.sources import Schema, key_lines
+from peerd.config.sources import ConfigSchema, key_lines
 from peerd.errors import ConfigError
 from peerd.quantities import (
     ConfigSection,
@@ -229,7 +229,7 @@ def test_rows_show_every_setting_in_file_notation(tmp_path: Path) -> None:
     rows = {key: (value, origin) for key, value, origin in load(file).rows()}
     assert rows["protocols.demo.round_timeout"] == ("90s", f"{file}:2")
     assert rows["swap.chunk_bytes"] == ("256KiB", "default")
-    scalar_keys = {key for key in Schema(PeerdConfig, PLUGINS).known_keys() if not key.endswith(".weights")}
+    scalar_keys = {key for key in ConfigSchema(PeerdConfig, PLUGINS).known_keys() if not key.endswith(".weights")}
     assert scalar_keys == set(rows)
 
 
@@ -454,12 +454,12 @@ def test_the_uncommented_scaffold_is_the_default_configuration(tmp_path: Path) -
     assert PeerdConfig.model_validate(tree) == PeerdConfig()
     assert DemoConfig.model_validate(demo) == DemoConfig()
     assert {f"{table}.{key}" for table, keys in tree.items() for key in keys} == set(
-        Schema(PeerdConfig, None).known_keys()
+        ConfigSchema(PeerdConfig, None).known_keys()
     )
 
 
 def test_every_setting_is_described_for_an_operator() -> None:
-    for table, model in Schema(PeerdConfig, None).tables():
+    for table, model in ConfigSchema(PeerdConfig, None).tables():
         assert model.__doc__
         for key, info in model.model_fields.items():
             assert info.description and info.description.rstrip().endswith((".", ")")), f"{table}.{key}"

@@ -20,7 +20,7 @@ from peerd.lab.overlay.churn import traffic_charts
 from peerd.lab.overlay.hops import hops_charts
 from peerd.lab.pool import run_points
 from peerd.lab.registry import CORE, find
-from peerd.lab.store import Store, as_csv
+from peerd.lab.store import ResultStore, as_csv
 from peerd.lab.topologies import check, label_of, table_of
 
 HOPS = CORE["overlay/hops"]
@@ -112,11 +112,11 @@ def test_a_topology_that_is_none_is_refused(tmp_path: Path, name: str, content: 
 
 
 def test_the_store_gives_back_what_it_was_given_and_nothing_else(tmp_path: Path) -> None:
-    store = Store(tmp_path / "hops")
+    store = ResultStore(tmp_path / "hops")
     assert store.kept(POINT) is None
     row: Row = {"nodes": 5, "stretch": 1.25, "failure": None, "sent_per_s": {"Ping": 0.5}}
     store.keep(POINT, row)
-    assert Store(tmp_path / "hops").kept(POINT) == row
+    assert ResultStore(tmp_path / "hops").kept(POINT) == row
     assert store.kept(replace(POINT, lookups=11)) is None
     (file,) = (tmp_path / "hops" / "points").iterdir()
     for damaged in (b"", b"{", b"[]", file.read_bytes().replace(b'"nodes": 5', b'"nodes": 6')):
@@ -126,7 +126,7 @@ def test_the_store_gives_back_what_it_was_given_and_nothing_else(tmp_path: Path)
 
 def test_results_have_rows_settings_and_meanings(tmp_path: Path) -> None:
     rows: list[Row] = [{"nodes": 5, "hops_shares": [0.25, 0.75], "sent_per_s": {"Ping": 0.5}}, {"nodes": 6, "lost": 1}]
-    Store(tmp_path).finish(HOPS, HOPS.quick, rows)
+    ResultStore(tmp_path).finish(HOPS, HOPS.quick, rows)
     document = json.loads((tmp_path / "results.json").read_text())
     assert document["rows"] == rows
     assert (document["experiment"], document["settings"]["seed"]) == ("overlay/hops", 1)
@@ -142,7 +142,7 @@ def test_results_have_rows_settings_and_meanings(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_told_of(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"file/hops: .*cannot be made|cannot be made"):
-        Store(tmp_path / "file" / "hops")
+        ResultStore(tmp_path / "file" / "hops")
 
 
 # Charts

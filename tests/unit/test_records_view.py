@@ -7,7 +7,7 @@ from hypothesis import example, given, strategies as st
 from peerd.api import LeafSet, RecordRole
 from peerd.ids import RING, NodeId, clockwise_distance, closeness
 from peerd.messages import PeerRef
-from peerd.services.records.view import PLACES, WHOLE_RING, Arc, View, boundary
+from peerd.services.records.view import PLACES, WHOLE_RING, Arc, ReplicaView, boundary
 
 COPIES = 3
 SIDE = 8
@@ -18,14 +18,14 @@ def peer(node_id: int) -> PeerRef:
     return PeerRef(NodeId(node_id), "10.0.0.1", 7420)
 
 
-def view_of(ids: list[int], own: int, copies: int = COPIES, side: int = SIDE) -> View:
+def view_of(ids: list[int], own: int, copies: int = COPIES, side: int = SIDE) -> ReplicaView:
     """What the node ``own`` sees when its leaf set is right."""
     others = sorted(
         (NodeId(each) for each in ids if each != own), key=lambda each: clockwise_distance(NodeId(own), each)
     )
     larger, smaller = others[:side], others[::-1][:side]
     covers = len(others) <= 2 * side
-    return View(peer(own), LeafSet(tuple(map(peer, smaller)), tuple(map(peer, larger)), True, covers), copies)
+    return ReplicaView(peer(own), LeafSet(tuple(map(peer, smaller)), tuple(map(peer, larger)), True, covers), copies)
 
 
 def holders_of(ids: list[int], key: int, copies: int = COPIES) -> list[int]:
@@ -77,9 +77,9 @@ def test_boundary_gives_the_tie_to_the_smaller_id() -> None:
 
 def test_a_short_leaf_set_is_not_settled() -> None:
     members = tuple(map(peer, (1, 2)))
-    view = View(peer(0), LeafSet(members, members[::-1], True, False), COPIES)
+    view = ReplicaView(peer(0), LeafSet(members, members[::-1], True, False), COPIES)
     assert not view.is_settled, "two members a side do not reach as far as three copies need"
-    assert not View(peer(0), LeafSet((), (), False, False), COPIES).is_settled
+    assert not ReplicaView(peer(0), LeafSet((), (), False, False), COPIES).is_settled
 
 
 def test_alone_a_node_is_root_of_everything() -> None:

@@ -32,12 +32,12 @@ from peerd.errors import Bug, ConfigError, Unavailable
 from peerd.models.admin import (
     API_PREFIX,
     ROUTE_KEY_LENGTH_MAX,
+    EffectiveSettings,
     Health,
     Peers,
     ReloadAnswer,
     Ring,
     RouteView,
-    Settings,
     Status,
 )
 
@@ -151,7 +151,7 @@ def _add_state_routes(app: FastAPI, daemon: Subject) -> None:
         return admin_view.route(daemon, result, is_hashed)
 
     @app.get(f"{API_PREFIX}/config", tags=["state"])
-    async def config() -> Settings:
+    async def config() -> EffectiveSettings:
         """Effective values with their origins."""
         return admin_view.settings(daemon)
 

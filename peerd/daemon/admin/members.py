@@ -9,7 +9,7 @@ from fastapi import APIRouter, HTTPException
 
 from peerd.api import MissingMember
 from peerd.daemon.admin.subject import Subject
-from peerd.daemon.admin.view import Unknown, match
+from peerd.daemon.admin.view import UnknownNode, match
 from peerd.errors import Unavailable
 from peerd.ids import NodeId, format_id, parse_id
 from peerd.models.admin import ForgetRequest, Forgotten, ForgottenNode
@@ -18,7 +18,7 @@ PREFIX_DIGITS_MIN: Final = 8
 """Fewer digits of an id are too easily those of another node."""
 
 
-class StillHere(Unknown):
+class StillHere(UnknownNode):
     """The node that the operator named is not missing, so there is nothing to forget."""
 
 
@@ -39,7 +39,7 @@ def members_router(daemon: Subject) -> APIRouter:
             chosen = list(missing) if wanted.node is None else [find_missing(daemon, wanted.node, missing)]
         except StillHere as error:
             raise HTTPException(HTTPStatus.CONFLICT, str(error)) from error
-        except Unknown as error:
+        except UnknownNode as error:
             raise HTTPException(HTTPStatus.NOT_FOUND, str(error)) from error
         overlay.forget(chosen)
         return Forgotten(nodes=[_forgotten(node_id, missing.get(node_id)) for node_id in chosen])
@@ -50,25 +50,25 @@ def members_router(daemon: Subject) -> APIRouter:
 def find_missing(daemon: Subject, text: str, missing: dict[NodeId, MissingMember]) -> NodeId:
     """The missing node that an id, a prefix of it or an address names; a whole id may be missing far from here.
 
-    Raises `Unknown`, and `StillHere` for a node that is in the ring.
+    Raises `UnknownNode`, and `StillHere` for a node that is in the ring.
     """
     node = daemon.node
     here = {peer.id: peer for peer in (node.peer, *node.overlay.leaf_set().members(), *node.overlay.table_peers())}
     peers = here | {node_id: member.peer for node_id, member in missing.items()}
     wanted = text.strip().lower()
     if ":" not in wanted and len(wanted) < PREFIX_DIGITS_MIN:
-        raise Unknown(f"{text!r} is too short: give at least {PREFIX_DIGITS_MIN} digits of the id, or host:port")
+        raise UnknownNode(f"{text!r} is too short: give at least {PREFIX_DIGITS_MIN} digits of the id, or host:port")
     by_address = [node_id for node_id, member in missing.items() if member.peer.address == wanted]
     if len(by_address) == 1:
         return by_address[0]  # another node may listen there meanwhile
     try:
         found = match(wanted, peers, peers)
-    except Unknown:
+    except UnknownNode:
         try:
             return parse_id(wanted)
         except ValueError:
             pass
-        raise Unknown(
+        raise UnknownNode(
             f"no missing node {text!r} is known here: `peerd peers` lists them; in a large ring give the whole id, "
             "as `peerd ring --check` shows it"
         ) from None

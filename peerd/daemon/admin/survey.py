@@ -235,7 +235,7 @@ def survey_router(daemon: Subject) -> APIRouter:
                 return await measure_rtt(daemon.node, first, await find_node(daemon.node, target), pings)
         except TimeoutError as error:
             raise Unavailable(f"the nodes did not answer within {RTT_LIMIT_S:g} s; try again") from error
-        except admin_view.Unknown as error:
+        except admin_view.UnknownNode as error:
             raise HTTPException(404, str(error)) from error
 
     @routes.get("/rtt/known")
@@ -256,7 +256,7 @@ def survey_router(daemon: Subject) -> APIRouter:
         try:
             own = admin_view.history(daemon, node)
             return await history_around(daemon, own) if around else own
-        except admin_view.Unknown as error:
+        except admin_view.UnknownNode as error:
             raise HTTPException(404, str(error)) from error
 
     @routes.post("/drain", response_class=StreamingResponse)

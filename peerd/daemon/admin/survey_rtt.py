@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from peerd.api import LookupResult
 from peerd.config import split_address
 from peerd.daemon.admin.subject import Subject
-from peerd.daemon.admin.view import Unknown, match, peers
+from peerd.daemon.admin.view import UnknownNode, match, peers
 from peerd.errors import Unavailable
 from peerd.ids import DIGITS, NodeId, format_id, parse_id
 from peerd.messages import PeerRef
@@ -39,7 +39,7 @@ async def find_node(node: Node, text: str) -> PeerRef:
     """The one node that a full id, a unique prefix of an id, or an address names, anywhere in the ring.
 
     Nodes whose ids begin alike are neighbours, so the root of the prefix's first key and its successors tell whether
-    there is one, and only one. Raises `Unknown`, `Unavailable`.
+    there is one, and only one. Raises `UnknownNode`, `Unavailable`.
     """
     wanted = text.strip().lower()
     known = {peer.id: peer for peer in node.overlay.state.peers()}
@@ -47,25 +47,25 @@ async def find_node(node: Node, text: str) -> PeerRef:
     if ":" in wanted:
         return await _at_address(node, wanted, known)
     if not wanted or len(wanted) > DIGITS or any(digit not in "0123456789abcdef" for digit in wanted):
-        raise Unknown(f"{text!r} is no node: give the first digits of an id, or host:port; see `peerd peers`")
+        raise UnknownNode(f"{text!r} is no node: give the first digits of an id, or host:port; see `peerd peers`")
     first = NodeId(int(wanted.ljust(DIGITS, "0"), 16))
     if len(wanted) == DIGITS and first in known:
         return known[first]
     here = await around(node, first) if node.is_ready else known
     try:
         return here[match(wanted, here, here)]
-    except Unknown:
+    except UnknownNode:
         _refuse_missing(node, wanted)
         raise
 
 
 def _refuse_missing(node: Node, wanted: str) -> None:
-    """Raise `Unknown` when a missing node is meant: it is known, and yet nobody can ask it."""
+    """Raise `UnknownNode` when a missing node is meant: it is known, and yet nobody can ask it."""
     missing = {member.peer.id: member for member in node.overlay.missing_members()}
     found = [member for node_id, member in missing.items() if format_id(node_id).startswith(wanted)]
     if len(found) == 1:
         peer, age_s = found[0].peer, found[0].age_s
-        raise Unknown(f"{format_id(peer.id)} at {peer.address} is missing: nobody has heard it for {age_s:.0f} s")
+        raise UnknownNode(f"{format_id(peer.id)} at {peer.address} is missing: nobody has heard it for {age_s:.0f} s")
 
 
 async def _at_address(node: Node, wanted: str, known: dict[NodeId, PeerRef]) -> PeerRef:
@@ -75,7 +75,7 @@ async def _at_address(node: Node, wanted: str, known: dict[NodeId, PeerRef]) -> 
     try:
         host, port = split_address(wanted)
     except ValueError as error:
-        raise Unknown(f"{wanted!r} is no address: expected host:port") from error
+        raise UnknownNode(f"{wanted!r} is no address: expected host:port") from error
     dial = node.hosts[node.overlay.name].dial
 
     def start(done: Callable[[PeerRef | None], None]) -> None:
@@ -106,9 +106,9 @@ async def _view(node: Node, peer: PeerRef) -> ViewReply | None:
 
 
 async def measure_rtt(node: Node, source: PeerRef, target: PeerRef, pings: int) -> Rtt:
-    """Prediction and measurement. Raises `Unknown` when both are one node."""
+    """Prediction and measurement. Raises `UnknownNode` when both are one node."""
     if source.id == target.id:
-        raise Unknown(f"both are {format_id(source.id)}: name two nodes")
+        raise UnknownNode(f"both are {format_id(source.id)}: name two nodes")
     survey = node.overlay.survey
     views = [await _view(node, peer) for peer in (source, target)]
     places = [view.coordinate for view in views if view is not None]

@@ -14,6 +14,7 @@ from peerd.ids import NodeId, format_id, key_of, parse_id
 from peerd.messages import PeerRef
 from peerd.models.admin import (
     DepartedPeer,
+    EffectiveSettings,
     HistoryView,
     Hop,
     MissingPeer,
@@ -24,7 +25,6 @@ from peerd.models.admin import (
     RouteView,
     Setting,
     SettingChange,
-    Settings,
     Status,
     VerdictView,
 )
@@ -145,13 +145,13 @@ def departed(daemon: Subject) -> list[DepartedPeer]:
 def history(daemon: Subject, text: str) -> HistoryView:
     """Verdicts on the one peer whose id begins so, or that has that address.
 
-    Raises `Unknown` when this node knows no such peer, or several, or is the one itself.
+    Raises `UnknownNode` when this node knows no such peer, or several, or is the one itself.
     """
     state, own = daemon.node.overlay.state, daemon.node.peer
     known = {peer.id: peer for peer in (*(gone.peer for gone in state.departed), *state.peers(), own)}
     node_id = match(text, (*known, *state.history.peers()), known)
     if node_id == own.id:
-        raise Unknown(f"{format_id(own.id)} is this node: ask another one with --socket")
+        raise UnknownNode(f"{format_id(own.id)} is this node: ask another one with --socket")
     place: Literal["member", "entry", "departed", "unknown"] = "unknown"
     if node_id in state.leaves:
         place = "member"
@@ -183,20 +183,20 @@ def verdicts(observer: PeerRef, reply: HistoryReply) -> list[VerdictView]:
     ]
 
 
-class Unknown(PeerdError):
+class UnknownNode(PeerdError):
     """No node, or more than one, is meant by a text."""
 
 
 def match(text: str, ids: Iterable[NodeId], peers: Mapping[NodeId, PeerRef]) -> NodeId:
-    """The one id that a full id, a unique prefix of it, or an address names. Raises `Unknown`."""
+    """The one id that a full id, a unique prefix of it, or an address names. Raises `UnknownNode`."""
     wanted = text.strip().lower()
     found = sorted({node_id for node_id in ids if _is_meant(wanted, node_id, peers.get(node_id))})
     if len(found) == 1:
         return found[0]
     if not found:
-        raise Unknown(f"no node {text!r} is known: give the first digits of an id, or host:port; see `peerd peers`")
+        raise UnknownNode(f"no node {text!r} is known: give the first digits of an id, or host:port; see `peerd peers`")
     some = ", ".join(format_id(node_id)[: len(wanted) + 4] for node_id in found[:5])
-    raise Unknown(f"{len(found)} nodes begin with {text!r} ({some}): give more digits")
+    raise UnknownNode(f"{len(found)} nodes begin with {text!r} ({some}): give more digits")
 
 
 def _is_meant(wanted: str, node_id: NodeId, peer: PeerRef | None) -> bool:
@@ -226,10 +226,10 @@ def route(daemon: Subject, result: LookupResult, is_hashed: bool) -> RouteView:
     )
 
 
-def settings(daemon: Subject) -> Settings:
+def settings(daemon: Subject) -> EffectiveSettings:
     """Effective values with their origins."""
     rows = daemon.loaded.rows()
-    return Settings(settings=[Setting(key=key, value=value, origin=origin) for key, value, origin in rows])
+    return EffectiveSettings(settings=[Setting(key=key, value=value, origin=origin) for key, value, origin in rows])
 
 
 def reloaded(plan: ReloadPlan) -> ReloadAnswer:

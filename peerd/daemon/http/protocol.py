@@ -23,7 +23,7 @@ SEND_BUFFER_BYTES: Final = 128 * KIB
 """Of the kernel, per connection; Linux doubles it for its own bookkeeping. It would grow to megabytes otherwise."""
 
 
-class Waiting(Protocol):
+class ConnectionWatcher(Protocol):
     """What a connection tells its listener, `peerd.daemon.http.listener.HttpListener`."""
 
     def waits(self, connection: BoundedProtocol) -> None:
@@ -39,7 +39,9 @@ class Waiting(Protocol):
 class BoundedProtocol(H11Protocol):
     """A connection whose unfinished requests cannot hold it for ever."""
 
-    def __init__(self, listener: Waiting, caller: Caller, *, config: Config, server_state: ServerState) -> None:
+    def __init__(
+        self, listener: ConnectionWatcher, caller: Caller, *, config: Config, server_state: ServerState
+    ) -> None:
         super().__init__(config, server_state, {})
         self._listener = listener
         self._caller = caller

@@ -23,7 +23,7 @@ from peerd.api import Priority
 from peerd.config import PeerdConfig, TlsFiles
 from peerd.daemon.identity.ledger_exchange import TrustExchange
 from peerd.daemon.identity.telemetry import IdentityTelemetry
-from peerd.daemon.links.link import Link
+from peerd.daemon.links.link import TcpLink
 from peerd.daemon.links.links import Links
 from peerd.daemon.links.settings import TlsContexts
 from peerd.daemon.storage.state_directory import StateDirectory
@@ -277,7 +277,7 @@ class IdentityKeeper:
 
     # Links
 
-    def _frame_received(self, link: Link, frame: Frame) -> None:
+    def _frame_received(self, link: TcpLink, frame: Frame) -> None:
         try:
             decoded = decode(frame)
             match decoded.message if decoded is not None else None:
@@ -293,7 +293,7 @@ class IdentityKeeper:
         except PeerMisbehaved as error:
             self._links.misbehaved(link.peer, error)
 
-    def _renew_for(self, link: Link) -> RenewAnswer:
+    def _renew_for(self, link: TcpLink) -> RenewAnswer:
         """Answer a member whose link proves who it is."""
         try:
             issuer = self._current_issuer()

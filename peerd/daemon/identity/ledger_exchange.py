@@ -14,7 +14,7 @@ import structlog
 
 from peerd.api import Priority
 from peerd.daemon.identity.telemetry import IdentityTelemetry
-from peerd.daemon.links.link import Link
+from peerd.daemon.links.link import TcpLink
 from peerd.daemon.links.links import Links
 from peerd.daemon.storage.state_table import StateRows
 from peerd.errors import Unavailable
@@ -59,20 +59,20 @@ class TrustExchange:
         self._restore()
         self._obey()
 
-    def compare(self, link: Link) -> None:
+    def compare(self, link: TcpLink) -> None:
         """Ask the peer for what this node does not hold."""
         self._links.send(link.peer, encode(TrustSummary(self.ledger.digest())), Priority.URGENT)
 
-    def summary_received(self, link: Link, summary: TrustSummary) -> None:
+    def summary_received(self, link: TcpLink, summary: TrustSummary) -> None:
         """Give the peer everything when it holds something else; it drops what it has."""
         if summary.digest != self.ledger.digest():
             self._send(link.peer, self.ledger.signed())
 
-    def notices_received(self, link: Link, notices: Sequence[SignedNotice]) -> None:
+    def notices_received(self, link: TcpLink, notices: Sequence[SignedNotice]) -> None:
         """Take over what is news. Raises `PeerMisbehaved`."""
         self.learned(self.ledger.merge(notices, self._wall_time()), link)
 
-    def learned(self, news: Sequence[SignedNotice], source: Link | None = None) -> None:
+    def learned(self, news: Sequence[SignedNotice], source: TcpLink | None = None) -> None:
         """Make it durable, act on it, pass it on."""
         if not news:
             return
@@ -110,7 +110,7 @@ class TrustExchange:
         except ValueError as error:  # the others are in force, and the neighbours have those that are missing
             _log.warning("identity.notices_not_restored", error=str(error))
 
-    def _tell(self, news: Sequence[SignedNotice], source: Link | None, is_meant: Callable[[PeerRef], bool]) -> None:
+    def _tell(self, news: Sequence[SignedNotice], source: TcpLink | None, is_meant: Callable[[PeerRef], bool]) -> None:
         for link in self._links.links():
             if is_meant(link.peer) and (source is None or link.peer.id != source.peer.id):
                 self._send(link.peer, news)

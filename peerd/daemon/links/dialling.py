@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from peerd.daemon.links.connection import ConnectionOwner, PendingConnection
 from peerd.daemon.links.dialler import DialFailed, connect
-from peerd.daemon.links.link import Link
+from peerd.daemon.links.link import TcpLink
 from peerd.daemon.links.settings import LinkContext
 from peerd.daemon.links.telemetry import LinkTelemetry
 from peerd.daemon.tasks import cancel_and_wait, spawn
@@ -25,7 +25,7 @@ FAILURES_MAX: Final = 16
 class DialOwner(ConnectionOwner, Protocol):
     """Who wants the connections: `peerd.daemon.links.links.Links`."""
 
-    def links(self) -> list[Link]: ...
+    def links(self) -> list[TcpLink]: ...
 
     def begin_stream(self, peer: PeerRef) -> Attempt | str:
         """Permit a stream to be dialled, or say why not."""

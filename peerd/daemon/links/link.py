@@ -34,21 +34,21 @@ class LinkOwner(Protocol):
 
     def frame_received(self, peer: PeerRef, frame: Frame) -> None: ...
 
-    def trust_frame_received(self, link: Link, frame: Frame) -> None: ...
+    def trust_frame_received(self, link: TcpLink, frame: Frame) -> None: ...
 
-    def caught_up(self, link: Link) -> None:
+    def caught_up(self, link: TcpLink) -> None:
         """Its outbox was above the high-water mark, and has fallen to the low one."""
 
     def listening_to(self, peer_id: NodeId | None) -> None:
         """Frames of this peer are handed on now; ``None``: no more."""
 
-    def link_misbehaved(self, link: Link, error: PeerMisbehaved) -> None: ...
+    def link_misbehaved(self, link: TcpLink, error: PeerMisbehaved) -> None: ...
 
-    def link_lost(self, link: Link, reason: str) -> None:
+    def link_lost(self, link: TcpLink, reason: str) -> None:
         """Called once, last."""
 
 
-class Link(asyncio.Protocol):
+class TcpLink(asyncio.Protocol):
     """The asyncio protocol of a control connection after its handshake.
 
     ``outbox`` is the peer's queue and outlives the link. Times are the context's monotonic seconds. A link that was

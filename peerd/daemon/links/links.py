@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from peerd.api import Priority, SendRefusal
 from peerd.daemon.links.connection import PendingConnection
 from peerd.daemon.links.dialling import Dialling, PeerDial
-from peerd.daemon.links.link import Link
+from peerd.daemon.links.link import TcpLink
 from peerd.daemon.links.settings import LinkContext
 from peerd.daemon.links.stream_table import StreamTable
 from peerd.daemon.links.telemetry import LinkTelemetry
@@ -55,12 +55,12 @@ class Links:
         self.context = context
         self.telemetry = telemetry
         self.on_duplicate_identity: Callable[[str], None] = lambda detail: None
-        self.on_link_up: Callable[[Link], None] = lambda link: None
-        self.on_trust_frame: Callable[[Link, Frame], None] = lambda link, frame: None
-        self.policy: LinkPolicy[Link] = LinkPolicy(context.local.node.id, context.settings, self, random.random)
+        self.on_link_up: Callable[[TcpLink], None] = lambda link: None
+        self.on_trust_frame: Callable[[TcpLink, Frame], None] = lambda link, frame: None
+        self.policy: LinkPolicy[TcpLink] = LinkPolicy(context.local.node.id, context.settings, self, random.random)
         self._node: LinkEvents | None = None
         self.send = self.policy.send  # type: ignore[method-assign]  # one call less for each frame
-        self._links: dict[Link, None] = {}
+        self._links: dict[TcpLink, None] = {}
         self._streams = StreamTable(self)
         self._dialling = Dialling(self, context, telemetry)
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -142,11 +142,11 @@ class Links:
         """Why addresses of unknown nodes, such as seeds, gave no link when they were dialled last."""
         return dict(self._dialling.failures)
 
-    def links(self) -> list[Link]:
+    def links(self) -> list[TcpLink]:
         """The control links that are up, in the order in which they came."""
         return self.policy.up()
 
-    def link_to(self, peer_id: NodeId) -> Link | None:
+    def link_to(self, peer_id: NodeId) -> TcpLink | None:
         """The control link to a peer, if there is one."""
         return self.policy.links.get(peer_id)
 
@@ -219,7 +219,7 @@ class Links:
         """Replaced by the node's own method when it is attached."""
         raise Bug(f"frame {frame.type_id:#06x} from {peer} before a node was attached")
 
-    def trust_frame_received(self, link: Link, frame: Frame) -> None:
+    def trust_frame_received(self, link: TcpLink, frame: Frame) -> None:
         """A frame about certificates; with TLS off nobody cares."""
         self.on_trust_frame(link, frame)
 
@@ -233,7 +233,7 @@ class Links:
         """One stream fewer."""
         self._check_drained()
 
-    def caught_up(self, link: Link) -> None:
+    def caught_up(self, link: TcpLink) -> None:
         """See `peerd.daemon.links.link.LinkOwner`."""
         self.policy.caught_up(link.peer)
 
@@ -241,7 +241,7 @@ class Links:
         """What is dialled from now on is dialled because of what this peer said."""
         self.policy.informant = peer_id
 
-    def link_misbehaved(self, link: Link, error: PeerMisbehaved) -> None:
+    def link_misbehaved(self, link: TcpLink, error: PeerMisbehaved) -> None:
         """Bytes that are no frames, or too many of them."""
         self.misbehaved(link.peer, error)
         link.abort("misbehaved")
@@ -267,7 +267,7 @@ class Links:
             return
         peer = established.peer
         channel = self.policy.channel(peer)
-        link = Link(
+        link = TcpLink(
             self,
             self.context,
             established,
@@ -287,7 +287,7 @@ class Links:
         if rest:
             link.data_received(rest)
 
-    def link_lost(self, link: Link, reason: str) -> None:
+    def link_lost(self, link: TcpLink, reason: str) -> None:
         """A link ended."""
         del self._links[link]
         self._check_drained()

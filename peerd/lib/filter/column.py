@@ -65,7 +65,7 @@ class Draft:
             self.inside.append(slot)
         self.ends.extend((cut, slot) for cut in ranges.cuts)
 
-    def build(self, everything: int, width: int, touched_max: int) -> Column:
+    def build(self, everything: int, width: int, touched_max: int) -> IndexColumn:
         """The column. ``everything``: all slots in use; ``touched_max``: ends that may lie inside a bucket."""
         self.ends.sort(key=lambda end: end[0])
         builder = _Builder(self, everything & ~bits_of(self.used), width, max(TOUCHED_MIN, touched_max))
@@ -139,13 +139,13 @@ class _Builder:
         possible = state | touched
         self.pairs.append(possible << self.width | (possible ^ touched))
 
-    def column(self, keys: dict[Key, int | tuple[int, ...]]) -> Column:
+    def column(self, keys: dict[Key, int | tuple[int, ...]]) -> IndexColumn:
         """Return the finished column. Where all ends of ranges are floats, each takes eight bytes."""
         ends: MutableSequence[Key] = self.keys
         if self.keys and all(type(key) is float for key in self.keys):
             ends = array("d", self.keys)
         begins, ends_before, several = self._spans()
-        return Column(
+        return IndexColumn(
             name=self.draft.name,
             view=self.draft.view,
             bounds=self.bounds,
@@ -182,7 +182,7 @@ class _Builder:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class IndexColumn:
     """See the module. Never changed: the index builds another one."""
 
     name: str

@@ -1,8 +1,9 @@
 """Which of many filters an event matches, without trying them one by one.
 
-Each alternative of a filter's normal form has a slot; a `Column` answers for one attribute and view with sets of slots,
-and the intersection of all columns is the answer but for residual tests (patterns), which are tried on what is left,
-each distinct one at most once an event. Many regular expressions on one attribute are tried at once as an RE2 set.
+Each alternative of a filter's normal form has a slot. An `IndexColumn` answers for one attribute and view with sets of
+slots, and the intersection of all columns is the answer but for residual tests (patterns), which are tried on what is
+left, each distinct one at most once an event. Many regular expressions on one attribute are tried at once, as an RE2
+set.
 
 `add` and `remove` are amortised: a new filter is first tried by itself, with the other new ones, and built into the
 columns with them when they have become many (a 32nd of all); a removed one is masked until then. `match` is exact
@@ -16,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
-from peerd.lib.filter.column import Column, Draft, bits_of, positions
+from peerd.lib.filter.column import Draft, IndexColumn, bits_of, positions
 from peerd.lib.filter.evaluate import Matcher, key_tester, matcher
 from peerd.lib.filter.meaning import Fits, Presence
 from peerd.lib.filter.normal import Conjunct, NormalForm, normal_form
@@ -35,7 +36,7 @@ BUCKETS_MAX: Final = 1280
 """Buckets of all columns together. A bucket takes two bits for each slot: 320 bytes a slot in all."""
 
 
-_ColumnPlan = tuple[bool, Callable[[Any], Any], list[Any], bytes | None, list[int], bool, int, Column]
+_ColumnPlan = tuple[bool, Callable[[Any], Any], list[Any], bytes | None, list[int], bool, int, IndexColumn]
 """A column as `FilterIndex.match` needs it: whether it reads numbers, how it reads, its bounds, which of them lie after
 their keys, its pairs, whether it has single keys, its unconstrained slots, itself."""
 _Plan = tuple[str, bool, int, int | None, tuple[_ColumnPlan, ...]]
@@ -84,7 +85,7 @@ class FilterIndex(Generic[K]):
         self._several = 0
         """How many slots belong to filters that have more than one slot."""
         self._new: dict[K, tuple[NormalForm, Matcher]] = {}
-        self._columns: list[Column] = []
+        self._columns: list[IndexColumn] = []
         self._plan: list[_Plan] = []
         self._width = 0
         self._alive_pair = 0
@@ -143,7 +144,7 @@ class FilterIndex(Generic[K]):
         """Return the slots whose conditions the event fulfils."""
         # The slots that are still possible and those that are sure are one number: one AND narrows both.
         width, pair = self._width, self._alive_pair
-        asked: list[tuple[Column, Any, int]] = []
+        asked: list[tuple[IndexColumn, Any, int]] = []
         get = event.get
         for name, dotted, if_absent, if_present, columns in self._plan:
             value = get(name)
@@ -177,7 +178,7 @@ class FilterIndex(Generic[K]):
             sure |= self._decided(possible ^ sure, asked)
         return self._fitting(event, sure) if self._residual_bits else sure
 
-    def _decided(self, doubtful: int, asked: list[tuple[Column, Any, int]]) -> int:
+    def _decided(self, doubtful: int, asked: list[tuple[IndexColumn, Any, int]]) -> int:
         """Return the doubtful slots that are satisfied in every column that could not tell by its bucket."""
         decided = doubtful
         for slot in positions(doubtful):
@@ -298,7 +299,7 @@ class FilterIndex(Generic[K]):
         return bits << self._width | bits
 
 
-def _column_plan(column: Column) -> _ColumnPlan:
+def _column_plan(column: IndexColumn) -> _ColumnPlan:
     is_number, read = column.view is View.NUMBER, STRICT[column.view]
     bounds = (column.bounds, column.bounds_after, column.pairs)
     return is_number, read, *bounds, bool(column.keys), column.unconstrained, column

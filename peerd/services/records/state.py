@@ -13,7 +13,7 @@ from peerd.services.records.ports import RecordsHost
 from peerd.services.records.record import Record, RecordId, from_copy, to_copy
 from peerd.services.records.schedule import Schedule
 from peerd.services.records.table import REFUSALS, RecordTable
-from peerd.services.records.view import View
+from peerd.services.records.view import ReplicaView
 
 
 class RecordState:
@@ -24,7 +24,7 @@ class RecordState:
         self.config = config
         self.table = RecordTable(config, self._changed)
         self.schedule = Schedule(config)
-        self.view = View(host.peer, host.leaf_set(), config.replicas)
+        self.view = ReplicaView(host.peer, host.leaf_set(), config.replicas)
         self.is_established = False
         """Whether this node has caught up once: from then on it holds whatever it ever held, or has seen it taken."""
         self.pulled: dict[NodeId, bool] = {}
@@ -73,11 +73,11 @@ class RecordState:
         self.schedule.clear()
         self.lacks_records = False
 
-    def refresh(self) -> View:
+    def refresh(self) -> ReplicaView:
         """The view of the leaf set as it is now; call it first in every handler that judges who holds what."""
         leaf_set = self.host.leaf_set()
         if leaf_set is not self.view.leaf_set:
-            before, self.view = self.view, View(self.host.peer, leaf_set, self.config.replicas)
+            before, self.view = self.view, ReplicaView(self.host.peer, leaf_set, self.config.replicas)
             if self.view.near_ids != before.near_ids:
                 self._near_changed(before)
             elif self.is_established and not len(self.table) and self.is_caught_up:
@@ -87,7 +87,7 @@ class RecordState:
             self.view_changed()
         return self.view
 
-    def _near_changed(self, before: View) -> None:
+    def _near_changed(self, before: ReplicaView) -> None:
         """Compare again with all, since this node may have got keys.
 
         Where nodes only came it has lost some, and what it learnt from the others is still true.

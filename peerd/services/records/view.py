@@ -76,7 +76,7 @@ def boundary(left: NodeId, right: NodeId) -> NodeId:
     return NodeId((left + step) % RING)
 
 
-class View:
+class ReplicaView:
     """The neighbourhood at one moment: roles, holders and shared ranges for ``copies`` = r.
 
     Leaf sets change all the time while a ring forms, and who holds nothing asks for no ranges: these are computed when
@@ -132,7 +132,7 @@ class View:
         """The keys that this node is the root of."""
         return WHOLE_RING if len(self._known) == 1 else self._root_arc()
 
-    def only_gained(self, before: View) -> bool:
+    def only_gained(self, before: ReplicaView) -> bool:
         """Whether all that were near in the view before are still in the leaf set."""
         return not {*before.near_ids}.difference([peer.id for peer in self._known])
 
@@ -149,7 +149,7 @@ class View:
         after = line[place + 1] if place + 1 < len(line) else line[0]
         return Arc(boundary(before.id, self.own.id), boundary(self.own.id, after.id))
 
-    def changed_arcs(self, before: View) -> list[Arc]:
+    def changed_arcs(self, before: ReplicaView) -> list[Arc]:
         """Where this node's role is another than it was in the view before."""
         edges = sorted(before._edges() | self._edges())
         arcs = [Arc(low, high) for low, high in zip(edges, edges[1:] + edges[:1], strict=True)]
