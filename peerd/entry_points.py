@@ -1,4 +1,4 @@
-"""The entry-point groups through which protocols are found, and what is registered there. Imports nothing of it."""
+"""The entry-point groups through which protocols are found, and what is registered there. No protocol is imported."""
 
 from __future__ import annotations
 

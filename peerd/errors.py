@@ -54,7 +54,7 @@ class Bug(PeerdError, AssertionError):
 
 
 class Unavailable(PeerdError):
-    """It cannot be done now; trying again later may work."""
+    """What was asked for cannot be done now; trying again later may work."""
 
 
 class ConfigError(PeerdError):

@@ -81,7 +81,7 @@ def needs_scope(scope: ScopeName) -> dict[str, Any]:
 READS: Final = needs_scope("read")
 """For a route that changes nothing, although its method is not GET."""
 WRITES: Final = needs_scope("write")
-"""For a GET that not everybody who may read is allowed to make."""
+"""For a GET that needs more than the right to read."""
 
 
 def scope_of(route: object) -> ScopeName:
@@ -165,7 +165,7 @@ class Front:
     # Client and command line
 
     def client(self, client: Client) -> object | None:
-        """Return methods of the Python client, used as ``client.<name>``; ``client`` carries the requests."""
+        """Return what users reach as ``client.<name>``: an object whose methods send requests through ``client``."""
         return None
 
     def commands(self) -> Mapping[str, Callable[[], Command]]:

@@ -96,9 +96,9 @@ HTTP_CONNECTIONS_SPARE: Final = 16
 LOGS_PER_PLUGIN_MAX: Final = 16
 LOG_RECORD_BYTES_MAX: Final = 1 * MIB
 LOG_RECORD_OVERHEAD_BYTES: Final = 32
-"""Each record counts for this much more than its length, for what goes with it on disk and in memory."""
+"""Each record counts for this much more than its length: its header on disk, and its bookkeeping in memory."""
 LOG_BYTES_MAX: Final = 64 * MIB
-"""The largest size of one log, by what its records count for."""
+"""The largest size of one log, each record counted with its overhead."""
 LOG_WAITING_BYTES_MAX: Final = 8 * MIB
 """A log may have this much appended that is not durable yet. More is refused, as the disk is too slow for it."""
 LOG_READ_BYTES_MAX: Final = 1 * MIB

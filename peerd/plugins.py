@@ -1,8 +1,8 @@
-"""The one way in for protocols: plugins and their fronts are found through entry points, checked, and handed out.
+"""The one loader of protocols: it finds plugins and their fronts through entry points, checks them, and returns them.
 
 Daemon, simulator, command line, lab and pipeline all ask here, so what is refused is refused everywhere, with a
-`ConfigError` that names the plugin. Those in the repository have no other way in than anybody else's. Commands that
-need no plugin do not ask, so a broken one cannot stop them.
+`ConfigError` that names the plugin. Protocols of this repository are loaded in the same way as anybody else's. Commands
+that need no plugin do not load any, so a broken one cannot stop them.
 
 Fronts are found without importing what plugins are made of (pydantic, messages): `peerd --help` asks for them.
 """

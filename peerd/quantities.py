@@ -26,7 +26,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 FROM_TEXT: Final = "from_text"
-"""Key of the validation context that says: these values were written by a person."""
+"""Key of pydantic's validation context that says: a person wrote these values, so each needs its unit."""
 
 _DURATION_UNITS: Final = {"us": "1e-6", "ms": "1e-3", "s": "1", "m": "60", "h": "3600", "d": "86400"}
 _SIZE_UNITS: Final = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}

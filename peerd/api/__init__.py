@@ -2,8 +2,8 @@
 
 A plugin is a subclass of `Plugin`. It reacts to events (a message, a timer, a change of neighbours, a finished
 transfer) in plain synchronous methods, and acts only through the `Host` that `Plugin.start` hands it. A handler runs
-to completion before anything else happens on the node, so no locks and no half-done state. ``docs/writing-a-plugin.md``
-walks through a whole one.
+to completion before anything else happens on the node, so a plugin needs no locks and is never seen half-done.
+``docs/writing-a-plugin.md`` walks through a whole one.
 
 The words are those of the common API for structured overlays (Dabek et al. 2003): ``route``, ``deliver``, ``forward``,
 root, leaf set, replica set.
@@ -63,10 +63,10 @@ class Priority(IntEnum):
     """Which queued control frame goes first on a link."""
 
     URGENT = 0
-    """Heartbeats, acks, membership: never behind anything else."""
+    """For heartbeats, acks and membership: sent before anything else."""
     NORMAL = 1
     BACKGROUND = 2
-    """Periodic exchange that may wait, and is dropped first."""
+    """For periodic exchange that may wait, and is dropped first."""
 
 
 class Rng(Protocol):
@@ -131,13 +131,13 @@ Value = bytes | bytearray | memoryview | SizedBlob
 
 
 def value_size_bytes(value: Value) -> int:
-    """What a value occupies on the wire."""
+    """Return how many bytes a value occupies on the wire."""
     return len(value.payload) + value.padding_bytes if isinstance(value, SizedBlob) else len(value)
 
 
 @dataclass(frozen=True, slots=True)
 class SwapProgress:
-    """How far a swap is, bytes."""
+    """How far a swap has come, in bytes."""
 
     sent_bytes: int
     send_total_bytes: int
@@ -191,7 +191,7 @@ class SwapHandle(Protocol):
 
 
 class Host(Protocol):
-    """A plugin's only way out. No method re-enters the plugin before it returns: callbacks come after the handler.
+    """All that a plugin can act through. No method calls the plugin before it returns: callbacks follow the handler.
 
     Only `Store` waits for the disk; nothing else blocks. Each docstring says what its method raises: `Bug` for a
     mistake of the plugin's own, `Unavailable` for what may work later. When the plugin is taken out of service, or is
@@ -231,7 +231,7 @@ class Host(Protocol):
     # Messages
 
     def send(self, peer: PeerRef, message: Message, priority: Priority = Priority.NORMAL) -> None:
-        """One hop, at most once. To this node itself it is delivered later, like any other.
+        """Send a message over one hop, at most once. To this node itself it is delivered later, like any other.
 
         A message that will not be sent, or that the peer does not know, is told to `Plugin.send_refused`. One that was
         lost with its link on the way is told to nobody. Raises `Bug` for a message over its own size cap.
@@ -246,7 +246,7 @@ class Host(Protocol):
         on_timeout: Callable[[], None],
         priority: Priority = Priority.NORMAL,
     ) -> None:
-        """Send, and expect what the peer's handler returns. Exactly one callback is called, once, unless the node ends.
+        """Send a request; the peer's handler returns the reply. Exactly one callback is called, unless the node ends.
 
         ``on_timeout`` comes after ``timeout_s`` seconds (a node that stood still meanwhile waits once more), and before
         when the message cannot be sent, the peer is down, it says that it does not know the message, or
@@ -255,7 +255,7 @@ class Host(Protocol):
         """
 
     def queued_bytes(self, peer: PeerRef) -> int:
-        """What waits in this node for this peer, bytes, headers included; 0 for this node itself.
+        """How many bytes, headers included, wait in this node for this peer; 0 for this node itself.
 
         What the kernel or the network has taken does not count. Above `limits.SEND_HIGH_WATER_BYTES` (or half of the
         queue, if that is less) the peer is slow, and `Plugin.writable` tells when it has caught up.
@@ -270,23 +270,23 @@ class Host(Protocol):
         """
 
     def route(self, key: NodeId, message: Message) -> None:
-        """To the root of ``key``, at most once; there it arrives at `Plugin.deliver`.
+        """Send a message to the root of ``key``, at most once; there `Plugin.deliver` gets it.
 
-        Hops that do not answer are gone round; without a way it is held, at each hop for ``[overlay] route_deadline``
-        at most, and then given up. Nobody is told of that, nor when the root does not know the message. Raises `Bug`
-        for a message over its own size cap or `limits.ROUTED_BODY_BYTES_MAX`.
+        It is routed around hops that do not answer. Where there is no way on, it is held, at each hop for
+        ``[overlay] route_deadline`` at most, and then given up. Nobody is told of that, nor when the root does not know
+        the message. Raises `Bug` for a message over its own size cap or `limits.ROUTED_BODY_BYTES_MAX`.
         """
 
     def multicast(self, keys: Iterable[NodeId], message: Message) -> None:
-        """To the roots of many keys, grouped by next hop: one copy a link at each hop (Li 2008, section 3).
+        """Send to the roots of many keys, grouped by next hop: one copy a link at each hop (Li 2008, section 3).
 
         A root of several of the keys gets it once for each. Otherwise as `route`.
         """
 
     def broadcast(self, message: Message) -> None:
-        """To every live node, this one included, at most once each; it takes it at `Plugin.deliver`.
+        """Send a message to every live node, this one included, at most once each; there `Plugin.deliver` gets it.
 
-        Nodes that join, part or fail meanwhile may miss it, and nobody is told. Raises as `route`.
+        Nodes that join, leave or fail meanwhile may miss it, and nobody is told. Raises what `route` raises.
         """
 
     def lookup(self, key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:
@@ -303,23 +303,23 @@ class Host(Protocol):
     def prefix_row(self, bits: int) -> tuple[PeerRef, ...]:
         """Known nodes that share exactly ``bits`` leading bits with this one, from leaf set and routing table.
 
-        In id order; far from complete where there are many such nodes.
+        In id order. Where there are many such nodes, only a few of them are known.
         """
 
     def replica_set(self, key: NodeId, count: int) -> tuple[PeerRef, ...]:
         """The ``count`` known nodes closest to ``key``, closest first, possibly this one; fewer where fewer are known.
 
-        Right for keys near this node, as far as the leaf set reaches; for others, whom it happens to know.
+        Exact for keys near this node, as far as the leaf set reaches; for other keys the closest of those it knows.
         """
 
     def estimated_ring_size(self) -> float:
         """How many nodes there are, estimated from the density of the leaf set; exact when it covers the ring."""
 
     def expected_members(self) -> tuple[PeerRef, ...]:
-        """This node, its leaf set and the `missing_members`, in id order: whom an honest answer has to hear from.
+        """This node, its leaf set and the `missing_members`, in id order: all whose answers a complete answer needs.
 
-        All of the ring where ``leaf_set().covers_ring``, else this node's neighbourhood on it. Silence never makes it
-        smaller: a node leaves it by a goodbye, a denial, ``peerd forget``, or after ``overlay.expect_for``.
+        It is the whole ring if ``leaf_set().covers_ring``, else this node's neighbourhood. Silence never makes it
+        smaller: a node is no longer expected after a goodbye, a denial, ``peerd forget``, or ``overlay.expect_for``.
         """
 
     def missing_members(self) -> tuple[MissingMember, ...]:
@@ -378,7 +378,7 @@ class Host(Protocol):
         """
 
     def fetch(self, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None) -> SwapHandle:
-        """One-way swap: get the peer's value, give none. Raises as `swap`."""
+        """Get the peer's value in a swap, and give none. Raises what `swap` raises."""
 
     # Work, time, state
 
@@ -417,14 +417,15 @@ class Host(Protocol):
         """
 
     def new_epoch(self) -> str:
-        """A short text that this cluster never sees again, not even after a restart: for a feed that clients resume."""
+        """Return a short text that is never used twice, not even after a restart: for a feed that clients resume."""
 
     # Telling
 
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
-        """A peer sent what no correct peer sends, as turned out later: a value that a worker could not decode.
+        """Report a peer that sent what no correct peer sends, when that was found after the handler had returned.
 
-        It costs the peer its link, and is counted. A handler of the peer's own message raises the error instead.
+        An example is a value that a worker could not decode. It costs the peer its link, and is counted. The handler of
+        the offending message raises the error instead.
         """
 
     def emit(self, event: Event) -> int:
@@ -463,7 +464,7 @@ class Plugin(Part):
     messages: ClassVar[tuple[type[Message], ...]] = ()
     metrics: ClassVar[tuple[Metric, ...]] = ()
     events: ClassVar[tuple[type[Event], ...]] = ()
-    """What it records in the event log. Their kinds begin with the plugin's name and a dot."""
+    """The events that it records in the event log. Their kinds begin with the plugin's name and a dot."""
     Config: ClassVar[type[PluginConfig]] = PluginConfig
 
     host: Host
@@ -486,7 +487,7 @@ class Plugin(Part):
         self.handlers.add(self)
 
     def add_parts(self, *parts: Part) -> None:
-        """Have the handlers and timers of these parts work as this plugin's own. For `start`, before any is armed.
+        """Have the handlers and timers of these parts work as this plugin's own. Called in `start`, before any timer.
 
         Raises `Bug` when two handle the same message or timer, or one handles a message that is not in `messages`.
         """
@@ -528,8 +529,8 @@ class Plugin(Part):
     def forward(self, envelope: Envelope) -> Verdict | PeerRef:
         """A routed message of this plugin is about to go on: let it pass, stop it here, or name another next hop.
 
-        Called once a key at each node on the way, where it starts and at the root, too: there ``envelope.next_hop`` is
-        this node.
+        Called once for each key at each node on the way, also where the message starts and at the root; at the root
+        ``envelope.next_hop`` is this node.
         """
         return Verdict.PASS
 

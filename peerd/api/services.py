@@ -39,7 +39,7 @@ class Groups(Protocol):
     """
 
     def create(self, group: str) -> None:
-        """Have the group exist, members or not, for as long as this node keeps it; joining does so too."""
+        """Make the group exist, even without members, until this node leaves it; joining makes it exist, too."""
 
     def join(
         self,
@@ -53,19 +53,19 @@ class Groups(Protocol):
         """
 
     def leave(self, group: str) -> None:
-        """End this node's membership, and its having created the group. Harmless when there is neither."""
+        """End this node's membership, and what `create` began. Harmless when there is neither."""
 
     def multicast(self, group: str, message: Message, on_outcome: Callable[[GroupOutcome], None] | None = None) -> None:
-        """To every member, this node included when it is one; the sender need not be."""
+        """Send a message to every member, this node included if it is one; a sender need not be a member."""
 
     def anycast(self, group: str, message: Message, on_outcome: Callable[[GroupOutcome, PeerRef | None], None]) -> None:
-        """To one member that accepts, near ones first; ``on_outcome`` gets it with `GroupOutcome.ACCEPTED`."""
+        """Send a message to one member that accepts, asking near ones first. ``on_outcome`` names it with ACCEPTED."""
 
 
 @struct
 class RecordVersion:
-    """Which write of a record: a total order, by ``counter``, then ``epoch`` (boot epoch of the root that wrote), then
-    ``writer`` (its id). The largest wins everywhere; no two writes have the same.
+    """Which write of a record it is. Versions are ordered by ``counter``, then ``epoch`` (boot epoch of the root that
+    wrote), then ``writer`` (its id). The largest wins everywhere; no two writes have the same.
     """
 
     counter: U64
@@ -79,7 +79,7 @@ class RecordVersion:
 
 
 NO_VERSION = RecordVersion(0, 0, NodeId(0))
-"""As ``if_version``: only when there is no record, or a deleted one."""
+"""Given as ``if_version``, it means: write only if there is no record, or a deleted one."""
 
 RecordAck = Literal["received", "replicated"]
 """What `RecordOutcome.STORED` means: the root holds it; or every node of the replica set does (`Host.records`)."""
@@ -99,7 +99,7 @@ class RecordOutcome(Enum):
     QUOTA = "quota"
     """A limit, named in ``detail``. With ``copies`` 0 nothing changed, else that many nodes hold it and one refused."""
     NOT_ROOT = "not_root"
-    """Nothing changed: whoever was reached, every time, was not (yet) able to answer for the key. Try again later."""
+    """Nothing changed: no node that was reached was able to answer for the key (yet). Try again later."""
     UNKNOWN = "unknown"
     """No answer in time: a write may have taken effect, or still will."""
 
@@ -126,7 +126,7 @@ class RecordRole(Enum):
     ROOT = "root"
     REPLICA = "replica"
     NONE = "none"
-    """Not of the replica set (any more): it is handed over and then dropped. For a record that is gone, too."""
+    """It is not in the replica set (any more): the record is handed over and then dropped, or is gone already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ class Log(Protocol):
 
     @property
     def bytes_used(self) -> int:
-        """What the records that are kept count for: their lengths, and `limits.LOG_RECORD_OVERHEAD_BYTES` each."""
+        """The size of the records that are kept: their lengths, plus `limits.LOG_RECORD_OVERHEAD_BYTES` for each."""
 
     def append(
         self,
@@ -268,7 +268,7 @@ class Log(Protocol):
         """
 
     def truncate(self, through: int) -> None:
-        """Let go of the records up to this number. Durable a little later: after a crash some may be back."""
+        """Remove the records up to this number. That is durable a little later: after a crash some may be back."""
 
 
 class Store(KeyValues, Protocol):

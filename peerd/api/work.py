@@ -20,7 +20,7 @@ class WorkLimits:
     name: str = "the work"
     """What it is, for the text of the failure: "its query exceeded 512 MiB of memory"."""
     owner: Hashable = None
-    """For whom it is done. The processes are shared fairly among owners: none ever has them all."""
+    """For whom the work is done. The processes are shared fairly among owners: none ever has them all."""
 
 
 class WorkHandle(Protocol):

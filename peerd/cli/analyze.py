@@ -46,7 +46,7 @@ LOSS_COLUMNS = {
 }
 UNKNOWN_COLUMNS = {"event": "event", "nodes": "nodes", "events": "events"}
 QUICK_BYTES_MAX = 64 * 1024 * 1024
-"""Up to so much input Spark runs without its optimising compilers, which would not pay."""
+"""For at most this much input Spark runs without its optimising compilers: they would take longer than they save."""
 ROWS_MAX = 50
 """Rows of a printed table; the JSON and the Parquet files have all of them."""
 ID_COLUMNS = ("node",)
@@ -118,7 +118,7 @@ def _run(directory: Path, out: Path, master: str, driver_memory: str, parts: boo
 
 
 def plugin_tables() -> list[Sequence[SparkTable]]:
-    """Of each plugin. Raises `ConfigError` when two tables have one name."""
+    """Return the tables of each plugin. Raises `ConfigError` when two tables have one name."""
     from peerd.pipeline.job import RESERVED
 
     fronts = find_fronts()
@@ -138,7 +138,7 @@ def report_as_json(report: Report) -> dict[str, Any]:
 
 
 def warnings_of(report: Report) -> list[str]:
-    """What the reader of the tables must know about what is not in them."""
+    """Return warnings about input that the tables leave out, such as corrupt lines."""
     found = []
     if report.corrupt:
         places = ", ".join(f"{row['file']} ({row['corrupt']})" for row in report.corrupt_files[:3])
@@ -163,7 +163,7 @@ def warnings_of(report: Report) -> list[str]:
 
 
 def print_report(report: Report, shown: Mapping[str, Shown], console: Terminal) -> None:
-    """The tables for people."""
+    """Print the tables for people."""
     console.print(
         f"{report.events} events of {len(report.losses)} node boots from {report.files} files "
         f"({report.part_files} unfinished); {report.corrupt} corrupt lines, {report.missing} missing, "

@@ -21,7 +21,7 @@ from peerd.cluster.local import NODES_MAX, READY_TIMEOUT_S, Forming, LocalCluste
 from peerd.errors import ExitCode, Unavailable
 
 INTERRUPTED: Final = 130
-"""128 + SIGINT, as shells say it."""
+"""The exit code after an interruption: 128 + SIGINT, as in shells."""
 
 app = typer.Typer(help="A cluster of real daemons on this machine: up, status, kill, down.", no_args_is_help=True)
 
@@ -150,7 +150,7 @@ def _settings(texts: Sequence[str], flags: Mapping[str, object], count: int) -> 
 
 
 def _show_forming(status: Waiting, forming: Forming) -> None:
-    """How the ring forms."""
+    """Show how far the ring has formed."""
     text = f"ring: {forming.complete} of {forming.expected} nodes complete, {forming.answering} answer"
     status.update(text, forming.complete, forming.expected)
 
@@ -180,7 +180,7 @@ def _row(node: NodeStatus) -> tuple[object, ...]:
 
 
 def _missing_lines(found: Sequence[NodeStatus]) -> list[str]:
-    """Whom the nodes of the ring miss, and by how many of them each is missed."""
+    """Return a line for each node that others miss, with how many of them miss it."""
     numbers = {node.node.id: node.node.index for node in found}
     missed_by: dict[str, list[int]] = {}
     for node in found:
@@ -202,7 +202,7 @@ def _state(node: NodeStatus) -> str:
 
 
 def _ending(node: NodeRecord) -> str:
-    """How a node that does not run ended."""
+    """Say how a node that does not run any more has ended."""
     if node.exit_status is None:
         return "gone"
     if node.exit_status < 0:

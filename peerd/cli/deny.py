@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NODE_DIGITS: Final = 32
 PREFIX_DIGITS_MIN: Final = 4
-"""Of a node id; the daemon has to know the node, and no other that begins so."""
+"""How many digits of a node id are needed at least; the daemon has to know exactly one node that begins with them."""
 SUBJECT_HELP: Final = (
     f"A node id, or at least {PREFIX_DIGITS_MIN} digits of one that the daemon knows; or a certificate's serial number "
     "(40 digits)."
@@ -29,7 +29,7 @@ SUBJECT_HELP: Final = (
 
 
 class UnclearSubject(PeerdError, ValueError):
-    """The digits begin no id that is known, or several."""
+    """No known id begins with the given digits, or several do."""
 
 
 def deny(
@@ -88,7 +88,7 @@ def _record(subject: str, reason: str, undo: bool, folder: Path) -> str:
 
 
 def _subject(text: str, socket: str | None, is_withdrawn: bool) -> str:
-    """What is meant: written in full, or the first digits of a node that the daemon knows or of what is denied."""
+    """Return the subject in full. It may be given by the first digits of a known node, or of what is denied."""
     from peerd.identity.ledger import parse_subject
 
     try:
@@ -102,14 +102,14 @@ def _subject(text: str, socket: str | None, is_withdrawn: bool) -> str:
 
 
 async def known_subjects(client: Client) -> dict[str, str]:
-    """Every node that the daemon knows, missing ones included: the subject of its denial, and its address."""
+    """Return, for every node that the daemon knows (also missing ones), the subject that denies it, and its address."""
     found = await client.get(f"{API_PREFIX}/peers", Peers)
     here = {f"node:{peer.id}": peer.address for peer in found.peers}
     return here | {f"node:{peer.id}": peer.address for peer in found.missing}
 
 
 async def denied_subjects(client: Client) -> dict[str, str]:
-    """What is denied, and why: that is what can be undone."""
+    """Return what is denied, and why. Only these denials can be withdrawn."""
     return {denial.subject: denial.reason for denial in await client.denials()}
 
 

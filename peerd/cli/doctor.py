@@ -14,7 +14,7 @@ from peerd.models.admin import ReachAnswer, ReachPair, ReachProgressView
 
 TARGETS_MAX: Final = 64
 MATRIX_NODES_MAX: Final = 16
-"""Nodes whose matrix fits a terminal."""
+"""The matrix of who reaches whom is printed for at most this many nodes: a larger one does not fit a terminal."""
 ROWS_MAX: Final = 40
 _EXIT: Final = {"all": ExitCode.OK, "broken": ExitCode.FAILURE, "partial": ExitCode.PARTIAL}
 

@@ -1,4 +1,4 @@
-"""``peerd drain``: out of the ring in order, with everything handed over first."""
+"""``peerd drain``: leave the ring in order, after everything has been handed over."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Steps:
         self._last: list[str] | None = None
 
     def of(self, line: DrainProgress) -> How:
-        """How far it is."""
+        """Return how far draining has come."""
         self._total = max(self._total, len(line.waiting_for))
         text = f"waiting for {line.waiting_for[0]}" if line.waiting_for else "leaving the ring"
         if line.waiting_for != self._last and not sys.stderr.isatty():

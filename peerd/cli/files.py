@@ -17,7 +17,7 @@ STDIN: Final = Path("-")
 
 
 def read_text(path: Path) -> str:
-    """A small text file; ``-`` is standard input. Raises `ConfigError`."""
+    """Read a small text file; ``-`` is standard input. Raises `ConfigError`."""
     try:
         if path == STDIN:
             content = sys.stdin.buffer.read(FILE_BYTES_MAX + 1)
@@ -45,13 +45,13 @@ def write_text(path: Path, text: str, mode: int) -> None:
 
 
 def require_free(path: Path | None) -> None:
-    """Before a secret is made that nobody can ask for again: its file must be a new one. Raises `ConfigError`."""
+    """Raises `ConfigError` if the file exists. Called before a secret is made, because it cannot be shown again."""
     if path is not None and os.path.lexists(path):
         raise ConfigError("is there already: --force overwrites it", file=str(path))
 
 
 def hand_out(made: NewAccess | NewToken, out: Path | None, output: Output) -> None:
-    """A secret that was just made: into its file (0600), else onto standard output; it is shown this once."""
+    """Write a new secret into its file (0600), else onto standard output. It is never shown again."""
     if out is not None:
         write_text(out, made.text + "\n", 0o600)
     if output is not Output.TABLE:

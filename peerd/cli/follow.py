@@ -24,7 +24,7 @@ class FollowedLine(Protocol):
 ProgressLine = TypeVar("ProgressLine", bound=FollowedLine)
 AnswerLine = TypeVar("AnswerLine", bound=FollowedLine)
 How = tuple[float, float, str]
-"""Done, of how many, and what to say of it."""
+"""How much is done, of how much in all, and the text to show with it."""
 
 
 def follow(

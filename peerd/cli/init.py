@@ -31,7 +31,7 @@ SOCKET_NAME = "admin.sock"
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """What `create_node` made, for the closing words."""
+    """What `create_node` made, for the text that is printed at the end."""
 
     config_file: Path
     authority: Path
@@ -83,12 +83,12 @@ def init(
 
 
 def node_settings(directory: Path, bootstrap: list[str], listen: str | None) -> dict[str, Any]:
-    """What the new file sets, by dotted key; everything else stays at its default."""
+    """Return the settings for the new file by dotted key; everything else stays at its default."""
     settings: dict[str, Any] = {"node.state_dir": str(directory)}
     if listen is not None:
         settings["node.listen"] = listen
         if _is_other_port(listen):
-            # Then it hardly is the only daemon of this machine, and the default port over HTTP is another one's.
+            # A daemon with its own address is hardly the only one here, and another has the default HTTP port.
             settings["admin.http"] = ""
     if bootstrap:
         settings["node.bootstrap"] = bootstrap
@@ -180,7 +180,7 @@ def config_text(settings: dict[str, Any]) -> str:
 
 
 def fill_in(scaffold: str, settings: dict[str, Any]) -> str:
-    """The scaffold with some of its commented defaults replaced by values."""
+    """Return the scaffold with some of its commented defaults replaced by values."""
     lines, table, missing = [], "", dict(settings)
     for line in scaffold.splitlines():
         if line.startswith("["):
@@ -196,7 +196,7 @@ def fill_in(scaffold: str, settings: dict[str, Any]) -> str:
 
 
 def next_steps(created: Created, settings: dict[str, Any]) -> str:
-    """What was made, and what to type next."""
+    """Return the text that says what was made, and what to type next."""
     is_standard = created.config_file in standard_files()
     config = "" if is_standard else f" --config {shlex.quote(str(created.config_file))}"
     address = settings.get("admin.socket", AdminConfig().socket)

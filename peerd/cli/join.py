@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from peerd.identity.joining import GrantedIdentity
 
 CLOCK_OFF_S: Final = 120.0
-"""Well within what peers allow for, and more than a slow join takes."""
+"""From this difference on the user is warned: well within what peers allow for, and more than a slow join takes."""
 
 
 @with_node_options(lambda front: front.init_options())
@@ -77,7 +77,7 @@ def _with_token(directory: Path, address: tuple[str, int], token_file: Path, for
         token = JoinToken.parse(read_text(token_file))
     except ValueError as error:
         raise ConfigError(str(error), file=str(token_file)) from error
-    with StateDirectory(directory):  # no daemon runs here, and none starts meanwhile
+    with StateDirectory(directory):  # its lock makes sure that no daemon runs here, and that none starts meanwhile
         granted_identity = ask_issuer(*address, token)
         write_identity(directory, granted_identity)
     _warn_of_clock(granted_identity.clock_ahead_s(time.time()))
@@ -85,7 +85,7 @@ def _with_token(directory: Path, address: tuple[str, int], token_file: Path, for
 
 
 def _warn_of_clock(ahead_s: float) -> None:
-    """Peers allow for a few minutes; further apart, this node takes good certificates for old ones, or for new."""
+    """Warn of a wrong clock. Peers allow for a few minutes; beyond that, valid certificates seem expired or too new."""
     if abs(ahead_s) > CLOCK_OFF_S:
         where = "ahead of" if ahead_s > 0 else "behind"
         typer.echo(

@@ -181,7 +181,7 @@ def _measured_s(text: str | None) -> float | None:
 
 
 def _check_topologies(plans: Sequence[Settings]) -> None:
-    """So that a bad file is told of before anything runs."""
+    """Check the topologies first, so that a bad file is reported before anything runs."""
     from peerd.lab.topologies import check
 
     for topology in dict.fromkeys(topology for settings in plans for topology in settings.topologies):
@@ -191,7 +191,7 @@ def _check_topologies(plans: Sequence[Settings]) -> None:
 def _run(
     experiment: Experiment, settings: Settings, out: Path, jobs: int, resume: bool, kinds: Sequence[str]
 ) -> tuple[list[Row], list[str]]:
-    """Rows in the order of the points, and what went wrong."""
+    """Run the points; returns the rows in the order of the points, and what went wrong."""
     from peerd.lab.pool import run_points
     from peerd.lab.store import ResultStore
 
@@ -225,7 +225,7 @@ def _draw(experiment: Experiment, rows: Sequence[Row], store: ResultStore, kinds
 
 @contextmanager
 def _progress(experiment: Experiment, total: int, done: int) -> Iterator[tuple[Callable[[], None], Watch]]:
-    """A bar where there is a terminal: what to call after each point, and with each phase of one."""
+    """Show a progress bar on a terminal; yields what to call after each point, and with each phase of a point."""
     errors = stderr()
     if not errors.is_terminal:
         yield (lambda: None), (lambda point, phase, now: None)
@@ -252,7 +252,7 @@ def _progress(experiment: Experiment, total: int, done: int) -> Iterator[tuple[C
 
 
 def _print(experiment: Experiment, rows: Sequence[Row]) -> None:
-    """Columns that are lists are for results.json and charts."""
+    """Print the table, without the columns that hold lists: those are for results.json and charts."""
     columns = [
         column for column in experiment.columns if not any(isinstance(row.get(column.key), dict | list) for row in rows)
     ]

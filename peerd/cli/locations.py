@@ -1,4 +1,4 @@
-"""Where things are when nobody says: configuration files, the state directory, the admin socket."""
+"""Where things are when no option says so: configuration files, the state directory, the admin socket."""
 
 from __future__ import annotations
 

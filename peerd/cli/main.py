@@ -13,7 +13,7 @@ from typing import Final
 from peerd.errors import Bug, ConfigError, ExitCode, PeerdError, Unavailable
 
 INTERRUPTED: Final = 130
-"""128 + SIGINT, as shells say it."""
+"""The exit code after an interruption: 128 + SIGINT, as in shells."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run_command(given)
     except Bug:
-        raise  # ours: the traceback is the report
+        raise  # our own mistake: the traceback is the report
     except PeerdError as error:
         print(f"peerd: error: {error}", file=sys.stderr)
         return exit_code(error)
@@ -37,10 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def exit_code(error: PeerdError) -> int:
-    """What an error that ends a command means to the script around it."""
+    """Return the exit code for an error that ends a command; scripts branch on it."""
     if isinstance(error, ConfigError):
         return ExitCode.CONFIG
     if isinstance(error, Unavailable):
         return ExitCode.UNAVAILABLE
-    # A value that cannot be used (a query, a refused request) is the asker's mistake.
+    # A value that cannot be used (a query, a refused request) is the caller's mistake.
     return ExitCode.USAGE if isinstance(error, ValueError) else ExitCode.FAILURE

@@ -36,7 +36,7 @@ class Owned:
         return {f"protocols.{self.plugin}.{key}": value for key, value in found.items()}
 
     def parameter(self, name: str) -> inspect.Parameter:
-        """What typer makes the option of."""
+        """Return the parameter from which typer makes the option."""
         option = typer.Option(self.option.flag, metavar=self.option.metavar, help=self.option.help)
         annotation = Annotated[str | None, option]
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -48,7 +48,7 @@ def with_node_options(
     """Decorates a command that has a parameter called `SETTINGS`.
 
     A plugin that cannot be imported has no options here; the command says what is wrong with it when it reads
-    settings. A front that fails to name its options costs only those, and a warning: every `--help` comes by here.
+    settings. A front that fails to name its options only causes a warning and has none: every `--help` runs this code.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:

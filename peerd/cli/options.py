@@ -42,9 +42,9 @@ ListenOption = Annotated[
 def ask(
     socket: str | None, call: Callable[[Client], Coroutine[Any, Any, Result]], waiting: str = "waiting for the daemon"
 ) -> Result:
-    """One conversation with the daemon that ``--socket`` names. Raises what the client raises.
+    """Call the daemon that ``--socket`` names. Raises what the client raises.
 
-    After `PATIENCE_S` a terminal shows what it is ``waiting`` for; nothing, when that is empty.
+    After `PATIENCE_S` a terminal shows what the command is ``waiting`` for, unless that is empty.
     """
     import asyncio  # here, like the rest, so that commands that ask nobody start at once
 

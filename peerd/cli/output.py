@@ -46,13 +46,13 @@ __all__ = [
 ]
 
 TIME_NAMES: Final = ("at", "_at", "_until")
-"""What the name of a field that holds a point in time is, or ends with."""
+"""A field holds a point in time if its name is one of these, or ends with one."""
 THIS_CENTURY_S: Final = 946_684_800.0
 """2000-01-01 as Unix time. Smaller numbers in such fields are times of a simulation, which begins at zero."""
 
 
 class Output(StrEnum):
-    """How to print."""
+    """The formats in which a command can print."""
 
     TABLE = "table"
     JSON = "json"
@@ -62,7 +62,7 @@ class Output(StrEnum):
 
 
 def print_data(output: Output, document: Document, rows: Iterable[Document] | None = None) -> None:
-    """Print for a program. ``rows``: one a line of JSONL and CSV; without them the document's items, or itself."""
+    """Print for a program. ``rows``: the lines of JSONL and CSV; by default the document's items, or the document."""
     whole = plain(document)
     if output is Output.JSON:
         json.dump(whole, sys.stdout, indent=2, ensure_ascii=False)
@@ -113,7 +113,7 @@ class RowWriter:
 
 
 def plain(value: Any, name: str = "") -> Any:
-    """What JSON has: dictionaries, lists, texts, numbers; times become ISO 8601 by the name of their field."""
+    """Convert to what JSON has: dictionaries, lists, texts, numbers; times, known by the field's name, to ISO 8601."""
     if not isinstance(value, type) and hasattr(value, "model_dump"):
         value = value.model_dump(mode="json")
     if isinstance(value, Mapping):
@@ -137,12 +137,12 @@ def _print_yaml(value: object) -> None:
 
 
 def _columns(rows: Sequence[Any]) -> list[str]:
-    """Of all rows, in the order in which they come up."""
+    """Return the columns of all rows, in the order in which they first occur."""
     return list(dict.fromkeys(name for row in rows for name in _flat(row)))
 
 
 def _flat(row: Any, prefix: str = "") -> dict[str, Any]:
-    """A row for CSV: a table inside it as columns with dots in their names, a list as JSON, nothing as nothing."""
+    """Return a row for CSV: nested tables become columns with dots in their names, lists JSON, null an empty cell."""
     if not isinstance(row, Mapping):
         return {prefix or "value": _cell(row)}
     found: dict[str, Any] = {}
@@ -197,5 +197,5 @@ def size(value: float) -> str:
 
 
 def number(value: float | int) -> str:
-    """Whole numbers whole (whatever their type), others as they are."""
+    """Write a number; one without a fraction is written without a point, whatever its type."""
     return f"{value:,}" if isinstance(value, int) else f"{int(value):,}" if value.is_integer() else f"{value:,}"

@@ -1,4 +1,4 @@
-"""``peerd peers``: whom the daemon knows, and what it thought of one of them."""
+"""``peerd peers``: which nodes the daemon knows, and what it concluded about each of them and when."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from peerd.models.admin import DepartedPeer, HistoryView, MissingPeer, Peer, Peers, VerdictView
 
 LAG_NOTABLE_S: Final = 1.0
-"""A node whose timers were so late may have accused the wrong one."""
+"""A node whose timers were this late may itself have been the cause of what it reported of others."""
 HEADINGS: Final = ("node", "address", "place", "link", "rtt", "predicted", "state", "score")
 OPTIONAL: Final = ("predicted", "score", "link", "rtt", "place")
-"""What a narrow terminal does without, the least important first."""
+"""The columns that a narrow terminal leaves out, the least important first."""
 
 
 class NotListed(PeerdError):
-    """No node that the daemon knows is meant."""
+    """The text that a user gave names no node that the daemon knows."""
 
 
 def peers(
@@ -95,7 +95,7 @@ def _only(found: Peers, node: str) -> Peers:
 
 
 async def _histories(client: Client) -> list[HistoryView]:
-    """Of every node that the daemon knows or has known."""
+    """Return the history of every node that the daemon knows or has known."""
     from peerd.client import RequestRefused
 
     known = await client.known()
@@ -105,7 +105,7 @@ async def _histories(client: Client) -> list[HistoryView]:
     for node_id in ids:
         try:
             found.append(await client.history(node_id))
-        except RequestRefused:  # forgotten since the question before
+        except RequestRefused:  # the daemon has forgotten this node since it listed it
             continue
     return found
 
@@ -149,7 +149,7 @@ def _teller(verdict: VerdictView) -> str:
 
 
 def _records(found: Peers, departed: Sequence[DepartedPeer]) -> list[dict[str, Any]]:
-    """The same as one list, for JSONL and CSV."""
+    """Return the peers, missing and departed nodes as one list, for JSONL and CSV."""
     rows = [peer.model_dump() for peer in found.peers]
     rows += [{**peer.model_dump(), "place": "missing"} for peer in found.missing]
     return rows + [{**peer.model_dump(), "place": "departed"} for peer in departed]
@@ -180,7 +180,7 @@ def _missing_row(peer: MissingPeer) -> tuple[object, ...]:
 
 
 def score(misbehaviour: float) -> str:
-    """Misbehaviour for people."""
+    """Write a misbehaviour score for people."""
     return "banned" if misbehaviour >= 100 else f"{misbehaviour:.0f}" if misbehaviour >= 0.5 else "-"
 
 
@@ -212,7 +212,7 @@ def _show_history(found: HistoryView, is_wide: bool) -> None:
 
 
 def folded(verdicts: Sequence[VerdictView]) -> list[tuple[VerdictView, int]]:
-    """The first of what one observer was told again and again by one accuser, with how often, until it decided."""
+    """Merge repeated verdicts of one accuser to one observer into the first one, with how often, until it decided."""
     rows: list[tuple[VerdictView, int]] = []
     open_rows: dict[tuple[str, str | None], int] = {}
     for verdict in verdicts:
@@ -230,7 +230,7 @@ def folded(verdicts: Sequence[VerdictView]) -> list[tuple[VerdictView, int]]:
 
 
 def conclusions(found: HistoryView) -> list[str]:
-    """What a person would make of it."""
+    """Return what an operator may conclude from the history, as sentences."""
     lines = []
     lags: dict[str, float] = {}
     for verdict in found.verdicts:

@@ -1,4 +1,4 @@
-"""``peerd ring``: the whole ring, as its nodes describe it: drawn, as a graph, or judged."""
+"""``peerd ring``: the whole ring, as its nodes describe it: as a drawing, as a graph, or with a verdict."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class DrawnNode:
 
 
 def symbols_for(encoding: str) -> Symbols:
-    """What a terminal of this encoding can show."""
+    """Return the characters that a terminal of this encoding can show."""
     try:
         "".join((UNICODE.own, UNICODE.leaf, UNICODE.known, UNICODE.faulty, UNICODE.line)).encode(encoding)
     except (UnicodeEncodeError, LookupError):
@@ -58,7 +58,7 @@ def draw_ring(
     width: int = WIDTH,
     height: int = HEIGHT,
 ) -> list[str]:
-    """Lines of the drawing. A label that would cover another is left out; where nodes share a place, own wins."""
+    """Return the lines of the drawing. A label that would cover another is left out; this node wins a shared place."""
     grid = [[" "] * width for _ in range(height)]
     radius_x, radius_y = (width - 2 * LABEL_LENGTH - 5) / 2, (height - 3) / 2
     for point in range(OUTLINE_POINTS):
@@ -68,7 +68,7 @@ def draw_ring(
     for mark in ordered:
         row, column = _place(mark.node_id / RING, radius_x, radius_y, width, height)
         grid[row][column] = getattr(symbols, mark.kind)
-    for mark in reversed(ordered):  # own first: its label is sure to have room
+    for mark in reversed(ordered):  # this node comes first, so that there is room for its label
         row, column = _place(mark.node_id / RING, radius_x, radius_y, width, height)
         _label(grid, row, column, mark, symbols)
     for offset, text in enumerate(centre):
@@ -77,7 +77,7 @@ def draw_ring(
 
 
 def dot(nodes: Sequence[RingNode]) -> str:
-    """Graphviz: an arrow from each node to the one that it takes for the next; ``circo`` lays it out as a ring."""
+    """Return a Graphviz graph: an arrow from each node to its successor, as it says; ``circo`` draws it as a ring."""
     lines = ["digraph ring {", "  layout=circo;", '  node [shape=box, fontname="monospace"];']
     for node in nodes:
         colour = "" if node.may_serve else ", color=red"
@@ -98,7 +98,7 @@ def mermaid(nodes: Sequence[RingNode]) -> str:
 
 
 def _quoted(address: str) -> str:
-    """An address is what a node says of itself: nothing of it may end the label."""
+    """Quote an address. A node chose it itself, so nothing in it may end the label."""
     return "".join(character if character.isalnum() or character in ".:-_[]" else "?" for character in address)
 
 
@@ -110,7 +110,7 @@ def _place(turn: float, radius_x: float, radius_y: float, width: int, height: in
 
 
 def _label(grid: list[list[str]], row: int, column: int, mark: DrawnNode, symbols: Symbols) -> None:
-    """To the outside of the ring, where those characters are free."""
+    """Write a node's label on the outside of the ring, if those characters are free."""
     text = short_id(mark.node_id)
     is_right = mark.node_id < RING // 2
     start = column + 2 if is_right else column - 1 - len(text)

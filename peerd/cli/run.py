@@ -41,12 +41,12 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def load(arguments: Sequence[str]) -> LoadedConfig:
-    """The configuration that a command line means. Raises `ConfigError`; ``SystemExit`` for a bad command line."""
+    """Load the configuration that a command line names. Raises `ConfigError`; ``SystemExit`` for a bad command line."""
     return reader(arguments)()
 
 
 def reader(arguments: Sequence[str]) -> Callable[[], LoadedConfig]:
-    """What reads that configuration, now and again later: the same files, for the plugins that are installed now."""
+    """Return a function that reads that configuration, now and again later, for the plugins that are installed then."""
     from peerd.plugins import find_plugins, plugin_models
 
     options = _parser().parse_args(arguments)
@@ -61,7 +61,7 @@ def reader(arguments: Sequence[str]) -> Callable[[], LoadedConfig]:
 
 
 def _announce(daemon: Daemon) -> None:
-    """For whoever started it by hand: that it is ready, where it is, and how to ask it."""
+    """Tell the person who started it by hand that it is ready, where its socket is, and how to ask it."""
     config, peer = daemon.config, daemon.peer
     state = "is ready" if daemon.node.is_ready else "runs, and is still looking for the ring"
     places = [f"peers {peer.address}", f"operators {config.admin.socket}"]
@@ -75,7 +75,7 @@ def _announce(daemon: Daemon) -> None:
 
 
 def _say_nothing(daemon: Daemon) -> None:
-    """Where there is no terminal, the log has it."""
+    """Print nothing: without a terminal, the log says the same."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -108,7 +108,7 @@ def _import_structlog() -> None:
 
 
 def _check_identity(loaded: LoadedConfig) -> None:
-    """The one thing that is missing before the first `peerd init`; its absence deserves its own words."""
+    """Raises `ConfigError` when there is no key yet: before the first `peerd init` that is the usual mistake."""
     key_file = loaded.config.tls_files().key_file
     if loaded.config.tls.mode == "mutual" and not key_file.exists():
         raise ConfigError("this node has no identity yet: make one with `peerd init`", file=str(key_file))

@@ -23,10 +23,10 @@ DEFAULT: Final = "run"
 
 
 class _Commands(TyperGroup):
-    """What names no command is a scenario file."""
+    """A first argument that is not the name of a command is a scenario file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the default command in front of such arguments."""
+        """Put the default command, ``run``, in front of such arguments."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
@@ -106,13 +106,13 @@ def _run(path: Path, seed: int | None, is_checked: bool, events: Path | None, ou
 
 
 def repeat_command(path: Path, seed: int, is_checked: bool) -> str:
-    """What to type to see the same run again."""
+    """Return the command line that repeats this run."""
     words = ["peerd", "sim", str(path), "--seed", str(seed)]
     return shlex.join([*words, "--check-determinism"] if is_checked else words)
 
 
 def report_as_json(report: ScenarioReport, verdict: RunComparison | None) -> dict[str, Any]:
-    """The report, and the verdict on determinism if there is one."""
+    """Return the report, and the verdict on determinism if there is one, as JSON."""
     data = report.to_json()
     if verdict is not None:
         data["deterministic"] = verdict.is_deterministic
@@ -121,7 +121,7 @@ def report_as_json(report: ScenarioReport, verdict: RunComparison | None) -> dic
 
 
 def print_report(report: ScenarioReport, verdict: RunComparison | None, console: Terminal) -> None:
-    """The tables for people."""
+    """Print the report's tables for people."""
     _print_rows(
         console,
         f"{report.scenario}, seed {report.seed}",

@@ -90,7 +90,7 @@ def _protocols(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def repeat_command(seed: int, without: str, nodes: int | None, is_checked: bool, protocols: Sequence[str] = ()) -> str:
-    """What to type to see one seed again."""
+    """Return the command line that repeats one seed."""
     words = ["peerd", "sim", "swarm", "--seeds", f"{seed}:{seed + 1}", "--verbose"]
     words += ["--without", without] if without else []
     words += ["--nodes", str(nodes)] if nodes is not None else []
@@ -119,7 +119,7 @@ def _watch(results: Iterator[SeedResult], count: int, verbose: bool, output: Out
 
 
 def _compared(first: Iterator[SeedResult], second: Iterator[SeedResult]) -> Iterator[SeedResult]:
-    """The first results; one that came out differently is a failure."""
+    """Yield the first results; a seed whose second run differs is a failure."""
     for one, other in zip(first, second, strict=True):
         if one.digest != other.digest and one.passed:
             one.failure = f"two runs differ: {one.events} and {other.events} events, {one.digest} and {other.digest}"

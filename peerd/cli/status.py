@@ -52,7 +52,7 @@ def _certificate(found: Status) -> list[tuple[str, object]]:
 
 
 def _ring(found: Status) -> str:
-    """How many there are, of how many."""
+    """Say how many nodes are in the ring, and how many are expected if some are missing."""
     if found.ring_size == 0:
         return "none: it has left"
     there = nodes(found.ring_size, found.is_ring_size_exact)
@@ -61,7 +61,7 @@ def _ring(found: Status) -> str:
 
 
 def _members(found: Status) -> str:
-    """Who is expected, and who of them is missing."""
+    """Say how many members are expected, and which of them are missing."""
     if found.ring_size == 0:
         return "none is expected"
     if not found.missing:

@@ -1,4 +1,4 @@
-"""Writing for people: lines, tables that fit the terminal, and one line that shows how far something is.
+"""Output for people: lines, tables that fit the terminal, and one line that shows progress.
 
 It is small on purpose. Every command writes through it, and importing a library that draws tables takes longer than
 asking the daemon and printing the answer.
@@ -44,29 +44,29 @@ class Terminal:
 
     @property
     def encoding(self) -> str:
-        """What the stream can show."""
+        """The character encoding of the stream."""
         return self._stream.encoding or "utf-8"
 
     def print(self, text: object = "", style: str = "") -> None:
-        """One line or several. Control characters that came from elsewhere are replaced."""
+        """Print one line or several. Control characters are replaced, since texts may come from other machines."""
         for line in str(text).split("\n"):
             self.write_line(self.styled(printable(line), style))
 
     def write_line(self, line: str) -> None:
-        """A line as it is, with its colours."""
+        """Write a line unchanged, colours included."""
         shown = line.encode(self.encoding, "replace").decode(self.encoding)
         self._stream.write(f"{shown}\n")
         self._stream.flush()
 
     def styled(self, text: str, style: str) -> str:
-        """The text in a style such as "bold red"; as it is where there are no colours."""
+        """Return the text in a style such as "bold red"; unchanged where there are no colours."""
         if not style or not self._has_colours:
             return text
         codes = ";".join(_STYLES[word] for word in style.split())
         return f"\x1b[{codes}m{text}\x1b[0m"
 
     def status(self, text: str = "") -> Waiting:
-        """A line that is shown while something takes its time."""
+        """Return a line that is shown while something takes long."""
         return Waiting(self, text)
 
     def overwrite(self, text: str) -> None:
@@ -77,7 +77,7 @@ class Terminal:
 
 
 class Waiting:
-    """How far something is: one line that changes on a terminal, and goes when it is over. Nothing in a pipe."""
+    """A line on a terminal that shows progress, and disappears at the end. Prints nothing into a pipe."""
 
     def __init__(self, terminal: Terminal, text: str = "") -> None:
         self._terminal = terminal
@@ -94,11 +94,11 @@ class Waiting:
         self.clear()
 
     def clear(self) -> None:
-        """Take the line away, until the next `update`: another one is about to be printed."""
+        """Remove the line until the next `update`, because another one is about to be printed."""
         self._terminal.overwrite("")
 
     def update(self, text: str, done: float | None = None, total: float = 1.0) -> None:
-        """Show this; with a bar when it is known how much is ``done`` of the ``total``."""
+        """Show a text; with a bar when it is known how much of the ``total`` is ``done``."""
         self._text = text
         bar = ""
         if done is not None:
@@ -108,17 +108,17 @@ class Waiting:
 
 
 def stdout() -> Terminal:
-    """Where results go."""
+    """Standard output, for results."""
     return Terminal(sys.stdout)
 
 
 def stderr() -> Terminal:
-    """Where progress, warnings and errors go."""
+    """Standard error, for progress, warnings and errors."""
     return Terminal(sys.stderr)
 
 
 def printable(text: object) -> str:
-    """Text from elsewhere, without control characters that a terminal would act on."""
+    """Return a text without control characters, on which a terminal would act."""
     return "".join(character if character.isprintable() else "?" for character in str(text))
 
 
@@ -132,11 +132,11 @@ def print_table(
     numbers: Sequence[str] = (),
     is_wide: bool | None = None,
 ) -> None:
-    """A table as wide as the terminal at most; numbers, and the columns named by ``numbers``, stand to the right.
+    """Print a table, at most as wide as the terminal. Numbers, and columns named by ``numbers``, are right-aligned.
 
-    What has no room there: ids are shortened to their first digits; then the columns named by ``optional`` are left
-    out, the first one first; then text is folded at its spaces, never in the middle of a word. ``is_wide`` shows all;
-    it is not given by commands that have no such option.
+    If there is not enough room, ids are shortened to their first digits; then the columns named by ``optional`` are
+    left out, in that order; then text is folded at its spaces, never in the middle of a word. ``is_wide`` shows
+    everything; it is ``None`` for commands without that option.
     """
     columns = [_Column(heading, cells) for heading, cells in zip(headings, _transposed(headings, rows), strict=True)]
     for column in columns:
@@ -158,7 +158,7 @@ def print_table(
 
 
 def print_facts(terminal: Terminal, facts: Iterable[tuple[str, object]]) -> None:
-    """Names and values, one a line; a long value goes on below itself."""
+    """Print names and values, one pair a line; a long value continues on the next line, below its beginning."""
     shown = [(printable(name), printable(value)) for name, value in facts]
     indent = max((width(name) for name, _ in shown), default=0) + FACT_GAP
     for name, value in shown:
@@ -169,7 +169,7 @@ def print_facts(terminal: Terminal, facts: Iterable[tuple[str, object]]) -> None
 
 
 def width(text: str) -> int:
-    """Places that a text takes on a terminal: some characters take two, combining ones none."""
+    """Return how many columns a text takes on a terminal: some characters take two, combining ones none."""
     if text.isascii():
         return len(text)
     return sum(
@@ -194,7 +194,7 @@ class _Column:
 
     @property
     def width(self) -> int:
-        """Of its widest line."""
+        """The width of its widest line."""
         return max(width(line) for cell in self._shown for line in cell)
 
     @property
@@ -219,7 +219,7 @@ class _Column:
         return self._shown
 
     def padded(self, text: str) -> str:
-        """As wide as the column."""
+        """Return the text, filled with spaces to the width of the column."""
         padding = " " * (self.width - width(text))
         return padding + text if self.is_number else text + padding
 
@@ -230,7 +230,7 @@ def _transposed(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> li
 
 
 def _fit(columns: list[_Column], most: int, optional: Sequence[str]) -> list[str]:
-    """Make the columns fit, as `print_table` says; the headings of those that were left out, in their order."""
+    """Make the columns fit, as `print_table` says; returns the headings of those that were left out, in order."""
 
     def excess() -> int:
         return sum(column.width for column in columns) + len(GAP) * (len(columns) - 1) - most

@@ -13,7 +13,7 @@ from peerd.entry_points import installed
 
 
 def one_line() -> str:
-    """The program, and what it runs on."""
+    """Return one line with the version of the program and of Python, and the system."""
     system = f"{platform.system()} {platform.machine()}".lower()
     return f"peerd {metadata.version('peerd')} (Python {platform.python_version()}, {system})"
 

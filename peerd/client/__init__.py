@@ -106,16 +106,16 @@ TOKEN_VARIABLE: Final = "PEERD_ACCESS_TOKEN"
 JSON_TYPE: Final = "application/json"
 ANSWER_TIMEOUT_S: Final = 30.0
 PROGRESS_TIMEOUT_S: Final = 90_000.0
-"""A stream may be silent as long as its round may last (a day), and a little more."""
+"""A stream of progress may be silent for as long as one round of a query may last (a day), and a little more."""
 LINE_BYTES_MAX: Final = 256 * MIB
-"""Longest line of a stream: an answer of very many groups."""
+"""The longest line of a stream; answers with very many groups are the longest ones."""
 POLL_INTERVAL_S: Final = 0.05
 
 Model = TypeVar("Model", bound=AdminModel)
 Result = TypeVar("Result")
 
 _LATER: Final = ConfigDict(defer_build=True)
-"""Built with the first line; most commands read no such stream."""
+"""Models of streams build their validators with the first line, since most commands read no stream."""
 _ring_lines: Final[TypeAdapter[WalkProgressView | RingCheck]] = TypeAdapter(RingLine, config=_LATER)
 _reach_lines: Final[TypeAdapter[ReachProgressView | ReachAnswer]] = TypeAdapter(ReachLine, config=_LATER)
 _drain_lines: Final[TypeAdapter[DrainProgress | DrainAnswer]] = TypeAdapter(DrainLine, config=_LATER)
@@ -146,7 +146,7 @@ class DaemonBusy(RequestRefused, Unavailable):
 
 
 def default_socket(environment: Mapping[str, str] = os.environ) -> str:
-    """Where the admin socket is when nobody says: ``PEERD_ADMIN__SOCKET``, else the default of the configuration."""
+    """The admin socket when none is named: ``PEERD_ADMIN__SOCKET``, else the default of the configuration."""
     return environment.get(SOCKET_VARIABLE) or ADMIN_SOCKET
 
 
@@ -224,15 +224,15 @@ class Client:
         return await self.get(f"{API_PREFIX}/peers", Peers)
 
     async def history(self, node: str, *, around: bool = False) -> HistoryView:
-        """What the daemon thought of a peer, oldest first; ``node``: an id, a unique prefix of one, or host:port.
+        """What the daemon concluded about a peer, oldest first; ``node``: an id, a unique prefix of one, or host:port.
 
-        ``around``: and what the neighbours of that peer thought.
+        ``around``: include what the neighbours of that peer concluded.
         Raises `RequestRefused` when it knows no such peer, or several.
         """
         return await self.get(f"{API_PREFIX}/peers/{quote(node, safe='')}/history?around={int(around)}", HistoryView)
 
     async def rtt(self, target: str, source: str | None = None) -> Rtt:
-        """Predicted and measured round trip between two nodes; ``source``: the daemon itself, when not given."""
+        """Predicted and measured round trip between two nodes. ``source`` is the daemon itself when not given."""
         wanted = {"target": target} | ({} if source is None else {"source": source})
         return await self.get(f"{API_PREFIX}/rtt?{urlencode(wanted)}", Rtt)
 
@@ -274,9 +274,9 @@ class Client:
         follow: bool = True,
         backoff: Backoff | None = None,
     ) -> AsyncGenerator[StreamEntry, None]:
-        """The daemon's events as they happen; see `follow`. ``kind``: only these, such as "overlay.*".
+        """The daemon's events as they happen; see `follow`. ``kind``: only events of these kinds, such as "overlay.*".
 
-        ``follow=False``: those that it holds, then an `End`.
+        ``follow=False``: only the events that it holds now, then an `End`.
         """
         kinds = [kind] if isinstance(kind, str) else list(kind)
         wanted = {"kind": kinds, "follow": int(follow)}
@@ -290,7 +290,7 @@ class Client:
         after: str | None = None,
         backoff: Backoff | None = None,
     ) -> AsyncGenerator[StreamEntry, None]:
-        """Any stream that can be resumed; comes back by itself when the connection or the daemon goes away.
+        """Follow any stream that can be resumed; reconnects by itself when the connection or the daemon goes away.
 
         ``after``: the id of the last entry that was seen, "start" for all that the daemon holds, "now" for what
         follows; default: as the stream has it. Yields `Item`, `Gap`, `Dropped` and `End` of `peerd.client.streams`.
@@ -349,7 +349,7 @@ class Client:
         return await self.get(f"{API_PREFIX}/certificate", Certificate)
 
     async def renew_certificate(self) -> Certificate:
-        """Renew it now. Raises `DaemonBusy` when no issuer does it."""
+        """Renew the certificate now. Raises `DaemonBusy` when no issuer does it."""
         return await self.call("POST", f"{API_PREFIX}/certificate/renewal", Certificate)
 
     async def install_certificate(self, pem: str) -> Certificate:
@@ -358,11 +358,11 @@ class Client:
         return await self.call("POST", f"{API_PREFIX}/certificate", Certificate, body)
 
     async def tokens(self) -> list[Token]:
-        """The join tokens of an issuer, oldest first. Raises `RequestRefused` where the daemon is none."""
+        """The join tokens of an issuer, oldest first. Raises `RequestRefused` when the daemon is not an issuer."""
         return (await self.call("GET", f"{API_PREFIX}/tokens", Tokens)).tokens
 
     async def create_token(self, life_s: float, uses: int = 1, roles: Sequence[str] = ()) -> NewToken:
-        """Make a join token; its text is told this once. No roles: those of an ordinary member."""
+        """Make a join token; its text is shown only once. Without ``roles`` it gives those of an ordinary member."""
         body = TokenRequest(life_s=life_s, uses=uses, roles=list(roles))
         return await self.call("POST", f"{API_PREFIX}/tokens", NewToken, body)
 
@@ -375,7 +375,7 @@ class Client:
         return (await self.get(f"{API_PREFIX}/access", AccessEntries)).tokens
 
     async def create_access(self, name: str, scopes: Sequence[str], life_s: float) -> NewAccess:
-        """Make an access token; its text is told this once. Scopes: "<protocol>:read", "<protocol>:write", "*"."""
+        """Make an access token; its text is shown only once. Scopes: "<protocol>:read", "<protocol>:write", "*"."""
         body = AccessRequest(name=name, scopes=list(scopes), life_s=life_s)
         return await self.call("POST", f"{API_PREFIX}/access", NewAccess, body)
 
@@ -388,7 +388,7 @@ class Client:
         return (await self.get(f"{API_PREFIX}/denials", Denials)).denials
 
     async def deny(self, subject: str, reason: str = "", *, is_withdrawn: bool = False) -> NewDenial:
-        """Deny a node id or a certificate's serial number everywhere, or (withdrawn) let it in again."""
+        """Deny a node id or a certificate's serial number everywhere, or (``is_withdrawn``) admit it again."""
         body = DenialRequest(subject=subject, reason=reason, is_withdrawn=is_withdrawn)
         return await self.call("POST", f"{API_PREFIX}/denials", NewDenial, body)
 
@@ -406,7 +406,7 @@ class Client:
         return await self.call("POST", f"{API_PREFIX}/ca/rotation", Certificate, body)
 
     async def publish_notice(self, notice: str) -> bool:
-        """Spread a notice that an offline CA signed; whether it was news to the daemon."""
+        """Spread a notice that an offline CA signed. Returns whether the daemon did not know it yet."""
         body = NoticeBody(notice=notice)
         return (await self.call("POST", f"{API_PREFIX}/notices", NoticeAnswer, body)).is_new
 
@@ -435,7 +435,7 @@ class Client:
     async def answers(
         self, path: str, body: Mapping[str, Any], line_type: TypeAdapter[Result]
     ) -> AsyncGenerator[Result, None]:
-        """POST, and the lines of the stream that comes back; its last one has the type "answer".
+        """Send a POST, and yield the lines of the stream that comes back; the last one has the type "answer".
 
         Raises `DaemonUnreachable` when the stream ends before, and what `call` raises.
         """
@@ -454,11 +454,11 @@ class Client:
             )
 
     async def get(self, path: str, model: type[Model]) -> Model:
-        """As `call`."""
+        """Send a GET; otherwise as `call`."""
         return await self.call("GET", path, model)
 
     async def call(self, method: str, path: str, model: type[Model], body: AdminModel | None = None) -> Model:
-        """One request and its answer, typed.
+        """Send one request, and return its answer as a ``model``.
 
         Raises `RequestRefused` for what the daemon refuses, `DaemonBusy`, `DaemonUnreachable`.
         """
@@ -535,7 +535,7 @@ class Client:
 
 
 def run_sync(call: Callable[[Client], Coroutine[Any, Any, Result]], address: str | Path | None = None) -> Result:
-    """Run one conversation with the daemon from synchronous code: ``run_sync(lambda client: client.status())``."""
+    """Call the daemon from synchronous code: ``run_sync(lambda client: client.status())``."""
 
     async def run() -> Result:
         async with Client(address) as client:
@@ -576,7 +576,7 @@ def _failing(health: Health, timeout_s: float) -> str:
 
 
 def _why(address: str, error: TransportFailed) -> str:
-    """The cause and the remedy, in one phrase."""
+    """Say in one phrase why nobody answers, and what to do."""
     start = "start one with `peerd run`, or name its socket with --socket or PEERD_ADMIN__SOCKET"
     if address.startswith("http"):
         return f"{error}; {start}"

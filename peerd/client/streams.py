@@ -1,4 +1,4 @@
-"""Streams that outlive their connection: the client comes back by itself and goes on where it was.
+"""Streams that outlive their connection: the client reconnects by itself and goes on where it was.
 
     async for entry in client.events(kind="overlay.*"):
         match entry:
@@ -7,8 +7,8 @@
             case Gap() | Dropped():
                 print("missed", entry.count)
 
-What was missed is never silent: it is a `Gap` or a `Dropped` in the stream. An `End` that is final ends the iteration;
-after any other (the daemon stops, its plugin was restarted) the client comes back.
+What was missed shows in the stream, as a `Gap` or a `Dropped`. An `End` that is final ends the iteration; after any
+other (the daemon stops, its plugin was restarted) the client reconnects.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Connect = Callable[[str | None], AsyncGenerator[bytes, None]]
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before coming back: a random time, up to twice as long each time, and when to stop trying.
+    """How long to wait before reconnecting: a random time, whose bound doubles each time; and when to stop trying.
 
     Random, so that a thousand clients of a daemon that was restarted do not come back in the same moment.
     """
@@ -51,18 +51,18 @@ class Backoff:
     """Without an answer for so long, the error is raised; ``None``: never."""
 
     def pause_s(self, failures: int) -> float:
-        """Before the next attempt, after so many in a row that failed."""
+        """Return how long to wait before the next attempt, after so many failures in a row."""
         return random.uniform(0.0, min(self.most_s, self.first_s * 2.0 ** min(failures, EXPONENT_MAX)))
 
 
 async def follow(
     connect: Connect, after: str | None = None, backoff: Backoff | None = None
 ) -> AsyncGenerator[StreamEntry, None]:
-    """The entries of a stream, over as many connections as it takes.
+    """Yield the entries of a stream, over as many connections as it takes.
 
     Raises what ``connect`` raises for the first connection. Later on an `Unavailable` is waited out, up to
     ``backoff.give_up_s``; anything else (the daemon refuses, it is another program) is raised. Raises
-    ``ValidationError`` for a line that is none.
+    ``ValidationError`` for a line that is not an entry of a stream.
     """
     patience = backoff if backoff is not None else Backoff()
     place, failures, is_known = after, 0, False

@@ -1,4 +1,4 @@
-"""How the client's requests travel: over a unix socket here; everything else is httpx's, in `peerd.client.http`.
+"""How the client's requests travel: here over a unix socket; in `peerd.client.http` over everything else, with httpx.
 
 Nearly every command asks the daemon on its own machine, once, and httpx takes longer to import than that takes. For a
 unix socket there are no proxies, redirects, cookies or certificates, so a stream and h11, which does the protocol in
@@ -21,7 +21,7 @@ Body = bytes | AsyncIterable[bytes] | None
 
 
 class TransportFailed(Exception):
-    """There is no answer, or its end is missing. ``is_refused``: nobody listens."""
+    """There is no answer, or its end is missing. ``is_refused``: nobody listens at the address."""
 
     def __init__(self, text: str, *, is_refused: bool = False) -> None:
         super().__init__(text)
@@ -45,7 +45,7 @@ class OpenAnswer(Protocol):
 
 
 class ClientTransport(Protocol):
-    """Requests to one daemon."""
+    """Carries requests to one daemon."""
 
     def exchange(
         self, method: str, path: str, body: Body, headers: Mapping[str, str], silence_s: float
@@ -56,11 +56,11 @@ class ClientTransport(Protocol):
         """
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close the connections that are open."""
 
 
 class UnixTransport:
-    """Over a unix socket."""
+    """Carries requests over a unix socket."""
 
     def __init__(self, path: str, headers: Mapping[str, str]) -> None:
         self._path = path
@@ -106,7 +106,7 @@ class _Answer:
         """Send the request, and read the head of the answer."""
         length = {} if body is None else {"Content-Length": str(len(body))} if isinstance(body, bytes) else _CHUNKED
         every = {"Host": "localhost", "Connection": "close", "Accept": "*/*", **length, **headers}
-        # Whoever answers before the request is over closes the connection; the answer tells why.
+        # A server that answers before it has the whole request closes the connection; its answer tells why.
         with suppress(BrokenPipeError, ConnectionResetError):
             writer.write(self._http.send(h11.Request(method=method, target=path, headers=list(every.items()))) or b"")
             if isinstance(body, bytes):

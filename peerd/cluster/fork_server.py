@@ -46,7 +46,7 @@ class NodeModule(Protocol):
 
 
 class ForkServer:
-    """Forks the nodes, reaps them, keeps the record true."""
+    """Forks the nodes, collects their exit codes, and keeps the record up to date."""
 
     def __init__(self, layout: Layout, record: ClusterRecord, node_module: NodeModule) -> None:
         self._layout = layout
@@ -97,7 +97,7 @@ class ForkServer:
         self._save(server=process_ref(server_pid), nodes=tuple(nodes))
 
     def _be_node(self, node: NodeRecord, reserved: Sequence[socket.socket], server_pid: int) -> NoReturn:
-        """The child's whole life. It never returns into the server's code, whatever happens."""
+        """Run the node in the child. It never returns into the server's code, whatever happens."""
         status: int = ExitCode.FAILURE
         try:
             signal.set_wakeup_fd(-1)
@@ -128,7 +128,7 @@ class ForkServer:
     # Watching the children
 
     def _mind_children(self) -> bool:
-        """Reap until told to stop or no child is left. Whether the lifeline ended."""
+        """Collect exit codes until told to stop or no child is left. Returns whether the lifeline ended."""
         control = sys.stdin.fileno()
         watched = [self._wake_reader, control]
         while self._children and not self._is_stopping:
@@ -190,7 +190,7 @@ def _with_exit(node: NodeRecord, status: int | None) -> NodeRecord:
 
 
 def _redirect(log_file: Path) -> None:
-    """Standard input from nowhere, output and errors into the node's log."""
+    """Connect standard input to /dev/null, output and errors to the node's log."""
     log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(null, 0)

@@ -35,7 +35,7 @@ from peerd.system.durable_files import write_atomically
 
 RECORD_VERSION: Final = 1
 BOOTSTRAP_NODES: Final = 3
-"""How many nodes the others join through."""
+"""Through how many nodes the others join."""
 RUNTIME_PATH_BYTES_MAX: Final = 64
 """A longer runtime folder would leave no room for the name of a socket."""
 LOOPBACK: Final = "127.0.0.1"

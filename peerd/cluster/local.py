@@ -39,7 +39,7 @@ READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = fork_server.GRACE_S + 5.0
 POLL_INTERVAL_S: Final = 0.1
 POLL_PAUSE_PER_NODE_S: Final = 0.005
-"""Asking costs the nodes processor time that they need for joining."""
+"""The pause between two rounds of questions, for each node: answering takes processor time away from joining."""
 ASK_TIMEOUT_S: Final = 5.0
 LOG_TAIL_LINES: Final = 12
 
@@ -55,7 +55,7 @@ class Forming:
     answering: int
     """How many nodes answer on their admin socket."""
     complete: int
-    """They are ready, and their leaf set is what it has to be for these nodes."""
+    """How many nodes are ready and have exactly the leaf set that these nodes make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class NodeStatus:
 
 
 class NoSuchNode(PeerdError, ValueError):
-    """A number that no node of the cluster has: the asker's mistake."""
+    """The user gave a number that no node of the cluster has."""
 
     def __init__(self, index: int, count: int) -> None:
         numbers = f"0 to {count - 1}" if count > 1 else "0 only"
@@ -110,12 +110,12 @@ class LocalCluster:
 
     @property
     def is_up(self) -> bool:
-        """Whether any process of it lives."""
+        """Whether any process of the cluster lives."""
         return self.layout.is_locked()
 
     @property
     def is_ours(self) -> bool:
-        """Whether this object has started it, and not ended it since."""
+        """Whether this object started the cluster and has not ended it since."""
         return self._server is not None
 
     def node(self, index: int) -> NodeRecord:
@@ -190,7 +190,7 @@ class LocalCluster:
         with self.layout.server_log.open("wb") as log:
             return subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE,  # by its end the fork server learns that this process has ended
+                stdin=subprocess.PIPE,  # its end tells the fork server that this process has ended
                 stdout=log,
                 stderr=log,
                 pass_fds=[*reserved, lock],

@@ -14,7 +14,7 @@ from peerd.plugins import find_plugins, plugin_models
 from peerd.telemetry.logs import configure_logging
 
 _IMPORTED_EARLY = (start_admin, admin_app)
-"""A daemon imports them late; here the point is that the children share them."""
+"""A daemon imports these late. Here they are imported before the fork, so that the children share their memory."""
 
 
 def prepare() -> None:
@@ -24,7 +24,7 @@ def prepare() -> None:
 
 
 def run(config_file: Path) -> int:
-    """Be the daemon until SIGTERM. The environment of whoever started the cluster has no say in its configuration."""
+    """Be the daemon until SIGTERM. The environment of the cluster's starter does not change its configuration."""
     read = partial(load_config, [config_file], environment={}, plugin_models=plugin_models(find_plugins()))
     loaded = read()
     configure_logging(loaded.config.telemetry.log_level, loaded.config.telemetry.log_format)

@@ -18,7 +18,7 @@ _PR_SET_NAME: Final = 15
 
 
 class ProcessRef(BaseModel):
-    """One process, for ever: its id, and its start in clock ticks since boot."""
+    """One process, told apart from later ones with the same id by its start, in clock ticks since boot."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,12 +39,12 @@ def process_ref(pid: int) -> ProcessRef | None:
 
 
 def is_alive(process: ProcessRef | None) -> bool:
-    """Whether this very process runs, and not another one that got its number."""
+    """Whether this process still runs, and its id does not belong to a newer one."""
     return process is not None and process_ref(process.pid) == process
 
 
 def send_signal(process: ProcessRef | None, number: signal.Signals) -> bool:
-    """Signal that very process; ``False`` when it is gone. A pidfd pins it between the check and the signal."""
+    """Signal this process; ``False`` when it is gone. A pidfd makes sure that no other process gets the signal."""
     if process is None:
         return False
     try:

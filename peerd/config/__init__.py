@@ -46,7 +46,7 @@ from peerd.quantities import (
 from peerd.swap.config import SwapConfig
 
 CLUSTER_NAME_PATTERN: Final = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
-"""It stands in the node certificate's URI, where a host name would."""
+"""The form of a cluster's name. It stands in the URI of a node's certificate, in the place of a host name."""
 UNIX_SOCKET_PATH_BYTES_MAX: Final = 107
 OVERFLOW_USER_ID: Final = 65534
 ORIGINS_MAX: Final = 64
@@ -320,7 +320,7 @@ class TelemetryConfig(ConfigSection):
 
 
 class LimitsConfig(ConfigSection):
-    """What others may make this daemon spend. Each bound is counted when it bites."""
+    """How much others may make this daemon spend. Whenever a bound has an effect, that is counted."""
 
     links_max: Annotated[int, Field(ge=8, le=65536)] = setting(
         limits.LINKS_MAX,
@@ -394,7 +394,7 @@ class _KernelSections(ConfigSection):
 if TYPE_CHECKING:
 
     class _ServiceSections(_KernelSections):
-        """With a table for each service, which the type checker cannot know."""
+        """Adds a table for each service; they are added at run time, so the type checker does not know them."""
 
 else:
     _ServiceSections = create_model("_ServiceSections", __base__=_KernelSections, **service_sections())
@@ -431,7 +431,7 @@ class PeerdConfig(_ServiceSections):
         return self.data.tokens == "required" or not is_loopback(split_address(self.data.http)[0])
 
     def http_budgets(self) -> list[int]:
-        """Requests wanted at a time at each HTTP listener that there is."""
+        """For each HTTP listener that there is, how many requests it is to serve at a time."""
         operators = [limits.HTTP_REQUESTS_MAX] * (1 + bool(self.admin.http))
         return operators + [self.data.connections_max] * (bool(self.data.socket) + bool(self.data.http))
 

@@ -25,7 +25,7 @@ class Change:
     old: str
     new: str
     origin: str
-    """Where the new value stands."""
+    """Where the new value comes from, such as a file and its line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ReloadPlan:
     applied: tuple[Change, ...]
     needs_restart: tuple[Change, ...]
     conflict: str = ""
-    """Why even keys that could be applied wait for the restart: they do not fit the values that stay until then."""
+    """Why even keys that could be applied wait for the restart: they do not fit the values that stay till then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def plan_reload(running: LoadedConfig, wanted: LoadedConfig) -> ReloadPlan:
 
 
 def reloading_keys(plugins: Mapping[str, type[BaseModel]] | None = None) -> Iterator[str]:
-    """Every dotted key that a running daemon takes, in the order of the configuration; of plugins, too."""
+    """Every dotted key whose new value a running daemon takes, in the order of the configuration, plugins included."""
     for name, field in PeerdConfig.model_fields.items():
         model = field.annotation
         if isinstance(model, type) and issubclass(model, BaseModel):
@@ -123,7 +123,7 @@ def _checked(table: BaseModel) -> BaseModel:
 
 
 def _origins(running: Mapping[str, str], wanted: Mapping[str, str], waiting: list[str]) -> dict[str, str]:
-    """Where the values in force stand: as just read, but for the keys that wait for a restart."""
+    """Return the origins of the values in force: the new ones, except for the keys that wait for a restart."""
 
     def waits(key: str) -> bool:
         return any(key == each or key.startswith(f"{each}.") for each in waiting)
@@ -133,6 +133,6 @@ def _origins(running: Mapping[str, str], wanted: Mapping[str, str], waiting: lis
 
 
 def _origin(origins: Mapping[str, str], key: str) -> str:
-    """Of a key, or of the first key below it when it is a table."""
+    """Return the origin of a key; of a table, that of the first key in it."""
     inner = (origin for other, origin in origins.items() if other.startswith(f"{key}."))
     return origins.get(key) or next(inner, "default")

@@ -127,12 +127,12 @@ def read_file(path: Path) -> Layer:
 
 
 def key_lines(text: str) -> dict[str, int]:
-    """Line numbers (from 1) of tables and keys in TOML text, by dotted key. Good for messages: it does not parse."""
+    """Line numbers (from 1) of tables and keys in TOML text, by dotted key. Not a parser: good enough for messages."""
     lines: dict[str, int] = {}
     table: list[str] = []
     inside: str | None = None
     for number, line in enumerate(text.splitlines(), 1):
-        if inside is not None:  # of a string of several lines
+        if inside is not None:  # this line is part of a string of several lines
             inside = None if inside in line else inside
             continue
         if match := _TABLE_LINE.match(line):
@@ -151,7 +151,7 @@ def _split_path(text: str) -> list[str]:
 
 
 def read_environment(environment: Mapping[str, str], schema: ConfigSchema) -> Layer:
-    """``PEERD_SECTION__KEY`` variables. Other ``PEERD_`` names are not ours, unless one ``_`` is all that is missing.
+    """Read ``PEERD_SECTION__KEY`` variables. Other ``PEERD_`` names are left alone, unless only one ``_`` is missing.
 
     Raises `ConfigError` for such a near miss: a setting that silently does nothing is worse than an error.
     """
@@ -263,7 +263,7 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def fields(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Dotted key and field of everything that is no table of its own, tables of plugins included."""
+    """Dotted key and field of everything that is not itself a table, tables of plugins included."""
     for name, info in type(model).model_fields.items():
         value = getattr(model, name)
         if isinstance(value, BaseModel):

@@ -48,10 +48,10 @@ class RunningParts:
     identity: IdentityKeeper | None
     http: HttpSide | None
     event_log: EventFeed | None
-    """``None`` when its destination is not the configuration's to say."""
+    """``None`` when the configuration does not decide its destination."""
 
     async def prepare(self, plan: ReloadPlan) -> tuple[Commit, Commit]:
-        """Open what may fail to open; what is returned applies the plan, or closes that again. Raises `ConfigError`."""
+        """Open whatever may fail. Returns what applies the plan, and what closes it all again. Raises `ConfigError`."""
         config, changed = plan.loaded.config, {change.key for change in plan.applied}
         tls, sink = None, None
         if self.http is not None:

@@ -34,7 +34,7 @@ DRIVER_METRICS: Final = (
     Metric("peerd_offload_jobs", "gauge", "Jobs waiting for or running in worker threads and processes."),
 )
 LOG_WRITES_MAX: Final = 4096
-"""Each log has one write under way at most, and plugins and their logs are few."""
+"""Bound on writes that wait: each log has at most one under way, and there are few logs."""
 
 
 class DriverMetrics(Protocol):
@@ -108,7 +108,7 @@ class AsyncioDriver:
         return time.time()
 
     def rng(self, purpose: str) -> Rng:
-        """A generator of its own, unpredictable from outside."""
+        """Return a new generator, whose numbers nobody outside can predict."""
         return random.Random(f"{purpose}:{secrets.token_hex(16)}")
 
     def send(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
@@ -162,7 +162,7 @@ class AsyncioDriver:
         cost_s: float,
         within: WorkLimits | None = None,
     ) -> WorkHandle:
-        """``cost_s`` means nothing here: the clock is real."""
+        """``cost_s`` is ignored here, as the clock is real."""
         if within is None:
             return self._offload.submit(function, arguments, done, failed)
         return self.processes.submit(function, arguments, done, failed, within)
@@ -171,7 +171,7 @@ class AsyncioDriver:
         return self._stores.plugin_store(plugin)
 
     def log(self, plugin: str, name: str) -> Log:
-        """One thread writes for all logs: it waits for the disk, not for what keeps the workers busy."""
+        """Return a log. One thread writes for all logs, so that writing never waits for busy workers."""
         if self._log_writer is None:
             self._log_writer = OffloadPool(workers=1, queued_max=LOG_WRITES_MAX)
         return self._stores.plugin_log(plugin, name, self._log_writer.submit)

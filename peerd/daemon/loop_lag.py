@@ -1,4 +1,4 @@
-"""How late the event loop runs its timers: the one number that tells an overloaded daemon from a slow network."""
+"""How late the event loop runs its timers; with this an overloaded daemon is told from a slow network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the operator's configuration to what a node is told at birth: identity, address, parameters."""
+"""Makes from the operator's configuration what a node is created with: identity, address, parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from peerd.node.settings import NodeSettings
 
 _WILDCARDS = ("0.0.0.0", "::")
 _ROUTE_PROBE = ("192.0.2.1", 9)
-"""An address of nobody (RFC 5737): asking which interface leads there sends no packet."""
+"""An address that belongs to nobody (RFC 5737). Asking which interface leads there sends no packet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ def advertised(config: PeerdConfig, node_id: NodeId, listening: tuple[str, int])
 
 
 def bootstrap_addresses(config: PeerdConfig, own: PeerRef) -> list[tuple[str, int]]:
-    """Where to ask for the ring: ``node.bootstrap``, with the address that this node listens at written as the one that
-    it advertises.
+    """Return the addresses to join through: ``node.bootstrap``, this node's own one written as it advertises it.
 
-    This node's own address stays in the list: from it the overlay knows that the node is a seed, and may found a ring.
+    This node's own address stays in the list, because by it the overlay knows that this node is a seed, which may found
+    a ring.
     """
     listen, advertises = split_address(config.node.listen), (own.host, own.port)
     return [advertises if address == listen else address for address in map(split_address, config.node.bootstrap)]

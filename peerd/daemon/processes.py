@@ -1,4 +1,4 @@
-"""Worker processes for work that strangers choose: each job has one, which the kernel bounds and which can be killed.
+"""Worker processes for jobs that strangers choose: each job has its own, which the kernel limits, and can be killed.
 
 The jobs are forked by `peerd.daemon.work_server`, a small process that is started for the first job and ends when
 there has been none for a while, so that a daemon at rest has none. What comes back from a job is bytes, bounded, and
@@ -36,11 +36,11 @@ from peerd.errors import Bug, Unavailable
 from peerd.quantities import format_duration, format_size
 
 RUNNING_MAX: Final = 4
-"""Jobs at a time. One owner has at most one fewer, so that somebody else's job need not wait for a long one."""
+"""How many jobs run at a time. One owner has at most one fewer, so that others do not wait for its long jobs."""
 JOBS_MAX: Final = 64
 """Waiting and running jobs together; more fail at once with `Unavailable`."""
 REQUEST_BYTES_MAX: Final = 64 * 1024
-"""Longest pickled function with its arguments. It has to fit into the buffer of a socket."""
+"""The longest pickled function with its arguments: it must fit into the buffer of a socket."""
 IDLE_S: Final = 60.0
 """The server ends after so long without a job. Starting it again takes about a third of a second, a job some 10 ms."""
 READ_BYTES: Final = 256 * 1024
@@ -145,7 +145,7 @@ class ProcessPool:
         return job
 
     def call_off(self, job: _Job) -> None:
-        """Forget a job that waits, and kill one that runs; its place is free when its process has ended."""
+        """Forget a job that waits, or kill one that runs; the place is free when the process has ended."""
         if job in self._waiting:
             self._waiting.remove(job)
         elif job.number in self._running:
@@ -255,7 +255,7 @@ class ProcessPool:
             ours.setblocking(False)
             with theirs:
                 descriptor = theirs.fileno()
-                # Without the folder it is started in on the path (-P), and out of reach of a terminal's signals.
+                # -P: nothing is imported from the current folder. The new session keeps a terminal's signals away.
                 command = [sys.executable, "-P", "-m", "peerd.daemon.work_server", str(descriptor)]
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, pass_fds=[descriptor], start_new_session=True
@@ -292,7 +292,7 @@ class ProcessPool:
         self._start_waiting()
 
     def _end_server(self) -> None:
-        """Let the server go; it ends when its connection does. Whoever waits for it must not be the loop."""
+        """Close the connection to the server, which then ends. A thread waits for it, so that the loop does not."""
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None

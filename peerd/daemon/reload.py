@@ -77,14 +77,14 @@ class Reloader:
         self._succeeded()
 
     def ask(self) -> None:
-        """Reload soon, as for a signal; asking again before it began is the same as asking once."""
+        """Reload soon, as after a signal; asking again before it has begun changes nothing."""
         if self._asked is None:
             self._asked = spawn(self._answer(), name="reload")
 
     async def reload(self) -> ReloadPlan:
         """Read and apply. Raises `ConfigError` when the new configuration is wrong, `Unavailable` when stopping."""
         async with self._turn:
-            self._asked = None  # what is asked from here on may be about files that have been read by then
+            self._asked = None  # later requests need a reload of their own: files read now may change after
             if self._read is None:
                 raise Unavailable("this daemon was not started from configuration files")
             if self._daemon.is_ending:
@@ -112,7 +112,7 @@ class Reloader:
         return plan
 
     async def _answer(self) -> None:
-        """For a signal: nobody waits for the outcome, and it is in the log."""
+        """Reload for a signal: nobody waits for the outcome, so it only goes to the log."""
         try:
             await self.reload()
         except ConfigError:

@@ -65,9 +65,10 @@ from peerd.wire.handshake import LocalNode
 SNAPSHOT_INTERVAL_S: Final = 30.0
 KNOWN_PEERS_INTERVAL_S: Final = 30.0
 DRAIN_TIMEOUT_S: Final = 60.0
-"""How long plugins may take to hand over when nobody says."""
+"""How long plugins may take to hand over, unless the request says otherwise."""
 READY_TIMEOUT_S: Final = 30.0
-"""The service manager hears READY when the ring is joined, or after this: a lone survivor of a power cut is up, too."""
+"""The service manager is told READY when the ring is joined, but after this time at the latest: the only node that
+survived a power cut cannot join anything, and is up all the same."""
 
 _log = structlog.get_logger("peerd.daemon")
 
@@ -234,7 +235,7 @@ class Daemon:
                 loop.remove_signal_handler(number)
             loop.remove_signal_handler(signal.SIGUSR2)
             loop.remove_signal_handler(signal.SIGHUP)
-            ignore_hangups()  # the default would end the process on its last steps
+            ignore_hangups()  # a HUP from here on must not end the process before it has stopped in order
         return self.exit_code
 
     async def start(self) -> None:
@@ -255,7 +256,7 @@ class Daemon:
             raise
 
     def request_stop(self, reason: str, exit_code: ExitCode = ExitCode.OK) -> None:
-        """Have `run` end."""
+        """Make `run` end."""
         if not self._stop_requested.is_set():
             self._stop_reason, self.exit_code = reason, exit_code
             self._stop_requested.set()
@@ -272,7 +273,7 @@ class Daemon:
             self.node.let_clients_go("daemon stopping")
             await self._admin.stop()
             self._admin = None
-        if self._drain is not None:  # what it has not done in time, `_leave` does
+        if self._drain is not None:  # `_leave` does what the drain has not done in time
             limit_s = 0.0 if self._is_hurried else self.config.node.shutdown_timeout / 2
             await asyncio.wait({self._drain}, timeout=limit_s)
             await cancel_and_wait([self._drain])
@@ -447,7 +448,7 @@ class Daemon:
         self._announce(self)
 
     def _tell_status(self, status: str, *more: str) -> None:
-        """Have the service manager show it."""
+        """Have the service manager show a status line."""
         self._status = status
         self._manager.notify(*more, f"STATUS={status}")
 
@@ -506,7 +507,7 @@ class Daemon:
         self.request_stop(f"signal {number.name}")
 
     def _hung_up(self) -> None:
-        """HUP: from whoever changed the configuration, or because the terminal is gone that this daemon belonged to."""
+        """Handle HUP: an operator changed the configuration, or the terminal that started this daemon has closed."""
         if self._has_terminal and not sys.stderr.isatty():
             self.request_stop("the terminal was closed")
         else:
@@ -525,7 +526,7 @@ class Daemon:
         return unfinished
 
     async def _hand_over(self, timeout_s: float, reason: str) -> tuple[str, ...]:
-        """The plugins' part of leaving; which of them were not done in time."""
+        """Have the plugins hand over; returns the names of those that were not done in time."""
         ended: asyncio.Future[tuple[str, ...]] = asyncio.get_running_loop().create_future()
 
         def done(unfinished: tuple[str, ...]) -> None:
@@ -536,11 +537,11 @@ class Daemon:
         return await ended
 
     async def _leave(self, reason: str) -> None:
-        """Out of the ring, whatever was handed over before; called once, but for a drain that was cut short."""
+        """Leave the ring, whatever was handed over before. Called once, or twice if a drain was cut short."""
         limit_s = 0.0 if self._is_hurried else self.config.node.shutdown_timeout
         until = monotonic_s() + limit_s
         known = self.node.overlay.known_peers()
-        if self.node.is_ready and limit_s:  # and no drain was cut short: that had its time
+        if self.node.is_ready and limit_s:  # unless a drain was cut short, which has used the time
             await self._hand_over(limit_s / 2, reason)
         self.driver.supervisor.stop()
         self.node.stop(reason)
@@ -570,5 +571,5 @@ def serve(
         daemon = Daemon(loaded, start_admin=start_admin, listening=listening, read_again=read_again, announce=announce)
         return await daemon.run()
 
-    ignore_hangups()  # until the daemon is there to take them
+    ignore_hangups()  # until the daemon handles the signal
     return run(main(), loop=loop)

@@ -1,7 +1,7 @@
 """What happens when a plugin's handler raises: the plugin is replaced, a few times, then it stays off.
 
-A failure while a peer's message is handled replaces the plugin, too, after a pause that grows; but it never counts
-towards switching it off, or one member with the right message could take a plugin from every node.
+A failure while a peer's message is handled also replaces the plugin, after a pause that grows. But it never counts
+towards switching the plugin off: otherwise one member with the right message could switch it off on every node.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from peerd.telemetry.schema import Event, PluginRestarted
 RESTARTS_MAX: Final = 5
 RESTART_WINDOW_S: Final = 300.0
 RESTART_PAUSE_S: Final = 0.1
-"""Before the first restart; four times as long before each further one within the window, up to `RESTARTS_MAX`."""
+"""The pause before the first restart. It is four times as long for each further one in the window."""
 OVERLAY: Final = "overlay"
-"""It is the node and cannot be replaced: its failures are logged, and it goes on with the state that it has."""
+"""The overlay cannot be replaced without the node: its failures are logged, and it goes on with its state."""
 
 SUPERVISOR_METRICS: Final = (
     Metric("peerd_handler_failures_total", "counter", "Exceptions that escaped a handler.", ("plugin",)),
@@ -66,7 +66,7 @@ class PluginSupervisor:
         self._node = node
 
     def stop(self) -> None:
-        """No restarts any more, not even of a plugin that fails while it is stopped."""
+        """Restart nothing from now on, not even a plugin that fails while it is stopped."""
         self._node = None
         for timer in self._restarting.values():
             timer.cancel()

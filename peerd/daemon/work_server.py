@@ -42,15 +42,15 @@ REASON_BYTES_MAX: Final = 1024
 NO_PROCESS: Final = 71
 """Exit code of a job for which no process could be made (``EX_OSERR``)."""
 WALL_S_MIN: Final = 0.01
-"""A timer of no time at all would never fire."""
+"""The least time for a job: a timer of 0 s would never fire."""
 NICENESS: Final = 10
-"""Jobs let the daemon go first."""
+"""The niceness of jobs, so that the daemon gets the processor first."""
 OOM_SCORE: Final = b"500"
 """When the machine, or the unit's ``MemoryMax``, has no memory left, the kernel ends a job and not the daemon."""
 
 
 class WorkServer:
-    """Forks a process for each job, kills it when told, and says how it ended. Ends, with all jobs, with the daemon."""
+    """Forks a process for each job, kills it when told, reports how it ended. Ends, with all jobs, with the daemon."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -133,13 +133,13 @@ class WorkServer:
 
 
 def work(connection: socket.socket, memory_bytes: int, cpu_s: float, wall_s: float) -> None:
-    """Do one job in this process, which ends with it: read what to do, do it, write the answer."""
+    """Do one job in this process, which ends afterwards: read the function, run it, write the answer."""
     try:
         _bound(memory_bytes, cpu_s, wall_s)
         answer = RESULT, _run(connection)
     except MemoryError:
         answer = NO_MEMORY, b""
-    except Exception as error:  # whatever it is, it is the outcome of the job, for those who gave it
+    except Exception as error:  # any exception is the job's outcome, and is reported to whoever submitted it
         text = str(error) if isinstance(error, Unavailable) else f"{type(error).__name__}: {error}"
         answer = FAILED, text.encode("utf-8", "replace")[:REASON_BYTES_MAX]
     connection.sendall(answer[0])
@@ -147,7 +147,7 @@ def work(connection: socket.socket, memory_bytes: int, cpu_s: float, wall_s: flo
 
 
 def _bound(memory_bytes: int, cpu_s: float, wall_s: float) -> None:
-    """Bound this process, by the kernel: no lock that a library holds, and no death of the daemon, can undo it."""
+    """Have the kernel limit this process: that holds even if a library hangs or the daemon dies."""
     with suppress(OSError):
         os.nice(NICENESS)
     with suppress(OSError), open("/proc/self/oom_score_adj", "wb") as file:

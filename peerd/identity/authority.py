@@ -41,7 +41,7 @@ from peerd.system.durable_files import write_atomically, write_new_file
 
 CA_LIFETIME: Final = timedelta(days=3653)
 NODE_LIFETIME: Final = timedelta(days=90)
-"""For a CA that is offline; where an issuer is reachable, a day with renewal at half of it."""
+"""How long a certificate of an offline CA is valid. An issuer's are valid for a day, and renewed after half of it."""
 CLOCK_SKEW: Final = timedelta(minutes=5)
 """A new certificate is valid from this long ago on, for peers whose clocks are behind."""
 
@@ -78,7 +78,7 @@ class ClusterAuthority:
         path = directory / CA_CERT_FILE
         roots = Roots.load(path)
         if roots.newest.public_key() != key.public_key():
-            # A rotation writes the certificates first: without its key the new root never came to be.
+            # A rotation writes the certificates first and the key last: without its key, the new root does not count.
             if roots.previous is None or roots.previous.public_key() != key.public_key():
                 raise ConfigError(f"the certificate is not of the key {directory / CA_KEY_FILE}", file=str(path))
             roots = Roots(roots.previous)
@@ -101,10 +101,10 @@ class ClusterAuthority:
             raise ConfigError(f"cannot write the CA: {error.strerror}", file=str(error.filename)) from error
 
     def replace(self, directory: Path, change: str) -> None:
-        """Put this CA, a `successor`, in the place of the one there; the key, written last, makes it so.
+        """Replace the CA in the directory by this one, a `successor`; the change counts once the key is written, last.
 
-        ``change`` is the text of the notice that tells the nodes, kept beside it: after a crash it is still there to be
-        told. Raises `ConfigError` when the disk refuses; the old CA is then still the one in force.
+        ``change`` is the text of the notice that tells the nodes; a file keeps it, so that a crash does not lose it.
+        Raises `ConfigError` when the disk refuses; the old CA is then still in force.
         """
         try:
             write_atomically(directory / CA_CHANGE_FILE, change.encode() + b"\n", 0o644)
@@ -221,7 +221,7 @@ def create_node_files(
 
 
 def chain_pem(chain: Iterable[x509.Certificate]) -> bytes:
-    """Certificates in PEM, one behind the other."""
+    """Return the certificates in PEM, one after the other."""
     return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in chain)
 
 
@@ -251,7 +251,7 @@ def make_request(key: Ed25519PrivateKey) -> x509.CertificateSigningRequest:
 def _root_builder(
     cluster: str, key: Ed25519PublicKey, issuer_key: x509.SubjectKeyIdentifier, ends: datetime
 ) -> x509.CertificateBuilder:
-    """A root's certificate but for the signature: its own, or during a change the one of the root before it."""
+    """Return an unsigned root certificate. The signature may be its own, or during a change the previous root's."""
     name = x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, cluster),

@@ -39,7 +39,7 @@ class Issued:
 
 
 class Issuer:
-    """The CA's key at work. ``save_book`` makes these the durable tokens, or raises `Unavailable`."""
+    """Issues certificates with the CA's key. ``save_book`` makes the given tokens durable, or raises `Unavailable`."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Issuer:
     def enrol(self, request: EnrolmentRequest) -> tuple[Issued, TokenEntry]:
         """Take one use of the token and issue. Raises `TokenRefused`, `Unavailable`.
 
-        The use is durable before the certificate exists: a crash in between costs a use, never gives one away.
+        The use is durable before the certificate exists: a crash in between loses a use, and never allows one too many.
         """
         try:
             key = read_request(request.request)
@@ -124,7 +124,7 @@ class Issuer:
         return identity
 
     def renew(self, identity: PeerIdentity) -> Issued:
-        """The same node with a later end. The caller has verified that the asker is ``identity``."""
+        """Issue a certificate with a later end for the same node. The caller has verified that it is ``identity``."""
         pem = self.authority.issue(identity.public_key, self._lifetime, identity.roles, salt=identity.salt)
         return self._issued(pem)
 
@@ -143,7 +143,7 @@ class Issuer:
         return signed
 
     def last_change(self) -> SignedNotice | None:
-        """The notice of the rotation that led to this root, while its overlap lasts; a crash may have kept it back."""
+        """The notice of the rotation that led to this root, while its overlap lasts: a crash may have kept it back."""
         now = datetime.fromtimestamp(self._wall_time(), UTC)
         if self.authority.roots.at(now).cross is None:
             return None

@@ -37,7 +37,7 @@ from peerd.wire.frames import Frame, parse_header
 from peerd.wire.handshake import HelloRefused
 
 STEP_TIMEOUT_S: Final = 5.0
-"""For connecting, and for each answer."""
+"""Time limit for connecting, and again for each answer."""
 ADDRESSES_TRIED_MAX: Final = 8
 
 M = TypeVar("M", bound=Message)
@@ -53,9 +53,9 @@ class NotOurCluster(JoinFailed):
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Whom the newcomer wants to talk to: a node of this cluster under one of these roots.
+    """The server that a newcomer accepts: a node of this cluster under one of these roots.
 
-    ``source``: what names them; ``cause``: the harmless reason why it may name others than the cluster has.
+    ``source``: where the roots come from, such as the token; ``cause``: the harmless reason why they may be outdated.
     """
 
     cluster: str
@@ -66,7 +66,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class GrantedIdentity:
-    """What a newcomer has in hand once it is admitted; nothing is written yet."""
+    """What a newcomer gets when it is admitted; nothing of it is written to disk yet."""
 
     key: Ed25519PrivateKey
     chain: tuple[x509.Certificate, ...]
@@ -75,7 +75,7 @@ class GrantedIdentity:
     bootstrap: tuple[PeerRef, ...]
 
     def clock_ahead_s(self, now: float) -> float:
-        """How far this machine's clock, which says ``now`` (Unix seconds), is ahead of the issuer's; about."""
+        """About how many seconds this machine's clock, which says ``now`` (Unix time), is ahead of the issuer's."""
         return now - (self.chain[0].not_valid_before_utc + CLOCK_SKEW).timestamp()
 
 
@@ -106,7 +106,7 @@ def return_to_cluster(
 
 
 def admitted(key: Ed25519PrivateKey, granted: JoinGranted, cluster: str, pinned: Sequence[bytes]) -> GrantedIdentity:
-    """Check what an issuer sent as every peer will. Raises `JoinFailed`."""
+    """Check what an issuer sent, as every peer will check it. Raises `JoinFailed`."""
     try:
         chain = tuple(x509.load_der_x509_certificate(der) for der in granted.chain)
         roots = arrange([x509.load_der_x509_certificate(der) for der in granted.roots], chain)
@@ -123,7 +123,7 @@ def admitted(key: Ed25519PrivateKey, granted: JoinGranted, cluster: str, pinned:
 
 
 def arrange(roots: list[x509.Certificate], chain: tuple[x509.Certificate, ...]) -> Roots:
-    """The roots as they were sent, newest first, with what leads from one to the next. Raises ``ValueError``."""
+    """Return the roots, sent newest first, with the certificate that links them. Raises ``ValueError``."""
     if not 1 <= len(roots) <= 2 or not all(map(is_root, roots)):
         raise ValueError("expected one or two roots")
     if len(roots) == 1:
@@ -152,7 +152,7 @@ def write_identity(directory: Path, granted_identity: GrantedIdentity) -> None:
 
 
 def _ask(seeds: Sequence[tuple[str, int]], pin: Pin, request: EnrolmentRequest) -> JoinGranted:
-    """The grant of the first issuer that agrees, at the seeds or behind them: a token is known where it was made."""
+    """Return the grant of the first issuer that agrees. Seeds name further issuers; only its maker knows a token."""
     waiting, seen = list(seeds), set(seeds)
     refusal: JoinFailed | None = None
     failures: list[str] = []
@@ -179,7 +179,7 @@ def _ask(seeds: Sequence[tuple[str, int]], pin: Pin, request: EnrolmentRequest) 
 def _converse(
     host: str, port: int, pin: Pin, request: EnrolmentRequest
 ) -> tuple[JoinGranted | JoinFailed | None, Sequence[PeerRef]]:
-    """One conversation: the answer (none from a node that is no issuer), and whom else to ask. Raises `Unavailable`."""
+    """Ask one node. Returns its answer (``None`` if it is no issuer), and whom else to ask. Raises `Unavailable`."""
     where, issuers = format_address((host, port)), list[PeerRef]()
     try:
         with socket.create_connection((host, port), timeout=STEP_TIMEOUT_S) as sock:

@@ -26,11 +26,12 @@ from peerd.messages import PeerRef, decode_body, encode_body, message_type
 from peerd.wire.trust import DIGEST_BYTES, Denial, IssuerNotice, RootChange, SignedNotice, TrustNotices
 
 NOTICES_MAX: Final = 4096
-"""About 1 MiB. Above it new denials are refused where they are made; a rotation forgets the withdrawn ones."""
+"""Most notices kept, about 1 MiB. Above it new denials are refused where they are made; a rotation removes those that
+were withdrawn."""
 NOTICES_NOT_DENIALS: Final = 64
-"""Of them no denials, so that there is room for a change of the root."""
+"""How many places of these are not for denials, so that there is room for a change of the root."""
 ISSUER_LIFE_S: Final = 7 * 86_400.0
-"""An issuer that has not said so for this long is not asked any more."""
+"""An issuer that has not announced itself for this long is not asked any more."""
 BATCH_BYTES_MAX: Final = 32 * 1024
 BATCH_NOTICES_MAX: Final = 128
 NODE_SUBJECT: Final = "node:"
@@ -40,7 +41,7 @@ Notice = Denial | IssuerNotice | RootChange
 
 
 class BadSignature(PeerMisbehaved):
-    """A notice that no trusted root signed as it stands."""
+    """The signature of a notice is not of the trusted root that it names."""
 
     reason = "bad_signature"
 
@@ -91,7 +92,7 @@ class TrustLedger:
         return [notice for notice in notices if isinstance(notice, Denial) and not notice.is_withdrawn]
 
     def stale_denials(self) -> list[Denial]:
-        """Those in force that end with an old root, because the newest one has not signed them."""
+        """Every denial in force that ends with an old root, because the newest root has not signed it."""
         if self.roots.previous is None:
             return []
         newest = fingerprint(self.roots.newest)
@@ -114,11 +115,11 @@ class TrustLedger:
         )
 
     def issuers(self, now: float) -> list[PeerRef]:
-        """Nodes that renew certificates, latest word first. ``now``: Unix seconds."""
+        """Nodes that renew certificates, the one that announced itself last first. ``now``: Unix seconds."""
         return [notice.node for notice, _ in self._notices(now)]
 
     def issuer_notices(self, now: float) -> list[SignedNotice]:
-        """Their signed notices, in the same order."""
+        """The issuers' signed notices, in the same order."""
         return [signed for _, signed in self._notices(now)]
 
     def _notices(self, now: float) -> list[tuple[IssuerNotice, SignedNotice]]:
@@ -140,17 +141,17 @@ class TrustLedger:
         return content.digest()[:DIGEST_BYTES]
 
     def next_version(self, record_key: str, now: float) -> int:
-        """The version of a new notice of this key: the time, and larger than the one held."""
+        """Return the version for a new notice of this key: the time, but always larger than the version held."""
         held = self._held.get(record_key)
         return max(int(now * 1000), 0 if held is None else held.notice.version + 1)
 
     # Changing
 
     def merge(self, notices: Sequence[SignedNotice], now: float) -> list[SignedNotice]:
-        """Take over what is new and rightly signed; returns that. ``now``: Unix seconds.
+        """Take over the notices that are new and correctly signed, and return them. ``now``: Unix seconds.
 
         Raises `ProtocolError` or `BadSignature` for what no honest node passes on, and then takes over nothing; a root
-        that this node does not know (yet, or any more) is no offence.
+        that this node does not know (yet, or any more) is not held against the peer.
         """
         news = []
         held, roots = dict(self._held), self.roots
@@ -175,7 +176,7 @@ class TrustLedger:
         return signed
 
     def expire(self, now: float) -> bool:
-        """End an overlap whose time has come: the old root goes, and what only it signed. Whether that was so."""
+        """If an overlap has ended, remove the old root and what only it signed. Returns whether one has ended."""
         roots = self.roots.at(datetime.fromtimestamp(now, UTC))
         if roots is self.roots:
             return False
@@ -187,7 +188,7 @@ class TrustLedger:
     # Persistence
 
     def rows(self) -> list[tuple[str, int, bytes, bytes, bytes]]:
-        """As the daemon keeps it: what `restore` reads."""
+        """The notices as rows of the daemon's database; `restore` reads them."""
         return [
             (key, held.signed.type_id, held.signed.body, held.signed.signer, held.signed.signature)
             for key, held in sorted(self._held.items())
@@ -217,7 +218,7 @@ class TrustLedger:
         if notice.cluster != self.cluster:
             raise ProtocolError("invalid", f"a notice of cluster {notice.cluster!r}, this is {self.cluster!r}")
         if isinstance(notice, Denial) and not _is_subject(notice.subject):
-            return None  # signed by a newer version, perhaps; nothing that this one could act on
+            return None  # perhaps of a newer version; this one could not act on it
         return notice
 
     def _is_news(self, notice: Notice) -> bool:
@@ -249,7 +250,7 @@ class TrustLedger:
             raise ProtocolError("invalid", "RootChange: the certificates do not lead from one root to the next")
         roots = Roots(root, signer, cross)
         if roots.at(datetime.fromtimestamp(now, UTC)) is not roots:
-            return False  # the overlap is over: who slept through all of it joins anew
+            return False  # the overlap is over: a node that was away for all of it has to join anew
         if root == self.roots.newest:
             return True
         if signer != self.roots.newest:
@@ -271,9 +272,9 @@ def is_signed_by(signed: SignedNotice, root: x509.Certificate) -> bool:
 
 
 def is_fresh(notice: IssuerNotice, now: float) -> bool:
-    """Whether an issuer has said so lately. ``now``: Unix seconds.
+    """Whether the issuer announced itself recently. ``now``: Unix seconds.
 
-    One from the future counts: its clock was ahead, or ours is behind, and its versions only ever grow.
+    A notice from the future counts: its clock was ahead, or ours is behind, and its versions only ever grow.
     """
     return now - notice.version / 1000 < ISSUER_LIFE_S
 
@@ -281,7 +282,7 @@ def is_fresh(notice: IssuerNotice, now: float) -> bool:
 def known_issuers(
     notices: Iterable[SignedNotice], roots: Iterable[x509.Certificate], cluster: str, now: float
 ) -> list[PeerRef]:
-    """The issuers among the notices that one of the roots signed; for who has no ledger yet."""
+    """Return the issuers named by notices that one of the roots signed; for newcomers, who have no ledger yet."""
     by_fingerprint = {fingerprint(root): root for root in roots}
     found = []
     for signed in notices:
@@ -347,12 +348,12 @@ def kept_notice(row: tuple[object, ...]) -> SignedNotice:
 
 
 def notice_text(signed: SignedNotice) -> str:
-    """One line of text for a notice that is carried by hand, from an offline CA to any daemon."""
+    """Return a notice as one line of text, to be carried by hand from an offline CA to any daemon."""
     return base64.b64encode(encode_body(TrustNotices((signed,)))).decode()
 
 
 def parse_notice_text(text: str) -> SignedNotice:
-    """What `notice_text` wrote. Raises ``ValueError``."""
+    """Read what `notice_text` wrote. Raises ``ValueError``."""
     try:
         notices = decode_body(TrustNotices, base64.b64decode(text.strip(), validate=True)).notices
     except ProtocolError as error:

@@ -74,7 +74,7 @@ class PeerIdentity:
     serial: int
     public_key: Ed25519PublicKey
     salt: bytes
-    """The issuer's, from which the id follows together with the key; a renewal keeps it."""
+    """The salt that the issuer chose; the id follows from it and the key, so a renewal keeps it."""
 
 
 def derive_node_id(spki_der: bytes, issuer_salt: bytes) -> NodeId:
@@ -105,7 +105,7 @@ def verify_peer_certificate(
     denied: frozenset[NodeId],
     denied_serials: frozenset[int] = frozenset(),
 ) -> PeerIdentity:
-    """Check what OpenSSL does not: that this certificate is a node of our cluster, and the node that we wanted.
+    """Check what OpenSSL does not: that this certificate is of a node of our cluster, and of the node that we dialled.
 
     Call it after the TLS handshake, on the peer's certificate, which OpenSSL has already chained to the cluster CA
     and found within its validity. ``expected`` is the id that was dialled (``None`` on the accepting side).
@@ -173,7 +173,7 @@ def _require_leaf_usage(extensions: x509.Extensions) -> None:
 
 def _read_uri(extensions: x509.Extensions) -> tuple[str, NodeId]:
     names = list(_extension(extensions, x509.SubjectAlternativeName, "uri_san"))
-    # Exactly one name, as SPIFFE has it: with two, two readers could pick different ones.
+    # Exactly one name, as SPIFFE demands: with two of them, two readers could pick different ones.
     if len(names) != 1 or not isinstance(names[0], x509.UniformResourceIdentifier):
         raise HandshakeRefused("uri_san", f"exactly one URI name is needed, found {len(names)} names")
     match = _URI.fullmatch(names[0].value)
@@ -193,7 +193,7 @@ def _read_salt(extensions: x509.Extensions) -> bytes:
 
 
 def _read_roles(units: list[str]) -> frozenset[str]:
-    """Every role, known or not: a newer version has more, and its nodes and ours are of one cluster."""
+    """Return every role, known or not: a newer version may have more, and its nodes may be in our cluster."""
     return frozenset(unit.removeprefix(ROLE_PREFIX) for unit in units if unit.startswith(ROLE_PREFIX))
 
 
@@ -226,7 +226,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def _require_private(path: Path, status: os.stat_result) -> None:
-    """PostgreSQL's rule: ours and 0600, or root's and at most 0640 (secrets mounted by systemd, containers)."""
+    """Check the key file by PostgreSQL's rule: it is ours with 0600, or root's with at most 0640 (mounted secrets)."""
     ours = status.st_uid == os.geteuid()
     if not ours and status.st_uid != 0:
         raise ConfigError("the private key belongs to another user", file=str(path))

@@ -52,7 +52,7 @@ def write_request(directory: Path) -> str:
 def sign_request(
     directory: Path, request: Path, lifetime: timedelta, roles: Sequence[str] | None
 ) -> tuple[str, PeerIdentity]:
-    """The answer to a request file, in PEM, and what it says. Raises `ConfigError` naming the file that is wrong."""
+    """Return the answer to a request file, in PEM, and its content. Raises `ConfigError` naming the wrong file."""
     authority = ClusterAuthority.load(directory)
     if unknown := sorted(set(roles or ()) - KNOWN_ROLES):
         raise ConfigError(f"unknown roles {', '.join(unknown)}: known are {', '.join(sorted(KNOWN_ROLES))}")
@@ -80,7 +80,7 @@ def sign_request(
 
 
 def read_answer(text: str, file: str) -> JoinGranted:
-    """What `sign_request` answered, as if an issuer had sent it. Raises `ConfigError`."""
+    """Read what `sign_request` answered, as if an issuer had sent it. Raises `ConfigError`."""
     try:
         certificates = x509.load_pem_x509_certificates(text.encode())
     except ValueError as error:
@@ -96,7 +96,7 @@ def read_answer(text: str, file: str) -> JoinGranted:
 
 
 def accept_answer(key: Ed25519PrivateKey, granted: JoinGranted, file: str) -> GrantedIdentity:
-    """Check it against our key. The operator who carried the file vouches for its roots. Raises `ConfigError`."""
+    """Check the answer against our key; its roots are believed, as the operator brought them. Raises `ConfigError`."""
     try:
         cluster = read_identity(granted.chain[0]).cluster
         pinned = fingerprint(x509.load_der_x509_certificate(granted.roots[0]))

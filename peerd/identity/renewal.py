@@ -1,7 +1,7 @@
 """When a node renews its certificate. Pure: wall-clock times in, decisions out.
 
-At half of the certificate's life, plus a random tenth so that nodes that joined together do not ask together; after a
-failure with a doubling pause. Half a life is left then: an issuer may be away that long before anybody notices.
+It renews after half of the certificate's lifetime, plus a random tenth, so that nodes that joined together do not ask
+together; after each failure the pause doubles. So an issuer may be away for nearly half a lifetime without harm.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ RENEW_AT: Final = 0.5
 SPREAD: Final = 0.1
 ERROR_AT: Final = 0.8
 RETRY_FIRST: Final = 1 / 1440
-"""Of the life: a minute for a day."""
+"""The first pause as a fraction of the certificate's lifetime: a minute if that is a day."""
 RETRY_LONGEST: Final = 1 / 24
-"""Of the life: an hour for a day."""
+"""The longest pause as a fraction of the lifetime: an hour if that is a day."""
 
 
 RenewalState = Literal["ok", "warning", "error", "expired"]
-"""How worrying it is. warning: it is time, and it failed; error: little life is left."""
+"""The state of the renewal. warning: renewal is due and has failed; error: little of the lifetime is left."""
 
 
 class RenewalClock:
@@ -32,14 +32,14 @@ class RenewalClock:
         self.follow(issued_at, expires_at)
 
     def follow(self, issued_at: float, expires_at: float) -> None:
-        """A new certificate is in use."""
+        """Start again with a new certificate, which is now in use."""
         self.issued_at, self.expires_at = issued_at, expires_at
         self.life_s = max(expires_at - issued_at, 1.0)
         self.failures = 0
         self.due_at = issued_at + self.life_s * (RENEW_AT + SPREAD * self._rng.random())
 
     def hurry(self, now: float, within_s: float) -> None:
-        """Renew at a random time within ``within_s`` at the latest: the root has changed."""
+        """Renew earlier: at a random time within ``within_s`` seconds, because the root has changed."""
         self.due_at = min(self.due_at, now + within_s * self._rng.random())
 
     def is_due(self, now: float) -> bool:
@@ -55,7 +55,7 @@ class RenewalClock:
         return pause_s
 
     def state(self, now: float) -> RenewalState:
-        """See `RenewalState`."""
+        """How the renewal stands now."""
         if now >= self.expires_at:
             return "expired"
         if now >= self.issued_at + ERROR_AT * self.life_s:

@@ -26,7 +26,7 @@ ROOTS_FILE_BYTES_MAX: Final = 64 * 1024
 
 
 def fingerprint(certificate: x509.Certificate) -> bytes:
-    """SHA-256 of the certificate's public key, 16 bytes: what a token and a notice name a root by."""
+    """SHA-256 of the certificate's public key, 16 bytes. Tokens and notices name a root by it."""
     spki = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(spki).digest()[:FINGERPRINT_BYTES]
 
@@ -41,7 +41,7 @@ def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> boo
 
 
 def is_root(certificate: x509.Certificate) -> bool:
-    """A self-signed CA certificate with a key like ours."""
+    """Whether it is a self-signed CA certificate with a key of the type that we use."""
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
     except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
@@ -81,7 +81,7 @@ class Roots:
         return cls(roots[0], previous, cross)
 
     def pem(self) -> bytes:
-        """What `load` reads."""
+        """The file's content that `load` reads."""
         return b"".join(each.public_bytes(Encoding.PEM) for each in (self.newest, self.cross, self.previous) if each)
 
     @property
@@ -100,15 +100,15 @@ class Roots:
         return None if self.cross is None else self.cross.not_valid_after_utc
 
     def at(self, now: datetime) -> Roots:
-        """Without the previous root once the overlap is over."""
+        """Return these roots as of ``now``: without the previous one if the overlap has ended."""
         return Roots(self.newest) if self.overlap_ends is not None and now >= self.overlap_ends else self
 
     def by_fingerprint(self, wanted: bytes) -> x509.Certificate | None:
-        """The trusted root of that fingerprint."""
+        """Return the trusted root with that fingerprint, or ``None``."""
         return next((root for root in self.trusted if fingerprint(root) == wanted), None)
 
     def issued(self, certificate: x509.Certificate) -> bool:
-        """Whether one of the roots signed it."""
+        """Whether one of the roots signed the certificate."""
         return any(is_issued_by(certificate, root) for root in self.trusted)
 
 

@@ -41,7 +41,7 @@ def client_context(*, ca_file: Path, cert_file: Path, key_file: Path) -> ssl.SSL
 
 
 def enrolment_server_context(*, cert_file: Path, key_file: Path) -> ssl.SSLContext:
-    """For newcomers, who have no certificate yet: they check this node, it checks their token. Raises `ConfigError`."""
+    """For newcomers, who have no certificate: they check this node's, it checks their token. Raises `ConfigError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0
     context.minimum_version = ssl.TLSVersion.TLSv1_3

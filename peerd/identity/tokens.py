@@ -25,7 +25,7 @@ TOKENS_MAX: Final = 1024
 TOKEN_USES_MAX: Final = 10_000
 TOKEN_LIFE_S_MAX: Final = 30 * 86_400.0
 TOKEN_MEMORY_S: Final = 86_400.0
-"""A token that is over is remembered this long, so that who comes late hears why."""
+"""A token that has ended is remembered this long, so that a machine that comes late is told why."""
 TOKEN_LENGTH_MAX: Final = 256
 
 _TOKEN: Final = re.compile(
@@ -35,7 +35,7 @@ _TOKEN: Final = re.compile(
 
 
 class TokenRefused(PeerdError):
-    """This secret does not open the door. ``reason``: unknown_token, token_expired, token_used_up, token_revoked."""
+    """A newcomer is not admitted. ``reason``: unknown_token, token_expired, token_used_up, token_revoked, ..."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -60,7 +60,7 @@ class JoinToken:
 
     @classmethod
     def parse(cls, text: str) -> JoinToken:
-        """Raises ``ValueError``, without the text: it may be a secret."""
+        """Read a token. Raises ``ValueError``, which does not quote the text, since that may be a secret."""
         match = _TOKEN.fullmatch(text.strip()) if len(text) <= TOKEN_LENGTH_MAX else None
         if match is None:
             raise ValueError(
@@ -101,13 +101,13 @@ class TokenEntry:
         return "expired" if now >= self.expires_at else "usable"
 
     def row(self) -> tuple[str, float, float, int, int, str, int]:
-        """As the issuer keeps it: what `from_row` reads."""
+        """The token as a row of the issuer's database; `from_row` reads it."""
         digest, created_at, expires_at, uses_max, uses, roles, is_revoked = astuple(self)
         return digest, float(created_at), float(expires_at), uses_max, uses, " ".join(roles), int(is_revoked)
 
     @classmethod
     def from_row(cls, row: tuple[object, ...]) -> TokenEntry:
-        """Raises ``ValueError``."""
+        """Read a row. Raises ``ValueError``."""
         match row:
             case (str(digest), float(made), float(ends), int(uses_max), int(uses), str(roles), int(is_revoked)) if (
                 re.fullmatch(r"[0-9a-f]{64}", digest)
@@ -147,7 +147,7 @@ class TokenBook:
     def redeem(self, secret: bytes, now: float) -> TokenEntry:
         """Take one use, and return the token as it is then. Raises `TokenRefused`."""
         given = hashlib.sha256(secret).hexdigest()
-        # All are compared in constant time: how long it takes must not say how much of a hash was right.
+        # All are compared in constant time: the time must not reveal how much of a hash was right.
         found = [entry for entry in self._entries.values() if hmac.compare_digest(entry.digest, given)]
         if not found:
             raise TokenRefused(
@@ -178,7 +178,7 @@ class TokenBook:
         raise KeyError(identifier)
 
     def restore(self, entry: TokenEntry) -> None:
-        """Put a entry back as it was, after a change that could not be made durable."""
+        """Put an entry back as it was, after a change that could not be made durable."""
         self._entries[entry.digest] = entry
 
     def remove(self, entry: TokenEntry) -> None:

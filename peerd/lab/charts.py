@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One series: (x, y, lowest, highest) a point; over several seeds, y is the mean."""
+    """One series of points (x, y, lowest, highest); over several seeds, y is the mean."""
 
     label: str
     points: tuple[tuple[float, float, float, float], ...]

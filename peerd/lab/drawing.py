@@ -1,4 +1,4 @@
-"""Draws charts with matplotlib (the extra ``lab``): the same chart is the same bytes, so that a rerun makes no diff."""
+"""Draws charts with matplotlib (the extra ``lab``). The same chart gives the same bytes, so a rerun makes no diff."""
 
 from __future__ import annotations
 

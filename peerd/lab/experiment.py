@@ -20,7 +20,7 @@ from peerd.lab.topologies import label_of
 Row = dict[str, Any]
 Values = Mapping[str, float | str | None]
 Notify = Callable[[str, float], None]
-"""Told of each phase of a simulation that begins, and of the virtual time."""
+"""Called with the name of each phase of a simulation as it begins, and the virtual time in seconds."""
 
 VERSION: Final = version("peerd")
 COST: Final = frozenset({"processor_s", "node_kib"})
@@ -37,7 +37,7 @@ class Settings:
     lookups: int
     """About how many lookups are made meanwhile (a Poisson process)."""
     settle_s: float = 600.0
-    """From the last join to what is measured: tables fill."""
+    """Virtual seconds from the last join to the measurement, in which routing tables fill."""
     topologies: tuple[str, ...] = ("euclidean",)
     seed: int = 1
     seeds: int = 1
@@ -63,7 +63,7 @@ class Point:
 
     @classmethod
     def of_json(cls, data: Row) -> Point:
-        """Raises ``TypeError`` for what is no point."""
+        """Read what `to_json` returned. Raises ``TypeError`` for anything else."""
         return cls(**data)
 
     @property

@@ -1,4 +1,4 @@
-"""Points in processes: each in one of its own, so that its memory is its own and one that dies takes no other along."""
+"""Runs each point in a process of its own, so that its memory can be measured, and a crash ends no other point."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peerd.lab.experiment import Point, Row
 from peerd.lab.registry import experiment
 
 Watch = Callable[[Point, str, float], None]
-"""Told of the point, the phase that begins, and the virtual time."""
+"""Called with the point, the phase that begins, and the virtual time in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,14 @@ class Result:
 
 
 def run_point(point: Point, notify: Callable[[str, float], None] = lambda phase, now: None) -> Row:
-    """Simulate it here and now. The same row each time, but for what it cost."""
+    """Simulate a point in this process. The row is the same each time, except for what it cost."""
     return {**point.parameters, **experiment(point.experiment).measure(point, notify)}
 
 
 def run_points(
     points: Sequence[Point], jobs: int = 1, watch: Watch = lambda point, phase, now: None
 ) -> Iterator[Result]:
-    """The results as they come in, from up to ``jobs`` processes at a time. Closing the iterator ends them."""
+    """Yield the results as they come, from up to ``jobs`` processes at a time. Closing the iterator ends them."""
     waiting = list(reversed(points))
     running: dict[Connection, tuple[Point, BaseProcess]] = {}
     try:
@@ -83,7 +83,7 @@ def _work(point: Point, connection: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """Whoever was killed could not end its simulations, which take minutes."""
+    """End with the parent: one that is killed cannot end its simulations, which would go on for minutes."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

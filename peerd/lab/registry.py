@@ -18,10 +18,10 @@ CORE: Final[dict[str, Experiment]] = {
 
 
 def experiments() -> dict[str, Experiment]:
-    """The core's, then those of each protocol.
+    """Return the experiments by name: the core's, then those of each protocol.
 
-    What a protocol brings and cannot be used is told on standard error, and the rest works: a front that fails, an
-    experiment whose name is taken or not the protocol's.
+    What cannot be used of a protocol is reported on standard error, and the rest works: a front that fails, an
+    experiment whose name is taken or does not begin with the protocol's.
     """
     brought = gather(
         usable_fronts(),

@@ -75,7 +75,7 @@ def join_phase(point: Point) -> Row:
 
 
 def lookups_action(point: Point, at_s: float = 0.0) -> Row:
-    """About the point's number of lookups in its duration."""
+    """Return an action that sends about the point's number of lookups in its duration."""
     return {
         "do": "workload",
         "at_s": at_s,
@@ -95,9 +95,9 @@ def simulate(
 ) -> Outcome:
     """Run a scenario of these phases after the ring has formed. ``tables`` are more tables of a scenario file.
 
-    ``look`` is shown the simulation at the beginning of each phase; it must not change anything there. ``weigh_at``
-    names the phase at whose beginning the memory of a node is taken. It means something only in a process that has
-    simulated nothing before.
+    ``look`` is called with the simulation at the beginning of each phase; it must not change anything. ``weigh_at``
+    names the phase at whose beginning the memory of a node is measured, which is meaningful only in a process that
+    has simulated nothing before.
     """
     tree = {
         "name": point.experiment,

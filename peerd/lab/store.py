@@ -36,7 +36,7 @@ class ResultStore:
         return self._points / f"{point.nodes}-seed-{point.seed}-{point.digest}.json"
 
     def keep(self, point: Point, row: Row) -> None:
-        """Write one point's row."""
+        """Write the row of one point."""
         self._write(self._file(point), _json({"format": FORMAT, "point": point.to_json(), "row": row}))
 
     def kept(self, point: Point) -> Row | None:
@@ -64,7 +64,7 @@ class ResultStore:
         self._write(self.folder / "results.csv", as_csv(rows).encode())
 
     def add_file(self, name: str, content: bytes) -> Path:
-        """Another file beside them, such as a chart; its path."""
+        """Write another file into the folder, such as a chart; returns its path."""
         path = self.folder / name
         self._write(path, content)
         return path
@@ -81,7 +81,7 @@ def _json(document: dict[str, Any]) -> bytes:
 
 
 def as_csv(rows: Iterable[Row]) -> str:
-    """A line a row; a table or list within a row becomes columns ``name.key`` and ``name.0``, ``name.1``..."""
+    """Return CSV, a line for each row; nested tables and lists become columns ``name.key`` or ``name.0``, ``name.1``."""
     flat = [dict(_flat(row)) for row in rows]
     headings = list(dict.fromkeys(heading for row in flat for heading in row))
     text = io.StringIO()

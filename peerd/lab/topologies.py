@@ -1,7 +1,7 @@
 """The option ``--topology``: a model of the simulator by name, or a file.
 
-``NAME=`` in front says what tables and charts call it. Files are a latency set (text or ``.npz``, the model ``matrix``)
-or, as ``.toml``, a file with a table ``[topology]``, as a scenario has it.
+``NAME=`` before it sets its name in tables and charts. A file is a latency set (text or ``.npz``, the model ``matrix``)
+or, with the ending ``.toml``, has a table ``[topology]`` as in a scenario.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def label_of(topology: str) -> str:
 
 
 def table_of(topology: str) -> dict[str, Any]:
-    """The table for a scenario. Raises `ConfigError` for what is neither a model nor a file that can be read."""
+    """Return the table for a scenario. Raises `ConfigError` for what is neither a model nor a readable file."""
     value = topology.partition("=")[2] or topology
     if value in ALONE:
         return {"model": value}

@@ -2,7 +2,7 @@
 
 A producer pushes; each reader takes at its own pace. The feed holds the newest items within two bounds, so that a
 reader that was away goes on where it stopped as long as those items are still held. What a reader misses is never
-silent: it finds a mark that says which numbers are gone and why.
+silent: in their place it finds a mark that says which numbers are gone and why.
 
 The numbers of a feed begin at 1 and have no holes. They mean something only together with the feed's *epoch*, a text
 that is never used again: after a restart a reader's old position has another epoch, and is answered with a gap instead
@@ -128,9 +128,9 @@ class Feed(Generic[T]):
     """The producer's side of a feed. It holds at most ``items_max`` items and ``bytes_max`` bytes, whoever reads.
 
     ``epoch``: letters, digits and dots, never used before for another feed that the same clients may read; a plugin
-    has it of ``host.new_epoch()``. ``last``: the number before the first one that will be
-    pushed; only a producer that keeps its items (and its epoch) across restarts gives it. ``on_writable`` is called
-    when `may_push` has said no and would now say yes to the same question; it may push at once.
+    gets one from ``host.new_epoch()``. ``last``: the number before the first item that will be pushed; only a producer
+    that keeps its items (and its epoch) across restarts gives it. ``on_writable`` is called when `may_push` has said no
+    and would now say yes to the same question; the callback itself may push.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class Feed(Generic[T]):
             return self.last + 1, None
         if place == "start":
             return self.first, None
-        # A number that was never given, in the right epoch, comes from a client that mixed something up.
+        # The epoch is right, but the number was never given: the client has mixed positions up.
         if place.epoch != self.epoch or place.number > self.last:
             return self.first, FeedGap(self.first - 1, "restarted", None, None, None)
         lost = self.first - 1 - place.number
@@ -272,7 +272,7 @@ class Feed(Generic[T]):
             return
         if not self._may_let_go(self._first_kept(self._refused_bytes)):
             return
-        # Forgotten before the call, which may ask again and be refused again.
+        # The refused size is cleared before the callback, which may ask `may_push` again and be refused again.
         self._refused_bytes = None
         self._on_writable()
 

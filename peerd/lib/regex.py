@@ -1,4 +1,4 @@
-"""Google's RE2: regular expressions from users, in time that grows with the text and not beyond.
+"""Google's RE2, for regular expressions that users give: its running time is linear in the length of the text.
 
 RE2 is loaded when it is first needed, because it is an extra: there are no wheels of it for musl. Its callers turn
 `EngineAbsent` into an error of their own that says what cannot be done without it.
@@ -24,7 +24,7 @@ def load_engine() -> ModuleType:
 
 
 def engine_options(*, memory_bytes: int, captures: bool, dot_matches_newline: bool) -> Any:
-    """How a pattern is compiled: quiet and in bounded memory. Raises `EngineAbsent`."""
+    """Return RE2's options for compiling a pattern: no log output, bounded memory. Raises `EngineAbsent`."""
     options = load_engine().Options()
     options.log_errors = False
     options.never_capture = not captures
@@ -34,6 +34,6 @@ def engine_options(*, memory_bytes: int, captures: bool, dot_matches_newline: bo
 
 
 def error_reason(error: Exception) -> str:
-    """What an error of RE2 says."""
+    """Return the text of an error that RE2 raised."""
     reason = error.args[0] if error.args else ""
     return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)

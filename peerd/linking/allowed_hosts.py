@@ -51,7 +51,7 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def _kind(host: str) -> str:
-    """What is special about an address; empty: nothing."""
+    """Return the special kind of an address, such as "loopback"; empty for an ordinary one."""
     address = _address(host)
     match address:
         case None:
@@ -60,7 +60,7 @@ def _kind(host: str) -> str:
             return "loopback"
         case _ if address.is_link_local:
             return "link_local"
-        case IPv4Address() if address.is_reserved:  # of IPv6 that would be the addresses of NAT64, too
+        case IPv4Address() if address.is_reserved:  # IPv6's reserved addresses include those of NAT64
             return "reserved"
         case _:
             return ""

@@ -21,7 +21,7 @@ class Link(Protocol):
 
     @property
     def boot_epoch(self) -> int:
-        """Of the peer's process at the other end."""
+        """The boot epoch of the peer's process at the other end."""
 
     @property
     def plugins(self) -> Mapping[str, tuple[int, int]]:
@@ -36,7 +36,7 @@ class Link(Protocol):
 
     @property
     def used_at(self) -> float:
-        """When it last carried more than heartbeats and goodbyes."""
+        """When the link last carried anything but heartbeats and goodbyes."""
 
     @property
     def goodbye(self) -> str | None:
@@ -56,7 +56,7 @@ class Link(Protocol):
         """Say goodbye and send nothing more; what the peer has under way still arrives."""
 
     def abort(self, reason: str) -> None:
-        """End it at once."""
+        """Close the link at once."""
 
 
 class Dial(Protocol):
@@ -64,14 +64,14 @@ class Dial(Protocol):
 
     @property
     def has_said_hello(self) -> bool:
-        """Whether it is more than a plan: the peer may know of it."""
+        """Whether HELLO was sent, so that the peer may know of this dial."""
 
     def abandon(self) -> None:
-        """The peer's own connection won, or nobody wants it any more."""
+        """Give up: the peer's own connection was kept instead, or nobody wants the link any more."""
 
 
 class LinkHost(Protocol):
-    """What carries out the decisions: the daemon's sockets, or the simulator's model of them."""
+    """Carries out the policy's decisions: the daemon with sockets, the simulator with its model of them."""
 
     def now(self) -> float:
         """Seconds, monotonic."""
@@ -83,16 +83,16 @@ class LinkHost(Protocol):
         """Dial the peer, ``delay_s`` from now. Ends in `LinkPolicy.link_up` or `LinkPolicy.dial_failed`, later."""
 
     def dial_refused(self, peer: PeerRef, reason: str) -> None:
-        """This peer is not dialled, for ``reason``. To be counted."""
+        """Count that this peer was not dialled, for ``reason``."""
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         """Tell the node. Never called from within a call of the node's own."""
 
     def frames_dropped(self, frames: int, reason: str) -> None:
-        """So many control frames will never be sent; may be none. To be counted."""
+        """Count control frames that will never be sent; ``frames`` may be 0."""
 
     def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
-        """Have the node note that this one is among them. It only notes it, so it may be told within its own call."""
+        """Have the node note that this frame will never be sent. May be called within a call of the node's own."""
 
     def writable(self, peer: PeerRef) -> None:
         """Tell the node that a slow peer has caught up. Never called from within a call of the node's own."""
@@ -112,9 +112,9 @@ class Channel:
     failures: int = 0
     retry_at: float = 0.0
     duplicates: int = 0
-    """How often the peer has refused a dial because of its own since it was last linked."""
+    """How often, since the last link, the peer has refused our dial in favour of a dial of its own."""
     attempt: Attempt | None = None
-    """What the dial under way was permitted as."""
+    """The permission of the dial under way; it is settled when the dial has ended."""
     reached: tuple[str, int] | None = None
     """Where this node reached the peer by a dial of its own."""
     is_down_due: bool = False
@@ -128,17 +128,18 @@ class Channel:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing but its back-off is lost by forgetting it, once it has no link."""
+        """Whether nothing but the back-off is lost when this peer is forgotten, once it has no link."""
         return self.dial is None and not self.outbox and not self.is_down_due
 
 
 def keeps_old(
     *, old_dialled: bool, new_dialled: bool, local_id: int, peer_id: int, age_s: float, grace_s: float
 ) -> bool:
-    """Which of two connections between the same two processes stays; both sides decide alike.
+    """Whether the older of two connections between the same two processes stays; both sides decide alike.
 
-    Of a simultaneous dial (opposite directions, the older one within its grace) the one that the smaller node id
-    dialled stays. Otherwise the newer one does: its dialler knows that the old one is gone.
+    If both sides dialled at the same time (opposite directions, and the older connection is younger than ``grace_s``),
+    the connection that the smaller node id dialled stays. Otherwise the newer one does: its dialler would not have
+    dialled if it still had the old one.
     """
     if old_dialled == new_dialled or age_s >= grace_s:
         return False

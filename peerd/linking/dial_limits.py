@@ -1,7 +1,7 @@
 """How often a node dials addresses that it has never reached: they may be inventions. Pure: times are given.
 
-What a dial costs is given back when it reaches the node that it was for, so that honest news is never held up, however
-much of it comes at once. Only dials that are under way or have failed count.
+The tokens that a dial takes are given back when it reaches the node that it was for, so that honest news is never held
+up, however much of it comes at once. Only dials that are under way or have failed count.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from peerd.messages import PeerRef
 
 DIALS_PER_ADDRESS_BURST: Final = 8.0
 DIALS_PER_ADDRESS_PER_SECOND: Final = 0.2
-"""To one host and port, whatever ids are said to be there."""
+"""Dials to one host and port, whichever node ids are said to be there."""
 DIALS_PER_HOST_BURST: Final = 128.0
 DIALS_PER_HOST_PER_SECOND: Final = 4.0
-"""To all ports of one host: many nodes may live behind one address."""
+"""Dials to all ports of one host: many nodes may live behind one address."""
 DIALS_PER_INFORMANT_BURST: Final = 128.0
 DIALS_PER_INFORMANT_PER_SECOND: Final = 4.0
-"""Because of what one peer said. A newcomer hears of all its neighbours from one peer."""
+"""Dials because of what one peer said. It is not less, as a newcomer hears of all its neighbours from one peer."""
 WRONG_CERTIFICATE_PAUSE_S: Final = 120.0
-"""An id is not looked for again so long at an address where somebody else answered."""
+"""For so long a node id is not dialled again at an address where another node answered."""
 WRONG_CERTIFICATES_MAX: Final = 1024
 BUCKETS_MAX: Final = 1024
-"""Addresses, hosts and informants remembered each; above it the one that was charged longest ago is forgotten."""
+"""How many addresses, hosts and informants are remembered (each); above it the least recently charged is forgotten."""
 WRONG_CERTIFICATE: Final = frozenset({"wrong_callee", "bad_certificate", "wrong_cluster"})
 MET: Final = frozenset({"duplicate_link", "duplicate_identity", "links_max", "streams_max", "stopping", "banned"})
 """Refusals that only the node itself can give, after its certificate was seen."""
@@ -46,7 +46,7 @@ class Attempt:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it goes."""
+        """The host and port that are dialled."""
         return self.peer.host, self.peer.port
 
 
@@ -108,7 +108,7 @@ class DialLimits:
         return attempt
 
     def reached(self, attempt: Attempt, now: float) -> None:
-        """It was no invention."""
+        """The node answered where it was said to be, so give back what the dial was charged."""
         self._wrong.pop(attempt.peer, None)
         if attempt.is_charged:
             self._addresses.give_back(attempt.address, now)
@@ -117,7 +117,7 @@ class DialLimits:
                 self._informants.give_back(attempt.informant, now)
 
     def failed(self, attempt: Attempt, reason: str, now: float) -> None:
-        """No connection; perhaps because somebody else is there."""
+        """The dial failed. If another node answered there, the id is not dialled at this address for a while."""
         if reason in MET:
             self.reached(attempt, now)
         elif reason in WRONG_CERTIFICATE:

@@ -25,12 +25,12 @@ class Handshakes(Generic[K]):
         return iter(self._hosts)
 
     def add(self, connection: K, host: str) -> None:
-        """One more."""
+        """Add a connection that has just been accepted."""
         self._hosts[connection] = host
         self._of_host.setdefault(host, {})[connection] = None
 
     def discard(self, connection: K) -> None:
-        """It is done, or was ended; harmless when it is not there."""
+        """Remove a connection whose handshake is done, or that was closed; harmless when it is not there."""
         host = self._hosts.pop(connection, None)
         if host is None:
             return
@@ -40,13 +40,13 @@ class Handshakes(Generic[K]):
             del self._of_host[host]
 
     def of_host(self, host: str) -> int:
-        """How many come from there."""
+        """How many unfinished connections come from the host."""
         return len(self._of_host.get(host, ()))
 
     def busiest_host(self) -> str:
-        """The host with the most of them, of several the one that came first. There must be one."""
+        """Return the host with the most connections, of several the first one. There must be a connection."""
         return max(self._of_host, key=self.of_host)
 
     def oldest_of(self, host: str) -> K:
-        """The connection that has had the most time. There must be one."""
+        """Return the host's oldest connection. There must be one."""
         return next(iter(self._of_host[host]))

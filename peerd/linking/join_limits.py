@@ -1,7 +1,7 @@
-"""How often strangers may ask an issuer: all of them together, and each host that was sent away. Pure: times are given.
+"""How often strangers may ask an issuer: all together, and each host that was refused before. Pure: times are given.
 
 A host is an IPv4 address or an IPv6 /64, which one machine has to itself. Only refusals count against a host, so that
-many machines behind one address can join at once, while one that tries tokens cannot keep the others from the door.
+many machines behind one address can join at once, while one that guesses tokens cannot shut the others out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from peerd.linking.rate_limit import TokenBucket
 REQUESTS_PER_SECOND: Final = 5.0
 REQUESTS_BURST: Final = 20
 REFUSALS_PER_HOST: Final = 5.0
-"""So many at once, and then one each `REFUSAL_FORGOTTEN_S`."""
+"""A host may be refused so often at once, and after that once every `REFUSAL_FORGOTTEN_S`."""
 REFUSAL_FORGOTTEN_S: Final = 10.0
 HOSTS_MAX: Final = 1024
 """Above it the host that was refused longest ago is forgotten."""
@@ -22,13 +22,13 @@ IPV6_HOST_PREFIX: Final = 64
 
 
 class RefusedHosts:
-    """Who was refused how often lately. The table is bounded by `HOSTS_MAX`."""
+    """How often each host was refused lately; at most `HOSTS_MAX` hosts."""
 
     def __init__(self) -> None:
         self._refusals: dict[str, tuple[float, float]] = {}
 
     def must_wait(self, host: str, now: float) -> bool:
-        """Whether it was refused so often that it has to wait before the next attempt."""
+        """Whether the host was refused so often that it has to wait before the next attempt."""
         return self._count(host, now) > REFUSALS_PER_HOST - 1
 
     def refused(self, host: str, now: float) -> None:
@@ -52,7 +52,7 @@ class JoinLimits:
         self._hosts = RefusedHosts()
 
     def admit(self, host: str, now: float) -> str:
-        """Why not now; empty when the request may be looked at. One that may not costs the others nothing."""
+        """Return why a request is refused now; empty when it may be looked at. A refused one uses up no tokens."""
         if self._hosts.must_wait(host, now):
             return f"too many refused attempts from {host}; try again in {REFUSAL_FORGOTTEN_S:g} s"
         return "" if self._bucket.take(now) else "too many machines join at once; try again in a few seconds"
@@ -63,7 +63,7 @@ class JoinLimits:
 
 
 def host_of(address: str) -> str:
-    """What counts as one host of an address ``host:port`` (``[host]:port``) that a connection came from."""
+    """Return what counts as one host; ``address`` is ``host:port`` or ``[host]:port``, as a connection came from it."""
     host = ip_address(address.rpartition(":")[0].strip("[]").partition("%")[0])
     if not isinstance(host, IPv6Address):
         return str(host)

@@ -1,6 +1,6 @@
 """Which links a node has, wants and gives up: one table of peers, the same in the daemon and in the simulator.
 
-Frames wait in the peer's queue, not in a connection, so a connection that loses takes none of them with it. A link that
+Frames wait in the peer's queue, not in a connection, so none is lost when one of two connections is closed. A link that
 is lost is dialled again before anybody is told; what cannot be reached is told to the node once (`LinkHost.peer_down`)
 and is dialled again no sooner than its back-off allows. Addresses are what other nodes say they are:
 `peerd.linking.dial_limits.DialLimits` bounds how often those are dialled that this node has never reached.
@@ -29,13 +29,13 @@ from peerd.wire.frames import Frame
 CHANNELS_MAX: Final = 4096
 """Peers remembered for their back-off; above it those without a link are forgotten, oldest first."""
 DUPLICATE_PATIENCE: Final = 6
-"""How often a peer may refuse our dial because of its own before that counts as unreachable."""
+"""How often a peer may refuse our dial in favour of its own before it counts as unreachable."""
 OUT_OF_REACH_FAILURES: Final = 3
-"""A peer that is reached after so many failures in a row says that the network may be whole again."""
+"""Reaching a peer after so many failures in a row is a sign that a network failure is over (see `_end_pauses`)."""
 WITNESS_MEMORY_S: Final = 300.0
-"""Peers that say within so long of each other that this node's identity has a newer process agree on it."""
+"""Two peers confirm each other if, within this time, both say that a newer process has this node's identity."""
 ON_PURPOSE: Final = frozenset({"idle", "links_max"})
-"""Reasons for which this side closes a link that comes back when it is needed."""
+"""Reasons for closing a link that is dialled again as soon as something is to be sent."""
 FINAL: Final = frozenset({"misbehaved", "denied"})
 """Reasons for which this side closes a link and does not dial again at once."""
 _USED_AT: Final = attrgetter("used_at")
@@ -75,7 +75,7 @@ class LinkPolicy(Generic[L]):
     # From the node
 
     def send(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
-        """Queue a frame; without a link dial first, or fail at once where the back-off is still long."""
+        """Queue a frame. Without a link dial first; while the peer's back-off is long, refuse the frame at once."""
         channel = self.channels.get(peer.id) or self._add_channel(peer)
         link = self.links.get(peer.id)
         if link is None and not self._may_wait(channel, peer):
@@ -86,13 +86,13 @@ class LinkPolicy(Generic[L]):
             link.wake()
 
     def queue(self, channel: Channel, frame: Frame, priority: Priority) -> None:
-        """Have a frame wait for the link; what gives way to it, or the frame itself, is refused."""
+        """Let a frame wait for the link. In a full queue less urgent frames are dropped for it, or it is itself."""
         dropped = channel.outbox.push(frame, priority)
         if dropped:
             self._refuse(channel.peer, dropped, "queue_full", SendRefusal.QUEUE_FULL)
 
     def queued_bytes(self, peer_id: NodeId) -> int:
-        """What waits for the peer, with a link or without."""
+        """How many bytes wait for the peer, with a link or without."""
         channel = self.channels.get(peer_id)
         return 0 if channel is None else channel.outbox.size_bytes
 
@@ -123,7 +123,7 @@ class LinkPolicy(Generic[L]):
         return [link for link in self.links.values() if link.is_up]
 
     def misbehaved(self, peer_id: NodeId, reason: str) -> bool:
-        """Score it; returns whether the peer is banned now. The caller ends its connections."""
+        """Add to the peer's score; returns whether it is banned now. The caller ends its connections."""
         return self.scores.add(peer_id, reason, self._host.now())
 
     def stop(self) -> None:
@@ -153,11 +153,11 @@ class LinkPolicy(Generic[L]):
         return self._permit(self.channels.get(peer.id), peer)
 
     def stream_opened(self, attempt: Attempt) -> None:
-        """The peer is where it was said to be."""
+        """The bulk connection reached the peer at the address that others gave."""
         self._dials.reached(attempt, self._host.now())
 
     def stream_failed(self, attempt: Attempt, reason: str) -> None:
-        """No stream."""
+        """The dial of the bulk connection failed."""
         self._dials.failed(attempt, reason, self._host.now())
 
     # Connections
@@ -193,7 +193,7 @@ class LinkPolicy(Generic[L]):
         return None
 
     def channel(self, peer: PeerRef) -> Channel:
-        """What is known of a peer; it says itself how it is reached."""
+        """Return the entry of a peer that gave its address itself, in a handshake; make it if there is none."""
         channel = self.channels.get(peer.id) or self._add_channel(peer)
         channel.peer = peer
         return channel
@@ -247,7 +247,7 @@ class LinkPolicy(Generic[L]):
             self._dial_again(channel, reason)
 
     def dial_failed(self, channel: Channel, dial: Dial, reason: str) -> bool:
-        """A dial of ours ended without a link; returns whether that is the end of it, and worth telling people."""
+        """A dial of ours ended without a link. Returns whether none follows, so that people should hear of it."""
         now = self._host.now()
         channel.touched_at = now
         if channel.dial is not dial:
@@ -261,7 +261,7 @@ class LinkPolicy(Generic[L]):
         if reason == "duplicate_link" and channel.duplicates < DUPLICATE_PATIENCE:
             channel.duplicates += 1
             channel.retry_at = now + backoff_s(self._settings, channel.duplicates, self._draw)
-            refusal = self._dial(channel) if channel.outbox else None  # in case that its own dial does not arrive
+            refusal = self._dial(channel) if channel.outbox else None  # in case the peer's own dial does not arrive
             if refusal is not None:
                 self.give_up(channel, refusal)
             return False
@@ -309,7 +309,7 @@ class LinkPolicy(Generic[L]):
         return since is not None and now - since >= self._settings.dial_timeout_s
 
     def _may_wait(self, channel: Channel, peer: PeerRef) -> bool:
-        """Without a link: dial, if that begins soon enough."""
+        """There is no link: dial, and say whether the dial begins soon enough for a frame to wait for it."""
         if self.is_stopping:
             return False
         if channel.dial is None:
@@ -324,7 +324,7 @@ class LinkPolicy(Generic[L]):
         return True
 
     def _dial(self, channel: Channel) -> str | None:
-        """Begin a dial unless one is under way; or why that may not be."""
+        """Begin a dial unless one is under way; returns why that is not allowed, else ``None``."""
         if channel.dial is None and not self.is_stopping:
             attempt = self._permit(channel, channel.peer)
             if isinstance(attempt, str):
@@ -341,7 +341,7 @@ class LinkPolicy(Generic[L]):
         return attempt
 
     def _dial_again(self, channel: Channel, reason: str) -> None:
-        """After a loss: at once, or for a link that keeps breaking after its back-off."""
+        """Dial a peer whose link was lost: at once, or after the back-off if the link keeps breaking."""
         pause_s = backoff_s(self._settings, channel.failures, self._draw) if channel.failures else 0.0
         channel.retry_at = self._host.now() + pause_s
         channel.failures += 1
@@ -353,7 +353,7 @@ class LinkPolicy(Generic[L]):
             self.give_up(channel, refusal)
 
     def _end_pauses(self) -> None:
-        """One that was out of reach answers: what kept the others away may be over too, so each may be tried once."""
+        """A peer that was out of reach answers. What kept others away may be over too: each may be tried once."""
         now = self._host.now()
         for channel in self.channels.values():
             channel.retry_at = min(channel.retry_at, now)
@@ -361,7 +361,7 @@ class LinkPolicy(Generic[L]):
     def _refuse(
         self, peer: PeerRef, frames: Sequence[Frame], why: str, reason: SendRefusal = SendRefusal.PEER_DOWN
     ) -> None:
-        """These will not be sent: count them, and have the node note them."""
+        """Count these frames, which will not be sent, and have the node note each."""
         self._host.frames_dropped(len(frames), why)
         if not self.is_stopping:
             for frame in frames:
@@ -377,7 +377,7 @@ class LinkPolicy(Generic[L]):
             self._host.writable(peer)
 
     def _tell_down_soon(self, channel: Channel, reason: str) -> None:
-        """Not at once: this may run within a call of the node's own."""
+        """Tell the node of the lost peer after the current call, which may be a call of the node's own."""
         if not channel.is_down_due:
             channel.is_down_due = True
             self._host.call_soon(lambda: self._tell_down(channel, reason))

@@ -28,10 +28,10 @@ class TokenBucket:
         self._updated_at = now
 
     def adjust(self, rate: float, burst: float) -> None:
-        """Another rate and burst from now on; what the burst grows by is there at once.
+        """Use another rate and burst from now on. If the burst grows, the tokens it grows by are there at once.
 
-        Otherwise who had used up a small burst would break the new, generous limit with the next few messages. Tokens
-        above a smaller burst are lost at the next `take`.
+        Otherwise a peer that had used up the small burst would exceed the new, larger limit with its next few messages.
+        Tokens above a smaller burst are lost at the next `take`.
         """
         self._rate = rate
         self._tokens += max(0.0, burst - self._burst)
@@ -48,20 +48,20 @@ class TokenBucket:
         return True
 
     def give_back(self, now: float, amount: float = 1.0) -> float:
-        """Put back what was taken and turned out to cost nothing; returns how many tokens there are now."""
+        """Put back tokens that were taken for something that does not count; returns how many there are now."""
         self._tokens = min(self._burst, self._tokens + (now - self._updated_at) * self._rate + amount)
         self._updated_at = now
         return self._tokens
 
     def has(self, now: float, amount: float = 1.0) -> bool:
-        """Whether as many tokens are there."""
+        """Whether there are at least ``amount`` tokens."""
         return min(self._burst, self._tokens + (now - self._updated_at) * self._rate) >= amount
 
 
 class MisbehaviourScores:
     """Points against peers, halved every five minutes; bans double from a minute to an hour.
 
-    Local only: a score is never told to others, so nobody can be talked out of the ring.
+    Local only: a score is never told to others, so that no peer can have another one banned by what it says.
     """
 
     def __init__(self) -> None:

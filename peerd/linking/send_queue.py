@@ -11,7 +11,7 @@ from peerd.wire.frames import HEADER, MAGIC, Frame
 
 
 class SendQueue:
-    """Outlives connections: frames stay here until a connection has taken them, so a lost race of dials loses none.
+    """The queue outlives connections: frames stay here until one has taken them, so closing a duplicate one loses none.
 
     Within a priority the order is kept. When full, background frames give way first, then normal ones to urgent ones.
     Above its high-water mark, half of what it holds at most, the peer counts as slow until `has_recovered` says so.

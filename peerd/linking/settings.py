@@ -1,4 +1,4 @@
-"""Everything about links that has a number."""
+"""The limits and times of links, in one place."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LinkSettings:
     """Incoming connections whose handshake is not done: of all hosts, and of one."""
     dials_max: int = 64
     allowed_hosts: AllowedHosts = field(default_factory=lambda: AllowedHosts(own=("127.0.0.1",)))
-    """Which addresses are dialled that only other nodes say; as if this node listened on loopback."""
+    """Which addresses are dialled that only other nodes have named. The default is for a node listening on loopback."""
     accepts_per_second: float = limits.ACCEPTS_PER_SECOND
     accepts_burst: int = limits.ACCEPTS_BURST
     messages_per_second: float = limits.PEER_MESSAGES_PER_SECOND

@@ -44,7 +44,7 @@ Port = Annotated[int, annotated_types.Ge(1), annotated_types.Lt(1 << 16)]
 Name = Annotated[str, annotated_types.MaxLen(limits.NAME_LENGTH_MAX)]
 Text = Annotated[str, annotated_types.MaxLen(limits.DETAIL_LENGTH_MAX)]
 PEERS_INTERNED_MAX: typing.Final = 1 << 14
-"""References lately decoded, about 350 bytes each: messages name the same few peers all the time."""
+"""How many references decoded lately are kept, about 350 bytes each: messages name the same few peers all the time."""
 _ADDRESSES: typing.Final[Mapping[int, type[ipaddress.IPv4Address | ipaddress.IPv6Address]]] = {
     4: ipaddress.IPv4Address,
     6: ipaddress.IPv6Address,
@@ -135,7 +135,7 @@ def _pack_peer(peer: PeerRef) -> bytes:
     except ValueError:
         pass
     else:
-        if str(_ADDRESSES[address.version](address.packed)) == peer.host:  # as text it comes back as it was
+        if str(_ADDRESSES[address.version](address.packed)) == peer.host:  # only if its bytes give the same text again
             kind, host = address.version, address.packed
     return b"%b%b%c%b" % (id_to_bytes(peer.id), peer.port.to_bytes(2, "big"), kind, host)
 
@@ -168,7 +168,7 @@ def encode_body(value: Message) -> bytes:
 
 
 def decode_body(cls: type[M], body: bytes | memoryview) -> M:
-    """Decode and validate one body. Raises `ProtocolError`, and nothing else, for any bytes whatever."""
+    """Decode and validate one body. For bytes that are not a valid one it raises `ProtocolError`, and nothing else."""
     if len(body) > cls.BYTES_MAX:
         raise ProtocolError("oversize", f"{cls.__name__} of {len(body)} bytes, cap {cls.BYTES_MAX}")
     values = unpack(body)
@@ -182,7 +182,7 @@ def decode_body(cls: type[M], body: bytes | memoryview) -> M:
 
 
 def unpack(data: bytes | memoryview, *, array_max: int = limits.ARRAY_LENGTH_MAX) -> object:
-    """Strict msgpack: no extension types, no duplicate keys, string keys only, arrays become tuples.
+    """Decode strict msgpack: no extension types, no duplicate keys, string keys only; arrays become tuples.
 
     Raises `ProtocolError`. One-shot on purpose: an ``Unpacker`` that raised must not be used again.
     """
@@ -225,5 +225,5 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][: limits.DETAIL_LENGTH_MAX]
 
 
-# Loop thread only, like everything that sends: one packer keeps its buffer from message to message.
+# Used in the loop's thread only, like everything that sends: one packer keeps its buffer from message to message.
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack

@@ -1,11 +1,11 @@
-"""How one field type travels: how it is encoded, what is plainly right, and what pydantic says of the rest.
+"""How fields travel: how each type is encoded, which values are plainly valid, and how pydantic checks all others.
 
-For each declared class three functions are written, as `dataclasses` does it, because every message pays for them: one
-that builds it, one that encodes it, and one that decodes it. The decoder takes what is plainly right: the type that
-belongs there, within its limits. All else goes to pydantic, which refuses it in words, or knows better (a whole number
-where a fraction belongs). So pydantic alone decides what is valid, and whatever is written here must not take more.
+For each declared class three functions are generated, as `dataclasses` does it, because they run for every message:
+one builds it, one encodes it, and one decodes it. The decoder accepts what is plainly valid: a value of the declared
+type, within its limits. All else goes to pydantic, which refuses it with a reason, or accepts it (a whole number where
+a float belongs). So pydantic alone defines what is valid, and generated code must never accept more.
 
-The machinery behind `peerd.messages`; nothing else needs it.
+Only `peerd.messages` uses this module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Decoder = Callable[[Any], Any]
 encoders: dict[type, Encoder] = {}
 decoders: dict[type, Decoder] = {}
 judges: dict[type, Decoder] = {}
-"""What decides when a decoder does not; for tests."""
+"""By class, the pydantic decoder that has the last word; tests compare generated decoders with it."""
 
 C = TypeVar("C")
 
@@ -48,20 +48,20 @@ class _Wire(NamedTuple):
 
 
 class _Names:
-    """What written code refers to. A plain dict: looking names up in any other is slow."""
+    """The names that generated code refers to. A plain dict, because looking names up in another mapping is slow."""
 
     def __init__(self) -> None:
         self.known: dict[str, Any] = {}
 
     def of(self, value: object) -> str:
-        """A name for an object."""
+        """Return a name for an object."""
         name = f"_{len(self.known)}"
         self.known[name] = value
         return name
 
 
 def compile_dataclass(cls: type[C]) -> type[C]:
-    """Write the functions of one dataclass, once, at declaration."""
+    """Generate the functions of one dataclass, once, when it is declared."""
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # the decorator above made it a dataclass
     hints = typing.get_type_hints(cls, include_extras=True)
     names = _Names()
@@ -100,12 +100,12 @@ def _default_of(field: dataclasses.Field[Any], encoder: Encoder | None) -> objec
 
 
 def _as_unpacked(value: object) -> object:
-    """As it comes out of msgpack: arrays are tuples."""
+    """Return the value as msgpack would decode it: arrays are tuples."""
     return tuple(map(_as_unpacked, value)) if isinstance(value, list | tuple) else value
 
 
 def _make_encoder(names: list[str], encoders: list[Encoder | None]) -> Encoder:
-    """A function written for the class, as `dataclasses` does it: every message that is sent pays for this."""
+    """Generate the class's encoder; it runs for every message that is sent."""
     items = [
         f"value.{name}" if encoder is None else f"encode_{number}(value.{name})"
         for number, (name, encoder) in enumerate(zip(names, encoders, strict=True))
@@ -116,7 +116,7 @@ def _make_encoder(names: list[str], encoders: list[Encoder | None]) -> Encoder:
 
 
 def _make_judge(cls: type, kinds: list[Any], defaults: tuple[object, ...]) -> Decoder:
-    """The decoder that decides, by pydantic; made when it is asked for the first time."""
+    """Return the decoder that uses pydantic; it is built when it is first called."""
     count = len(kinds)
     if count == 0:
         return lambda values: cls()
@@ -182,7 +182,7 @@ def travel_as_bytes(cls: type[P], pack: Callable[[P], bytes], unpack: Callable[[
     def encode(value: P) -> bytes:
         try:
             return value._packed
-        except AttributeError:  # nobody has asked before
+        except AttributeError:  # this record has not been packed before
             packed = pack(value)
             object.__setattr__(value, "_packed", packed)
             return packed
@@ -194,7 +194,7 @@ def travel_as_bytes(cls: type[P], pack: Callable[[P], bytes], unpack: Callable[[
         return unpack(value)
 
     def decode_any(value: object) -> P:
-        if type(value) is not bytes:  # a map cannot even be looked up
+        if type(value) is not bytes:  # a map, for example, is not hashable
             raise ValueError(f"{cls.__name__} is not a byte string")
         return decode(value)
 
@@ -204,7 +204,7 @@ def travel_as_bytes(cls: type[P], pack: Callable[[P], bytes], unpack: Callable[[
 
 
 _recalls: dict[type, Decoder] = {}
-"""Decoders of byte strings, for use where a `TypeError` is dealt with."""
+"""Decoders of byte strings by class, for generated code that handles their `TypeError`."""
 
 
 def _wire_type(annotation: Any, names: _Names) -> _Wire:
@@ -248,7 +248,7 @@ def _constrained(wire: _Wire, constraints: list[Any]) -> _Wire:
             case annotated_types.MaxLen(length):
                 checks.append(f"len({{v}}) <= {length}")
             case _:
-                checks.append("False")  # pydantic's alone
+                checks.append("False")  # never plainly valid: pydantic decides
     kind = _subscript(Annotated, wire.kind, *constraints)
     return wire._replace(kind=kind, check=" and ".join(checks))
 

@@ -10,12 +10,12 @@ from peerd.api import Plugin
 from peerd.driver import Clock, TimerHandle
 
 DrainDone = Callable[[tuple[str, ...]], None]
-"""Told the names of the plugins that had not finished."""
+"""Called with the names of the plugins that had not finished."""
 
 
 class Drain:
-    """Does nothing until `begin`. One plugin hands over after the other, the last one first, so that what plugins build
-    on goes last.
+    """Takes a node out of its ring, from `begin` on. One plugin hands over after the other, the last one first, so that
+    services go after the plugins that use them.
 
     ``guard`` runs plugin code; ``staying`` is the plugin that is not asked, since the others need it to the end (the
     overlay); ``stop`` stops the node.
@@ -41,7 +41,7 @@ class Drain:
 
     @property
     def remaining(self) -> tuple[str, ...] | None:
-        """Plugins that have yet to hand over, the next one first; ``None`` while nobody wants the node to leave."""
+        """Plugins that have yet to hand over, the next one first; ``None`` before `begin`."""
         return None if self._order is None else tuple(reversed(self._order))
 
     def begin(self, timeout_s: float, done: DrainDone, reason: str) -> None:
@@ -65,14 +65,14 @@ class Drain:
         name = order[-1]
 
         def finished() -> None:
-            if order and order[-1] == name:  # else it says so twice, or too late
+            if order and order[-1] == name:  # else the plugin has called it twice, or too late
                 order.pop()
                 self._clock.call_soon(lambda: self._next(order, reason))
 
         self._guard(name, self._plugins[name].drain, finished)
 
     def over(self) -> None:
-        """The node is stopped: whoever waits for the end of a drain hears who had not finished."""
+        """The node has stopped: tell those that wait for the drain which plugins had not finished."""
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()

@@ -85,7 +85,7 @@ class PluginHost:
 
     @property
     def rng(self) -> Rng:
-        if self._rng is None:  # 2.5 KiB that not every plugin needs
+        if self._rng is None:  # made on demand: it takes 2.5 KiB, and not every plugin uses it
             self._rng = self._driver.rng(self._name)
         return self._rng
 
@@ -100,7 +100,7 @@ class PluginHost:
         return self._store
 
     def _call_back(self, callback: Callable[..., None], *arguments: Any, cause: int | None = None) -> None:
-        """Later, as the plugin; unless it was taken out of service, or replaced, since."""
+        """Run a callback later, as the plugin's code, unless the plugin is out of service or replaced by then."""
         if not self.is_disabled:
             self._node.run_as(self._name, callback, *arguments, cause=cause)
 
@@ -236,7 +236,7 @@ class PluginHost:
             handle.cancel()
 
     def disable(self) -> None:
-        """The plugin is out of service: no timer fires any more, and what it began does not call it back."""
+        """Take the plugin out of service: its timers do not fire any more, and nothing calls it back."""
         self.is_disabled = True
         self.cancel_timers()
         for handle in self._work.values():
@@ -256,7 +256,7 @@ class PluginHost:
         return self._node.new_epoch()
 
     def over(self, reason: str) -> None:
-        """Tell whoever asked `when_over`, once."""
+        """Call the callbacks of `when_over`, once."""
         callbacks, self._when_over = self._when_over, []
         for callback in callbacks:
             self._node.run_as(self._name, callback, reason)

@@ -69,7 +69,7 @@ class Traffic(dict[int, list[int]]):
 
 
 class Node:
-    """Dispatcher and composition root of one node.
+    """One node: builds its parts, and dispatches events to them.
 
     The driver calls `start`, `frame_received`, `peer_down`, `stream_accepted` and `stop`; everything else is for the
     plugins' hosts and for reading state.
@@ -87,7 +87,7 @@ class Node:
         self.unknown_messages = 0
         self.cause: int | None = None
         self._sender: PeerRef | None = None
-        """Whose frame is being handled."""
+        """The peer whose frame is being handled."""
         self._handlers: dict[type[Message], tuple[str, Handler]] = {}
         self._owners: dict[type[Message], str] = {}
         self.requests = Requests(driver, self._guard, self._send_request)
@@ -146,27 +146,27 @@ class Node:
                 self._guard(name, plugin.reconfigured)
 
     def new_epoch(self) -> str:
-        """See `peerd.api.Host.new_epoch`. Counted, not drawn: a plugin's generator begins anew when it is replaced."""
+        """See `peerd.api.Host.new_epoch`. A counter, not a random number: generators restart with a replaced plugin."""
         self._epochs += 1
         return f"{format_id(self.peer.id)[:8]}.{self.settings.boot_epoch}.{self._epochs}"
 
     def let_clients_go(self, reason: str) -> None:
-        """Have every plugin end what its clients read; `stop` does it, too, for those that are still there."""
+        """Have every plugin end the streams that its clients read. `stop` does the same for any that are left."""
         for host in self.hosts.values():
             host.over(reason)
 
     def drain(self, timeout_s: float, done: Callable[[tuple[str, ...]], None], reason: str = "drained") -> None:
-        """Have each plugin hand over what it holds, then `stop`: out of the ring, in order.
+        """Have each plugin hand over what it holds, then `stop`, so that the node leaves the ring in order.
 
-        One plugin after the other, the last one first, so that what plugins build on goes last. ``done`` is told, once
-        and never before this returns, which plugins had not finished after ``timeout_s``; a second call waits for the
-        same end.
+        One plugin after the other, the last one first, so that services go after the plugins that use them. ``done`` is
+        called once, never before this returns, with the plugins that had not finished after ``timeout_s`` seconds. A
+        second call waits for the same end.
         """
         self._drain.begin(timeout_s, done, reason)
 
     @property
     def draining(self) -> tuple[str, ...] | None:
-        """Plugins that have yet to hand over, the next one first; ``None`` while nobody wants the node to leave."""
+        """Plugins that have yet to hand over, the next one first; ``None`` while no drain has begun."""
         return self._drain.remaining
 
     def restart_plugin(self, name: str) -> None:
@@ -193,7 +193,7 @@ class Node:
         self._owners = {kind: owner for kind, owner in self._owners.items() if owner != name}
 
     def service(self, kind: type[S]) -> S:
-        """The built-in service of a kind: always there, and another object after it failed and was restarted."""
+        """The built-in service of a class. It always exists, and is another object after a failure and restart."""
         return cast(S, self.plugins[kind.name])
 
     @property
@@ -237,7 +237,7 @@ class Node:
                 self.requests.replied(peer, decoded.correlation or 0, decoded.message)
             else:
                 self._dispatch(decoded.message, peer, decoded.correlation)
-        except PeerMisbehaved as error:  # the decoder's word, or a handler's
+        except PeerMisbehaved as error:  # raised by the decoder, or by a handler
             self.driver.misbehaved(peer, error)
         finally:
             self._sender = None
@@ -250,7 +250,7 @@ class Node:
         self._guard(self.overlay.name, self.overlay.peer_down, peer, reason)
 
     def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
-        """The driver will not send this. Only notes it, so it may be called within a call of the node's own."""
+        """Note that the driver will not send a frame. The driver may call this within a call of the node's own."""
         if not self.is_stopped:
             self._refused.frame_refused(peer, frame, reason)
 
@@ -267,7 +267,7 @@ class Node:
     # For the plugins' hosts
 
     def send(self, peer: PeerRef, message: Message, priority: Priority = Priority.NORMAL) -> None:
-        """One message, one hop."""
+        """Send a message over one hop."""
         if peer.id == self.peer.id:
             self.driver.call_soon(lambda: self._dispatch(message, peer, None))
             return
@@ -331,7 +331,7 @@ class Node:
         return None if verdict is Verdict.STOP else next_hop
 
     def _refuse_routed(self, source: PeerRef, error: PeerMisbehaved) -> None:
-        """Recorded, and nobody's link is cut: any hop may have damaged the body, or made up its source."""
+        """Record a bad routed message. No link is cut: any hop may have damaged the body, or made up its source."""
         reason = getattr(error, "reason", "misbehaved")
         detail = f"routed: {error}"[: limits.EVENT_TEXT_LENGTH_MAX]
         self.emit(PeerMisbehaviour(peer=None, address=source.address, reason=reason, detail=detail))
@@ -359,7 +359,7 @@ class Node:
             self.driver.call_soon(lambda: self.run_as(plugin, self.plugins[plugin].record_changed, key, role, item))
 
     def ready_changed(self, is_ready: bool) -> None:
-        """First time ready: say how long it took."""
+        """When the node is ready for the first time, record how long that took."""
         if is_ready and not self._ready_once:
             self._ready_once = True
             duration_s = self.driver.now() - self._started_at
@@ -456,12 +456,12 @@ class Node:
             return
         plugin, handler = entry
         self.cause = None
-        try:  # as `_guard` does, without its call: every message comes by here
+        try:  # does what `_guard` does; inlined, because this runs for every message
             answer = handler(message, source)
         except PeerMisbehaved as error:
             if source.id != self.peer.id:
                 raise
-            self.driver.handler_failed(plugin, error)  # what this node sends itself is its own mistake
+            self.driver.handler_failed(plugin, error)  # a message from this node itself blames nobody else
             return
         except Exception as error:  # the boundary between plugins, see `_guard`
             self.driver.handler_failed(plugin, error, self._sender)
@@ -471,10 +471,10 @@ class Node:
         if correlation is not None and isinstance(answer, Message):
             self._send_counted(source, encode_reply(answer, correlation), Priority.URGENT)
 
-    # Messages that somebody does not know
+    # Messages of unknown types
 
     def _unknown_received(self, peer: PeerRef, frame: Frame) -> None:
-        """A type that no module here declares. A reply is not answered, whatever it is."""
+        """A message came whose type nothing here declares. A reply is never answered."""
         is_request = frame.flags == FLAG_REQUEST and len(frame.body) >= CORRELATION.size
         if frame.flags == FLAG_REPLY:
             self.unknown_messages += 1
@@ -482,7 +482,7 @@ class Node:
             self._tell_unknown(peer, frame.type_id, CORRELATION.unpack_from(frame.body)[0] if is_request else None)
 
     def _tell_unknown(self, peer: PeerRef, type_id: int, correlation: int | None) -> None:
-        """Nobody here handles this: a request is answered so, a one-way message now and then."""
+        """Tell the sender that no plugin here handles its message: always for a request, now and then for others."""
         self.unknown_messages += 1
         if self.is_stopped or peer.id == self.peer.id:
             return

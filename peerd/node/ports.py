@@ -37,7 +37,7 @@ class HostNode(Protocol):
     def requests(self) -> Requests: ...
     @property
     def cause(self) -> int | None:
-        """The event that the running handler follows from."""
+        """The id of the event that caused the running handler."""
 
     @property
     def is_stopped(self) -> bool: ...

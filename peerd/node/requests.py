@@ -17,11 +17,12 @@ from peerd.wire.unknown import UnknownMessage
 
 _CORRELATIONS: Final = 1 << 32
 TIMER_LATE_S: Final = 0.2
-"""A time-out that fires so much too late says that this node was not running, not that the peer is silent."""
+"""A time-out that fires this late shows that this node was not running, and says nothing about the peer."""
 TIMER_EARLY_S: Final = 0.001
-"""Timers are that exact: what is due so soon is due now."""
+"""What is due within this time counts as due: timers are not more exact."""
 ANSWERED_KEPT_MIN: Final = 64
-"""So many time-outs of answered requests, and as many as wait for a reply, are left in the queue until they come up."""
+"""Time-outs of answered requests stay in the queue until they come up, if they are at most as many as this plus the
+requests that still wait."""
 
 Guard = Callable[..., Any]
 """Runs plugin code: ``guard(plugin, function, *arguments, cause=event)``."""
@@ -56,7 +57,7 @@ class Requests:
         self._pending: dict[int, PendingRequest] = {}
         self._correlation = 0
         self._dues: list[tuple[float, int]] = []
-        """When which request is due, the first one first; those answered meanwhile stay in it for a while."""
+        """A heap of (due time, correlation); those answered meanwhile stay in it for a while."""
         self._timer: TimerHandle | None = None
         self._timer_due_at = 0.0
 
@@ -87,7 +88,7 @@ class Requests:
         self._send(peer, message, correlation, priority)
 
     def replied(self, peer: PeerRef, correlation: int, reply: Message) -> None:
-        """A reply came; one that is late, or from somebody else, is ignored."""
+        """A reply came. It is ignored if it is late, or from another peer than was asked."""
         pending = self._pending.get(correlation)
         if pending is None or pending.peer.id != peer.id:
             return  # late, after its time-out: the caller has been told
@@ -98,23 +99,23 @@ class Requests:
         self._guard(pending.plugin, pending.on_reply, reply, peer, cause=pending.cause)
 
     def fail(self, peer_id: NodeId, correlation: int) -> None:
-        """No reply will come to this request to this peer: it ends now. Harmless when it has ended."""
+        """End a request to which no reply will come. Harmless when it has ended."""
         pending = self._pending.get(correlation)
         if pending is not None and pending.peer.id == peer_id:
             self._expire(correlation)
 
     def peer_down(self, peer_id: NodeId) -> None:
-        """Everything that this peer was asked ends now."""
+        """End all requests to this peer."""
         for correlation in [key for key, pending in self._pending.items() if pending.peer.id == peer_id]:
             self._expire(correlation)
 
     def forget(self, plugin: str) -> None:
-        """The plugin is out of service: nobody is called back."""
+        """Drop the requests of a plugin that is out of service, without callbacks."""
         for correlation in [key for key, pending in self._pending.items() if pending.plugin == plugin]:
             del self._pending[correlation]
 
     def clear(self) -> None:
-        """The node stops: nobody is called back."""
+        """Drop all requests, without callbacks, because the node stops."""
         self._pending.clear()
         self._dues.clear()
         if self._timer is not None:
@@ -133,7 +134,7 @@ class Requests:
     # The timer
 
     def _await(self, due_at: float, correlation: int) -> None:
-        """See to it that the timer fires at that time."""
+        """Make sure that the timer fires at that time."""
         if len(self._dues) >= 2 * len(self._pending) + ANSWERED_KEPT_MIN:
             self._dues = [(pending.due_at, number) for number, pending in self._pending.items()]
             heapify(self._dues)
@@ -157,12 +158,12 @@ class Requests:
                 correlation = heappop(self._dues)[1]
                 if correlation in self._pending:
                     self._due(correlation)
-        finally:  # whatever a callback raises, the others are still waiting
+        finally:  # even if a callback raises, the timer must be armed for the others
             if self._dues:
                 self._arm(self._dues[0][0])
 
     def _due(self, correlation: int) -> None:
-        """The time for a reply is over. A starved node waits once more: the reply may lie unread in its buffers."""
+        """A request is due. A node that was not running waits once more: the reply may be unread in its buffers."""
         pending = self._pending[correlation]
         if not pending.was_extended and self._clock.now() - pending.due_at > TIMER_LATE_S:
             pending.was_extended = True

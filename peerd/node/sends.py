@@ -1,4 +1,4 @@
-"""What became of messages that this node sent and that will not arrive, and what it tells peers about theirs.
+"""Notes which messages of this node will not arrive, and which messages of peers it has called unknown.
 
 Drivers say which frames they refuse; peers say which messages they do not know. Both are noted here and told to the
 plugins after the current handler, once for each peer, message type and reason, with a count.
@@ -18,9 +18,9 @@ from peerd.node.requests import Requests
 from peerd.wire.frames import CORRELATION, FLAG_REPLY, FLAG_REQUEST, Frame
 
 UNKNOWN_TOLD_INTERVAL_S: Final = 60.0
-"""A peer is told so often at most that one type of its one-way messages is unknown here."""
+"""A peer is told at most once in this time that a type of its one-way messages is unknown here."""
 UNKNOWN_TOLD_MAX: Final = 1024
-"""For at most so many pairs of peer and type it is remembered when that was."""
+"""For how many pairs of peer and type the time of the last telling is remembered."""
 
 TellRefused = Callable[[PeerRef, type[Message], SendRefusal, int], None]
 
@@ -40,11 +40,11 @@ class RefusedSends:
         self._told = told
         self._counts: dict[tuple[NodeId, type[Message], SendRefusal], tuple[PeerRef, int]] = {}
         self._failed: list[tuple[NodeId, int]] = []
-        """Requests that were not sent: whom they were for, and their correlation."""
+        """Requests that were not sent: the peer's id and the correlation of each."""
         self._is_due = False
 
     def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
-        """The driver will not send this frame. Of replies nobody is told: the peer's request times out."""
+        """The driver will not send this frame. A reply is not reported to the plugin: the peer's request times out."""
         if frame.flags == FLAG_REQUEST:
             self._failed.append((peer.id, CORRELATION.unpack_from(frame.body)[0]))
             self._tell_soon()
@@ -83,7 +83,7 @@ class UnknownTold:
         self._told: dict[tuple[NodeId, int], float] = {}
 
     def is_due(self, peer_id: NodeId, type_id: int, now: float) -> bool:
-        """Whether to tell the peer now; if so, that is noted."""
+        """Whether to tell the peer now. If so, this counts as told."""
         key = peer_id, type_id
         if now - self._told.get(key, -UNKNOWN_TOLD_INTERVAL_S) < UNKNOWN_TOLD_INTERVAL_S:
             return False

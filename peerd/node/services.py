@@ -15,11 +15,11 @@ from peerd.services.records.plugin import RecordStore
 from peerd.services.service import Service
 
 SERVICES: Final[tuple[type[Service], ...]] = (GroupService, RecordStore)
-"""In the order in which they start; the last one hands over first when the node leaves."""
+"""The services in the order in which they start; when the node leaves, the last one hands over first."""
 
 
 def make_services(configs: Mapping[str, PluginConfig]) -> list[Service]:
-    """One of each, with its configuration by name, or with the defaults. Raises `Bug` for an unknown name."""
+    """Make each service, with its configuration by name or its defaults. Raises `Bug` for an unknown name."""
     unknown = sorted(configs.keys() - {kind.name for kind in SERVICES})
     if unknown:
         raise Bug(f"no service is called {', '.join(unknown)}")
@@ -32,5 +32,5 @@ def service_sections() -> dict[str, Any]:
 
 
 def service_configs(configuration: object) -> dict[str, PluginConfig]:
-    """What a configuration with the `service_sections` says of each service."""
+    """Return each service's configuration from one that has the `service_sections`."""
     return {kind.name: getattr(configuration, kind.name) for kind in SERVICES}

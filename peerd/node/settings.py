@@ -1,4 +1,4 @@
-"""What a node is told when it is made."""
+"""The settings with which a node is made."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from peerd.api import KeyValues, Log
 from peerd.driver import Storage
 
 Run = Callable[..., None]
-"""``run(callback, *arguments)`` as the plugin, unless it is out of service."""
+"""``run(callback, *arguments)`` runs the callback as the plugin's code, unless the plugin is out of service."""
 
 
 class BoundStore:

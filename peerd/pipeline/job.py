@@ -1,9 +1,9 @@
 """The job behind ``peerd analyze``: event logs in, Parquet tables and a report out.
 
-Reading is forgiving and counted: a line that is no JSON, that does not fit the schema or that lacks the common fields
-is *corrupt*, one with the number of an event that was read already is a *duplicate*; neither reaches a table. Running
-it again overwrites the tables with the same content. An event of a kind that is not known here, because its plugin is
-not installed, has its common fields in the table of events, and its whole text in the column ``raw``.
+Bad lines do not stop it, and are counted: a line that is not JSON, does not fit the schema or lacks the common fields
+is *corrupt*; one with the number of an event that was read before is a *duplicate*. Neither gets into a table. A second
+run overwrites the tables with the same content. An event of a kind that is not known here, because its plugin is not
+installed, has its common fields in the table of events, and its whole text in the column ``raw``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Report:
     newer_schema: int
     """Events written by a newer version: fields that this version does not know are only in the column ``raw``."""
     unknown: list[Row]
-    """event, nodes, events: kinds that no installed plugin declares; they are in the table of events, with ``raw``."""
+    """Rows of (event, nodes, events): the kinds that no installed plugin declares."""
     losses: list[Row]
     """The rows of `tables.losses`."""
     traffic: list[Row]
@@ -147,7 +147,7 @@ def run_job(
 
 
 def _build(spark: SparkSession, events: DataFrame, ours: Sequence[SparkTable], out: Path) -> dict[str, list[Row]]:
-    """Write the tables of one plugin; the rows of those that are shown."""
+    """Write the tables of one plugin; returns the rows of those that are shown."""
     built: dict[str, DataFrame] = {}
     rows: dict[str, list[Row]] = {}
     for each in ours:
@@ -158,7 +158,7 @@ def _build(spark: SparkSession, events: DataFrame, ours: Sequence[SparkTable], o
 
 
 def read_events(spark: SparkSession, files: list[Path], events: Mapping[str, type[Event]]) -> DataFrame:
-    """Every line of the files: the columns of `spark_schema`, `RAW_COLUMN`, and ``_file``, the file that it is from."""
+    """Read every line of the files, with the columns of `spark_schema`, `RAW_COLUMN`, and ``_file``, its file."""
     lines = spark.read.text([_as_glob(path) for path in files]).where(F.length(F.trim("value")) > 0)
     wide, common = spark_schema(events), spark_schema({})
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT_COLUMN}
@@ -190,12 +190,12 @@ def _as_glob(path: Path) -> str:
 
 
 def _is_bad() -> Any:
-    """Not JSON, not of the schema, or not an event (``{}`` is fine JSON)."""
+    """Return the condition for a corrupt line: not JSON, not of the schema, or without an event's fields (``{}``)."""
     return F.col(CORRUPT_COLUMN).isNotNull() | F.concat(*(F.col(name) for name in (*EVENT_KEY, "event"))).isNull()
 
 
 def _count_lines(raw: DataFrame) -> list[Row]:
-    """file, lines, good, newer: a row a file that has a line."""
+    """Return one row of (file, lines, good, newer) for each file that is not empty."""
     is_newer = ~_is_bad() & (F.col("schema_version") > SCHEMA_VERSION)
     counted = raw.groupBy(F.col("_file").alias("file")).agg(
         F.count(F.lit(1)).alias("lines"),
@@ -218,7 +218,7 @@ def _messages_a_node(message_table: DataFrame) -> DataFrame:
 
 
 def _write(spark: SparkSession, table: DataFrame, out: Path, name: str) -> DataFrame:
-    """Write one table and give it back as it is on disk, so that nothing is computed twice."""
+    """Write one table, and return it as read from disk, so that nothing is computed twice."""
     path = str(out.resolve() / name)
     table.write.mode("overwrite").parquet(path)
     return spark.read.parquet(path)

@@ -28,7 +28,7 @@ def check_requirements() -> None:
 
 
 def check_java() -> int:
-    """The major version of the Java that Spark will run. Raises `Unavailable` when there is none or it is too old."""
+    """Return the major version of the Java that Spark will use. Raises `Unavailable` if it is missing or too old."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None:
@@ -45,7 +45,7 @@ def check_java() -> int:
 
 
 def java_major(text: str) -> int | None:
-    """17 of ``openjdk version "17.0.15" ...``, 8 of ``java version "1.8.0_392"``."""
+    """Read the major version: 17 from ``openjdk version "17.0.15" ...``, 8 from ``java version "1.8.0_392"``."""
     found = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if found is None:
         return None

@@ -58,7 +58,7 @@ def spark_session(
         conf = _conf(master, driver_memory, is_quick, folder)
         log_path = folder / "jvm.log"
         with contextlib.ExitStack() as launching:
-            held = launching.enter_context(_interrupts_held())  # an interrupt now would leave a JVM that nobody knows
+            held = launching.enter_context(_interrupts_held())  # an interrupt now would leave a JVM running
             gateway = _launched(conf, log_path)
             process = cast(subprocess.Popen[bytes], gateway.proc)
             try:
@@ -67,7 +67,7 @@ def spark_session(
                     raise KeyboardInterrupt
                 yield from _context(conf, gateway)
             except KeyboardInterrupt:
-                # It has nothing to finish, and a conversation that was cut in the middle cannot go on.
+                # The JVM has nothing to finish, and py4j cannot go on after an interrupted call.
                 process.kill()
                 raise
             finally:
@@ -80,7 +80,7 @@ def spark_session(
 
 
 def _launched(conf: SparkConf, log_path: Path) -> Any:
-    """The gateway to a new JVM, which prints to a file. Raises `Unavailable` with the end of it."""
+    """Start a JVM, which prints to a file; returns its gateway. Raises `Unavailable` with the end of that file."""
     with log_path.open("wb") as log:
         try:
             return cast(Callable[..., Any], launch_gateway)(conf, {"stdout": log, "stderr": log})
@@ -90,7 +90,7 @@ def _launched(conf: SparkConf, log_path: Path) -> Any:
 
 
 def _context(conf: SparkConf, gateway: Any) -> Iterator[SparkSession]:
-    """The session, over a JVM that runs. An interrupt goes through at once: stopping would ask the JVM again."""
+    """Yield the session over a running JVM. After an interrupt it is not stopped, which would call the JVM again."""
     with _interrupts_kept():
         context = SparkContext(conf=conf, gateway=gateway)
     try:
@@ -107,7 +107,7 @@ def _context(conf: SparkConf, gateway: Any) -> Iterator[SparkSession]:
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[list[int]]:
-    """Ctrl-C is noted in the list, and does nothing else."""
+    """Meanwhile Ctrl-C only adds to the list."""
     noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield noted
@@ -121,7 +121,7 @@ def _interrupts_held() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def _interrupts_kept() -> Iterator[None]:
-    """What Ctrl-C does stays as it is. SparkContext would have it cancel jobs, amid a conversation with the JVM."""
+    """Keep the handler of Ctrl-C: SparkContext would replace it by one that calls the JVM in the middle of a call."""
     previous = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -132,7 +132,7 @@ def _interrupts_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_py4j() -> Iterator[None]:
-    """py4j logs a traceback for every call that is cut short; what is raised says enough.
+    """Silence py4j, which logs a traceback for every interrupted call; the exception says enough.
 
     It uses loggers of its own, and now and then the root logger.
     """
@@ -197,7 +197,7 @@ def _environment(scratch: str) -> Iterator[None]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The JVM leaves when its standard input closes; one that does not is ended."""
+    """Close the JVM's standard input, at which it ends; if it does not, kill it."""
     if process.stdin is not None:
         process.stdin.close()
     try:

@@ -16,7 +16,7 @@ def of_kind(events: DataFrame, kind: str) -> DataFrame:
 
 
 def messages(events: DataFrame) -> DataFrame:
-    """Control messages a node and type: the last cumulative snapshot of each boot.
+    """Count control messages by node and type: the last cumulative snapshot of each boot.
 
     Columns node, boot, message, sent, received, sent_bytes, received_bytes, ts (of the snapshot). A node that was
     killed counts up to its last snapshot.
@@ -45,8 +45,8 @@ def losses(events: DataFrame) -> DataFrame:
 
     ``records`` distinct events, ``missing`` numbers between the first and the last one, ``missing_before`` numbers
     below the first (files that rotation removed, or that were not handed in), ``told`` records that the sink itself
-    said it dropped (part of ``missing``, unless at the very end), ``first_id``, ``last_id``. What came after
-    ``last_id`` nobody can know. A ``sink.dropped`` line carries the number of a dropped record: it is none of its own.
+    said it dropped (part of ``missing``, unless at the very end), ``first_id``, ``last_id``. Whether there were events
+    after ``last_id`` is unknown. A ``sink.dropped`` line carries the number of a dropped record, and is not an event.
     """
     is_telling = F.col("event") == "sink.dropped"
     own_id = F.when(~is_telling, F.col("id"))

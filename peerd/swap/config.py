@@ -17,7 +17,7 @@ ValueSize = Annotated[Size, between_sizes("1B", "1TiB")]
 
 
 class SwapConfig(ConfigSection):
-    """Bulk transfers: how much they may hold at once, and how patient they are."""
+    """Bulk transfers: how much they may hold at once, and their time limits."""
 
     outbound_sessions_max: Sessions = setting(
         limits.SWAP_SESSIONS_MAX,

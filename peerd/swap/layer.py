@@ -1,4 +1,4 @@
-"""The swap layer of one node: every swap under way, and what they may use together. Sans-IO."""
+"""The swap layer of one node: all swaps under way, and the limits that they share. Sans-IO."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SwapLayer:
         self.budget.reconfigure(config)
 
     def accept(self, peer: PeerRef) -> StreamHandler:
-        """A peer opened a bulk connection. Over the limit of unasked ones it is cut off as soon as it is open."""
+        """A peer opened a bulk connection. Over the limit of incoming swaps it is cut off as soon as it is open."""
         session = SwapSession(self, peer)
         pending = sum(other.state is SwapState.AWAITING_OFFER for other in self._sessions.values())
         if self._is_stopped or pending >= self.config.pending_offers_max:
@@ -116,7 +116,7 @@ class SwapLayer:
         return None
 
     def decide(self, session: SwapSession, request: SwapRequest) -> AcceptSwap | RefuseSwap:
-        """The plugin's word. Raises `ProtocolError` when the plugin blames the peer."""
+        """Ask the plugin. Raises `ProtocolError` when the plugin blames the peer."""
         try:
             return self._node.swap_requested(session.plugin, request)
         except PeerMisbehaved as error:

@@ -22,7 +22,7 @@ CONTROL_BYTES_MAX: Final = 512
 Tag = Annotated[bytes, annotated_types.MaxLen(SWAP_TAG_BYTES_MAX)]
 Digest = Annotated[bytes, annotated_types.MinLen(DIGEST_BYTES), annotated_types.MaxLen(DIGEST_BYTES)]
 Reason = Annotated[str, StringConstraints(pattern=r"\A[a-z0-9_]{1,48}\z")]
-"""A stable label: it ends in logs and metrics, so a peer may not choose it freely."""
+"""A stable label. It appears in logs and metrics, so a peer may not send any text that it likes."""
 
 
 @message(0x0040, bytes_max=256)

@@ -28,6 +28,6 @@ class SwapNode(Protocol):
         """Ask the plugin that the swap is for; it decides before this returns."""
 
     def run_as(self, plugin: str, callback: Callable[..., Any], *arguments: Any) -> None:
-        """Call a plugin's callback; what it raises is not ours to catch."""
+        """Call a plugin's callback; the node handles what it raises."""
 
     def emit(self, event: Event) -> int: ...

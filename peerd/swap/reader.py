@@ -18,13 +18,13 @@ _DISCARD_BYTES: Final = 16 * KIB
 
 
 class BulkSink(Protocol):
-    """Takes frames and chunks from the reader. Any method may raise `ProtocolError`, or call `BulkReader.discard`."""
+    """Gets frames and chunks from the reader. Any method may raise `ProtocolError`, or call `BulkReader.discard`."""
 
     def control_received(self, type_id: int, body: bytes) -> None:
         """Take a whole control frame, which is not decoded yet."""
 
     def chunk_announced(self, size_bytes: int) -> memoryview:
-        """A chunk's header came: where its bytes go, exactly that many."""
+        """A chunk's header came: return the buffer for its bytes, of exactly that size."""
 
     def chunk_received(self, chunk: memoryview) -> None:
         """Note that the whole chunk has arrived."""
@@ -63,7 +63,7 @@ class BulkReader:
             self._target_full()
 
     def discard(self) -> None:
-        """Ignore whatever still comes, and let go of the destination."""
+        """Ignore whatever still comes, and release the destination."""
         self._stage = _Stage.DISCARD
         self._target = memoryview(bytearray(_DISCARD_BYTES))
         self._filled = 0

@@ -28,10 +28,10 @@ from peerd.swap.transfer import Incoming, Outgoing
 from peerd.telemetry.schema import SwapFinished
 from peerd.wire.codec import encode
 
-_CLOCK_SLACK_S: Final = 1e-6
 STALL_DEADLINE_SHARE: Final = 0.5
 """A silent peer costs at most this share of a swap's deadline: the rest is left to try somebody else."""
-"""Rounding of now + delay must not make a timer fire a hair early and be armed again for nothing."""
+_CLOCK_SLACK_S: Final = 1e-6
+"""A timer that fires this much early counts as due: rounding of now + delay must not arm it again for nothing."""
 
 
 class SwapState(Enum):
@@ -42,11 +42,11 @@ class SwapState(Enum):
     AWAITING_OFFER = "awaiting_offer"
     """At the acceptor: no offer has come yet."""
     OFFERED = "offered"
-    """Initiator: the offer is out, the answer is not here."""
+    """At the initiator: the offer was sent, and its answer has not come."""
     EXCHANGING = "exchanging"
     """The offer was accepted; the peer's value is not verified yet."""
     VERIFYING = "verifying"
-    """The peer's value is verified, and it knows; its word on ours is not here yet."""
+    """The peer's value is verified, and the peer was told; its verdict on ours has not come."""
     DONE = "done"
     FAILED = "failed"
 
@@ -76,7 +76,7 @@ class SessionOwner(Protocol):
         """Reserve room for what the peer will send; otherwise the reason why not."""
 
     def decide(self, session: SwapSession, request: SwapRequest) -> AcceptSwap | RefuseSwap:
-        """Limits first, then the plugin's word. Raises `ProtocolError` when the plugin blames the peer."""
+        """Check the limits, then ask the plugin. Raises `ProtocolError` when the plugin blames the peer."""
 
     def unsendable(self, value: Value) -> str | None:
         """Why this node may not send a value; ``None`` when it may."""
@@ -126,7 +126,7 @@ class SwapSession:
 
     @property
     def is_active(self) -> bool:
-        """Past the offer and not over: it holds one of the node's slots."""
+        """Whether the offer was made and the session has not ended: then it holds one of the node's slots."""
         return self.state in (SwapState.EXCHANGING, SwapState.VERIFYING)
 
     def start(self) -> None:
@@ -162,7 +162,7 @@ class SwapSession:
     # From the driver
 
     def opened(self, stream: Stream) -> None:
-        """Begin to talk, as the connection is open now; the initiator speaks first."""
+        """The connection is open: the initiator sends its offer, the acceptor waits for it."""
         self._stream = stream
         self._last_byte_at = self._driver.now()
         if self.is_over:
@@ -206,7 +206,7 @@ class SwapSession:
         self._pump()
 
     def closed(self, reason: str | None) -> None:
-        """The stream is gone, or never came to be."""
+        """The stream is gone, or could not be opened."""
         self._stream = None
         if self._linger is not None:
             self._linger.cancel()
@@ -360,7 +360,7 @@ class SwapSession:
     # Ending
 
     def _end(self, outcome: str, value: Value | None = None) -> None:
-        """The only way to a final state: free everything, record it, call back exactly once, later."""
+        """Go to a final state (nothing else does): free everything, record it, and call back later, exactly once."""
         if self.is_over:
             return
         self.state = SwapState.FAILED if value is None else SwapState.DONE

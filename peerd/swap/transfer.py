@@ -85,7 +85,7 @@ class Outgoing:
 
 
 class Incoming:
-    """A value being received into ``buffer``. Nothing of it may be used before `verify` has said yes."""
+    """A value being received into ``buffer``. Nothing of it may be used before `verify` has returned true."""
 
     def __init__(self, buffer: memoryview, padding_bytes: int) -> None:
         self._buffer = buffer
@@ -94,7 +94,7 @@ class Incoming:
         self._received_padding = 0
         self._padding_bytes = padding_bytes
         self.padding_due_bytes = 0
-        """Announced by the last `SwapPadding` and not here yet; nothing else may come before it."""
+        """Bytes of padding that the last `SwapPadding` announced and that have not come; they must come next."""
 
     @property
     def total_bytes(self) -> int:

@@ -1,1 +1,1 @@
-"""Everything that peerd tells about itself: the event schema, the sinks of events, logs and metrics."""
+"""Everything that peerd reports about itself: the event schema, the sinks of events, logs and metrics."""

@@ -84,13 +84,13 @@ def set_level(level: str) -> None:
     for method in _FILTERED:
         setattr(_Logger, method, getattr(filtering, method))
     logging.getLogger().setLevel(LEVELS[level])
-    # One line a scrape and a status call says nothing; whoever wants it asks for debug.
+    # A line for each scrape and status call would only be noise; the level debug shows them.
     logging.getLogger("uvicorn.access").setLevel(LEVELS["debug"] if level == "debug" else LEVELS["warning"])
     logging.getLogger("asyncio").setLevel(max(LEVELS[level], LEVELS["info"]))
 
 
 class _Logger(structlog.make_filtering_bound_logger(0)):  # type: ignore[misc]  # the library makes the class when it runs
-    """What our loggers are. Loggers keep their class once they were used, so `set_level` changes its methods."""
+    """The class of our loggers. A logger keeps its class once it was used, so `set_level` changes the class's methods."""
 
 
 _FILTERED: Final = tuple(
@@ -110,7 +110,7 @@ class LineLogger:
     def msg(self, message: str) -> None:
         """Write one line."""
         stream = self._stream if self._stream is not None else sys.stderr
-        with contextlib.suppress(OSError):  # a terminal that was closed, a full disk: no reason for a daemon to fail
+        with contextlib.suppress(OSError):  # a closed terminal or a full disk must not make a daemon fail
             stream.write(message + "\n")
             stream.flush()
 
@@ -119,7 +119,7 @@ class LineLogger:
 
 
 class _StandardHandler(logging.Handler):
-    """Records of ``logging`` users (uvicorn, asyncio), written like ours."""
+    """Writes the records of libraries that use ``logging`` (uvicorn, asyncio) like ours."""
 
     def __init__(self, stream: TextIO | None) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ def order_keys(logger: WrappedLogger, method: str, event: EventDict) -> EventDic
 
 
 def escape_controls(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """No value can break the line, or send the terminal an escape sequence."""
+    """Escape values, so that none can break the line, or send the terminal an escape sequence."""
     return {
         key: value.translate(_CONTROL_CHARACTERS) if isinstance(value, str) else value for key, value in event.items()
     }

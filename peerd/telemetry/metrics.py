@@ -31,7 +31,7 @@ from peerd.messages import message_type
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 SERIES_MAX: Final = 512
-"""Label combinations of one metric; later ones are counted under ``other``: a label is never a way to fill memory."""
+"""Most label combinations of one metric; later ones are counted under ``other``, so that labels cannot fill memory."""
 OTHER: Final = "other"
 SECONDS_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 BYTES_BUCKETS: Final = tuple(float(4**power) for power in range(4, 16))
@@ -119,7 +119,7 @@ class PrometheusMetrics:
         )
 
     def declare(self, metrics: Iterable[Metric]) -> None:
-        """Register metrics. Again the same is harmless (a restarted plugin); a different one is a `Bug`."""
+        """Register metrics. Registering the same again is harmless (a restarted plugin). Raises `Bug` for a different one."""
         for metric in metrics:
             if self._is_new(metric):
                 self._families[metric.name] = self._create(metric)
@@ -146,7 +146,7 @@ class PrometheusMetrics:
         child.observe(value)
 
     def watch(self, metrics: Sequence[Metric], read: Callable[[], Mapping[str, float]]) -> None:
-        """Label-free gauges and counters whose values are read at each scrape: ``read() -> {name: value}``.
+        """Register gauges and counters without labels that are read at each scrape: ``read() -> {name: value}``.
 
         A name that ``read`` leaves out is absent from that scrape.
         """
@@ -156,7 +156,7 @@ class PrometheusMetrics:
         self.registry.register(_WatchCollector(tuple(metrics), read))
 
     def watch_traffic(self, read: Callable[[], Mapping[int, Sequence[int]]]) -> None:
-        """Control traffic by message type, read from ``Node.traffic`` at each scrape."""
+        """Register the control traffic by message type, which is read from ``Node.traffic`` at each scrape."""
         for metric in TRAFFIC_METRICS:
             self._is_new(metric)
         self.registry.register(_TrafficCollector(read))
@@ -230,7 +230,7 @@ class _WatchCollector(Collector):
 
 
 class _TrafficCollector(Collector):
-    """Four counters a message type; the names are a closed set, so their number is bounded by the registry's."""
+    """Four counters for each registered message type, so that their number is bounded."""
 
     def __init__(self, read: Callable[[], Mapping[int, Sequence[int]]]) -> None:
         self._read = read

@@ -287,7 +287,7 @@ class LeafSetChanged(Event):
 
 
 class LeaseChanged(Event):
-    """The node may (or may no longer) answer as root; silences are those of its neighbours on the ring."""
+    """The node may answer as root from now on, or may not any more; the silences are those of its ring neighbours."""
 
     KIND = "overlay.lease_changed"
     held: bool

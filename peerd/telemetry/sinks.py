@@ -35,7 +35,7 @@ ROTATE_BYTES: Final = 64 * MIB
 ROTATE_AGE_S: Final = 3600.0
 FILES_MAX: Final = 16
 BATCH_BYTES_MAX: Final = 64 * KIB
-"""Encoded and written at once, and one record more: what a failing disk makes the thread hold besides the queue."""
+"""How much is encoded and written at once, plus one record: with a failing disk the thread holds this much."""
 POLL_S: Final = 0.2
 """A record waits at most this long until the thread writes it; a SIGKILL loses no records older than this."""
 RETRY_S: Final = 3.0
@@ -96,13 +96,13 @@ class Medium(Protocol):
     """The thing that a `QueuedSink` writes to. Only the sink's thread calls it."""
 
     def put(self, lines: list[bytes]) -> None:
-        """All of them or, with `OSError`, none of them."""
+        """Write all lines; if it raises `OSError`, none of them was written."""
 
     def idle(self) -> None:
         """Do what depends on time; called every `POLL_S`."""
 
     def finish(self) -> None:
-        """Finish, as no record will follow."""
+        """Finish; no record will follow."""
 
 
 class QueuedSink:
@@ -207,7 +207,7 @@ class QueuedSink:
             self._failures = 0
 
     def _fill_batch(self) -> None:
-        """First what was dropped since the last line, then the next records."""
+        """Fill the batch: first a record about what was dropped since the last line, then the next records."""
         with self._dropped_lock:
             dropped, self._dropped = self._dropped, {}
         self._batch = [encode_record(dropped_record(first, count)) for first, count in dropped.values()]
@@ -224,7 +224,7 @@ class QueuedSink:
             batch_bytes += len(line)
 
     def _refuse(self, record: dict[str, object], error: Bug) -> None:
-        """Count it; log the first of each kind only, for what emits one such record emits many."""
+        """Count a refused record. Only the first of each kind is logged, because there will be many."""
         self._drop(record)
         kind = str(record.get("event"))
         if kind not in self._refused_kinds and len(self._refused_kinds) < REFUSED_KINDS_MAX:
@@ -240,7 +240,7 @@ def dropped_record(first: dict[str, object], count: int) -> dict[str, object]:
 
 
 def _sayable(value: object) -> object:
-    """A stamp of a record that may have been refused for that very stamp."""
+    """Return the value if JSON can express it: the record may have been refused because of this very value."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, (int, str)) else None
@@ -400,7 +400,7 @@ class _StreamMedium:
 
 
 class StdoutSink(QueuedSink):
-    """Lines on standard output; a reader that is slow costs records, not the node's time."""
+    """Lines on standard output. If the reader is slow, records are dropped, and the node does not wait."""
 
     def __init__(self, stream: TextIO | None = None, *, queue_records_max: int = EVENT_QUEUE_RECORDS_MAX) -> None:
         super().__init__(_StreamMedium(stream), queue_records_max=queue_records_max)

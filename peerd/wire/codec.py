@@ -1,4 +1,4 @@
-"""Messages to frames and back, with request/reply correlation."""
+"""Converts messages to frames and back, with request/reply correlation."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class Decoded(NamedTuple):
 
 
 def encode(message: Message) -> Frame:
-    """A one-way message."""
+    """Encode a one-way message."""
     return Frame(message.TYPE_ID, 0, encode_body(message))
 
 
 def encode_request(message: Message, correlation: int) -> Frame:
-    """A message that asks for a reply carrying the same correlation number."""
+    """Encode a request: its reply will carry the same correlation number."""
     return Frame(message.TYPE_ID, FLAG_REQUEST, CORRELATION.pack(correlation) + encode_body(message))
 
 
 def encode_reply(message: Message, correlation: int) -> Frame:
-    """The answer to the request with that correlation number."""
+    """Encode the reply to the request with that correlation number."""
     return Frame(message.TYPE_ID, FLAG_REPLY, CORRELATION.pack(correlation) + encode_body(message))
 
 
 def decode(frame: Frame) -> Decoded | None:
-    """The message of a frame; ``None`` for a type id that this node does not know (count it, drop it).
+    """Decode a frame; ``None`` for a type id that this node does not know (the caller counts and drops it).
 
     Raises `ProtocolError` for anything malformed.
     """

@@ -25,7 +25,7 @@ from peerd.messages import U8, Message, Name, PeerRef, Text, message
 from peerd.wire.trust import CertificateDer, SignedNotice
 
 PREFACE: Final = b"peerd-join 1\n"
-"""Names the version of the enrolment protocol; another version will have another line."""
+"""The first bytes that a newcomer sends. They name the version of the enrolment protocol."""
 SECRET_BYTES: Final = 16
 REQUEST_DER_BYTES_MAX: Final = 2048
 CHAIN_LENGTH_MAX: Final = 3
@@ -40,8 +40,8 @@ Peers = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(OFFERED_PEERS_MAX)
 class JoinOffer(Message):
     """What a node tells a newcomer in the clear. Only what the pinned root signed is believed.
 
-    ``roots``: newest first, and what leads from an older one to it. ``issuers``: signed notices of who issues: a member
-    that only says that it does must not get to see a secret.
+    ``roots``: newest first, with the certificate that links an older one to it. ``issuers``: the signed notices of
+    issuers, because a member that merely claims to be one must not get to see a secret.
     """
 
     cluster: Name
@@ -68,7 +68,7 @@ class EnrolmentRequest(Message):
 
 @message(0x0008, bytes_max=15 * 1024)
 class JoinGranted(Message):
-    """The certificate (leaf first, then what leads to an older root), the roots to trust, and nodes to join through."""
+    """The certificate chain (leaf first, up to an older root), the roots to trust, and nodes to join through."""
 
     chain: Chain
     roots: Chain

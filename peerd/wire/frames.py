@@ -38,11 +38,11 @@ class Frame(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """What it occupies on the wire, header included."""
+        """The frame's size on the wire, header included."""
         return FRAME_HEADER_BYTES + len(self.body)
 
     def to_bytes(self) -> bytes:
-        """Header and body."""
+        """The frame as bytes: header and body."""
         return HEADER.pack(MAGIC, self.type_id, self.flags, len(self.body)) + self.body
 
 
@@ -59,7 +59,7 @@ def parse_header(data: bytes | bytearray | memoryview, offset: int, cap: int) ->
 
 
 class FrameDecoder:
-    """Cuts a byte stream into frames, however the stream is chunked.
+    """Cuts a byte stream into frames, in whatever pieces the stream arrives.
 
     ``cap`` bounds a body and may be raised once the peer is known. After `feed` has raised, the decoder is dead: close
     the connection.

@@ -14,7 +14,7 @@ import annotated_types
 from peerd.messages import U16, U64, Message, Name, PeerRef, Text, message, struct
 
 NOTICE_TAG: Final = b"peerd-record-v1"
-"""Signed in front of each notice: a signature of the CA key means nothing else than what it was made for."""
+"""It is signed in front of each notice, so that a signature of the CA's key for another purpose is no notice."""
 NOTICE_BODY_BYTES_MAX: Final = 5 * 1024
 CERTIFICATE_DER_BYTES_MAX: Final = 2048
 FINGERPRINT_BYTES: Final = 16
@@ -31,7 +31,7 @@ class Denial(Message):
 
     cluster: Name
     version: U64
-    """Unix milliseconds when it was made; the largest of a subject counts."""
+    """When it was made, in Unix milliseconds. Of several denials of one subject the largest version counts."""
     subject: Name
     """``node:`` and 32 hexadecimal digits, or ``serial:`` and 40."""
     is_withdrawn: bool
@@ -67,7 +67,7 @@ class SignedNotice:
     signature: Annotated[bytes, annotated_types.Len(SIGNATURE_BYTES, SIGNATURE_BYTES)]
 
     def signed_bytes(self) -> bytes:
-        """What the signature is over."""
+        """The bytes that are signed."""
         return NOTICE_TAG + self.type_id.to_bytes(2, "big") + self.body
 
 

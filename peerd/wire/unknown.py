@@ -1,7 +1,7 @@
 """How a node says that it does not know a message.
 
-A request gets it as its reply, and so ends at once. Of one-way messages a peer is told once in a while, type by type.
-Nothing that is said about an unknown message is itself answered, so two nodes cannot keep each other busy.
+A request gets it as its reply, and so ends at once. For one-way messages a peer is told now and then, for each type.
+`UnknownMessage` is itself never answered, so two nodes cannot keep each other busy with it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ TokenName = Annotated[str, PathParameter(pattern=f"^{NAME_PATTERN}$")]
 
 
 def access_router(daemon: Subject, plugins: Sequence[str]) -> APIRouter:
-    """The routes; ``plugins`` have routes for data clients, so scopes of others would open nothing."""
+    """Return the routes. ``plugins`` are those with routes for data clients: scopes of other plugins are refused."""
     router = APIRouter()
 
     @router.get("/access", openapi_extra=WRITES)

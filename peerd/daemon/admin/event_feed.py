@@ -17,9 +17,9 @@ EVENTS_HELD_MAX: Final = 1000
 EVENTS_HELD_BYTES_MAX: Final = MIB
 FOLLOWERS_MAX: Final = 16
 RECORD_BYTES_MAX: Final = 64 * KIB
-"""What a record is counted as at most; its texts are bounded by the schema."""
+"""A record is counted with at most this size; the schema bounds its texts."""
 RECORD_BYTES: Final = 300
-"""What a record takes as JSON besides its texts, roughly: made exact, it would cost more than the record."""
+"""About the size of a record as JSON without its texts. Computing the exact size would cost more than the record."""
 
 Record = dict[str, object]
 
@@ -28,32 +28,32 @@ class EventFeed:
     """An event sink that hands everything on to another one, and holds the newest records."""
 
     def __init__(self, sink: EventSink, node: NodeId, boot_epoch: int) -> None:
-        epoch = f"{format_id(node)[:8]}.{boot_epoch}"  # a client that asks another node, or after a restart, is told
+        epoch = f"{format_id(node)[:8]}.{boot_epoch}"  # tells clients of another node or boot
         self.feed: Feed[Record] = Feed(
             epoch, items_max=EVENTS_HELD_MAX, bytes_max=EVENTS_HELD_BYTES_MAX, readers_max=FOLLOWERS_MAX
         )
         self.sink = sink
-        """Where records go on to; see `redirect`."""
+        """The sink that gets every record; see `redirect`."""
 
     def write(self, record: Record) -> None:
-        """Never blocks: no reader of this feed may ask to."""
+        """Take a record. Never blocks, because readers of this feed cannot ask for that policy."""
         self.sink.write(record)
         if self.feed.ended is None:
             texts = sum(len(value) for value in record.values() if type(value) is str)
             self.feed.push(record, min(RECORD_BYTES + texts, RECORD_BYTES_MAX))
 
     def redirect(self, sink: EventSink) -> EventSink:
-        """Hand on to ``sink`` from the next record on; returns the one before, for the caller to close."""
+        """Give records to ``sink`` from now on; returns the previous sink, for the caller to close."""
         before, self.sink = self.sink, sink
         return before
 
     def close(self) -> None:
-        """Close the sink that records go on to."""
+        """Close the sink that gets the records."""
         self.sink.close()
 
 
 def encode_event(record: Record) -> bytes:
-    """The same JSON as in the event log. What JSON cannot say is told as ``sink.dropped``, as it is there."""
+    """Encode as in the event log. As there, a record that JSON cannot express becomes a ``sink.dropped`` one."""
     try:
         return encode_record(record).rstrip(b"\n")
     except Bug:

@@ -1,7 +1,7 @@
 """The admin API's routes about identity: certificate, tokens, deny list, rotation.
 
-What changes anything is for the local operator (`peerd.daemon.http.admission`): otherwise every user of the machine
-could let machines in. So is the list of tokens.
+Routes that change something, and the list of tokens, are for the local operator only (`peerd.daemon.http.admission`):
+otherwise every user of this machine could admit other machines.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from peerd.ids import NodeId, format_id, parse_id
 from peerd.models.admin import ForgetRequest, Forgotten, ForgottenNode
 
 PREFIX_DIGITS_MIN: Final = 8
-"""Fewer digits of an id are too easily those of another node."""
+"""How many digits of an id are needed at least: fewer could easily be those of another node."""
 
 
 class StillHere(UnknownNode):

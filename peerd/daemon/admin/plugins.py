@@ -25,7 +25,7 @@ _log = structlog.get_logger("peerd.daemon")
 def plugin_routers(daemon: Subject) -> tuple[Routers, Routers]:
     """The routers for data clients, and those for operators only, of the plugins that this daemon runs.
 
-    A front that cannot be used is told of in the log; operators must not lose the API over it.
+    A front that cannot be used is only reported in the log: operators must not lose the API because of it.
     """
     data: Routers = []
     operators: Routers = []
@@ -48,7 +48,7 @@ def plugin_routers(daemon: Subject) -> tuple[Routers, Routers]:
 
 
 def add_router(app: FastAPI, name: str, router: APIRouter, *dependencies: Any) -> None:
-    """Mount a plugin's routes below ``/v1``. One that is there already would never be reached: then none of them is."""
+    """Mount a plugin's routes below ``/v1``; none of them if one is taken, as nobody could reach that one."""
     taken = {endpoint for route in app.routes for endpoint in _endpoints(route)}
     clashes = sorted(
         f"{method} {API_PREFIX}{path}"

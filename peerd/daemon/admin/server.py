@@ -1,11 +1,11 @@
 """The HTTP listeners of a daemon: uvicorn's protocol inside the daemon's event loop; the routes are in
 `peerd.daemon.admin.api`.
 
-Operators have a unix socket and, where ``admin.http`` is set, the reading half on loopback TCP. Data clients have a
-unix socket and, where ``data.http`` is set, TCP, with the plugins' routes only. Each listener has a budget of its own,
-so that none keeps another from answering. What is asked all the time (health, metrics) is answered by `Gate`. FastAPI
-and its models are a tenth of a second to import and a seventh of the daemon's memory, so they are loaded in a thread
-when the first other request comes.
+Operators have a unix socket and, where ``admin.http`` is set, the routes that only read on loopback TCP. Data clients
+have a unix socket and, where ``data.http`` is set, TCP, with the plugins' routes only. Each listener has its own
+budget, so that none keeps another from answering. Health and metrics, which are asked for all the time, are answered
+by `Gate`. FastAPI and its models take a tenth of a second to import and a seventh of the daemon's memory, so they are
+loaded in a thread when the first other request comes.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Subject(Protocol):
 
     @property
     def identity(self) -> IdentityKeeper | None:
-        """``None`` without TLS."""
+        """What keeps this node's identity; ``None`` without TLS."""
 
     @property
     def access(self) -> Access:
@@ -79,7 +79,7 @@ class Subject(Protocol):
         """The fronts of plugins, by name; asked once, when the API is loaded."""
 
     def drain(self, timeout_s: float) -> asyncio.Task[tuple[str, ...]]:
-        """Hand over and leave the ring; the result is who had not finished."""
+        """Hand over and leave the ring; the result names the plugins that had not finished."""
 
     def request_stop(self, reason: str) -> None:
         """Have the process end."""

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 WALK_LIMIT_S: Final = 300.0
 REACH_LIMIT_S: Final = 3600.0
 RTT_LIMIT_S: Final = 25.0
-"""How long this takes at most, which is less than the client waits."""
+"""The time limit for measuring; it is shorter than the time that the client waits."""
 NODE_LENGTH_MAX: Final = 300
 """An id, or an address with a long host name."""
 REPORTS_HELD_MAX: Final = 2
-"""The latest progress and the result."""
+"""How many reports a stream holds: the latest progress and the result."""
 DRAIN_PROGRESS_S: Final = 0.5
 DRAIN_TIMEOUT_MAX_S: Final = 86_400.0
 
@@ -70,7 +70,7 @@ class DrainBody(StrictBody):
 
 
 class Told(Generic[Progress, Result]):
-    """From callbacks to a stream: the latest progress (each is a full picture), then the result."""
+    """Turns callbacks into a stream: the latest progress (each report is complete in itself), then the result."""
 
     def __init__(self) -> None:
         self._feed: Feed[Progress | Result] = Feed("told", items_max=REPORTS_HELD_MAX)  # never resumed
@@ -81,7 +81,7 @@ class Told(Generic[Progress, Result]):
         self._feed.push(progress)
 
     def finished(self, result: Result) -> None:
-        """Report the result, and end the stream behind it."""
+        """Report the result, and end the stream after it."""
         self._feed.push(result)
         self._feed.end("finished", is_final=True)
 
@@ -93,7 +93,7 @@ def require_ring(daemon: Subject) -> None:
 
 
 def _start_walk(daemon: Subject) -> AsyncGenerator[WalkProgress | Survey, None]:
-    """Set a walk going at once, so that a refusal is an answer of its own. Raises `Unavailable`."""
+    """Start a walk before the stream begins, so that a refusal has its own HTTP status. Raises `Unavailable`."""
     require_ring(daemon)
     surveyor, told = daemon.node.overlay.survey, Told[WalkProgress, Survey]()
     walk = surveyor.walk(told.finished, told.progress)
@@ -172,7 +172,7 @@ async def _drain(daemon: Subject, body: DrainBody) -> AsyncGenerator[DrainProgre
 
 
 async def history_around(daemon: Subject, own: HistoryView) -> HistoryView:
-    """Add what the nodes round a peer thought of it. Raises `Unavailable` when they cannot be found."""
+    """Add what the neighbours of a peer concluded about it. Raises `Unavailable` when they cannot be found."""
     require_ring(daemon)
     node_id, survey = parse_id(own.id), daemon.node.overlay.survey
 
@@ -200,7 +200,7 @@ async def history_around(daemon: Subject, own: HistoryView) -> HistoryView:
 
 def _lines(items: AsyncGenerator[Any, None], shown: Callable[[Any], AdminModel]) -> StreamingResponse:
     async def lines() -> AsyncGenerator[bytes, None]:
-        async with aclosing(items):  # whoever hangs up ends it now, not when the garbage collector comes by
+        async with aclosing(items):  # when the client hangs up, this ends now, and not at the next garbage collection
             async for item in items:
                 yield shown(item).model_dump_json().encode() + b"\n"
 

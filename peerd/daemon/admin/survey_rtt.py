@@ -1,4 +1,4 @@
-"""The round trip between any two nodes of the ring, and how a person's word for a node is understood."""
+"""Measures the round trip between any two nodes of the ring, and finds the node that a user's text names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 async def call(start: Callable[[Callable[[Result], None]], object]) -> Result:
-    """Await what a callback is told: ``await call(lambda done: walk(done))``."""
+    """Await the argument of a callback: ``await call(lambda done: walk(done))``."""
     future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
     def done(result: Result) -> None:
@@ -60,7 +60,7 @@ async def find_node(node: Node, text: str) -> PeerRef:
 
 
 def _refuse_missing(node: Node, wanted: str) -> None:
-    """Raise `UnknownNode` when a missing node is meant: it is known, and yet nobody can ask it."""
+    """Raise `UnknownNode` when the text names a missing node: it is known, but cannot be asked."""
     missing = {member.peer.id: member for member in node.overlay.missing_members()}
     found = [member for node_id, member in missing.items() if format_id(node_id).startswith(wanted)]
     if len(found) == 1:
@@ -106,7 +106,7 @@ async def _view(node: Node, peer: PeerRef) -> ViewReply | None:
 
 
 async def measure_rtt(node: Node, source: PeerRef, target: PeerRef, pings: int) -> Rtt:
-    """Prediction and measurement. Raises `UnknownNode` when both are one node."""
+    """Return the predicted and the measured round trip. Raises `UnknownNode` when both are the same node."""
     if source.id == target.id:
         raise UnknownNode(f"both are {format_id(source.id)}: name two nodes")
     survey = node.overlay.survey
@@ -128,8 +128,8 @@ async def measure_rtt(node: Node, source: PeerRef, target: PeerRef, pings: int) 
 async def measure_known(daemon: Subject, pings: int) -> list[Rtt]:
     """Ping every node that this one knows, in batches; in id order.
 
-    What the overlay has noted of round trips is no answer to that: it is smoothed over a few requests, most of them of
-    the time when the ring formed and everybody was busy, and may be half an hour old. Raises `Unavailable`.
+    The overlay's own measurements would not do: they are smoothed over a few requests, most of them from the time when
+    the ring formed and every node was busy, and may be half an hour old. Raises `Unavailable`.
     """
     overlay = daemon.node.overlay
     refs = list({peer.id: peer for peer in (*overlay.leaf_set().members(), *overlay.table_peers())}.values())

@@ -36,10 +36,10 @@ Place = Literal["smaller", "larger", "both", "known"]
 
 
 def status(daemon: Subject) -> Status:
-    """Everything in one object."""
+    """Return the daemon's state in one object."""
     node, config = daemon.node, daemon.loaded.config
     state = node.overlay.state
-    # A node that has left keeps its last view of the ring, which is nobody's business any more.
+    # A node that has left keeps its last view of the ring, which says nothing about the ring of today.
     leaf_set = LeafSet((), (), is_complete=False, covers_ring=False) if node.is_stopped else node.overlay.leaf_set()
     lost = [] if node.is_stopped else missing(daemon)
     return Status(
@@ -89,7 +89,7 @@ def _state(node: Node) -> str:
 
 
 def ring(daemon: Subject) -> Ring:
-    """Leaf set and other known nodes, as places on the ring."""
+    """Return the leaf set and the other known nodes."""
     node = daemon.node
     leaf_set = node.overlay.leaf_set()
     places = _places(leaf_set)
@@ -115,7 +115,7 @@ def missing(daemon: Subject) -> list[MissingPeer]:
 
 
 def peers(daemon: Subject) -> list[Peer]:
-    """Everybody that this node knows, in id order."""
+    """Return every peer that this node knows, in id order."""
     leaf_set = daemon.node.overlay.leaf_set()
     places = _places(leaf_set)
     everybody = [*leaf_set.members(), *_others(daemon.node, places)]
@@ -123,7 +123,7 @@ def peers(daemon: Subject) -> list[Peer]:
 
 
 def departed(daemon: Subject) -> list[DepartedPeer]:
-    """Everybody that this node has removed and remembers, the latest removal first."""
+    """Return every peer that this node has removed and remembers, the latest removal first."""
     state = daemon.node.overlay.state
     now = state.host.now()
     found = []
@@ -143,9 +143,9 @@ def departed(daemon: Subject) -> list[DepartedPeer]:
 
 
 def history(daemon: Subject, text: str) -> HistoryView:
-    """Verdicts on the one peer whose id begins so, or that has that address.
+    """Return the verdicts on the peer that the text names: by first digits of its id, or by its address.
 
-    Raises `UnknownNode` when this node knows no such peer, or several, or is the one itself.
+    Raises `UnknownNode` when this node knows no such peer, or several, or when the text names this node.
     """
     state, own = daemon.node.overlay.state, daemon.node.peer
     known = {peer.id: peer for peer in (*(gone.peer for gone in state.departed), *state.peers(), own)}
@@ -168,7 +168,7 @@ def history(daemon: Subject, text: str) -> HistoryView:
 
 
 def verdicts(observer: PeerRef, reply: HistoryReply) -> list[VerdictView]:
-    """What one node thought of a peer."""
+    """Return what one node concluded about a peer."""
     return [
         VerdictView(
             at=note.wall_s,
@@ -184,11 +184,11 @@ def verdicts(observer: PeerRef, reply: HistoryReply) -> list[VerdictView]:
 
 
 class UnknownNode(PeerdError):
-    """No node, or more than one, is meant by a text."""
+    """The text that a user gave names no known node, or more than one."""
 
 
 def match(text: str, ids: Iterable[NodeId], peers: Mapping[NodeId, PeerRef]) -> NodeId:
-    """The one id that a full id, a unique prefix of it, or an address names. Raises `UnknownNode`."""
+    """Return the id that is named by a full id, a unique prefix of one, or an address. Raises `UnknownNode`."""
     wanted = text.strip().lower()
     found = sorted({node_id for node_id in ids if _is_meant(wanted, node_id, peers.get(node_id))})
     if len(found) == 1:
@@ -204,7 +204,7 @@ def _is_meant(wanted: str, node_id: NodeId, peer: PeerRef | None) -> bool:
 
 
 def parse_key(text: str) -> tuple[NodeId, bool]:
-    """The key that a text means, and whether it was hashed: 32 hexadecimal digits are an id, all else is a name."""
+    """Return the key for a text, and whether it was hashed: 32 hexadecimal digits are an id, all else is a name."""
     try:
         return parse_id(text), False
     except ValueError:
@@ -233,7 +233,7 @@ def settings(daemon: Subject) -> EffectiveSettings:
 
 
 def reloaded(plan: ReloadPlan) -> ReloadAnswer:
-    """What a reload did."""
+    """Return the answer to a reload."""
 
     def changes(found: Sequence[Change]) -> list[SettingChange]:
         return [SettingChange(key=each.key, old=each.old, new=each.new, origin=each.origin) for each in found]

@@ -30,16 +30,16 @@ STREAM_END_GRACE_S: Final = 1.0
 REVOKED: Final = "access token revoked"
 EXPIRED: Final = "access token expired"
 TOKEN_ENDS: Final = (REVOKED, EXPIRED)
-"""Why a stream ends whose client may not read on."""
+"""The reasons why a stream ends when its client's token does."""
 USE_KEY: Final = "peerd_token_use"
-"""Where a request's ``state`` has its `TokenUse`."""
+"""The key in a request's ``state`` under which its `TokenUse` is."""
 RETRY_AFTER_S: Final = int(REFUSAL_FORGOTTEN_S)
 
 _log = structlog.get_logger("peerd.daemon")
 
 
 class TokenUse:
-    """One request that a token let in. A stream that can say goodbye sets ``on_end``, and has a moment for it."""
+    """One request that a token admitted. A stream sets ``on_end``, so that it can tell its client why it ends."""
 
     def __init__(self, limit: asyncio.Timeout) -> None:
         self.limit = limit
@@ -83,11 +83,11 @@ class Access:
         return self._book.tokens()
 
     def is_expired(self, token: AccessToken) -> bool:
-        """Whether the time of this token is over."""
+        """Whether the token has expired."""
         return self._wall_time() >= token.expires_at
 
     def create(self, name: str, scopes: Iterable[str], life_s: float) -> tuple[str, AccessToken]:
-        """A new token and its text, which nobody can ask for again. Raises ``ValueError``, `Unavailable`."""
+        """Make a token; returns its text, which is not kept, and its entry. Raises ``ValueError``, `Unavailable`."""
         text, token = self._book.create(
             name, scopes, life_s, self._wall_time(), secrets.token_bytes(ID_BYTES), secrets.token_bytes(SECRET_BYTES)
         )
@@ -126,8 +126,8 @@ class Access:
     def check(self, authorization: str, host: str) -> AccessToken:
         """The token of an ``Authorization`` header. Raises `AccessRefused`.
 
-        A right token is taken however many wrong ones its address has tried: behind one address there may be a proxy
-        and everybody, and a secret of 256 bits needs no help against guessing. Wrong ones are told to wait.
+        A right token is accepted however many wrong ones came from its address: all clients may be behind one proxy,
+        and a secret of 256 bits cannot be guessed. Clients with wrong ones are told to wait.
         """
         scheme, _, text = authorization.partition(" ")
         try:

@@ -21,7 +21,7 @@ ACCESS_SCOPES_MAX: Final = 64
 """Most scopes that one token may have."""
 ACCESS_LIFE_S_MAX: Final = 366 * 86_400.0
 ACCESS_MEMORY_S: Final = 86_400.0
-"""A token that has expired is listed this long, so that whoever wonders finds out why."""
+"""A token that has expired is listed this long, so that operators can see why a client is refused."""
 ID_BYTES: Final = 8
 SECRET_BYTES: Final = 32
 EVERYTHING: Final = "*"
@@ -30,11 +30,11 @@ SCOPE_PATTERN: Final = r"\*|[a-z][a-z0-9_-]{0,63}:(read|write)"
 
 _TEXT: Final = re.compile(rf"peerda1\.([0-9a-f]{{{2 * ID_BYTES}}})\.([0-9a-f]{{{2 * SECRET_BYTES}}})")
 _NOBODY: Final = "0" * 64
-"""Compared with when the id is unknown, so that this takes as long."""
+"""A hash to compare with when the id is unknown, so that the answer takes equally long."""
 
 
 class AccessRefused(PeerdError):
-    """This text opens nothing here; ``reason`` is the metric's label, the text is for the client."""
+    """A client's token is not accepted; ``reason`` is the metric's label, the text is for the client."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -54,17 +54,17 @@ class AccessToken:
     expires_at: float
 
     def allows(self, scope: str) -> bool:
-        """Whether it opens ``plugin:read`` or ``plugin:write``. To write does not include to read."""
+        """Whether the token has the scope, ``plugin:read`` or ``plugin:write``. To write does not include to read."""
         return EVERYTHING in self.scopes or scope in self.scopes
 
     def row(self) -> tuple[str, str, str, str, float, float]:
-        """As the daemon keeps it: what `from_row` reads."""
+        """The token as a row of the daemon's database; `from_row` reads it."""
         identifier, name, digest, scopes, created_at, expires_at = astuple(self)
         return identifier, name, digest, " ".join(scopes), float(created_at), float(expires_at)
 
     @classmethod
     def from_row(cls, row: tuple[object, ...]) -> AccessToken:
-        """Raises ``ValueError``."""
+        """Read a row. Raises ``ValueError``."""
         match row:
             case (str(identifier), str(name), str(digest), str(scopes), float(created_at), float(expires_at)) if (
                 re.fullmatch(rf"[0-9a-f]{{{2 * ID_BYTES}}}", identifier)
@@ -77,7 +77,7 @@ class AccessToken:
 
 
 class AccessBook:
-    """Every token that may be shown, by id, in the order of their making."""
+    """Every token that clients may use, by id, in the order in which they were made."""
 
     def __init__(self, tokens: Iterable[AccessToken] = ()) -> None:
         self._tokens = {token.id: token for token in sorted(tokens, key=lambda token: token.created_at)}
@@ -89,7 +89,7 @@ class AccessBook:
     def create(
         self, name: str, scopes: Iterable[str], life_s: float, now: float, identifier: bytes, secret: bytes
     ) -> tuple[str, AccessToken]:
-        """Enter a token; returns the text that its holder shows. ``identifier`` and ``secret`` are random bytes.
+        """Enter a token; returns the text that its holder sends. ``identifier`` and ``secret`` are random bytes.
 
         Raises ``ValueError`` for what cannot be granted, `Unavailable` for a full book.
         """
@@ -113,7 +113,7 @@ class AccessBook:
         return f"peerda1.{identifier.hex()}.{secret.hex()}", token
 
     def find(self, text: str, now: float) -> AccessToken:
-        """The token that a client shows. Raises `AccessRefused`, without the text: it may be a secret."""
+        """Find the token that a client sent. Raises `AccessRefused`, which does not quote the (maybe secret) text."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise AccessRefused("token_malformed", "not an access token: one line peerda1.<id>.<secret>")
@@ -129,7 +129,7 @@ class AccessBook:
         return token
 
     def named(self, name: str) -> list[AccessToken]:
-        """Those with this name, or this id; more than one only when the others have expired."""
+        """Return the tokens with this name or id. If there are several, all but one have expired."""
         return [token for token in self._tokens.values() if name in (token.name, token.id)]
 
     def remove(self, token: AccessToken) -> None:

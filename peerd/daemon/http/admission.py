@@ -1,7 +1,7 @@
-"""Who may call a route: FastAPI dependencies that `peerd.daemon.admin.api` puts before every route.
+"""Decides who may call a route: FastAPI dependencies that `peerd.daemon.admin.api` puts before every route.
 
-On the operators' listeners everybody who gets in may read; changes are for the local operator, whom the kernel names on
-the unix socket. On the data clients' listeners a token, where one was shown, must have the route's scope.
+On the operators' listeners everybody who can connect may read; changes are for the local operator, whom the kernel
+identifies on the unix socket. On the data clients' listeners a token, if one was sent, must have the route's scope.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from peerd.front import SCOPE_KEY, ScopeName, scope_of
 
 ROOT_USER_ID: Final = 0
 NOT_OPERATIONS: Final = frozenset({"parameters", "summary", "description", "servers"})
-"""Keys of a path in an OpenAPI document beside its methods."""
+"""Keys of a path in an OpenAPI document that are not methods."""
 
 Dependency = Callable[[HTTPConnection], Awaitable[None]]
 
@@ -62,7 +62,7 @@ def operators_only(daemon: Subject, refused: Callable[[str], None]) -> Dependenc
 
 
 async def who(caller: Caller) -> dict[str, object]:
-    """The caller of a unix socket, for the log. Names may come from a directory in the network: not in the loop."""
+    """Describe the caller of a unix socket for the log. In a thread: user names may come from a network directory."""
     name = await asyncio.to_thread(user_name, caller.user_id)
     return {"uid": caller.user_id, "user": name, "pid": caller.process_id}
 
@@ -82,12 +82,12 @@ def scope_needed(plugin: str, refused: Callable[[str], None]) -> Dependency:
 
 
 def needed_scope(connection: HTTPConnection) -> ScopeName:
-    """What the route of a request needs. A WebSocket begins as a GET, so it reads."""
+    """Return the scope that the route of a request needs. A WebSocket begins as a GET, so it counts as reading."""
     return "read" if connection.scope["type"] == "websocket" else scope_of(connection.scope.get("route"))
 
 
 def refusal(connection: HTTPConnection, detail: str, challenge: str = "") -> Exception:
-    """What to raise: 403, or for a WebSocket what becomes 403 because it is not open yet."""
+    """Return the exception to raise: for 403; for a WebSocket one that becomes 403, because it is not open yet."""
     if connection.scope["type"] == "websocket":
         return WebSocketException(status.WS_1008_POLICY_VIOLATION, detail)
     headers = {"www-authenticate": challenge} if challenge else None

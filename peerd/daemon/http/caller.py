@@ -1,4 +1,4 @@
-"""Who is at the other end of an HTTP connection, as the operating system says it.
+"""Who is at the other end of an HTTP connection, according to the operating system.
 
 A unix socket tells user and process of whoever connected; a TCP connection tells an address only. The server puts the
 `Caller` into each request's scope, below ``state``, where the routes find it through `caller_of`.
@@ -35,9 +35,9 @@ class Caller:
     address: str = ""
     """``host:port`` of a TCP connection."""
     user_id: int | None = None
-    """Of a unix socket's other end, when it connected; ``None`` over TCP and where the system does not tell."""
+    """The user who connected to the unix socket; ``None`` over TCP, and where the system does not tell."""
     process_id: int | None = None
-    """A hint for the log: the number may be another process's by now."""
+    """A hint for the log: another process may have this id by now."""
     hang_up: Callable[[], None] = field(default=_nothing, repr=False, compare=False)
     """Ends the connection at once."""
 
@@ -58,7 +58,7 @@ def identify(listener: ListenerName, sock: socket.socket, address: object) -> Ca
         return Caller(listener)
     told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process_id, user_id, _ = _CREDENTIALS.unpack(told)
-    # -1 is "not known"; process 0 is one of another process namespace.
+    # -1 means "not known"; process 0 belongs to another process namespace.
     return Caller(listener, user_id=None if user_id < 0 else user_id, process_id=process_id or None)
 
 

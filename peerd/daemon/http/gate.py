@@ -25,14 +25,14 @@ from peerd.linking.join_limits import host_of
 from peerd.node.node import Node
 
 LOOP_LAG_MAX_S: Final = 5.0
-"""An event loop later than this does not serve; a third of it already makes neighbours suspicious."""
+"""With a larger loop lag the daemon counts as not serving. A third of it already makes neighbours suspect the node."""
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PROBLEM_TYPE: Final = "application/problem+json"
 NO_STORE: Final = {"cache-control": "no-store"}
 NO_HEADERS: Final[Mapping[str, str]] = {}
 PROBES: Final = frozenset({"/livez", "/readyz", "/healthz", "/metrics"})
 TOKEN_KEY: Final = "peerd_access_token"
-"""Where a request's ``state`` has the `AccessToken` that it showed."""
+"""The key in a request's ``state`` under which the `AccessToken` is that came with it."""
 CHALLENGE: Final = 'Bearer realm="peerd"'
 ORIGIN_SHOWN_MAX: Final = 100
 
@@ -51,7 +51,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ListenerPolicy:
-    """What one listener asks of those who come."""
+    """What one listener demands of its clients."""
 
     listener: ListenerName = "admin_socket"
     requests_max: int = HTTP_REQUESTS_MAX
@@ -65,7 +65,7 @@ class ListenerPolicy:
     origins: frozenset[str] = frozenset()
     """Origins of the web pages that may send requests over TCP; "*" stands for any page."""
     takes_tokens: bool = False
-    """Whether a token that a client shows must be a right one. Operators' listeners do not look at it."""
+    """Whether tokens are checked. Operators' listeners ignore them."""
     needs_token: bool = False
 
 
@@ -118,7 +118,7 @@ class Gate:
             await refuse(send, refusal.status, str(refusal), headers, scope=scope)
 
     def _check_source(self, scope: Scope) -> None:
-        """Over TCP: which name the client used for us, and which web page it is of. Raises `Refusal`."""
+        """Over TCP, check the host name that the client used, and the web page that it is from. Raises `Refusal`."""
         caller = caller_of(scope)
         if not (caller.is_tcp if caller is not None else scope.get("client")):
             return
@@ -134,7 +134,7 @@ class Gate:
             raise Refusal("origin", HTTPStatus.FORBIDDEN, detail)
 
     def _shown_to_page(self, scope: Scope) -> Mapping[str, str]:
-        """What lets a configured web page read a refusal; the routes' own answers have it from their middleware."""
+        """Return headers that let a configured web page read a refusal; middleware adds them to other answers."""
         origin = header(scope, b"origin")
         if not origin or not self.policy.origins & {origin, "*"}:
             return NO_HEADERS
@@ -142,7 +142,7 @@ class Gate:
         return {"access-control-allow-origin": origin, "access-control-expose-headers": exposed, "vary": "Origin"}
 
     def _token(self, scope: Scope) -> AccessToken | None:
-        """The token that the client shows, ``None`` when it shows none and needs none. Raises `Refusal`."""
+        """Return the client's token; ``None`` when it sent none and needs none. Raises `Refusal`."""
         policy, authorization = self.policy, header(scope, b"authorization")
         if not policy.takes_tokens or is_preflight(scope):  # a browser asks first, and without the token
             return None
@@ -177,7 +177,7 @@ class Gate:
             await self._cut(scope, receive)
 
     async def _cut(self, scope: Scope, receive: Receive) -> None:
-        """The token is over in the middle of an answer, and there is no polite end to that."""
+        """Cut the connection: the token ended in the middle of an answer, which cannot be ended in another way."""
         self._refused("token_over")
         if (caller := caller_of(scope)) is not None:
             caller.hang_up()
@@ -238,7 +238,7 @@ def health(daemon: Subject) -> list[HealthCheck]:
 
 
 def _members(node: Node) -> str:
-    """Who of those that are expected is there: a node that serves may serve a part of the ring only."""
+    """Say how many expected members are there: a node that serves may be in only a part of the ring."""
     overlay = node.overlay
     lost = len(overlay.missing_members())
     if not lost:
@@ -267,7 +267,7 @@ def is_local_host(header: str) -> bool:
 
 
 class Refusal(PeerdError):
-    """A request that is not let in; ``reason`` is the metric's label."""
+    """A request that is not admitted; ``reason`` is the metric's label."""
 
     def __init__(self, reason: str, status: HTTPStatus, detail: str, headers: Mapping[str, str] = NO_HEADERS) -> None:
         super().__init__(detail)
@@ -288,7 +288,7 @@ def is_preflight(scope: Scope) -> bool:
 
 
 def host_name(scope: Scope) -> str:
-    """What counts as one client machine, or one user of this one."""
+    """Return what counts as one client: a machine over TCP, a user on the unix socket."""
     caller = caller_of(scope)
     if caller is None:
         return "unknown"

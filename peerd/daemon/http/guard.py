@@ -24,7 +24,7 @@ from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE, Problem
 
 REQUEST_BODY_BYTES_MAX: Final = 64 * KIB
 BODY_LIMIT_S: Final = 15.0
-"""Most seconds that such a body may take to arrive."""
+"""How many seconds a bounded body may take to arrive."""
 RETRY_AFTER_S: Final = 1
 NOT_READY_TITLE: Final = "Unavailable"
 BODY_LIMIT: Final = "peerd.body_limit"
@@ -33,8 +33,8 @@ BODY_LIMIT: Final = "peerd.body_limit"
 
 @dataclass(slots=True)
 class BodyLimit:
-    """How many bytes a request's body may have. A route that bounds it in another way sets ``None``; `BODY_LIMIT_S`
-    then does not hold, either.
+    """How many bytes a request's body may have. A route that bounds its body in another way sets ``None``, which also
+    switches `BODY_LIMIT_S` off.
     """
 
     bytes_max: int | None
@@ -74,7 +74,7 @@ class RequestGuard:
                 raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, detail, {"connection": "close"}) from error
             received += len(event.get("body", b""))
             is_whole = not event.get("more_body", False)
-            if limit.bytes_max is not None and received > limit.bytes_max:  # whoever reads the body lets it through
+            if limit.bytes_max is not None and received > limit.bytes_max:  # nobody catches this
                 raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_large())
             return event
 

@@ -4,8 +4,8 @@
     async def add(request: Request) -> Response:
         return await ingest(request, NoteBody, accept)
 
-The daemon reads no faster than ``accept`` takes: what it has not read waits in the client, held back by TCP. Memory is
-bounded by one line and one read, however long the body is.
+The daemon reads no faster than ``accept`` takes lines: TCP holds the client back. Memory is bounded by one line and one
+read, however long the body is.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ ERRORS_TOLD_MAX: Final = 10
 REFUSED_MAX: Final = 1000
 """After so many refused lines the rest of the body is not read."""
 IDLE_MAX_S: Final = 60.0
-"""A client that sends nothing for so long has its answer, and what it sent before stays accepted."""
+"""A client that sends nothing for so long gets its answer, and what it sent before stays accepted."""
 LINGER_BYTES_MAX: Final = 16 * MIB
 LINGER_S: Final = 5.0
-"""How much of a body that nobody wants is read nevertheless: most clients look for the answer only at its end."""
+"""Bounds on how much of a refused body is read all the same: most clients read the answer only after sending it."""
 LINES_AT_ONCE: Final = 256
 """Lines taken in one go before other work of the event loop gets its turn."""
 DETAIL_LENGTH_MAX: Final = 200
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class LineRefused(ValueError):
-    """``accept`` does not want this line; the text is for the client."""
+    """``accept`` refuses this line; the text is for the client."""
 
 
 class _GivenUp(Exception):
@@ -184,7 +184,7 @@ async def _chunks(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, No
 
 
 async def _read_out(body: AsyncGenerator[bytes, None]) -> bool:
-    """Throw away what is left; whether that was all within the two bounds."""
+    """Throw away the rest of the body. Returns whether its end came within the two bounds."""
     left = LINGER_BYTES_MAX
     try:
         async with asyncio.timeout(LINGER_S):

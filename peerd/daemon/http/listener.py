@@ -36,7 +36,7 @@ TLS_HANDSHAKES_PER_SECOND: Final = ACCEPTS_PER_SECOND
 TLS_HANDSHAKES_BURST: Final = ACCEPTS_BURST
 """A handshake costs a millisecond and a half of a core, and anybody can ask for one."""
 ACCEPT_PAUSE_S: Final = 0.1
-"""After an accept that failed, as when the process is out of file descriptors."""
+"""How long to wait after a failed accept, for example when the process is out of file descriptors."""
 
 HTTP_METRICS: Final = (
     Metric("peerd_http_connections", "gauge", "Open connections of HTTP clients.", ("listener",)),
@@ -89,7 +89,7 @@ class HttpListener:
             h11_max_incomplete_event_size=REQUEST_HEAD_BYTES_MAX,
         )
         self._config.load()
-        # Its warnings are what strangers send, which we count; its errors are tracebacks of our own bugs.
+        # uvicorn's warnings are about what strangers send, which we count; its errors are tracebacks of our own bugs.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         metrics.declare(HTTP_METRICS)
 
@@ -138,11 +138,11 @@ class HttpListener:
     # What connections tell
 
     def waits(self, connection: BoundedProtocol) -> None:
-        """It has no request under way: it is the next but all others that wait to give way."""
+        """The connection has no request under way: it joins the end of the line of those that may have to give way."""
         self._waiting[connection] = None
 
     def works(self, connection: BoundedProtocol) -> None:
-        """It has a request under way, or is over."""
+        """The connection has a request under way, or has ended."""
         self._waiting.pop(connection, None)
 
     def refused(self, reason: str) -> None:
@@ -183,7 +183,7 @@ class HttpListener:
 
         def opened(task: asyncio.Task[None]) -> None:
             self._opening.pop(task, None)
-            if task.cancelled():  # perhaps before it began, when nobody else knows the socket
+            if task.cancelled():  # perhaps before it began: then only this code can close the socket
                 sock.close()
 
         task.add_done_callback(opened)

@@ -1,7 +1,6 @@
-"""One HTTP connection: uvicorn's, with a time limit for what is unfinished, and with the caller in every scope.
+"""One HTTP connection: uvicorn's, with a time limit for unfinished requests, and with the caller in every scope.
 
-A stream that a client does not read must end in this process, not in the buffers of the kernel: the send buffer has a
-bound.
+The kernel's send buffer is bounded, so that this process notices when a client does not read its stream.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from peerd.limits import KIB
 HEAD_LIMIT_S: Final = 10.0
 """How long a connection may go without a whole request head, however its bytes trickle in."""
 SEND_BUFFER_BYTES: Final = 128 * KIB
-"""Of the kernel, per connection; Linux doubles it for its own bookkeeping. It would grow to megabytes otherwise."""
+"""The kernel's send buffer of one connection, which could grow to megabytes. Linux doubles it for its bookkeeping."""
 
 
 class ConnectionWatcher(Protocol):
     """What a connection tells its listener, `peerd.daemon.http.listener.HttpListener`."""
 
     def waits(self, connection: BoundedProtocol) -> None:
-        """It has no request under way from now on."""
+        """The connection has no request under way from now on."""
 
     def works(self, connection: BoundedProtocol) -> None:
-        """It has a request under way, or is over."""
+        """The connection has a request under way, or has ended."""
 
     def refused(self, reason: str) -> None:
         """Count a connection or a request that came to nothing."""
@@ -80,7 +79,7 @@ class BoundedProtocol(H11Protocol):
         super().handle_websocket_upgrade(event)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse and count what the client sent: it is not HTTP."""
+        """Refuse and count what the client sent, as it is not HTTP."""
         self._listener.refused("malformed")
         super().send_400_response(msg)
 
@@ -95,7 +94,7 @@ class BoundedProtocol(H11Protocol):
         self.transport.abort()
 
     def _note(self) -> None:
-        # No request yet, one that is answered, or one under way.
+        # The connection has had no request yet, has had its answer, or has one under way.
         is_working = self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # uvicorn declares it too early
         if self._is_over or is_working:
             if self._limit is not None:

@@ -40,9 +40,9 @@ RETRY_MS: Final = 1000
 """How long browsers wait before they open a lost stream again."""
 BATCH_BYTES: Final = 32 * KIB
 BATCH_ENTRIES_MAX: Final = 256
-"""Items looked at in one go before other work of the event loop gets its turn."""
+"""How many items are read in one go before other work of the event loop gets its turn."""
 CAUGHT_UP: Final = "caught up"
-"""Why a stream ends that was asked not to follow."""
+"""The reason that ends a stream whose client does not want to follow it."""
 CLOSE_FINAL: Final = 1000
 CLOSE_RESUMABLE: Final = 1001
 CLOSE_FORBIDDEN: Final = 1008
@@ -74,7 +74,7 @@ class Wish:
     follow: bool
 
     def beginning(self, default: Place) -> Place:
-        """Where to begin. Who does not want to stay wants what is held."""
+        """Where to begin: a client that does not want to stay gets what is held."""
         return self.place or (default if self.follow else "start")
 
 
@@ -86,7 +86,7 @@ def wish(
     follow: Annotated[bool, Query(description="Stay for what comes; 0: end once everything has been sent.")] = True,
     last_event_id: Annotated[str | None, Header(max_length=feeds.POSITION_LENGTH_MAX)] = None,
 ) -> Wish:
-    """A FastAPI dependency. A browser that comes back sends the header, which is newer than its address."""
+    """A FastAPI dependency. A browser that reconnects sends the header, which is newer than the URL's parameter."""
     text = last_event_id or after
     if not text:
         return Wish(None, follow)
@@ -176,7 +176,7 @@ def negotiated(accept: str) -> Format:
 
 
 class Outlet(Generic[T]):
-    """Reads a feed for one client and waits for it. Raises `Unavailable` when there are too many readers."""
+    """Reads a feed for one client, at the client's pace. Raises `Unavailable` when there are too many readers."""
 
     def __init__(self, source: Source[T], wanted: Wish, shape: Format, scope: Scope) -> None:
         self._source = source
@@ -201,7 +201,7 @@ class Outlet(Generic[T]):
             self._use.on_end = None
 
     def _token_over(self, reason: str) -> None:
-        """Whatever waits for this client is not for it any more; the reason is all that it still gets."""
+        """The token has ended: what waits for this client is dropped, and it only gets the reason."""
         self._over_because = reason
         self._woken.set()
 
@@ -240,7 +240,7 @@ class Outlet(Generic[T]):
 
     def _ready(self) -> None:
         self._woken.set()
-        if self._is_sending and self._reader.was_cut:  # its end could not be told to it anyway
+        if self._is_sending and self._reader.was_cut:  # it does not read, so it could not be told why
             hang_up(self._scope)
 
     async def _wait(self, due_at: float) -> None:
@@ -255,7 +255,7 @@ class Outlet(Generic[T]):
         return self._source.feed.position if position is None else position
 
     def _batch(self) -> tuple[list[bytes], bool]:
-        """Lines of about `BATCH_BYTES`, and whether that is all there is for now."""
+        """Return lines of about `BATCH_BYTES` in all, and whether that is all there is for now."""
         lines: list[bytes] = []
         size_bytes = 0
         for _ in range(BATCH_ENTRIES_MAX):
@@ -357,7 +357,7 @@ async def serve_websocket(websocket: WebSocket, source: Source[Any], wanted: Wis
 
 
 async def _write_messages(websocket: WebSocket, outlet: Outlet[Any]) -> None:
-    with suppress(WebSocketDisconnect):  # whoever waits for it on the other side hears of it, too
+    with suppress(WebSocketDisconnect):  # the other task, which waits for the client, notices it as well
         async with aclosing(outlet.batches()) as batches:
             async for batch in batches:
                 for line in batch:
@@ -376,7 +376,7 @@ def _close_code(end: FeedEnd) -> int:
 
 
 class Reports(Generic[T]):
-    """One reader of a feed inside this process, without marks: for reports of which each is a full picture."""
+    """A reader of a feed in this process, without marks: for reports that are each complete in themselves."""
 
     def __init__(self, feed: Feed[T]) -> None:
         self._woken = asyncio.Event()

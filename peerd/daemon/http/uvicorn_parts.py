@@ -1,6 +1,6 @@
 """The parts of uvicorn that a daemon uses, imported without uvicorn's command line.
 
-The package imports its command line, and that click, which would stay in the daemon's memory for ever: 4.5 MB.
+The package imports its command line, which imports click; both would stay in the daemon's memory for ever: 4.5 MB.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _import_without_command_line() -> None:
     try:
         importlib.import_module("uvicorn")
     finally:
-        del sys.modules[_COMMAND_LINE]  # whoever wants the real one can import it
+        del sys.modules[_COMMAND_LINE]  # so that code which needs the real module can still import it
 
 
 _import_without_command_line()

@@ -1,7 +1,7 @@
-"""The peer port's door for newcomers: see `peerd.wire.enrolment` for the conversation.
+"""Admits newcomers at the peer port; `peerd.wire.enrolment` describes the conversation.
 
-A newcomer proves nothing until its token is redeemed, so it gets what any stranger gets: an accept that the listener's
-limits allowed, one small frame, seconds, and a few requests a second for all of them together.
+A newcomer has proven nothing until its token is redeemed, so it gets no more than any stranger: a connection within the
+listener's limits, one small frame, a few seconds, and a share of a few requests a second for all strangers together.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from peerd.wire.frames import Frame, parse_header
 
 
 class Desk(Protocol):
-    """What decides who is let in: `peerd.daemon.identity.keeper.IdentityKeeper`."""
+    """Decides who is admitted: `peerd.daemon.identity.keeper.IdentityKeeper`."""
 
     def offer(self) -> JoinOffer: ...
 
     def enrolment_context(self) -> ssl.SSLContext | None:
-        """For the TLS of newcomers; ``None`` on a node that does not issue."""
+        """The TLS settings for newcomers; ``None`` on a node that does not issue certificates."""
 
     def enrol(self, request: EnrolmentRequest, address: str) -> JoinGranted:
-        """Raises `TokenRefused`, `Unavailable`."""
+        """Issue a certificate. Raises `TokenRefused`, `Unavailable`."""
 
     def turned_away(self, address: str, why: str) -> None:
         """A request was refused unread, because a limit was reached."""
@@ -49,7 +49,7 @@ class Enrolment:
         self._limits = JoinLimits(context.now())
 
     async def serve(self, sock: socket.socket, address: str) -> None:
-        """The conversation from the preface on; closes the socket.
+        """Hold the conversation from the preface on, then close the socket.
 
         Raises ``TimeoutError``, `ProtocolError` or ``OSError`` for what ended it before an answer was given.
         """
@@ -58,7 +58,7 @@ class Enrolment:
             await self._serve(sock, address)
 
     async def _greet(self, sock: socket.socket) -> ssl.SSLContext | None:
-        """The part in the clear; ``None`` when that is all, the socket then being closed."""
+        """Do the part without TLS. Returns ``None``, having closed the socket, when the conversation ends there."""
         context = None
         try:
             if await _receive_exactly(sock, len(PREFACE)) != PREFACE:
@@ -90,7 +90,7 @@ class Enrolment:
             writer.write(encode(answer).to_bytes())
             await writer.drain()
         except asyncio.IncompleteReadError:
-            pass  # it has looked at our certificate and did not like it, or it died
+            pass  # the newcomer refused our certificate, or died
         finally:
             writer.close()
             with contextlib.suppress(OSError):

@@ -55,10 +55,10 @@ from peerd.wire.trust import Denial, IssuerNotice, SignedNotice, TrustNotices, T
 
 TICK_S: Final = 1.0
 COMPARE_INTERVAL_S: Final = 60.0
-"""How often notices are compared with one neighbour, in case that a frame was dropped."""
+"""How often notices are compared with one neighbour, in case a frame was dropped."""
 ANSWER_TIMEOUT_S: Final = 15.0
 DENIALS_PER_TICK: Final = 256
-"""Signed again after a rotation, in one go: about 50 ms."""
+"""How many denials are signed again in one go after a rotation; they take about 50 ms."""
 NOTICE_INTERVAL_S: Final = 86_400.0
 """How often an issuer says that it still is one."""
 ROTATION_SPREAD: Final = 0.1
@@ -100,7 +100,7 @@ class IdentityKeeper:
         self.files = files
         self.telemetry = telemetry
         self.wall_time = links.context.wall_time
-        self._steady_s = links.context.now  # for pauses: somebody may set the clock meanwhile
+        self._steady_s = links.context.now  # pauses use the steady clock, since an operator may set the other one
         self.last_failure = ""
         self._own = own
         self._cluster = cluster
@@ -139,7 +139,7 @@ class IdentityKeeper:
             await asyncio.sleep(TICK_S)
 
     def tick(self) -> None:
-        """What is due: the end of an overlap, an issuer's notice, a renewal, a comparison with a neighbour."""
+        """Do what is due: end an overlap, send an issuer's notice, renew, compare notices with a neighbour."""
         now, steady_s = self.wall_time(), self._steady_s()
         self._drop_old_root(now)
         self._exchange.save_again()
@@ -158,7 +158,7 @@ class IdentityKeeper:
         self.telemetry.state(self.clock, len(self.ledger.denials()))
 
     def stop(self) -> None:
-        """Cancel whoever waits for a renewal."""
+        """Cancel the futures of those that wait for a renewal."""
         for waiting in self._waiting:
             waiting.cancel()
 
@@ -169,11 +169,11 @@ class IdentityKeeper:
 
     @property
     def are_notices_saved(self) -> bool:
-        """Whether what this node knows by now will outlive a restart: a full disk takes nothing."""
+        """Whether all notices are on disk; while it is full they are not, and a restart would lose some."""
         return self._exchange.is_saved
 
     def watch_denials(self, on_denied: Callable[[frozenset[NodeId]], None]) -> None:
-        """Tell this one the ids of all denied nodes, now and whenever they change."""
+        """Call ``on_denied`` with the ids of all denied nodes, now and whenever they change."""
         self._exchange.on_denied = on_denied
         on_denied(self.ledger.denied_ids())
 
@@ -196,7 +196,7 @@ class IdentityKeeper:
         return self._enrolment_tls if self.issuer is not None else None
 
     def enrol(self, request: EnrolmentRequest, address: str) -> JoinGranted:
-        """Let in a machine with a token, or one that was here. Raises `TokenRefused`, `Unavailable`."""
+        """Admit a machine with a token, or one that was a member. Raises `TokenRefused`, `Unavailable`."""
         try:
             issued = self._admit(self._current_issuer(), request, address)
         except (TokenRefused, Unavailable) as error:
@@ -227,7 +227,7 @@ class IdentityKeeper:
         self._exchange.learned([self.ledger.put(self._current_issuer().authority, notice, self.wall_time())])
 
     def accept_notice(self, signed: SignedNotice) -> bool:
-        """Take in a notice that an operator carried here; whether it was news. Raises `PeerMisbehaved`."""
+        """Take in a notice that an operator brought. Returns whether it was new. Raises `PeerMisbehaved`."""
         news = self.ledger.merge([signed], self.wall_time())
         self._exchange.learned(news)
         return bool(news)
@@ -240,7 +240,7 @@ class IdentityKeeper:
         return denial
 
     def rotate(self, overlap: timedelta) -> None:
-        """The next root; see `rotate_authority` for what it raises."""
+        """Change to the next root; raises what `rotate_authority` raises."""
         self.accept_notice(self._current_issuer().rotate(overlap))
         self._sign_denials_again()
         self._announce_issuer(self.wall_time())
@@ -314,7 +314,7 @@ class IdentityKeeper:
     # Renewal
 
     def _renew(self) -> None:
-        """Ask an issuer for the next certificate; an issuer asks itself. Nothing while an answer is awaited."""
+        """Ask an issuer for the next certificate; an issuer asks itself. Does nothing while an answer is awaited."""
         if self._asked is not None or self._is_returning:
             return
         now = self.wall_time()
@@ -359,7 +359,7 @@ class IdentityKeeper:
         self._is_returning = False
         self._renewal_failed(
             str(error) or type(error).__name__
-        )  # the pause, too: a bug must not come back every second
+        )  # also wait here: a bug must not repeat itself every second
         if not isinstance(error, PeerdError):
             raise error
 
@@ -391,7 +391,7 @@ class IdentityKeeper:
     # Roots
 
     def _follow_roots(self) -> None:
-        """Trust what the ledger says from the next handshake on; renew under the newest root within a while."""
+        """Trust the ledger's roots from the next handshake on, and plan to renew under the newest one."""
         roots = self.ledger.roots
         if roots is self._roots_in_use or self._steady_s() < self._roots_retry_at:
             return
@@ -406,7 +406,7 @@ class IdentityKeeper:
         self._hurry_to_newest_root()
 
     def _hurry_to_newest_root(self) -> None:
-        """A certificate of the old root ends with the overlap, however long it says that it lives."""
+        """Renew soon if the certificate is of the old root: it ends with the overlap, whatever end it states."""
         roots, now = self._roots_in_use, self.wall_time()
         if roots.overlap_ends is not None and not self._has_newest_root(roots):
             overlap_s = max(0.0, roots.overlap_ends.timestamp() - now)
@@ -422,7 +422,7 @@ class IdentityKeeper:
             self._exchange.save()
 
     def _sign_denials_again(self) -> None:
-        """What the old root signed ends with it. Some arrive late, from an issuer that had not heard of the change."""
+        """Sign the old root's denials again, as they end with it. Some come late, from issuers that had not heard."""
         stale = self.ledger.stale_denials()[:DENIALS_PER_TICK]
         if not stale or self.issuer is None or self.issuer.authority.certificate != self.ledger.roots.newest:
             return

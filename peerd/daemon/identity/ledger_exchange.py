@@ -1,4 +1,4 @@
-"""The ledger of signed notices at work: kept on disk, obeyed by the links, exchanged with neighbours.
+"""Keeps the ledger of signed notices on disk, applies it to the links, and exchanges it with neighbours.
 
 Notices travel on links and not over the ring: they arrive before a node has joined, while the ring is in parts, and in
 spite of members that forward nothing. Both sides compare digests when a link comes up and once in a while; whoever
@@ -25,7 +25,7 @@ from peerd.wire.codec import encode
 from peerd.wire.trust import SignedNotice, TrustNotices, TrustSummary
 
 SAVE_RETRY_S: Final = 10.0
-"""Between two attempts to write what the disk refused. It may have been cleared by then; each attempt costs a sync."""
+"""The pause between two attempts to write what the disk refused: each of them costs a sync."""
 
 _log = structlog.get_logger("peerd.daemon")
 
@@ -64,7 +64,7 @@ class TrustExchange:
         self._links.send(link.peer, encode(TrustSummary(self.ledger.digest())), Priority.URGENT)
 
     def summary_received(self, link: TcpLink, summary: TrustSummary) -> None:
-        """Give the peer everything when it holds something else; it drops what it has."""
+        """If the peer's digest differs, send it every notice; it ignores those that it has."""
         if summary.digest != self.ledger.digest():
             self._send(link.peer, self.ledger.signed())
 
@@ -73,20 +73,20 @@ class TrustExchange:
         self.learned(self.ledger.merge(notices, self._wall_time()), link)
 
     def learned(self, news: Sequence[SignedNotice], source: TcpLink | None = None) -> None:
-        """Make it durable, act on it, pass it on."""
+        """Save new notices, act on them, and pass them on."""
         if not news:
             return
         self.save()
         for signed in news:
             self._telemetry.learned(signed, None if source is None else source.peer)
         denied = self.ledger.denied_ids()
-        self._tell(news, source, lambda peer: peer.id in denied)  # its link is about to end: so that it knows why
+        self._tell(news, source, lambda peer: peer.id in denied)  # a denied node's link ends soon: it learns why
         self._obey()
         self._on_news()
         self._tell(news, source, lambda peer: peer.id not in denied)
 
     def save(self) -> None:
-        """Write the ledger. With a disk that refuses, what is new is in force all the same, and written later."""
+        """Write the ledger. If the disk refuses, new notices are in force all the same, and are written later."""
         try:
             self._table.replace(self.ledger.rows())
         except Unavailable as error:

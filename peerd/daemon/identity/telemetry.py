@@ -1,4 +1,4 @@
-"""What identity tells the outside: events, metrics, one log line each."""
+"""Events, metrics and log lines about identity."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IDENTITY_METRICS: Final = (
 )
 
 THROTTLED_LINES_PER_SECOND: Final = 1 / 60
-"""Log lines about newcomers that were not even looked at."""
+"""How often a newcomer that was refused unread, because of a limit, is logged."""
 
 _log = structlog.get_logger("peerd.daemon")
 
@@ -48,7 +48,7 @@ class IdentityTelemetry:
         self._emit = emit
 
     def state(self, clock: RenewalClock, denied: int) -> None:
-        """The numbers as they are now."""
+        """Set the gauges to the present numbers."""
         self._metrics.gauge("peerd_certificate_expiry_timestamp_seconds", clock.expires_at, {})
         self._metrics.gauge("peerd_certificate_renewal_failures", clock.failures, {})
         self._metrics.gauge("peerd_denied_subjects", denied, {})
@@ -65,13 +65,13 @@ class IdentityTelemetry:
         _log.info("identity.issued", kind=kind, node=peer, address=address, token=token, roles=roles)
 
     def join_refused(self, address: str, reason: str, detail: str) -> None:
-        """A machine was sent away; ``reason`` is one of our own labels."""
+        """A machine was refused; ``reason`` is one of our own labels."""
         self._metrics.count("peerd_joins_refused_total", 1.0, {"reason": reason})
         self._emit(JoinRefused(address=address, reason=reason, detail=detail[:EVENT_TEXT_LENGTH_MAX]))
         _log.warning("identity.join_refused", address=address, reason=reason, detail=detail)
 
     def turned_away(self, address: str, why: str, now: float) -> None:
-        """Limits: each is counted, and told now and then only. ``now``: seconds of the steady clock."""
+        """A limit refused a newcomer. Each is counted, only some are logged. ``now``: seconds of the steady clock."""
         self._metrics.count("peerd_joins_refused_total", 1.0, {"reason": "throttled"})
         if self._told_throttled.take(now):
             self._emit(JoinRefused(address=address, reason="throttled", detail=why))
@@ -86,7 +86,7 @@ class IdentityTelemetry:
         _log.info("identity.renewed", serial=serial, expires=identity.not_after.isoformat())
 
     def not_renewed(self, why: str, clock: RenewalClock, now: float) -> None:
-        """An attempt failed; how loud depends on how much time is left."""
+        """A renewal failed; the level of the log line depends on how much time is left."""
         report = _log.error if clock.state(now) in ("error", "expired") else _log.warning
         left_s, pause_s = round(clock.expires_at - now), round(clock.due_at - now)
         report("identity.not_renewed", error=why, expires_in_s=left_s, again_in_s=pause_s)
@@ -103,7 +103,7 @@ class IdentityTelemetry:
 
 
 def in_words(notice: object) -> tuple[str, str]:
-    """Subject and meaning of a notice."""
+    """Return the subject of a notice, and its meaning in words."""
     match notice:
         case Denial(subject=subject, reason=reason, is_withdrawn=is_withdrawn):
             return subject, f"{'no longer denied' if is_withdrawn else 'denied'}: {reason}"

@@ -1,4 +1,4 @@
-"""Memory for received values: anonymous, or above a threshold a file that has no name any more."""
+"""Memory for received values: anonymous, or above a threshold a mapped file that is already unlinked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def allocate(size_bytes: int, *, spill_threshold_bytes: int, directory: Path | N
 
 
 def _anonymous(size_bytes: int) -> memoryview:
-    """Zeroing 64 MiB at once would hold the event loop for 33 ms; a mapping is zeroed as it fills, in large pages."""
+    """Map anonymous memory. The kernel zeroes it page by page as it fills; zeroing 64 MiB at once would take 33 ms."""
     if size_bytes < HUGE_PAGES_FROM_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return memoryview(bytearray(size_bytes))
     area = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -1,4 +1,4 @@
-"""A connection before it is anything: certificate, HELLO, answer. Then it becomes a link or a stream."""
+"""A connection during its handshake: certificate, HELLO, answer. Then it becomes a link or a stream."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ConnectionOwner(Protocol):
         """Accepting side, before the answer: ``None``, or (reason, detail) of the refusal."""
 
     def adopt(self, connection: PendingConnection, established: Established, rest: bytes) -> None:
-        """The handshake is done; ``rest`` is what came behind it."""
+        """The handshake is done; ``rest`` are the bytes that came after it."""
 
     def duplicate_claimed(self, detail: str, witness: NodeId | None) -> None:
         """``witness`` says that another process has this node's identity, and a newer boot epoch."""
@@ -98,7 +98,7 @@ class PendingConnection(asyncio.Protocol):
             self.transport.write(self._handshake.hello().to_bytes())
 
     def data_received(self, data: bytes) -> None:
-        """Collect the first frame, small by its cap, and take the handshake's step."""
+        """Collect the first frame, whose cap is small, and do the next step of the handshake."""
         if self.outcome.done():
             return
         self._received += data
@@ -125,7 +125,7 @@ class PendingConnection(asyncio.Protocol):
         self._is_lost = True
 
     def refuse(self, reason: str, detail: str) -> None:
-        """End it for a reason of this side's own, such as a time-out."""
+        """End the connection for a reason of this side's own, such as a time-out."""
         if not self.outcome.done():
             self._fail(self._handshake.refuse(reason, detail))
 
@@ -176,7 +176,7 @@ class PendingConnection(asyncio.Protocol):
 
         Of two processes the one with the larger boot epoch lives (it started last); the other one ends.
         """
-        if self._handshake.refusal is None:  # the peer's verdict about us
+        if self._handshake.refusal is None:  # the peer has refused us
             self._owner.duplicate_claimed(error.detail, self.certified_id)
             return error
         decoded = decode(frame)

@@ -57,7 +57,7 @@ async def connect(
         raise failure_of(error) from None
     finally:
         if connection.outcome.done() and not connection.outcome.cancelled():
-            connection.outcome.exception()  # seen, whoever failed first
+            connection.outcome.exception()  # retrieved, so that asyncio does not report it as never seen
         else:
             connection.abandon("duplicate_link")
 

@@ -31,10 +31,10 @@ class DialOwner(ConnectionOwner, Protocol):
         """Permit a stream to be dialled, or say why not."""
 
     def stream_dialled(self, attempt: Attempt, reason: str | None) -> None:
-        """How that ended; ``None``: well."""
+        """How the dial of a stream ended; ``None``: it succeeded."""
 
     def dial_failed(self, channel: Channel, dial: PeerDial, reason: str) -> bool:
-        """No link; returns whether that is worth telling people."""
+        """A dial ended without a link; returns whether people should hear of it."""
 
 
 class PeerDial:
@@ -46,11 +46,11 @@ class PeerDial:
 
     @property
     def has_said_hello(self) -> bool:
-        """Whether it has begun."""
+        """Whether the connection has begun."""
         return self.connection is not None
 
     def abandon(self) -> None:
-        """End it; a peer that counts the connection as established reads a Goodbye."""
+        """End the dial; a peer that counts the connection as established reads a Goodbye."""
         if self.connection is not None:
             self.connection.abandon("duplicate_link")
         if self.task is not None:
@@ -68,7 +68,7 @@ class Dialling:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_stopping = False
         self.failures: dict[str, str] = {}
-        """Addresses that answered with no node when they were dialled last, and why."""
+        """Why no node answered at an address when it was last dialled; by address."""
 
     async def stop(self) -> None:
         """Give up every dial; nobody is told but the handlers of streams."""
@@ -94,7 +94,7 @@ class Dialling:
 
     def open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
         """Open a bulk connection; the handler is told how that ended, later."""
-        if self._is_stopping:  # nobody would end a dial that begins now
+        if self._is_stopping:  # a dial that begins now would never be ended
             asyncio.get_running_loop().call_soon(handler.closed, "stopping")
             return
         attempt = self._owner.begin_stream(peer)
@@ -145,7 +145,7 @@ class Dialling:
             del self.failures[next(iter(self.failures))]
 
     async def _existing_link(self, connection: PendingConnection) -> PeerRef | None:
-        """The peer keeps another connection with us: it is up already, or about to be."""
+        """Wait for the other connection that the peer prefers: it is up already, or about to be."""
         deadline = self._context.now() + self._context.settings.dial_timeout_s
         while self._context.now() < deadline:
             for link in self._owner.links():
@@ -174,7 +174,7 @@ class Dialling:
             self._telemetry.dialled("ok")
 
     def _permits(self, host: str) -> bool:
-        """Whether one of the addresses of a name that other nodes say may be dialled."""
+        """Whether a host that only other nodes have named may be dialled: of a name, one of its addresses."""
         return self._context.settings.allowed_hosts.permits(host)
 
     def _connection(self, peer: PeerRef, purpose: Purpose, handler: StreamHandler | None = None) -> PendingConnection:

@@ -21,7 +21,7 @@ from peerd.wire.frames import Frame, FrameDecoder
 from peerd.wire.handshake import Established, Goodbye, HelloRefused, LinkHeartbeat
 
 _CLOSING: Final = frozenset({Goodbye.TYPE_ID, HelloRefused.TYPE_ID})
-"""A dialler that does not like our answer says so only after it, when this side has a link already."""
+"""Types that end a link. A dialler that refuses our answer says so when this side already counts the link as up."""
 LINK_TYPE_ID_MAX: Final = 0x000F
 """Messages up to this id are about links and certificates; the node never sees them."""
 TRUST_REQUESTS_PER_SECOND: Final = 0.5
@@ -37,10 +37,10 @@ class LinkOwner(Protocol):
     def trust_frame_received(self, link: TcpLink, frame: Frame) -> None: ...
 
     def caught_up(self, link: TcpLink) -> None:
-        """Its outbox was above the high-water mark, and has fallen to the low one."""
+        """The link's outbox was above the high-water mark, and has fallen to the low one."""
 
     def listening_to(self, peer_id: NodeId | None) -> None:
-        """Frames of this peer are handed on now; ``None``: no more."""
+        """Frames of this peer are handed on from now on; ``None``: no longer."""
 
     def link_misbehaved(self, link: TcpLink, error: PeerMisbehaved) -> None: ...
 
@@ -82,14 +82,14 @@ class TcpLink(asyncio.Protocol):
         self._owner = owner
         self._context = context
         self._settings = context.settings
-        # The dialler renews a link, each at its own time; the acceptor sees to it when the dialler does not.
+        # The dialler renews its links, each at a random age; the acceptor closes a link that the dialler did not renew.
         self._age_max_s = context.settings.link_age_max_s * (random.uniform(0.5, 0.95) if dialled else 1.0)
         self._outbox = outbox
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(CONTROL_FRAME_BYTES_MAX)
         self._bucket = TokenBucket(self._settings.messages_per_second, self._settings.messages_burst, now)
         self.trust_requests = TokenBucket(TRUST_REQUESTS_PER_SECOND, TRUST_REQUESTS_BURST, now)
-        """What the peer may ask about certificates: small questions with large or dear answers."""
+        """Bounds the peer's requests about certificates: they are small, but their answers are large or costly."""
         self._transport: asyncio.Transport | None = None
         self._flush_scheduled = False
         self._paused_since: float | None = None
@@ -101,7 +101,7 @@ class TcpLink(asyncio.Protocol):
 
     @property
     def used_at(self) -> float:
-        """When it last carried more than heartbeats and goodbyes."""
+        """When the link last carried anything but heartbeats and goodbyes."""
         return self._used_at
 
     def attach(self, transport: asyncio.Transport) -> None:
@@ -123,7 +123,7 @@ class TcpLink(asyncio.Protocol):
 
     @property
     def is_retired(self) -> bool:
-        """Whether it only reads what is under way."""
+        """Whether the link only reads what the peer still has under way."""
         return self.retired_at is not None
 
     def retire(self, reason: str) -> None:
@@ -135,7 +135,7 @@ class TcpLink(asyncio.Protocol):
         self._transport.write(encode(Goodbye(reason)).to_bytes())
 
     def abort(self, reason: str) -> None:
-        """End it at once; `LinkOwner.link_lost` follows."""
+        """Close the link at once; `LinkOwner.link_lost` follows."""
         if self._transport is not None:
             self.retired_at = None
             self._reason = self._reason or reason
@@ -197,7 +197,7 @@ class TcpLink(asyncio.Protocol):
         return self._reason is None or self.is_retired
 
     def charge(self, messages: int) -> None:
-        """So many messages came. Raises `ProtocolError` when that is above the peer's rate."""
+        """Count messages that came. Raises `ProtocolError` when that is above the peer's rate."""
         if not self._bucket.take(self._received_at, messages):
             rate = self._settings.messages_per_second
             raise ProtocolError("flood", f"more than {rate:g} messages a second")
@@ -216,7 +216,7 @@ class TcpLink(asyncio.Protocol):
     # Out
 
     def wake(self) -> None:
-        """Something is queued: send it at the end of this loop iteration, together with what follows."""
+        """Send what is queued at the end of this loop iteration, together with what is queued until then."""
         if not self._flush_scheduled and self._paused_since is None:
             self._flush_scheduled = True
             self._loop.call_soon(self.flush)
@@ -245,7 +245,7 @@ class TcpLink(asyncio.Protocol):
     # Time
 
     def excuse(self, late_s: float, now: float) -> None:
-        """This process stood still for so long: what the peer sent meanwhile is unread, its silence proves nothing."""
+        """Extend the time limits: this process stood still for so long, and what the peer sent meanwhile is unread."""
         self._received_at = min(now, self._received_at + late_s)
         if self._paused_since is not None:
             self._paused_since = min(now, self._paused_since + late_s)
@@ -298,5 +298,5 @@ def _loss_reason(error: Exception | None) -> str:
 
 
 def as_transport(transport: asyncio.BaseTransport) -> asyncio.Transport:
-    """asyncio's own type for `connection_made` is too wide."""
+    """Narrow the type of a transport: asyncio declares `connection_made` with a wider one."""
     return cast(asyncio.Transport, transport)

@@ -1,7 +1,7 @@
 """All connections of this node on sockets: control links, dials, bulk streams.
 
-What is decided about them is decided by `peerd.linking.policy.LinkPolicy`; this module carries it out. A link that was
-answered already and loses says Goodbye and is read to its end.
+`peerd.linking.policy.LinkPolicy` decides about them, and this module carries the decisions out. If a link is given up
+for another one after its handshake was answered, it says Goodbye and is read to its end.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from peerd.wire.frames import Frame
 from peerd.wire.handshake import Established, Purpose
 
 ABORT_TIMEOUT_S: Final = 1.0
-"""An aborted transport ends within an iteration or two of the loop."""
+"""How long to wait for aborted transports, which end within an iteration or two of the loop."""
 FLUSH_POLL_S: Final = 0.02
 
 
 class LinkEvents(Protocol):
-    """What the node above is told; never from within a call that it made itself."""
+    """What the node is told; never from within a call of its own."""
 
     def frame_received(self, peer: PeerRef, frame: Frame) -> None: ...
     def peer_down(self, peer: PeerRef, reason: str) -> None: ...
@@ -45,7 +45,7 @@ class LinkEvents(Protocol):
     def writable(self, peer: PeerRef) -> None: ...
 
     def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
-        """The exception: it only notes the refusal, and is called at once."""
+        """The exception to that: this is called at once, as the node only notes the refusal."""
 
 
 class Links:
@@ -70,7 +70,7 @@ class Links:
     # Life
 
     def attach(self, node: LinkEvents) -> None:
-        """Whom to tell."""
+        """Connect the node that is to be told."""
         self._node = node
         self.frame_received = node.frame_received  # type: ignore[method-assign]  # one call less for each frame
 
@@ -134,7 +134,7 @@ class Links:
 
     @property
     def sockets(self) -> int:
-        """Links and streams together."""
+        """How many links and streams are open."""
         return len(self._links) + len(self._streams)
 
     @property
@@ -185,7 +185,7 @@ class Links:
             link.charge(messages)
 
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
-        """Count it, score it, and close the link to this peer, if there is one."""
+        """Count the misbehaviour, add to the peer's score, and close its link, if there is one."""
         reason = getattr(error, "reason", "misbehaved")
         banned = self.policy.misbehaved(peer.id, reason)
         self.telemetry.misbehaved(peer, error, banned)
@@ -200,7 +200,7 @@ class Links:
     def deny(self, denied: frozenset[NodeId], serials: frozenset[int] = frozenset()) -> None:
         """Replace the deny list; links and streams with denied nodes or certificates end.
 
-        What is queued for such a node, perhaps why, leaves first: a transport may write at the end of the iteration.
+        What is queued for such a node, perhaps the reason, is sent first: a transport may write later in the iteration.
         """
         self.context.denied, self.context.denied_serials = denied, serials
 
@@ -220,7 +220,7 @@ class Links:
         raise Bug(f"frame {frame.type_id:#06x} from {peer} before a node was attached")
 
     def trust_frame_received(self, link: TcpLink, frame: Frame) -> None:
-        """A frame about certificates; with TLS off nobody cares."""
+        """Hand on a frame about certificates; it is ignored with TLS off."""
         self.on_trust_frame(link, frame)
 
     def stream_accepted(self, peer: PeerRef) -> StreamHandler:
@@ -230,7 +230,7 @@ class Links:
         return self._node.stream_accepted(peer)
 
     def stream_ended(self) -> None:
-        """One stream fewer."""
+        """A stream ended, so there is room for another."""
         self._check_drained()
 
     def caught_up(self, link: TcpLink) -> None:
@@ -238,11 +238,11 @@ class Links:
         self.policy.caught_up(link.peer)
 
     def listening_to(self, peer_id: NodeId | None) -> None:
-        """What is dialled from now on is dialled because of what this peer said."""
+        """From now on dials are counted as caused by what this peer said."""
         self.policy.informant = peer_id
 
     def link_misbehaved(self, link: TcpLink, error: PeerMisbehaved) -> None:
-        """Bytes that are no frames, or too many of them."""
+        """The peer sent bytes that are not frames, or too many frames."""
         self.misbehaved(link.peer, error)
         link.abort("misbehaved")
 
@@ -299,14 +299,14 @@ class Links:
         return self.policy.begin_stream(peer)
 
     def stream_dialled(self, attempt: Attempt, reason: str | None) -> None:
-        """How that ended; ``None``: well."""
+        """How the dial of a stream ended; ``None``: it succeeded."""
         if reason is None:
             self.policy.stream_opened(attempt)
         else:
             self.policy.stream_failed(attempt, reason)
 
     def dial_failed(self, channel: Channel, dial: PeerDial, reason: str) -> bool:
-        """No link; returns whether that is worth telling people."""
+        """A dial ended without a link; returns whether people should hear of it."""
         return self.policy.dial_failed(channel, dial, reason)
 
     # For the policy (`peerd.linking.channel.LinkHost`)
@@ -316,15 +316,15 @@ class Links:
         return self.context.now()
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """In a later iteration of the loop."""
+        """Call back in a later iteration of the loop."""
         asyncio.get_running_loop().call_soon(callback)
 
     def start_dial(self, channel: Channel, delay_s: float) -> Dial:
-        """As a task."""
+        """Start a task that dials."""
         return self._dialling.dial_peer(channel, delay_s)
 
     def dial_refused(self, peer: PeerRef, reason: str) -> None:
-        """Count it, and say so now and then."""
+        """Count the refusal, and log it now and then."""
         self.telemetry.dialled(reason)
         self.telemetry.refused(peer.id, peer.address, reason, "not dialled: see node.allowed_networks and the limits")
 
@@ -334,11 +334,11 @@ class Links:
             self._node.peer_down(peer, reason)
 
     def frames_dropped(self, frames: int, reason: str) -> None:
-        """Count them."""
+        """Count the frames."""
         self.telemetry.dropped(frames, reason)
 
     def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
-        """Have the node note it."""
+        """Have the node note the refusal."""
         if self._node is not None:
             self._node.frame_refused(peer, frame, reason)
 

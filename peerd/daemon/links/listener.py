@@ -1,4 +1,4 @@
-"""The peer port: accepts, throttles before TLS is spent on anybody, and sees each handshake to its end."""
+"""The peer port: accepts connections, throttles before any costly TLS, and runs each handshake to its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from peerd.system.sockets import format_address, tune
 from peerd.wire.enrolment import PREFACE
 
 ACCEPTS_PER_WAKE_MAX: Final = 64
-"""Accepted in one loop iteration, so that a flood of connections cannot starve the links."""
+"""How many connections are accepted in one loop iteration: a flood of them must not starve the links."""
 DESCRIPTOR_PAUSE_S: Final = 0.5
 """How long nothing is accepted after the process ran out of file descriptors."""
 _OF_THE_CONNECTION: Final = frozenset(
@@ -38,7 +38,7 @@ _OF_THE_CONNECTION: Final = frozenset(
         errno.ETIMEDOUT,
     }
 )
-"""What Linux passes on through accept(2) though it is about the one connection: the next one may be well."""
+"""Errors of accept(2) that concern only the connection being accepted: the next one may succeed."""
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -75,7 +75,7 @@ class Listener:
 
     @property
     def handshakes(self) -> int:
-        """Connections that are neither link nor stream yet."""
+        """How many connections are still in their handshake."""
         return len(self._handshakes)
 
     def start(self) -> None:
@@ -132,7 +132,7 @@ class Listener:
         self._telemetry.throttled(reason)
 
     def _give_way(self, host: str) -> None:
-        """One more comes from ``host``: over a limit the oldest ends, which has had the most time and not used it."""
+        """Make room for one more from ``host``: over a limit the oldest handshake ends, which has had the most time."""
         settings = self._context.settings
         if self._handshakes.of_host(host) >= settings.transient_links_host_max:
             oldest, reason = self._handshakes.oldest_of(host), "transient_links_host_max"
@@ -142,7 +142,7 @@ class Listener:
             return
         self._handshakes.discard(oldest)
         self._closing[oldest] = None
-        asyncio.get_running_loop().call_soon(oldest.cancel)  # after its first step: it has to close its socket
+        asyncio.get_running_loop().call_soon(oldest.cancel)  # later: its first step must run to close its socket
         self._telemetry.throttled(reason)
 
     def _handshake_ended(self, task: asyncio.Task[None]) -> None:
@@ -150,7 +150,7 @@ class Listener:
         self._closing.pop(task, None)
 
     def _pause(self) -> None:
-        """Out of file descriptors: the links in use matter more than new ones, and a busy loop helps nobody."""
+        """Stop accepting for a while: without file descriptors every accept would fail, in a busy loop."""
         self._telemetry.throttled("file_descriptors")
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._socket.fileno())
@@ -177,7 +177,7 @@ class Listener:
         finally:
             if is_newcomer is None:
                 sock.close()
-        if is_newcomer is False:  # who dawdled before the first byte has less time for the others
+        if is_newcomer is False:  # time spent before the first byte counts
             await self._handshake(sock, address, max(0.1, due_at - self._context.now()))
 
     async def _handshake(self, sock: socket.socket, address: str, tls_timeout_s: float) -> None:
@@ -200,13 +200,13 @@ class Listener:
             connection.refuse("hello_timeout", f"no HELLO within {settings.hello_timeout_s:g} s")  # unless it ended
             await connection.outcome
         except (HandshakeRefused, ProtocolError) as error:
-            if error.reason != "self":  # our own dial, which knows it now
+            if error.reason != "self":  # it was our own dial, which has noticed
                 self._telemetry.refused(connection.certified_id, address, error.reason, error.detail)
         except OSError as error:
             self._telemetry.refused(None, address, *_tls_failure(error))
         finally:
             if connection.outcome.done() and not connection.outcome.cancelled():
-                connection.outcome.exception()  # seen
+                connection.outcome.exception()  # retrieved, so that asyncio does not report it
             else:
                 connection.abandon("stopping")
 

@@ -32,7 +32,7 @@ def link_settings(config: PeerdConfig, room: Room | None = None, own: PeerRef | 
 
 
 def allowed_hosts(config: NodeConfig, own: PeerRef | None) -> AllowedHosts:
-    """Which addresses are dialled that only other nodes say."""
+    """Return which addresses are dialled that only other nodes have named."""
     hosts = [split_address(text)[0] for text in (config.listen, *config.bootstrap)]
     return AllowedHosts(config.allowed_networks, hosts if own is None else [*hosts, own.host])
 
@@ -78,7 +78,7 @@ class LinkContext:
     def certified(
         self, connection: ssl.SSLObject | ssl.SSLSocket | None, expected: NodeId | None
     ) -> PeerIdentity | None:
-        """Whom the peer's certificate proves; ``None`` without TLS. Raises `HandshakeRefused`."""
+        """Return the identity that the peer's certificate proves; ``None`` without TLS. Raises `HandshakeRefused`."""
         if self.tls is None or connection is None:
             return None
         return verify_peer_certificate(

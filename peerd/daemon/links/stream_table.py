@@ -48,11 +48,11 @@ class StreamTable:
         stream.attach(transport, rest)
 
     def stream_misbehaved(self, stream: BulkStream, error: PeerMisbehaved) -> None:
-        """A stream's bytes were not what its protocol says; it is aborted already."""
+        """A stream's bytes broke the protocol; the stream is aborted already."""
         self._user.misbehaved(stream.peer, error)
 
     def stream_lost(self, stream: BulkStream) -> None:
-        """It ended."""
+        """Remove a stream that has ended."""
         self._streams.pop(stream, None)
         self._user.telemetry.streams(len(self._streams))
         self._user.stream_ended()

@@ -37,7 +37,7 @@ class BulkStream(asyncio.BufferedProtocol):
         self.get_buffer = handler.get_buffer  # type: ignore[method-assign,assignment]  # one call less for each read
 
     def attach(self, transport: asyncio.Transport, rest: bytes) -> None:
-        """Take over the connection; ``rest`` came right behind the handshake."""
+        """Take over the connection; ``rest`` are the bytes that came right after the handshake."""
         self._transport = transport
         transport.set_write_buffer_limits(high=STREAM_HIGH_WATER_BYTES, low=STREAM_LOW_WATER_BYTES)
         # Socket buffers stay the kernel's: a fixed size would switch its own tuning off, at a smaller maximum.
@@ -124,5 +124,5 @@ class BulkStream(asyncio.BufferedProtocol):
             reason = "reset" if isinstance(exc, ConnectionResetError | BrokenPipeError) else "error"
         try:
             self._handler.closed(reason)
-        finally:  # a handler that fails must not leave a stream behind that no longer is one
+        finally:  # also when a handler fails: the table must not keep a stream that has ended
             self._owner.stream_lost(self)

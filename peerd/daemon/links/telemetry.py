@@ -1,4 +1,4 @@
-"""What links tell the outside: events, metrics, one log line each, with bounded labels and bounded rates."""
+"""Events, metrics and log lines about links, with bounded labels and bounded rates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _log = structlog.get_logger("peerd.daemon")
 
 
 class MetricSink(Protocol):
-    """Where numbers go; names were declared before."""
+    """Takes the metrics, whose names were declared before."""
 
     def count(self, name: str, amount: float, labels: Mapping[str, str]) -> None: ...
     def gauge(self, name: str, value: float, labels: Mapping[str, str]) -> None: ...
@@ -58,10 +58,10 @@ class LinkTelemetry:
     REFUSALS_PER_SECOND: Final = 1.0
     REFUSALS_BURST: Final = 10.0
     REPEAT_INTERVAL_S: Final = 60.0
-    """Between two times that the same address is refused, or refuses, for the same reason."""
+    """The pause between two log lines about the same address and the same reason."""
     TOLD_MAX: Final = 256
     THROTTLED_INTERVAL_S: Final = 10.0
-    """Between two log lines about connections that one limit closed."""
+    """The pause between two log lines about connections that one limit closed."""
 
     def __init__(self, metrics: MetricSink, now: Callable[[], float]) -> None:
         self._metrics = metrics
@@ -96,7 +96,7 @@ class LinkTelemetry:
         self._metrics.count("peerd_dials_total", 1.0, {"outcome": outcome if outcome == "ok" else label(outcome)})
 
     def throttled(self, reason: str) -> None:
-        """A connection was closed before anything was spent on it."""
+        """A connection was closed because of a limit, before any TLS."""
         self._metrics.count("peerd_accepts_throttled_total", 1.0, {"reason": label(reason)})
         now = self._now()
         closed, due_at = self._throttled.get(reason, (0, now))
@@ -130,7 +130,7 @@ class LinkTelemetry:
         _log.warning("peer.misbehaved", peer=name, address=peer.address, reason=reason, detail=detail, banned=banned)
 
     def _is_news(self, address: str, reason: str) -> bool:
-        """A seed that is down is dialled again and again: once in a while is often enough to say so."""
+        """Whether to log it: a seed that is down is dialled again and again, and one line in a while is enough."""
         now, key = self._now(), (address, reason)
         if now - self._told.get(key, -self.REPEAT_INTERVAL_S) < self.REPEAT_INTERVAL_S:
             return False

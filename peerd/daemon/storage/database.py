@@ -29,7 +29,7 @@ CACHE_KIB: Final = 256
 WAL_BYTES_MAX: Final = 2 * MIB
 """With more in the write-ahead log, a thread writes it into the file: some 50 ms, once in a few hundred changes."""
 WAL_OVER_MAX: Final = 4
-"""With so many times as much, whoever makes the change waits for that: the thread had no chance."""
+"""With so many times as much, the next change does that itself and waits: the thread was not fast enough."""
 BUSY_TIMEOUT_S: Final = 1.0
 """How long an operator's ``sqlite3`` may hold the file while a daemon starts."""
 
@@ -38,8 +38,8 @@ _IS_STRICT: Final = sqlite3.sqlite_version_info >= (3, 37)
 _SETTINGS: Final = (
     "synchronous = FULL",
     f"cache_size = -{CACHE_KIB}",
-    "wal_autocheckpoint = 0",  # when it happens is ours to say, and is followed by a truncation
-    "secure_delete = ON",  # a row that was replaced leaves nothing that damage could bring back
+    "wal_autocheckpoint = 0",  # we decide when, and truncate the log afterwards
+    "secure_delete = ON",  # so that damage cannot bring a replaced row back
     "cell_size_check = ON",
     "trusted_schema = OFF",
     "temp_store = MEMORY",
@@ -57,15 +57,15 @@ _OF_THE_DISK: Final = {
     sqlite3.SQLITE_FULL: "No space left on device",
     sqlite3.SQLITE_CANTOPEN: "it, or a file beside it, cannot be opened",
 }
-"""Errors that say nothing about the content of the file."""
+"""Errors of the disk, which do not mean that the file's content is damaged."""
 
 
 class Damaged(Exception):
-    """The file is not what was written. The text says what shows it."""
+    """The file's content is not what was written. The text says how that was found."""
 
 
 class OtherVersion(Exception):
-    """A peerd with other tables wrote the file."""
+    """A version of peerd with other tables wrote the file."""
 
 
 class Database:
@@ -99,13 +99,13 @@ class Database:
     # Reading
 
     def rows(self, table: TableSchema, prefix: Row = ()) -> list[Row]:
-        """Every row whose key begins so, in the order of keys. Raises `Unavailable`."""
+        """Every row whose key begins with ``prefix``, in the order of keys. Raises `Unavailable`."""
         text = f"SELECT {table.names} FROM {table.name} WHERE {table.matches(len(prefix))} ORDER BY {table.key}"
         with self._lock, self._told("read"):
             return self._connection.execute(text, prefix).fetchall()
 
     def checksums(self, table: TableSchema) -> dict[Row, int]:
-        """Of every row, by its key. Raises `Unavailable`."""
+        """The checksum of every row, by the row's key. Raises `Unavailable`."""
         with self._lock, self._told("read"):
             found = self._connection.execute(f"SELECT {table.key}, checksum FROM {table.name}").fetchall()
         return {row[:-1]: row[-1] for row in found}
@@ -157,7 +157,7 @@ class Database:
 
     def _empty_log_aside(self) -> None:
         """Off the event loop, which waits for it only if it wants to change or read something meanwhile."""
-        with self._lock, suppress(sqlite3.ProgrammingError):  # it may be closed by now
+        with self._lock, suppress(sqlite3.ProgrammingError):  # the database may be closed by now
             self._empty_log()
         self._is_emptying = False
 
@@ -170,9 +170,9 @@ class Database:
 
 
 def open_database(path: Path) -> Database:
-    """Open a file that `make_database` made. Raises `Damaged`, `OtherVersion`, and `ConfigError` for what else it is.
+    """Open a file that `make_database` made. Raises `Damaged`, `OtherVersion`, and `ConfigError` for other obstacles.
 
-    `Unavailable`: the disk is full, so that not even what it holds can be put in order.
+    Raises `Unavailable` when the disk is so full that not even the file's own log can be written back.
     """
     if not stat.S_ISREG(path.lstat().st_mode):
         raise ConfigError("it is a directory or something else that is no file; move it away", file=str(path))
@@ -181,7 +181,7 @@ def open_database(path: Path) -> Database:
         return Database(path)
     except OSError as error:
         raise ConfigError(f"cannot read the state file: {error.strerror}", file=str(path)) from error
-    except UnicodeDecodeError as error:  # Python cannot even quote what SQLite says of it
+    except UnicodeDecodeError as error:  # even SQLite's message about it cannot be decoded
         raise Damaged("its tables are others") from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
@@ -195,7 +195,7 @@ def open_database(path: Path) -> Database:
 def make_database(path: Path, rows: Iterable[tuple[TableSchema, Row]]) -> None:
     """Make the file with these rows, or put one in the place of another, whole or not at all. Raises `Unavailable`.
 
-    A write-ahead log beside the old file has to be gone by then: SQLite would take it for the new one's.
+    A write-ahead log beside the old file must be removed before: SQLite would apply it to the new file.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -239,7 +239,7 @@ def wal_of(path: Path) -> Path:
 
 
 def read_wal(path: Path) -> bytes:
-    """What a crash left beside a database. Before SQLite opens it: closing a file gives up its locks on it."""
+    """Read the log that a crash left beside a database. Only before SQLite opens it: closing a file drops its locks."""
     try:
         return wal_of(path).read_bytes()
     except FileNotFoundError:
@@ -251,8 +251,8 @@ def read_wal(path: Path) -> bytes:
 def lost_changes(wal: bytes, applied: int) -> int:
     """How many whole changes a write-ahead log holds behind the ``applied`` pages that SQLite could make out.
 
-    The end of a change is marked in the page's head. One is lost when a crash cut the last change, which nobody was
-    told was durable; with more, the log is damaged. A log whose first bytes are damaged counts as a whole.
+    The end of a change is marked in the page's header. A crash may have cut the last change, which had not been
+    reported as durable; if more are lost, the log is damaged. If its first bytes are damaged, all of it counts.
     """
     lost, salt = 0, b""
     for start in range(_WAL_HEADER_BYTES, len(wal) - _WAL_FRAME_BYTES + 1, _WAL_FRAME_BYTES):
@@ -267,7 +267,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=32
     )
-    connection.text_factory = lambda raw: raw.decode("utf-8", "replace")  # damage: the checksum tells
+    connection.text_factory = lambda raw: raw.decode("utf-8", "replace")  # the checksum shows damage
     return connection
 
 
@@ -289,7 +289,7 @@ def _fill(path: Path, rows: Iterable[tuple[TableSchema, Row]]) -> None:
     try:
         ask = connection.execute
         ask(f"PRAGMA page_size = {PAGE_BYTES}")
-        ask("PRAGMA journal_mode = MEMORY")  # a crash costs the whole file, which has no name yet
+        ask("PRAGMA journal_mode = MEMORY")  # a crash loses only this file, which has no name yet
         ask("PRAGMA synchronous = OFF")
         with _transaction(connection):
             ask(f"PRAGMA application_id = {_APPLICATION_ID}")
@@ -305,7 +305,7 @@ def _fill(path: Path, rows: Iterable[tuple[TableSchema, Row]]) -> None:
 
 
 def _check_head(path: Path) -> None:
-    """The two bytes that say who may read and write a file: SQLite takes others for a later SQLite's, and obeys."""
+    """Check the two bytes for the file format's version: SQLite takes damaged ones for a later format's, and obeys."""
     with path.open("rb") as file:
         head = file.read(20)
     if head[18:] != b"\x02\x02":

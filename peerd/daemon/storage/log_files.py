@@ -24,7 +24,7 @@ from peerd.limits import LOG_RECORD_BYTES_MAX, MIB
 from peerd.system.durable_files import sync_directory
 
 SEGMENT_BYTES: Final = 4 * MIB
-"""With more than this in its file, a log begins another."""
+"""A log begins a new file when its last one has more than this."""
 
 _MAGIC: Final = b"peerd-log 1\n"
 _HEAD: Final = Struct(">IIBQ")
@@ -47,7 +47,7 @@ class Segment:
 
     @property
     def next(self) -> int:
-        """The number after its last record."""
+        """The number that follows the segment's last record."""
         return self.first + len(self.offsets)
 
 
@@ -71,7 +71,7 @@ class SegmentContent(NamedTuple):
 
 @dataclass(slots=True)
 class LogWrite:
-    """What one write does to files, and what is known of the log when it has succeeded."""
+    """The changes to files that one write makes, and the state of the log once it has succeeded."""
 
     step: FileAppend
     segments: list[Segment]
@@ -106,7 +106,7 @@ class LogFiles:
         self._work(self._perform, (plan, False), written, failed)
 
     def write_now(self, records: list[tuple[int, bytes]], first: int) -> None:
-        """Here; the bytes that a write under way has written are written again, to the same places."""
+        """Write in this thread. What a write under way has written is written again, to the same places."""
         plan = self._plan(records, first)
         try:
             self._perform(plan, True)
@@ -154,7 +154,7 @@ class LogFiles:
         return LogWrite(step, [*kept, last], unlinked)
 
     def _perform(self, plan: LogWrite, is_last: bool) -> None:
-        """Raises ``OSError``. A worker that comes after the end finds everything done already."""
+        """Do the write. Raises ``OSError``. Does nothing in a worker if `write_now` has done everything already."""
         with self._lock:
             if self._is_closed:
                 return

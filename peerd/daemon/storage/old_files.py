@@ -1,4 +1,4 @@
-"""The state files of peerd 0.1, read once: what they hold goes into ``state.db``, and they go away.
+"""The state files of peerd 0.1: they are read once, their content goes into ``state.db``, and they are removed.
 
 Small files began with a line ``peerd-state 1 <SHA-256 of the rest>``; a plugin's store was a log of records: CRC-32
 (4 bytes, big endian), length (4 bytes), msgpack ``[key, value]``, where a nil value deletes.

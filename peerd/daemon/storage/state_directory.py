@@ -1,7 +1,7 @@
 """What a daemon keeps across restarts, and the lock on all of it.
 
 Boot epoch, known peers, tokens, the CA's notices and the plugins' small stores are tables of one SQLite file,
-``state.db`` (`peerd.daemon.storage.database`): they live and die with this directory, and one lock is on all of them.
+``state.db`` (`peerd.daemon.storage.database`): they belong to this directory, and one lock is on all of them.
 A damaged file is set aside, not fatal. Plugins' logs are files of their own (`peerd.daemon.storage.log_files`), and so
 are keys and certificates, which other tools read, too (`peerd.identity.node_identity`).
 """
@@ -80,7 +80,7 @@ class StateDirectory:
         self.close()
 
     def close(self) -> None:
-        """Close everything and give the lock back. Idempotent; the kernel does it too when the process dies."""
+        """Close everything and release the lock. Idempotent; the kernel releases it when the process dies."""
         for (plugin, name), log in self._logs.items():
             try:
                 log.close()
@@ -118,7 +118,7 @@ class StateDirectory:
         return self._tables[table.name]
 
     def load_known_peers(self) -> list[PeerRef]:
-        """Peers of an earlier life, in the order saved."""
+        """The peers that an earlier run saved, in the order in which it saved them."""
         return self.table(PEERS).load(_parse_known_peer)[:KNOWN_PEERS_MAX]
 
     def save_known_peers(self, peers: Iterable[PeerRef]) -> None:
@@ -179,7 +179,7 @@ class StateDirectory:
             aside = self._keep(wal_of(path), wal)
             what = f"{database.torn_bytes} bytes hold no whole change: a crash cut them off, or they are damaged"
             self.warnings.append(f"{wal_of(path)}: {what}; it is now {aside.name}")
-        if database.lost_changes > 1:  # more than the one that a crash may cut: these had been acknowledged
+        if database.lost_changes > 1:  # a crash may cut one; more than that had been reported as durable
             for table in TRUSTED_TABLES:
                 database.change(table, removed=list(database.checksums(table)))
             self.warnings.append(
@@ -189,7 +189,7 @@ class StateDirectory:
         return database
 
     def _make(self, path: Path) -> None:
-        """The first start: a new file, or one with what peerd 0.1 has left."""
+        """Make the file at the first start, with the content of peerd 0.1's files if there are any."""
         found = old_files(self.path)
         wal_of(path).unlink(missing_ok=True)
         make_database(path, self._old_rows(found))
@@ -283,7 +283,7 @@ class StateDirectory:
                 file=str(self.path),
                 key="node.state_dir",
             ) from error
-        with contextlib.suppress(OSError):  # only whom to blame: a full disk takes nothing from the lock itself
+        with contextlib.suppress(OSError):  # the process id is only for error messages: the lock holds without it
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         return descriptor
@@ -294,7 +294,7 @@ class StateDirectory:
 
 
 def _owner_hint(path: Path) -> str:
-    """The owner of the directory and our own user, by number, when they differ: that explains most refusals."""
+    """Name the directory's owner and our own user, by number, when they differ: that explains most refusals."""
     owner, own = path.stat().st_uid, os.geteuid()
     return "" if owner == own else f"; the directory is user {owner}'s, this daemon runs as {own}"
 

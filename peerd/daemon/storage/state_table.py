@@ -1,4 +1,4 @@
-"""A whole table as its owner sees it: loaded at the start, and replaced, of which only the differences are written."""
+"""A table that its owner loads as a whole at the start, and replaces as a whole; only the differences are written."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class StateRows(Protocol):
     """What the owner of a table needs of `StateTable`."""
 
     def load(self, parse: Callable[[Row], Entry]) -> list[Entry]:
-        """Every row as ``parse`` makes something of it, or raises ``ValueError``: then the row is left out."""
+        """Return every row as ``parse`` converts it; a row for which it raises ``ValueError`` is left out."""
 
     def replace(self, rows: Iterable[Row]) -> None:
-        """Have the table hold just these. Raises `Unavailable`, having changed nothing."""
+        """Make these rows the content of the table. Raises `Unavailable`, having changed nothing."""
 
 
 class StateTable:
-    """Implements `StateRows`. Rows that their owner cannot use are told of in ``warnings``, a line for all of them."""
+    """Implements `StateRows`. If the owner cannot use some rows, one line in ``warnings`` says so."""
 
     def __init__(self, database: Database, table: TableSchema, warnings: list[str]) -> None:
         self._database = database

@@ -14,7 +14,7 @@ from typing import Final
 import msgpack
 
 FORMAT_VERSION: Final = 1
-"""Of the tables below, kept as SQLite's ``user_version``. Another version is never read as if it were this one."""
+"""The version of the tables below, kept as SQLite's ``user_version``. Files of other versions are not read."""
 
 Value = int | float | str | bytes
 Row = tuple[Value, ...]
@@ -29,7 +29,7 @@ class TableSchema:
     key_length: int = 1
 
     def definition(self, is_strict: bool) -> str:
-        """The statement that makes it. SQLite before 3.37 knows no strict tables."""
+        """The SQL statement that creates the table. SQLite before 3.37 has no strict tables."""
         columns = "".join(f"{name} {kind} NOT NULL, " for name, kind in self.columns)
         options = "STRICT, WITHOUT ROWID" if is_strict else "WITHOUT ROWID"
         return f"CREATE TABLE {self.name} ({columns}checksum INTEGER NOT NULL, PRIMARY KEY ({self.key})) {options}"
@@ -49,7 +49,7 @@ class TableSchema:
         return " AND ".join(f"{name} = ?" for name, _ in self.columns[:key_length]) or "1"
 
     def checksum(self, row: Iterable[Value]) -> int:
-        """Of a row's content, and of the table that it belongs to."""
+        """Return the checksum of a row's content and its table's name."""
         packed: bytes = msgpack.packb([self.name, *row])
         return zlib.crc32(packed)
 
@@ -57,7 +57,7 @@ class TableSchema:
 NUMBERS: Final = TableSchema("numbers", (("name", "TEXT"), ("value", "INTEGER")))
 """Single numbers by name: the boot epoch."""
 PEERS: Final = TableSchema("peers", (("position", "INTEGER"), ("id", "TEXT"), ("host", "TEXT"), ("port", "INTEGER")))
-"""Peers of the last life, the best ones first."""
+"""Peers that the last run knew, the best ones first."""
 JOIN_TOKENS: Final = TableSchema(
     "join_tokens",
     (
@@ -87,7 +87,7 @@ NOTICES: Final = TableSchema(
     "notices",
     (("subject", "TEXT"), ("type_id", "INTEGER"), ("body", "BLOB"), ("signer", "BLOB"), ("signature", "BLOB")),
 )
-"""What the cluster's CA said, as it was signed: see `peerd.identity.ledger`."""
+"""The notices of the cluster's CA, as they were signed: see `peerd.identity.ledger`."""
 PLUGIN_VALUES: Final = TableSchema(
     "plugin_values", (("plugin", "TEXT"), ("key", "TEXT"), ("value", "BLOB")), key_length=2
 )
@@ -95,4 +95,4 @@ PLUGIN_VALUES: Final = TableSchema(
 
 TABLES: Final = (NUMBERS, PEERS, JOIN_TOKENS, ACCESS_TOKENS, NOTICES, PLUGIN_VALUES)
 TRUSTED_TABLES: Final = (JOIN_TOKENS, ACCESS_TOKENS)
-"""An older state of these would give away what was used up or revoked: they are dropped rather than turned back."""
+"""Tables that are dropped rather than restored to an older state: that would revive used or revoked tokens."""

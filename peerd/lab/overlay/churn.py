@@ -28,7 +28,7 @@ NOT_CONTROL: Final = ("Route", "LookupReply", "SimulationProbe")
 
 
 def measure(point: Point, notify: Notify) -> Row:
-    """A ring whose nodes come and go (half of them by power loss), on paths that may lose messages."""
+    """Run a ring whose nodes come and go (half of them by power loss), on paths that may lose messages."""
     session_min, loss = point.variant.get("session_min"), point.variant.get("loss", 0.0)
     warm_up_s = WARM_UP_SHARE * point.duration_s
     actions: list[dict[str, Any]] = [{"do": "network", "loss": loss}]
@@ -63,7 +63,7 @@ def session_name(session_min: object) -> str:
 
 
 def churn_charts(found: Sequence[Row]) -> list[Chart]:
-    """Lookups that fail, their delay, and traffic, against session time."""
+    """Draw lookups that fail, their delay, and traffic, against session time."""
     ticks = values(found, "session_min")
 
     def chart(name: str, title: str, y: str, *, y_is_log: bool = False, **columns: str) -> Chart:
@@ -99,7 +99,7 @@ def churn_charts(found: Sequence[Row]) -> list[Chart]:
 
 
 def traffic_charts(found: Sequence[Row]) -> list[Chart]:
-    """Control messages by type: a bar a session time (and size and topology, if there are several)."""
+    """Draw control messages by type: a bar for each session time (and size and topology, if there are several)."""
     naming = [column for column in ("nodes", "topology") if len({row[column] for row in found}) > 1]
     bars: dict[str, list[dict[str, float]]] = {}
     for row in found:

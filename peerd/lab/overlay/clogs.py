@@ -1,4 +1,4 @@
-"""``overlay/clogs``: paths that stop for seconds, now and then: is anybody taken for dead, does traffic swell.
+"""``overlay/clogs``: paths that stop for seconds, now and then. Is a live node taken for dead? Does traffic grow?
 
 No paper has this figure. The fault is FoundationDB's: its simulator clogs random pairs of machines.
 """
@@ -52,7 +52,7 @@ def total(simulation: Simulation, metric: str) -> int:
 
 
 def derive(found: Sequence[Row]) -> list[Row]:
-    """Each row with its traffic relative to the row that differs in nothing but its clogs, which are none."""
+    """Return each row with its traffic relative to the row of the same ring without clogs."""
     calm = {_twin(row): row["bytes_per_s"] for row in found if row["clog"] == 0.0}
     return [
         {**row, "traffic_ratio": round(row["bytes_per_s"] / calm[_twin(row)], 4) if calm.get(_twin(row)) else None}

@@ -1,4 +1,4 @@
-"""``overlay/failure``: many nodes vanish at once, or the network is cut in two: how long until there is one ring again.
+"""``overlay/failure``: many nodes vanish at once, or the network is cut in two. How long until there is one ring again?
 
 Pastry (2001), section 3.4, has 10 % of the nodes fail silently; MSPastry (2004) has lookups while nodes fail.
 """
@@ -22,7 +22,7 @@ REPAIRING, AFTER = "repair", "after"
 
 
 def measure(point: Point, notify: Notify) -> Row:
-    """The fault, lookups from the first moment in which the ring could be repaired, and lookups after repair."""
+    """Run the fault, lookups from the moment from which the ring can be repaired, and lookups after the repair."""
     fault, share = point.variant["fault"], point.variant["share"]
     strike: list[dict[str, Any]] = []
     before: list[Row] = [{"name": "settle", "duration_s": point.settle_s}]
@@ -46,7 +46,7 @@ def measure(point: Point, notify: Notify) -> Row:
 
 
 def row_of(report: ScenarioReport) -> Row:
-    """Seconds to a whole ring, and lookups by when they were sent."""
+    """Return the seconds to a whole ring, and the outcome of lookups by when they were sent."""
     keys = ("lookups", "correct", "wrong", "lost", "orphaned", "correct_per_mille", "bytes_per_s")
     made: Row = {"repaired_s": report.repairs[0].took_s if report.repairs else None}
     for workload in report.workloads:
@@ -55,7 +55,7 @@ def row_of(report: ScenarioReport) -> Row:
 
 
 def charts(found: Sequence[Row]) -> list[Chart]:
-    """Seconds to repair, and lookups that failed meanwhile, against the share of the nodes."""
+    """Draw the seconds to repair, and the lookups that failed meanwhile, against the share of the nodes."""
     percent = [{**row, "percent": 100 * row["share"]} for row in found]
     failed = [
         {**row, "failed_per_mille": 1000 - row[f"{REPAIRING}_correct_per_mille"]}

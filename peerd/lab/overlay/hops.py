@@ -28,7 +28,7 @@ def expected_hops(nodes: int) -> float:
 
 
 def measure(point: Point, notify: Notify) -> Row:
-    """A calm ring, whose tables have had time to fill, and lookups from everywhere to everywhere."""
+    """Run a ring without faults, whose tables have had time to fill, and lookups from random nodes to random keys."""
     phases = [
         {"name": "settle", "duration_s": point.settle_s},
         {"name": "lookups", "duration_s": point.duration_s, "actions": [lookups_action(point)]},
@@ -47,14 +47,14 @@ def measure(point: Point, notify: Notify) -> Row:
 
 
 def coverage(simulation: Simulation) -> tuple[float, float]:
-    """Share of the nodes with no fillable cell of the routing table empty and no entry dead; share of such cells."""
+    """Return the share of nodes whose routing table has no fillable cell empty and no dead entry, and of such cells."""
     checker, live = TableCoverage(), simulation.live_nodes()
     full = sum(not checker.check_node(simulation, place) for place in live)
     return round(full / max(len(live), 1), 4), round(checker.filled / max(checker.fillable, 1), 6)
 
 
 def links(simulation: Simulation) -> float:
-    """Open connections of a node, mean."""
+    """Return the mean number of open connections of a node."""
     live = simulation.live_nodes()
     return round(sum(len(place.driver.links) for place in live) / max(len(live), 1), 2)
 
@@ -85,7 +85,7 @@ def hops_charts(found: Sequence[Row]) -> list[Chart]:
 
 
 def shares(found: Sequence[Row]) -> tuple[Line, ...]:
-    """Share of the lookups over hops, a line a size and topology."""
+    """Return the share of the lookups by hops, a line for each size and topology."""
     flat = [
         {**row, "hops": hops, "share": row["hops_shares"][hops] if hops < len(row["hops_shares"]) else 0.0}
         for row in found

@@ -1,8 +1,8 @@
-"""How long the ways through a ring are: computed from the tables of all nodes at one instant, and the true delays.
+"""How long the paths through a ring are, computed from the tables of all nodes at one instant, and the true delays.
 
 The same pairs of a source and a key are walked through the tables that the nodes have, through *perfect* tables (every
 cell holds the nearest node that fits it) and through *random* ones (every cell holds any node that fits it), with the
-nodes' own leaf sets. So what differs is how near the entries are, and nothing else.
+nodes' own leaf sets. So the results differ only by how near the entries are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from peerd.sim.rng import fork, random_id
 from peerd.sim.simulation import Place, Simulation
 
 NextHop = Callable[[Place, NodeId], PeerRef | None]
-"""Where a node sends a key; ``None`` where it stays."""
+"""Returns the node to which a node sends a key; ``None`` if the key stays there."""
 Tables = Mapping[NodeId, RoutingTable]
 PAIRS: Final = "paths"
 """The name of the stream of randomness that sources and keys come from."""
@@ -33,31 +33,31 @@ class Walked:
 
     walks: int
     astray: int
-    """Ended at another node than the root of their key."""
+    """How many walks ended at another node than the root of their key."""
     hops: int
     path_s: float
     direct_s: float
-    """Straight from source to root. Both sums leave out walks that went astray, and those whose source is the root."""
+    """The direct latencies from source to root. Walks that went astray or began at the root are in neither sum."""
 
     @property
     def stretch(self) -> float:
-        """Time of the path over the direct latency, ratio of means."""
+        """Latency of the path over the direct latency, as a ratio of means."""
         return self.path_s / self.direct_s if self.direct_s else 1.0
 
     @property
     def mean_hops(self) -> float:
-        """Of all walks."""
+        """The mean number of hops of all walks."""
         return self.hops / self.walks if self.walks else 0.0
 
 
 def pairs(simulation: Simulation, count: int) -> list[tuple[Place, NodeId]]:
-    """Random joined nodes and random keys; the same ones for the same seed and the same nodes."""
+    """Draw pairs of a joined node and a key; the same ones for the same seed and nodes."""
     rng, ids = fork(simulation.seed, PAIRS), sorted(simulation.truth.ready.ids)
     return [(simulation.places[rng.choice(ids)], random_id(rng)) for _ in range(count)] if ids else []
 
 
 def walk(simulation: Simulation, wanted: list[tuple[Place, NodeId]], next_hop: NextHop) -> Walked:
-    """Follow every key from its source to where it stays."""
+    """Follow every key from its source to the node where it stays."""
     astray = hops = 0
     path_s = direct_s = 0.0
     network, places, ready = simulation.network, simulation.places, simulation.truth.ready
@@ -77,13 +77,13 @@ def walk(simulation: Simulation, wanted: list[tuple[Place, NodeId]], next_hop: N
 
 
 def shipped(place: Place, key: NodeId) -> PeerRef | None:
-    """What the node itself would do now, if it suspected nobody."""
+    """Return the next hop that the node itself would choose now, if it suspected nobody."""
     state = place.node.overlay.state
     return next_step(key, state.leaves, state.table, (), state.way_s).peer
 
 
 def through(tables: Tables) -> NextHop:
-    """The same decision with other tables."""
+    """Return the same decision as a function, with other tables."""
 
     def next_hop(place: Place, key: NodeId) -> PeerRef | None:
         step, peer = next_step(key, place.node.overlay.state.leaves, tables[place.id], ())
@@ -93,13 +93,13 @@ def through(tables: Tables) -> NextHop:
 
 
 def perfect_tables(simulation: Simulation) -> Tables:
-    """In every cell the nearest node that fits it."""
+    """Return tables with the nearest node that fits in every cell."""
     latency_s = simulation.network.latency_s
     return _tables(simulation, lambda place, other: (latency_s(place.port, other.port), other.id))
 
 
 def random_tables(simulation: Simulation) -> Tables:
-    """In every cell any node that fits it."""
+    """Return tables with a random node that fits in every cell."""
     rng: Random = fork(simulation.seed, "random tables")
     return _tables(simulation, lambda place, other: (rng.random(), other.id))
 

@@ -10,7 +10,7 @@ from peerd.sim.workload import LOST_AFTER_S, LookupReport
 
 PER_MILLE: Final = 1000.0
 DRAIN: Final[Row] = {"name": "drain", "duration_s": LOST_AFTER_S + 1.0}
-"""A phase at whose end every lookup has been judged."""
+"""A phase long enough for every lookup to be judged."""
 
 POINT: Final = (
     Column("nodes", "nodes", "nodes that joined at the start"),
@@ -54,7 +54,7 @@ def lookups_row(report: LookupReport) -> Row:
 
 
 def hops_row(counts: Sequence[int]) -> Row:
-    """Mean, percentiles and distribution of hops, whose histogram is given."""
+    """Return mean, percentiles and distribution of hops; ``counts[h]`` lookups took h hops."""
     total = sum(counts)
     mean = sum(hops * count for hops, count in enumerate(counts)) / total if total else 0.0
     return {
@@ -65,7 +65,7 @@ def hops_row(counts: Sequence[int]) -> Row:
 
 
 def percentile(counts: Sequence[int], percent: int) -> int:
-    """The smallest number of hops that so many per cent of the lookups took at most; 0 when there were none."""
+    """Return a percentile of the hops, from their histogram; 0 without lookups."""
     needed, so_far = sum(counts) * percent, 0
     for hops, count in enumerate(counts):
         so_far += 100 * count

@@ -1,4 +1,4 @@
-"""``overlay/stretch``: how much longer the way of a lookup is than the direct one, and how much of that is the tables'.
+"""``overlay/stretch``: how much longer a lookup's path is than the direct one, and how much of that is due to tables.
 
 Rowstron and Druschel, *Pastry* (Middleware 2001), figure 6 (distance travelled, relative to the direct distance). What
 Castro, Druschel, Hu and Rowstron (*Exploiting network proximity in peer-to-peer overlay networks*, 2002) compare with
@@ -21,9 +21,9 @@ from peerd.sim.simulation import Simulation
 from peerd.sim.workload import PAYLOAD
 
 AGES_S: Final = (60.0, 600.0)
-"""Of the ring, since its last join, when it is looked at; and at the end of what is measured, whenever that is."""
+"""How long after the last join the ring is looked at, seconds; it is looked at once more at the end of the run."""
 LOOKUPS_S: Final = 60.0
-"""In the end real lookups are sent for so long, to see that the computed ways are those of messages."""
+"""For so long real lookups are sent at the end, to check that messages take the computed paths."""
 CALM, LOOKUPS = "calm", "lookups"
 NAMES: Final = {60.0: "minute", 600.0: "ten"}
 END: Final = "end"
@@ -31,10 +31,10 @@ END: Final = "end"
 
 @dataclass
 class Looks:
-    """What was seen of one ring."""
+    """The measurements of one ring."""
 
     count: int
-    """Of the walks."""
+    """How many walks there are."""
     begun_s: float = 0.0
     node_seconds: float = 0.0
     sent: Traffic = field(default_factory=Traffic)
@@ -44,7 +44,7 @@ class Looks:
     links: float = 0.0
 
     def begin(self, simulation: Simulation) -> None:
-        """The last node has joined."""
+        """Begin when the last node has joined."""
         self.begun_s, self.node_seconds = simulation.now, simulation.truth.node_seconds
         self.sent = simulation.traffic()
 
@@ -53,7 +53,7 @@ class Looks:
         self.walked[name] = walk(simulation, pairs(simulation, self.count), shipped)
 
     def finish(self, simulation: Simulation) -> None:
-        """Nobody has used the ring so far: take stock, and compare with other tables."""
+        """Measure a last time, before any lookup has been sent, and compare with other tables."""
         wanted = pairs(simulation, self.count)
         self.take(END, simulation)
         self.walked["perfect"] = walk(simulation, wanted, through(perfect_tables(simulation)))
@@ -68,7 +68,7 @@ class Looks:
             self.bytes_per_s += (counts[SENT_BYTES] - before[SENT_BYTES]) / node_seconds
 
     def row(self) -> Row:
-        """Columns; those of an age that was not reached are `None`."""
+        """Return the columns; those of an age that was not reached are `None`."""
         perfect = self.walked["perfect"].stretch
         row: Row = {
             "perfect": round(perfect, 4),
@@ -88,7 +88,7 @@ class Looks:
 
 
 def measure(point: Point, notify: Notify) -> Row:
-    """A ring that nobody uses, looked at while its tables improve; then lookups from everywhere to everywhere."""
+    """Measure a ring without lookups while its tables improve; then send lookups from random nodes to random keys."""
     ages_s = [age_s for age_s in AGES_S if age_s < point.duration_s]
     bounds_s = [0.0, *ages_s, point.duration_s]
     calm = [f"{CALM} {age_s:g}" for age_s in bounds_s[:-1]]
@@ -119,7 +119,7 @@ def measure(point: Point, notify: Notify) -> Row:
 
 
 def charts(found: Sequence[Row]) -> list[Chart]:
-    """Stretch against size, and relative to perfect tables."""
+    """Draw the stretch against the size, and relative to perfect tables."""
     return [
         Chart(
             "stretch",

@@ -25,11 +25,11 @@ FEW_SLOTS: Final = 8
 FEW_SHARE: Final = 512
 """Up to so many slots under one key, or such a part of all, are kept as a tuple instead of as a set of bits."""
 SPARSE_SLOTS: Final = 48
-"""Sets of so many slots are taken apart slot by slot."""
+"""So many slots of a set are listed one by one; what is left of a larger set is unpacked at once, which is faster."""
 TOUCHED_MIN: Final = 4
-"""Ends that a bucket may hold however small the index is."""
+"""How many ends of ranges a bucket may hold at least, however small the index is."""
 ALWAYS: Final = 2**32 - 1
-"""The end of slots that have no range in a column, or have single keys there: such slots are never doubtful."""
+"""The end position of slots that have no range in a column, or only single keys: such slots are never doubtful."""
 
 
 def bits_of(slots: Iterable[int]) -> int:
@@ -183,7 +183,7 @@ class _Builder:
 
 @dataclass(frozen=True, slots=True)
 class IndexColumn:
-    """See the module. Never changed: the index builds another one."""
+    """A finished column, as the module's docstring describes it. It is never changed: the index builds a new one."""
 
     name: str
     view: View
@@ -201,9 +201,9 @@ class IndexColumn:
     """The first position of each bucket, and the last of all."""
     begins: array[int]
     ends_before: array[int]
-    """Slot by slot, the positions from which and before which it is satisfied."""
+    """For each slot, the position from which it is satisfied, and the one before which it ceases to be."""
     several: dict[int, tuple[int, ...]]
-    """For each slot with several ranges, where they begin and end. The arrays above do not hold such slots' ranges."""
+    """For each slot with several ranges, the positions where these begin and end; the arrays above leave it out."""
     keys: dict[Key, int | tuple[int, ...]]
     unconstrained: int
     """A pair: slots that have no range here, so that they are satisfied even if the attribute is missing."""
@@ -231,7 +231,7 @@ class IndexColumn:
         return slot in self.several and bool(bisect_right(self.several[slot], position) & 1)
 
     def draft(self, alive: Callable[[int], bool]) -> Draft:
-        """Everything in it that belongs to slots that are still in use, to build the next column of."""
+        """Return what belongs to slots that are still in use, as the draft from which the next column is built."""
         draft = Draft(self.name, self.view)
         for slot, turns in self._turns():
             if alive(slot):
@@ -287,7 +287,7 @@ def _positions_in_python(bits: int) -> list[int]:
 
 
 def _choose_positions() -> Callable[[int], list[int]]:
-    """With numpy unpacking a large set takes a third of the time."""
+    """Choose how `positions` lists large sets: with numpy, where it is installed, that takes a third of the time."""
     try:
         import numpy
     except ImportError:

@@ -6,7 +6,7 @@ from peerd.errors import PeerdError
 
 
 class FilterError(PeerdError, ValueError):
-    """A filter that cannot be used. ``str()`` points at the column (0-based) when there is a text."""
+    """A filter that cannot be used. ``str()`` marks the column (0-based) in the filter's text, if that is known."""
 
     def __init__(self, message: str, *, text: str | None = None, column: int | None = None) -> None:
         self.message = message

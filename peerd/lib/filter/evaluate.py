@@ -17,7 +17,7 @@ Truth: TypeAlias = bool | None
 """The truth of a condition; ``None`` stands for unknown."""
 Matcher: TypeAlias = Callable[[Any], bool]
 Accessor: TypeAlias = Callable[[str], Callable[[Any], Any]]
-"""For a name, the function that takes its raw value out of an event (``None``: missing)."""
+"""Given an attribute's name, returns the function that takes its raw value out of an event (``None``: missing)."""
 
 
 def by_name(name: str) -> Callable[[Any], Any]:

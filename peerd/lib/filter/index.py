@@ -31,7 +31,7 @@ K = TypeVar("K", bound=Hashable)
 NEW_MIN: Final = 64
 """New filters are built into the columns only when there are more than this many of them."""
 NEW_SHARE: Final = 32
-"""In a large index they are built in when they are more than this part of all, and so removed filters are forgotten."""
+"""In a large index new filters are built in, and removed ones forgotten, when they are more than one in so many."""
 BUCKETS_MAX: Final = 1280
 """Buckets of all columns together. A bucket takes two bits for each slot: 320 bytes a slot in all."""
 
@@ -40,8 +40,8 @@ _ColumnPlan = tuple[bool, Callable[[Any], Any], list[Any], bytes | None, list[in
 """A column as `FilterIndex.match` needs it: whether it reads numbers, how it reads, its bounds, which of them lie after
 their keys, its pairs, whether it has single keys, its unconstrained slots, itself."""
 _Plan = tuple[str, bool, int, int | None, tuple[_ColumnPlan, ...]]
-"""An attribute: its name, whether that has dots, the pairs (see `peerd.lib.filter.column`) that are possible when it is
-missing and when it is present (``None``: all), its columns. Tuples, because unpacking them is what is fastest."""
+"""An attribute: its name, whether the name has dots, the pairs (see `peerd.lib.filter.column`) that are possible when
+it is missing and when it is present (``None``: all), its columns. Tuples, because they are the fastest to unpack."""
 
 
 @dataclass(slots=True)
@@ -189,7 +189,7 @@ class FilterIndex(Generic[K]):
         return decided
 
     def _fitting(self, event: Mapping[str, Any], bits: int) -> int:
-        """Without the slots of which a residual test fails."""
+        """Return the slots without those that have a residual test which fails."""
         if not (left := bits & self._residual_bits):
             return bits
         known: dict[Fits, bool] = {}

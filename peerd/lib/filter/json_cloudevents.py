@@ -1,9 +1,9 @@
 """Filters of CloudEvents subscriptions: ``[{"prefix": {"type": "com.example."}}, {"not": {"exact": {"id": "7"}}}]``.
 
 A list of filters must all hold. Each is an object with one dialect: exact, prefix or suffix (an object of names and
-texts that must all hold), all or any (a list of filters), not (a filter), sql (a text in the filter language). As that
-specification wants it, ``not`` has two values: the opposite of exact, prefix and suffix holds where the
-attribute is missing. Within ``sql`` the three values of the language count.
+texts that must all hold), all or any (a list of filters), not (a filter), sql (a text in the filter language). As the
+CloudEvents specification demands, ``not`` knows only true and false: the opposite of exact, prefix and suffix holds
+where the attribute is missing. Within ``sql`` the language's three values apply.
 """
 
 from __future__ import annotations

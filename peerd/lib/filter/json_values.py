@@ -11,7 +11,7 @@ from peerd.lib.filter.limits import ATOMS_MAX, DEPTH_MAX, LIST_ITEMS_MAX
 ELEMENTS_MAX: Final = ATOMS_MAX + LIST_ITEMS_MAX * 4
 """The largest number of objects, lists and values in one JSON filter."""
 NESTING_MAX: Final = 2 * DEPTH_MAX + 4
-"""Objects and lists in each other; an operator needs two of them."""
+"""How deep objects and lists may be nested; one operator of a filter takes two levels."""
 
 
 def check_budget(document: object) -> None:

@@ -152,7 +152,7 @@ def _like(name: str, pattern: str) -> Test:
 
 
 def implied(test: Fits) -> list[Within]:
-    """Ranges that hold wherever the pattern fits; none for a negated one."""
+    """Return range tests that are true wherever the pattern fits; for a negated pattern there are none."""
     if test.negated:
         return []
     found = [Within(test.name, View.TEXT, test.pattern.bounds())]

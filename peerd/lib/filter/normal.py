@@ -1,4 +1,4 @@
-"""The normal form: alternatives (a disjunction) of conjunctions with one set of ranges for each attribute and view.
+"""The normal form: a disjunction of conjunctions, each with one set of ranges for each attribute and view.
 
 Routing, covering and the index work on it. Each test carries a mark that says what routing may do with it:
 
@@ -79,7 +79,7 @@ class Conjunct:
 
 @dataclass(frozen=True, slots=True)
 class NormalForm:
-    """Alternatives. None: the filter matches nothing. One without tests: it matches everything."""
+    """The alternatives. Without any the filter matches nothing; with one that has no tests it matches everything."""
 
     conjuncts: tuple[Conjunct, ...]
 
@@ -94,7 +94,7 @@ def normal_form(node: Node) -> NormalForm:
 
 
 def conjoined(left: Conjunct, right: Conjunct) -> Conjunct | None:
-    """Both at once; ``None`` when no event can match both."""
+    """Return the conjunction of the two; ``None`` when no event can match both."""
     draft: _Draft | None = dict(_keyed(left.tests))
     for test in right.tests:
         draft = None if draft is None else _with(draft, test)
@@ -117,7 +117,7 @@ def _keyed(tests: Iterable[Test]) -> Iterator[tuple[tuple[object, ...], Test]]:
 
 
 def _with(draft: _Draft, test: Test) -> _Draft | None:
-    """The draft with one test more; ``None`` when its ranges leave nothing."""
+    """Return the draft with this test added; ``None`` when no value is left that fulfils all its ranges."""
     key = _key(test)
     present = draft.get(key)
     if isinstance(test, Within) and isinstance(present, Within):
@@ -197,7 +197,7 @@ def _check_count(count: int) -> None:
         raise FilterTooLarge("CONJUNCTS_MAX", f"a normal form has at most {CONJUNCTS_MAX} alternatives")
 
 
-# --- sense within one conjunct --------------------------------------------------------------------------------------
+# --- simplifying one conjunct ---------------------------------------------------------------------------------------
 
 _KINDS: Final = {
     View.BOOLEAN: frozenset({"boolean"}),
@@ -257,7 +257,7 @@ def _by_points(tests: list[Test]) -> list[Test] | None:
         return tests
     points = texts[0].ranges.points(View.TEXT)
     if points is None:
-        # That the attribute is any text adds nothing to tests that only a text can fulfil.
+        # A test that the attribute is a text, whichever, is redundant beside tests that only a text can fulfil.
         return others if texts[0].ranges.is_full and any(_reads_text_only(test) for test in others) else tests
     kept = Ranges(False, ())
     for point in points:

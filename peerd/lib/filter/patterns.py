@@ -29,11 +29,11 @@ from peerd.lib.regex import EngineAbsent, engine_options, error_reason, load_eng
 COMPILED_MAX: Final = 4096
 """How many compiled patterns are kept for reuse."""
 _RANGE_BYTES: Final = 24
-"""The length of the bounds that RE2 is asked for."""
+"""How long the bounds are that RE2 is asked for, in bytes: of the range of texts that an expression can match."""
 
 
 class EngineMissing(FilterError):
-    """This installation cannot run MATCHES. The filter is sound and others can."""
+    """This installation cannot run MATCHES. The filter is valid, and other nodes may be able to run it."""
 
 
 class PatternKind(StrEnum):
@@ -179,7 +179,7 @@ def regex_options(memory: int = REGEX_MEMORY_BYTES_MAX) -> Any:
 
 
 def check_regex(pattern: str) -> None:
-    """Raises `FilterError` for a pattern that nobody can run; without the engine only its length is known."""
+    """Raises `FilterError` for a pattern that nobody can run; without RE2 installed only its length is checked."""
     try:
         compile_regex(pattern)
     except EngineMissing:
@@ -222,7 +222,7 @@ def _regex_bounds(pattern: str) -> Ranges:
 
 
 def _whole_characters(data: bytes) -> str:
-    """The longest beginning that is valid UTF-8: never above the bytes themselves."""
+    """Return the longest beginning that is valid UTF-8. In the order of texts it never comes after the bytes."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:

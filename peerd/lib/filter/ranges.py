@@ -37,12 +37,12 @@ class Ranges:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no key belongs to it."""
+        """Whether no key belongs to the set."""
         return not self.inside and not self.cuts
 
     @property
     def is_full(self) -> bool:
-        """Whether every key of the view belongs to it."""
+        """Whether every key of the view belongs to the set."""
         return self.inside and not self.cuts
 
     def __contains__(self, key: Key) -> bool:
@@ -52,7 +52,7 @@ class Ranges:
 
     @property
     def holds_other(self) -> bool:
-        """Whether a value that differs from every key belongs to it: true of the complements of bounded sets."""
+        """Whether a value unlike every key (`OTHER`) belongs to the set: it belongs to complements of bounded sets."""
         return self.inside and not len(self.cuts) & 1
 
     def __invert__(self) -> Ranges:
@@ -76,7 +76,7 @@ class Ranges:
         return list(zip(ends[::2], ends[1::2], strict=True))
 
     def points(self, view: View) -> tuple[Key, ...] | None:
-        """The keys one by one when it consists of separate keys, else ``None``."""
+        """Return the keys one by one when the set consists of single keys, else ``None``."""
         keys = []
         if view is View.BOOLEAN:
             return tuple(key for key in (0, 1) if key in self)
@@ -139,7 +139,7 @@ def compared(view: View, operator: str, key: Key) -> Ranges:
 
 
 def union(parts: Iterable[Ranges]) -> Ranges:
-    """Everything that belongs to one of them. Many bounded ones at once cost one sort."""
+    """Return the set of all keys that belong to at least one of the parts, which may be many."""
     listed = list(parts)
     while len(listed) > 1:  # in pairs, so that a long list costs n log n and not n squared
         pairs = [left | right for left, right in zip(listed[::2], listed[1::2], strict=False)]
@@ -157,7 +157,7 @@ def beyond(text: str) -> Cut | None:
     for index in range(len(text) - 1, -1, -1):
         code = ord(text[index])
         if code < 0x10FFFF:
-            following = 0xE000 if code == 0xD7FF else code + 1  # surrogates are no characters
+            following = 0xE000 if code == 0xD7FF else code + 1  # surrogates are not characters
             return (text[:index] + chr(following), 0)
     return None
 

@@ -9,7 +9,7 @@ from peerd.lib.filter.meaning import Fits
 from peerd.lib.filter.patterns import engine, regex_options
 
 REGEX_SET_MIN: Final = 8
-"""From so many expressions on one attribute on a set is made of them."""
+"""An RE2 set is made when one attribute has at least this many expressions."""
 REGEX_SET_SIZE: Final = 128
 """Expressions in one RE2 set. Larger sets have automata that fill their memory."""
 REGEX_SET_BYTES_MAX: Final = 8 * 1024 * 1024

@@ -4,7 +4,7 @@ Both answers are sound: what `covers` affirms and what `overlaps` denies is cert
 answer is certain, too) for filters whose normal form is one conjunct and whose tests are comparisons, BETWEEN, IN, IN
 CIDR, STARTS WITH, IS NULL and EXISTS, with every attribute read through one view; numbers are taken as dense there
 (an attribute that only ever has whole numbers may make more hold). With patterns, with several alternatives, and where
-one attribute is read both as text and as a time or an address, `covers` may say no and `overlaps` yes for nothing.
+one attribute is read both as text and as a time or an address, `covers` may wrongly say no and `overlaps` yes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _is_text(test: Within) -> bool:
 
 
 def _fits_implies(given: Test, wanted: Fits) -> bool:
-    """Simple cases only: a fixed part that lies in a longer one."""
+    """Whether one pattern implies the other. Only simple cases are seen: a fixed part that lies within a longer one."""
     if wanted.pattern.kind is not PatternKind.CONTAINS or not isinstance(given, Fits):
         return False
     if given.pattern.kind is not PatternKind.CONTAINS or given.negated is not wanted.negated:

@@ -157,7 +157,7 @@ def names(node: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(atom.name for atom in atoms(node)))
 
 
-# --- limits and sense -----------------------------------------------------------------------------------------------
+# --- limits and validity --------------------------------------------------------------------------------------------
 
 
 def check_limits(node: Node) -> Node:

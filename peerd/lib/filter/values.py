@@ -86,7 +86,7 @@ _TIMESTAMP: Final = re.compile(
 
 
 class _Other:
-    """A value that is no number, where a reader says that it still differs from every number (see `OTHER`)."""
+    """The class of `OTHER`: equal to itself only, neither below nor above anything."""
 
     def _never(self, other: object) -> bool:
         return False
@@ -253,7 +253,7 @@ def parse_network(text: str) -> tuple[int, int] | None:
 
 
 def find(event: Mapping[str, Any], name: str) -> Any:
-    """The member of that very name, or else the one that the name's dots lead to; ``None`` when there is none."""
+    """Return the member with exactly this name, else the nested one that the name's dots lead to, else ``None``."""
     if name in event:
         return event[name]
     value: Any = event
