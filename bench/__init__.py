@@ -1,5 +1,5 @@
-"""Measurements of peerd beside what they are to be compared with: ``python -m bench``, or ``make bench``.
+"""Measurements of peerd, each beside something to compare it with: ``python -m bench``, or ``make bench``.
 
-Every section repeats its measurements, those of peerd and those beside it in turn, so that a machine that is busy or
-that slows down does so to both. `docs/benchmarks.md` says what each row means.
+Every section repeats its measurements, those of peerd and of the other in turn, so that a busy or slower machine
+affects both. `docs/benchmarks.md` says what each row means.
 """

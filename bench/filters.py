@@ -14,7 +14,7 @@ Event = dict[str, Any]
 
 
 def ranges(count: int, share: float, seed: int = 1) -> Ranges:
-    """For each filter, one range of each attribute, on average ``share`` of it (half as much to half as much again)."""
+    """Return for each filter a range of each attribute that covers from half to one and a half of ``share`` of it."""
     random = Random(seed)
 
     def one() -> tuple[float, float]:
@@ -33,7 +33,7 @@ def range_text(filter_: list[tuple[float, float]]) -> str:
 
 
 def range_events(count: int, seed: int = 2) -> list[Event]:
-    """Points in the same space."""
+    """Return events: random points in the same space."""
     random = Random(seed)
     return [{name: random.random() for name in ATTRIBUTES} for _ in range(count)]
 
@@ -66,7 +66,7 @@ def selectors(count: int, seed: int = 3) -> list[str]:
 
 
 def selector_events(count: int, seed: int = 4) -> list[Event]:
-    """What the selectors look at."""
+    """Return events with the attributes that the selectors read."""
     random = Random(seed)
     return [
         {

@@ -1,4 +1,4 @@
-"""What a section is given and what it reports: effort, rows with their samples and aims, reasons for leaving out."""
+"""What a section gets and reports: its scale, rows with samples and aims, and what it left out and why."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Scale(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a row's median is to be."""
+    """The bound that a row's median should keep."""
 
     bound: Literal["at least", "at most"]
     value: float
@@ -42,12 +42,12 @@ class Aim:
 
 
 def at_least(value: float) -> Aim:
-    """More is better."""
+    """An aim for which more is better."""
     return Aim("at least", value)
 
 
 def at_most(value: float) -> Aim:
-    """Less is better."""
+    """An aim for which less is better."""
     return Aim("at most", value)
 
 
@@ -64,7 +64,7 @@ class Row:
 
     @property
     def median(self) -> float:
-        """Of the samples."""
+        """The median of the samples."""
         return statistics.median(self.samples)
 
     @property
@@ -103,7 +103,7 @@ class Skip:
 
 
 class Reporter(Protocol):
-    """Hears of results and progress as they come."""
+    """Gets results and progress as they come."""
 
     def row(self, row: Row) -> None: ...
     def skip(self, skip: Skip) -> None: ...
@@ -157,17 +157,17 @@ class Recorder:
         self.rows.append(row)
 
     def skip(self, skip: Skip) -> None:
-        """Keep it, and say it."""
+        """Keep what was skipped, and print it."""
         self.skips.append(skip)
         self.say(f"{skip.section}: left out: {skip.what} ({skip.why})")
 
     def progress(self, section: str, text: str) -> None:
-        """Say it."""
+        """Print the progress."""
         self.say(f"{section}: {text}")
 
 
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
-    """Run by run: what was measured side by side is compared side by side."""
+    """Return the ratio for each run, as the two were measured one after the other in each."""
     return [above / below for above, below in zip(numerators, denominators, strict=True)]
 
 

@@ -15,14 +15,14 @@ from peerd.cluster.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """``first`` does what it is told to do with the second one, ``second_peer``."""
+    """Two daemons. ``first`` takes commands, and carries them out with the second one, ``second_peer``."""
 
     first: Conversation
     second: Conversation
     second_peer: tuple[str, str, int]
 
     def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """Have the first one do something with the second one."""
+        """Give a command to the first daemon, and return its answer."""
         return self.first.ask(command, peer=self.second_peer, **arguments)
 
 

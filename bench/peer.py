@@ -40,7 +40,7 @@ class Peer:
         self._pump = pump
 
     async def wait_ring(self, size: int) -> dict[str, Any]:
-        """Once the ring has that many nodes: who this is."""
+        """Wait until the ring has that many nodes; returns this node's id and address."""
         node = self._daemon.node
         while not node.is_ready or round(node.overlay.estimated_ring_size()) < size:  # noqa: ASYNC110  # no event tells
             await asyncio.sleep(POLL_S)
@@ -114,7 +114,7 @@ async def serve(config: Path) -> None:
 
 
 def main() -> None:
-    """With ``--profile`` a profile of the whole life goes to standard error."""
+    """Run the daemon. With ``--profile`` a profile of the whole run goes to standard error."""
     configure_logging("warning", "json")
     config = Path(sys.argv[1])
     if "--profile" not in sys.argv:

@@ -1,4 +1,4 @@
-"""Processes that a section starts, and what they use. They end with it, by process id, however it ends. Linux only."""
+"""Processes that a section starts, and what they use. They are ended by process id when it ends. Linux only."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Children:
         stderr: int | IO[bytes] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start a process in a session of its own: an interrupt at the terminal is for us, who end it in order."""
+        """Start a process in its own session: an interrupt at the terminal goes to this one, which ends it in order."""
         parent = os.getpid()
         process = subprocess.Popen(
             list(command),
@@ -121,7 +121,7 @@ class Conversation:
             raise self._ended() from error
 
     def read(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        """The next line of the child. Raises `BenchFailure`: it ended, is silent, or says that it failed."""
+        """Read the child's next line. Raises `BenchFailure` if it ended, is silent, or says that it failed."""
         line = self._line(time.monotonic() + timeout_s)
         answer: dict[str, Any] = json.loads(line)
         if "failed" in answer:
@@ -158,7 +158,7 @@ class Conversation:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody has right now."""
+    """Return ports of loopback that are free now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for sock in sockets:

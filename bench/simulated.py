@@ -31,7 +31,7 @@ STEP_S: Final = 0.1
 
 @dataclass
 class Workload:
-    """What all couriers send."""
+    """The kind of message that all couriers send; one object for all of them."""
 
     make: MakeMessage = token
 
@@ -44,7 +44,7 @@ class Courier(Plugin):
     workload: Workload
 
     def start(self, host: Host) -> None:
-        """Nobody to send to yet."""
+        """Begin without a peer to send to."""
         super().start(host)
         self._targets: tuple[PeerRef, ...] = ()
         self._number = 0
@@ -132,7 +132,7 @@ class Worker:
         return {"messages": delivered, "duration_s": time.perf_counter() - began}
 
     def bare(self, kind: str, messages: int) -> dict[str, Any]:
-        """The least that such a simulation must do: the same message, a heap, as many under way."""
+        """Measure the least that such a simulation must do: the same message through a heap, with as many under way."""
         make, rng = MESSAGES[kind], random.Random(SEED)
         sender = NodeId(rng.getrandbits(128))
         under_way = TOKENS_PER_NODE * self._nodes

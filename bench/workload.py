@@ -12,7 +12,7 @@ from peerd.messages import U32, U64, Message, PeerRef, message
 WINDOW: Final = 4096
 """Probes under way from one node to another."""
 SEEN_EVERY: Final = 512
-"""The receiver says how far it is once in so many probes."""
+"""The receiver reports once in so many probes how many it has handled."""
 
 
 @message(0x7F01, bytes_max=1024)
@@ -29,7 +29,7 @@ class Probe(Message):
 
 @message(0x7F03, bytes_max=64)
 class Token(Message):
-    """The smallest message that is still one: two numbers."""
+    """A very small message: two numbers."""
 
     number: U64
     level: U32
@@ -63,7 +63,7 @@ class Pump(Plugin):
     messages = (Probe, ProbesSeen)
 
     value: Value = b""
-    """What it gives for whatever a peer offers."""
+    """The value that it gives in every swap."""
 
     _received = 0
     _sent = 0
@@ -103,4 +103,4 @@ class Pump(Plugin):
 
 
 def _ignore(result: object) -> None:
-    """The other side of a swap that the initiator measures."""
+    """Ignore the end of a swap at the acceptor: the initiator measures it."""

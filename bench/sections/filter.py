@@ -1,4 +1,4 @@
-"""The matching index beside the two ways without one: a loop over compiled filters, and a numpy scan of the ranges."""
+"""The matching index, beside two ways to match without it: a loop over compiled filters, and a numpy scan."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _selectors(bench: Bench, count: int) -> None:
 
 def _built(nodes: Sequence[Node]) -> tuple[FilterIndex[int], float]:
     """The index, and how many bytes a filter takes in it (numbers from 0 are the keys)."""
-    for node in nodes:  # what is kept by caches, such as compiled patterns, is shared and not the index's
+    for node in nodes:  # fills the caches, such as compiled patterns, which are shared and do not count for the index
         normal_form(node)
     gc.collect()
     tracemalloc.start()
@@ -116,7 +116,7 @@ def _scan(made: Ranges) -> Find:
 
 
 def _check(finds: dict[str, Find], events: Sequence[Event]) -> float:
-    """Raises `BenchFailure` unless all ways find the same; else how many match an event on average."""
+    """Return how many filters match an event on average. Raises `BenchFailure` unless all ways find the same."""
     total = 0
     for event in events:
         answers = [sorted(find(event)) for find in finds.values()]
@@ -163,7 +163,7 @@ BOMBS: Final[dict[str, str]] = {
 
 
 def _bombs(bench: Bench) -> None:
-    """The slowest refusal: everything that a bomb goes through until it is refused."""
+    """Measure the slowest refusal of a bomb: a filter made to cost as much as possible."""
     bench.progress("bombs")
     _refusal_ms("a ~ 1")  # loads the parser, which only the first filter of a process does
     slowest: list[float] = []
@@ -176,7 +176,7 @@ def _bombs(bench: Bench) -> None:
 
 
 def _refusal_ms(text: str) -> float:
-    """Processor time until the refusal: what a bomb takes from everybody else."""
+    """Return the processor time, ms, until a bomb is refused."""
     began = time.process_time()
     try:
         normal_form(parse(text))

@@ -1,4 +1,4 @@
-"""What a daemon costs that has nothing to do, how soon it is ready, and how soon many are."""
+"""What an idle daemon costs, how soon it is ready, and how soon many daemons are."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _start(children: Children, layout: Layout, index: int) -> subprocess.Popen[b
 
 
 def _wait_ready(record: ClusterRecord, index: int, process: subprocess.Popen[bytes]) -> None:
-    """Cheap polling, so that the daemon has the cores for itself: a socket first, requests only then."""
+    """Wait with cheap polling, which leaves the cores to the daemon: first for its socket, then with requests."""
     path = socket_file(record, index)
     deadline = time.monotonic() + READY_TIMEOUT_S
     while not path.exists():
@@ -98,9 +98,9 @@ def _wait_ready(record: ClusterRecord, index: int, process: subprocess.Popen[byt
 
 
 async def _probe(client: Client, deadline: float) -> None:
-    """As a supervisor does; `Client.wait_ready` would use the rest of the API, too, and load it."""
+    """Probe as a supervisor does; `Client.wait_ready` would make the daemon load the rest of its API."""
     while time.monotonic() < deadline:
-        with contextlib.suppress(DaemonUnreachable):  # the socket is there a moment before somebody listens
+        with contextlib.suppress(DaemonUnreachable):  # the socket's file exists a moment before the daemon listens
             if (await client.ready()).status == "ok":
                 return
         await asyncio.sleep(0.01)

@@ -81,7 +81,7 @@ def _json(document: dict[str, Any]) -> bytes:
 
 
 def as_csv(rows: Iterable[Row]) -> str:
-    """Return CSV, a line for each row; nested tables and lists become columns ``name.key`` or ``name.0``, ``name.1``."""
+    """Return CSV, a line a row; nested tables and lists become columns such as ``name.key`` or ``name.0``."""
     flat = [dict(_flat(row)) for row in rows]
     headings = list(dict.fromkeys(heading for row in flat for heading in row))
     text = io.StringIO()

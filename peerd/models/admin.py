@@ -18,13 +18,13 @@ ROUTE_KEY_LENGTH_MAX: Final = 1024
 
 
 class AdminModel(BaseModel):
-    """Base of what goes over the admin API, and of what is asked: FastAPI wants the type of a body to be complete."""
+    """Base of all models of the admin API, and of request bodies: FastAPI needs a body's type to be complete."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class AdminAnswer(AdminModel):
-    """Base of what is answered. Validators are built with the first use: a command uses three of these fifty."""
+    """Base of answers. Validators are built when first used: a command uses about three of these fifty models."""
 
     model_config = ConfigDict(defer_build=True)
 
@@ -47,7 +47,7 @@ class ForgetRequest(AdminModel):
 
 
 class ForgottenNode(AdminAnswer):
-    """One of them; ``lost_s``: seconds since it was last heard."""
+    """A node that was forgotten; ``lost_s``: seconds since it was last heard."""
 
     id: str
     address: str | None = None
@@ -55,7 +55,7 @@ class ForgottenNode(AdminAnswer):
 
 
 class Forgotten(AdminAnswer):
-    """Nodes that the ring does not expect any more. One that this node knew nothing of has no address."""
+    """Nodes that the ring does not expect any more. The address is missing for a node that this one did not know."""
 
     nodes: list[ForgottenNode]
 
@@ -145,7 +145,7 @@ class Peers(AdminAnswer):
 
 
 class VerdictView(AdminAnswer):
-    """One thing that a node found, or was told, about a peer."""
+    """One conclusion of a node about a peer, or what it was told about the peer."""
 
     at: float = Field(description="Seconds since the Unix epoch.")
     verdict: str = Field(description="suspected, cleared, removed, withheld, left, back or accused.")
@@ -157,7 +157,7 @@ class VerdictView(AdminAnswer):
 
 
 class HistoryView(AdminAnswer):
-    """What this node (and those that were asked) thought of one peer, oldest first."""
+    """What this node, and the nodes that were asked, concluded about one peer, oldest first."""
 
     id: str
     address: str | None
@@ -200,7 +200,7 @@ class RouteView(AdminAnswer):
 
 
 class RingNode(AdminAnswer):
-    """One node of the ring, as it describes itself to whoever walks by."""
+    """One node of the ring, as it describes itself to a node that walks over the ring."""
 
     id: str
     address: str
@@ -214,7 +214,7 @@ class RingNode(AdminAnswer):
 
 
 class WalkProgressView(AdminAnswer):
-    """How far a walk over the ring is, in nodes; ``found`` are known of, asked or not."""
+    """How far a walk over the ring has come, in nodes; ``found``: known so far, whether asked or not."""
 
     type: Literal["progress"] = "progress"
     answered: int
@@ -224,7 +224,7 @@ class WalkProgressView(AdminAnswer):
 
 
 class RingCheck(AdminAnswer):
-    """The ring as its nodes describe it, and whether that fits together."""
+    """The ring as its nodes describe it, and whether the descriptions agree."""
 
     type: Literal["answer"] = "answer"
     nodes: list[RingNode]
@@ -245,7 +245,7 @@ RingLine = Annotated[WalkProgressView | RingCheck, Field(discriminator="type")]
 
 
 class ReachProgressView(AdminAnswer):
-    """How far a reachability test is, in nodes."""
+    """How far a reachability test has come, in nodes."""
 
     type: Literal["progress"] = "progress"
     measured: int
@@ -271,7 +271,7 @@ class ReachNode(AdminAnswer):
 
 
 class ReachAnswer(AdminAnswer):
-    """Who reaches whom. ``partial``: nobody is cut off from anybody, but some nodes did not answer at all."""
+    """Which nodes reach which. ``partial``: no pair failed, but some nodes did not answer at all."""
 
     type: Literal["answer"] = "answer"
     outcome: Literal["all", "broken", "partial"]
@@ -436,7 +436,7 @@ class Token(AdminAnswer):
 
 
 class NewToken(AdminAnswer):
-    """A token that was just made, and the only time that its text is told."""
+    """A token that was just made. Its text is shown only in this answer."""
 
     token: Token
     text: str
@@ -468,7 +468,7 @@ class AccessEntry(AdminAnswer):
 
 
 class NewAccess(AdminAnswer):
-    """An access token just made; the text is told this once."""
+    """An access token that was just made. Its text is shown only in this answer."""
 
     token: AccessEntry
     text: str
@@ -521,7 +521,7 @@ class NoticeBody(AdminModel):
 
 
 class NoticeAnswer(AdminAnswer):
-    """Whether the notice was news."""
+    """Whether the notice was new to the daemon."""
 
     is_new: bool
 

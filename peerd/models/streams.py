@@ -1,6 +1,7 @@
 """The lines of a stream that can be resumed, as they are sent to clients; docs/http-api.md describes them.
 
-Every line has an ``id``: how far a client has read that has seen the line. It is opaque; whoever comes back sends it.
+Every line has an ``id``, the position of a client that has read up to this line. It is opaque; a client that reconnects
+sends it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Item(StreamModel):
 
 
 class Gap(StreamModel):
-    """What the client asked to resume from is not held any more; the stream goes on behind the gap.
+    """The place to resume from is not held any more; the stream goes on after the gap.
 
     ``reason`` is ``expired`` (the items ``first`` to ``last``, ``count`` of them, were let go meanwhile) or
     ``restarted`` (the stream began anew; nobody knows how many items are missing, so the numbers are null).
@@ -92,4 +93,4 @@ class IngestAnswer(StreamModel):
     is_complete: bool
     """Whether the body was read to its end."""
     detail: str = ""
-    """Why not, if not."""
+    """Why the rest was not read, if it was not."""

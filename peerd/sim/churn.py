@@ -1,4 +1,4 @@
-"""Nodes that come and go: at random times, or as a trace says.
+"""Nodes that come and go: at random times, or as in a trace.
 
 Poisson churn: sessions are exponential and arrivals a Poisson process with the rate that keeps the population where it
 is, as in the evaluations of MSPastry (Castro et al. 2004, section 5.1) and Bamboo (Rhea et al. 2004, section 3).
@@ -59,7 +59,7 @@ class ChurnSettings(BaseModel):
 
     @property
     def mean_s(self) -> float:
-        """Of the exponential distribution."""
+        """The mean of the exponential distribution of sessions, seconds."""
         return self.session_mean_s or (self.session_median_s or 0.0) / math.log(2)
 
 
@@ -75,11 +75,11 @@ class ChurnReport:
     silenced: int = 0
     left: int = 0
     spared: int = 0
-    """The last running node is never taken."""
+    """How often no node was taken, because it was the last one that ran."""
 
     @property
     def departures(self) -> int:
-        """All of them."""
+        """All departures, of every kind."""
         return self.killed + self.silenced + self.left
 
 
@@ -94,18 +94,18 @@ class Churn:
         name: str = "churn",
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """``name`` picks the generator; ``note`` is told what happens, in words."""
+        """``name`` chooses the random generator; ``note`` is called with what happens, in words."""
         self.report = ChurnReport()
         self._note = note
         self._simulation = simulation
         self._settings = settings
         self._rng = fork(simulation.seed, name)
         self._gone: list[Place] = []
-        """Those that may return."""
+        """The nodes that may return."""
         self._is_on = False
 
     def start(self) -> None:
-        """Every running node gets a session that begins now (exponential times have no memory), arrivals begin."""
+        """Give every running node a session that begins now (exponential times have no memory), and begin arrivals."""
         self._is_on = True
         for place in self._simulation.live_nodes():
             self._begin_session(place)
@@ -113,7 +113,7 @@ class Churn:
         self._arrive_later(self._settings.mean_s / population)
 
     def stop(self) -> None:
-        """Nobody comes or goes any more."""
+        """Let no node come or go any more."""
         self._is_on = False
 
     def _later(self, delay_s: float, action: Callable[[], None]) -> None:

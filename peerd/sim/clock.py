@@ -11,7 +11,7 @@ DRIFT_MAX: Final = 1e-4
 
 
 class SimClock:
-    """Right until `set` says otherwise. ``now`` is true virtual time; restarts of the node's process change nothing."""
+    """The clock of one machine; it is right until it is set wrong. ``now`` is always the true virtual time, seconds."""
 
     __slots__ = ("_at", "_rate", "_since", "offset_s", "strobe_period_s", "strobe_s")
 
@@ -20,26 +20,26 @@ class SimClock:
         self._at = 0.0
         self._rate = 1.0
         self.offset_s = 0.0
-        """The time of day is this much ahead."""
+        """By how many seconds the time of day is ahead."""
         self.strobe_s = 0.0
-        """And besides, by turns this much ahead and behind."""
+        """In addition, by how many seconds it is ahead and behind by turns."""
         self.strobe_period_s = 0.0
 
     def set_drift(self, now: float, drift: float) -> None:
-        """Seconds from now on are ``1 / (1 + drift)`` long. The monotonic clock goes on from where it is."""
+        """From now on one of its seconds takes ``1 / (1 + drift)`` true ones. The monotonic clock does not jump."""
         self._since, self._at = now, self.monotonic(now)
         self._rate = 1.0 + drift
 
     def monotonic(self, now: float) -> float:
-        """What the machine takes for the seconds since the simulation began. Never goes back."""
+        """Return the machine's monotonic time: the seconds since the simulation began, as it counts them."""
         return self._at + (now - self._since) * self._rate
 
     def true_s(self, delay_s: float) -> float:
-        """How long a delay by this clock really takes."""
+        """Return how long a delay by this clock takes in true virtual time."""
         return delay_s / self._rate
 
     def wall(self, now: float) -> float:
-        """What the machine takes for the time of day."""
+        """Return the time of day by the machine's clock, Unix seconds."""
         strobe_s = 0.0
         if self.strobe_period_s > 0:
             strobe_s = self.strobe_s if now // self.strobe_period_s % 2 == 0 else -self.strobe_s

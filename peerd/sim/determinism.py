@@ -30,7 +30,7 @@ HASH_SEEDS: Final = ("1", "2")
 
 @dataclass(frozen=True)
 class Trace:
-    """What one process reports."""
+    """The trace that one process reports."""
 
     digest: str
     events: int
@@ -55,7 +55,7 @@ class RunComparison:
 
     @property
     def is_deterministic(self) -> bool:
-        """Equal in every event."""
+        """Whether the two runs were equal in every event."""
         return self.digests[0] == self.digests[1]
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ def compare(first: Trace, second: Trace, chunks: Chunks) -> RunComparison:
                 time_s,
                 None if node == NO_NODE else node,
             )
-    # a run so long that checkpoints were thinned out: the difference is somewhere after the last equal one
+    # in a long run checkpoints are thinned out: the difference is somewhere after the last equal one
     return RunComparison(digests, events, first.failure, same_events, same_until_s)
 
 
@@ -123,7 +123,7 @@ def _trace(path: Path, seed: int, hash_seed: str, chunk: int | None) -> Trace:
 
 
 def trace_of(path: Path, seed: int, chunk: int | None) -> dict[str, Any]:
-    """Run the scenario here; what one process prints."""
+    """Run the scenario in this process; returns what it prints."""
     runner = Runner(load_scenario(path), seed, None, None)
     engine = runner.simulation.engine
     engine.keep_chunk = chunk

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from peerd.node.node import Node
 
 BACKLOG_MAX: Final = 100_000
-"""Over this many events, a paused node gets no more messages; its socket buffers are not endless either."""
+"""A paused node holds at most this many events; later messages are lost, as socket buffers are bounded, too."""
 
 LINKS_SWEEP_S: Final = 60.0
-"""How often a node looks at most for links that nobody uses."""
+"""A node looks for unused links at most this often."""
 FLUSH_POLL_S: Final = 0.02
-"""How often a node that ends looks whether all it had queued is under way."""
+"""How often a node that is ending looks whether all that it had queued has been sent."""
 
 TIMER_MARK: Final = 0x54494D
 END_MARK: Final = 0x454E44
@@ -57,7 +57,7 @@ class Surroundings(Protocol):
         """One event record of one node."""
 
     def handler_failed(self, driver: SimDriver, plugin: str, error: Exception) -> None:
-        """A handler raised: raises with the node, the time and the seed."""
+        """A handler raised an exception: raise one that names the node, the time and the seed."""
 
     def misbehaved(self, driver: SimDriver, peer: PeerRef, error: PeerMisbehaved) -> None:
         """A node says that another broke the protocol."""
@@ -105,7 +105,7 @@ class _Work:
 
 
 class SimDriver:
-    """See the module. ``stores`` belongs to the node, not to this incarnation of it."""
+    """The driver of one incarnation of a node. ``stores`` belongs to the node, and outlives this incarnation."""
 
     carries_padding = True
 
@@ -138,12 +138,12 @@ class SimDriver:
         self._is_sweeping = False
 
     def attach(self, node: Receiver | Node) -> None:
-        """Say whom to drive; once, before anything can arrive."""
+        """Connect the node to drive; called once, before anything can arrive."""
         self.node = node
         self.receive = node.frame_received
 
     def detach(self) -> None:
-        """Let go of a node that has ended for good."""
+        """Release a node that has ended for good."""
         self.node = None
         self.receive = self._not_attached
 
@@ -152,20 +152,20 @@ class SimDriver:
 
     @property
     def is_alive(self) -> bool:
-        """Running or paused."""
+        """Whether the process runs or is paused."""
         return self.state <= State.PAUSED
 
     # Gates
 
     def run(self, callback: Callable[[], None]) -> None:
-        """Call back into the node: now, when it is resumed, or never."""
+        """Call back into the node: now, or when it is resumed, or never if it is dead."""
         if self.state is State.RUNNING:
             callback()
         elif self.state is State.PAUSED:
             self.keep(self.run, callback)
 
     def fire(self, timer: Timer) -> None:
-        """The gate of this node's timers."""
+        """Run a timer of this node under the same conditions."""
         if self.state is State.PAUSED:
             self.keep(self.fire, timer)
         elif self.state is State.RUNNING and timer.callback is not None:
@@ -177,7 +177,7 @@ class SimDriver:
         self._backlog.append((function, argument))
 
     def keep_frame(self, function: Callable[[Any], None], argument: Any) -> bool:
-        """The same for what peers may send without end; timers and streams are bounded, and must not get lost.
+        """Hold a frame back, up to a limit. Timers and streams, which are bounded by themselves, have no limit here.
 
         Returns whether there was room.
         """
@@ -194,7 +194,7 @@ class SimDriver:
             self.network.version += 1
 
     def resume(self) -> None:
-        """SIGCONT: what came in meanwhile is handled now, in order, before what comes in at this very instant."""
+        """SIGCONT: what came in meanwhile is handled now, in order, before what arrives at this instant."""
         if self.state is State.PAUSED:
             self.state = State.RUNNING
             self.network.version += 1
@@ -252,7 +252,7 @@ class SimDriver:
         return WALL_TIME_START_S + self.engine.now if clock is None else clock.wall(self.engine.now)
 
     def rng(self, purpose: str) -> Random:
-        """Forked for (seed, node, boot, purpose): a restarted node does not repeat itself."""
+        """A generator forked for (seed, node, boot, purpose), so that a restarted node draws other numbers."""
         return fork(self.world.seed, "node", self.port.index, self.boot_epoch, purpose)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
@@ -274,12 +274,12 @@ class SimDriver:
         cost_s: float,
         within: WorkLimits | None = None,
     ) -> WorkHandle:
-        """Compute at once, tell after ``cost_s`` virtual seconds. There are always enough workers."""
+        """Run the function at once, and report after ``cost_s`` virtual seconds. There are always enough workers."""
         work = _Work()
         callback: Callable[[Any], None]
         try:
             outcome, callback = function(*arguments), done
-        except Exception as error:  # the worker's outcome, whatever it is, goes to whom it belongs
+        except Exception as error:  # any exception is the job's outcome, and goes to its owner
             outcome, callback = error if within is None else Unavailable(f"{within.name} failed: {error}"), failed
         if within is not None and callback is done and type(outcome) is not bytes:
             outcome, callback = Unavailable(f"{within.name} failed: it returned no bytes"), failed
@@ -292,7 +292,7 @@ class SimDriver:
     # Links
 
     def send(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
-        """One frame."""
+        """Send one frame."""
         link = self.links.get(peer.id)
         if link is not None:
             link.send(frame, priority)
@@ -311,7 +311,7 @@ class SimDriver:
         self.engine.schedule(self.engine.now + delay_s, self._timer_mark, self._sweep_links)
 
     def _sweep_links(self, _: None) -> None:
-        """Close what nobody has used, as the daemon does; look again when the next one may be due."""
+        """Close unused links, as the daemon does; look again when the next one may be due."""
         self._is_sweeping = False
         if not self.is_alive or not self.links:
             return
@@ -350,19 +350,19 @@ class SimDriver:
         return self.policy.is_linked(peer.id)
 
     def queued_bytes(self, peer: PeerRef) -> int:
-        """What waits here, for a link or for the peer to read."""
+        """How many bytes wait here, for a link or for the peer to read."""
         return self.policy.queued_bytes(peer.id)
 
     def introduce(self, plugins: Mapping[str, tuple[int, int]]) -> None:
-        """Told to the peers of every link that opens."""
+        """Set what the peer of every new link is told."""
         self.plugins = plugins
 
     def introduced(self, peer: PeerRef) -> Mapping[str, tuple[int, int]] | None:
-        """What the other end said."""
+        """Return what the peer at the other end said."""
         return self.policy.introduced(peer.id)
 
     def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
-        """Have the node note what will not be sent."""
+        """Have the node note a frame that will not be sent."""
         if self.is_alive and self.node is not None:
             self.node.frame_refused(peer, frame, reason)
 
@@ -379,7 +379,7 @@ class SimDriver:
             incoming.charge(messages)
 
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
-        """Count it, score it, close the link; in a simulation of honest nodes the world raises."""
+        """Count it, add to the score, close the link. In a simulation of honest nodes the world raises."""
         self.world.misbehaved(self, peer, error)
         self.policy.misbehaved(peer.id, getattr(error, "reason", "misbehaved"))
         link = self.links.get(peer.id)
@@ -389,7 +389,7 @@ class SimDriver:
     # Bulk
 
     def open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
-        """Three round trips; the peer's side is ``opened`` half a one earlier."""
+        """Open a bulk connection in three round trips; the peer's side is ``opened`` half a round trip earlier."""
         if self.policy.is_stopping:
             self.call_soon(lambda: handler.closed("stopping"))
             return
@@ -401,17 +401,17 @@ class SimDriver:
             StreamOpening(self, attempt, handler)
 
     def allocate(self, size_bytes: int) -> memoryview:
-        """Plain memory."""
+        """Return plain memory."""
         return memoryview(bytearray(size_bytes))
 
     # State and telling
 
     def store(self, plugin: str) -> KeyValues:
-        """Survives restarts."""
+        """Return a plugin's store, which survives restarts."""
         return self._stores.setdefault(plugin, SimStore())
 
     def log(self, plugin: str, name: str) -> Log:
-        """What is durable of it survives restarts."""
+        """Return a plugin's log, whose durable part survives restarts."""
         log = self._logs.get((plugin, name))
         if log is None:
             if LOG_NAME.fullmatch(name) is None:
@@ -426,7 +426,7 @@ class SimDriver:
         return log
 
     def record(self, record: dict[str, object]) -> None:
-        """Hand on to the simulation's sink."""
+        """Give a record to the simulation's sink."""
         self.records_written += 1
         self.world.record(record)
 
@@ -461,7 +461,7 @@ class SimDriver:
             raise Bug(f"{kind} {name} with labels {sorted(labels)} was not declared so: {metric}")
 
     def handler_failed(self, plugin: str, error: Exception, peer: PeerRef | None = None) -> None:
-        """Raise with context: the simulation stops at the first bug, whoever sent what led to it."""
+        """Raise with context: the simulation stops at the first bug, also if a peer's message led to it."""
         self.world.handler_failed(self, plugin, error)
 
     def __repr__(self) -> str:
@@ -475,7 +475,7 @@ class _LinkHost:
 
     def __init__(self, driver: SimDriver) -> None:
         self._driver = driver
-        self.now = driver.now  # one call less each: these are called a lot
+        self.now = driver.now  # bound directly, because these are called very often
         self.call_soon = driver.call_soon
 
     def start_dial(self, channel: Channel, delay_s: float) -> Dial:

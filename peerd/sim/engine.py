@@ -23,14 +23,14 @@ from peerd.errors import Bug
 CHECKPOINT_EVENTS: Final = 4096
 """How many events lie between two points at which runs can be compared."""
 CHECKPOINTS_MAX: Final = 65_536
-"""Over this the checkpoints are thinned out: every other one goes."""
+"""Above this number the checkpoints are thinned out: every second one is dropped."""
 SOON_MAX: Final = 1_000_000
-"""Callbacks that one event may cause in the same instant; more is a loop that never ends."""
+"""How many callbacks one event may cause in the same instant; more are taken for an endless loop."""
 COMPACT_MIN: Final = 4096
-"""Fewer cancelled timers than this are not worth rebuilding the heap for."""
+"""The heap is not rebuilt for fewer cancelled timers than this."""
 
 FIRST_SEQUENCE: Final = -(1 << 62)
-"""Where the sequence of events begins that go before others of their instant."""
+"""The first sequence number of events that go before all others of their instant."""
 
 NODE_SHIFT: Final = 32
 NO_NODE: Final = (1 << 31) - 1
@@ -149,7 +149,7 @@ class Engine:
         self.soon.append((function, argument))
 
     def timer_cancelled(self) -> None:
-        """A timer in the heap was disarmed. Rebuild the heap when mostly such are left in it."""
+        """A timer in the heap was disarmed. Rebuild the heap when most of its entries are such timers."""
         self._cancelled += 1
         if self._cancelled > COMPACT_MIN and self._cancelled * 2 > len(self.heap):
             live = [entry for entry in self.heap if entry[3] is not None or entry[4].callback is not None]
@@ -180,7 +180,7 @@ class Engine:
     def run(self, until_s: float, events_max: int | None = None) -> int:
         """Run every event due by ``until_s``, then set the clock to it; returns how many ran.
 
-        With ``events_max`` it may return earlier, with the clock at the last event. What an event raises comes out.
+        With ``events_max`` it may return earlier, with the clock at the last event. Exceptions are not caught.
         """
         if self._is_running:
             raise Bug("the engine was asked to run from within an event")

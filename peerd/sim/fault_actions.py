@@ -1,7 +1,7 @@
 """The actions of a scenario that break the network, clocks or processes for a while.
 
-All are about running nodes, by default all of them, and last for ``duration``, or without it until ``heal`` (clocks:
-for good; pauses: until ``resume``). Whoever is drawn, is drawn from the seed.
+All of them hit running nodes, by default all nodes, and last for ``duration``, or without it until ``heal`` (clocks:
+for ever; pauses: until ``resume``). Nodes that are chosen at random are drawn from the seed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Fault(Selection):
 
     @property
     def is_selective(self) -> bool:
-        """Whether it says whom it hits."""
+        """Whether it names the nodes that it hits."""
         return self.count is not None or self.share is not None or self.nodes is not None
 
 
@@ -167,7 +167,7 @@ def _pause(world: World[Any], place: SimNode[Any], delay_s: float, duration_s: f
             return
         driver = place.driver
         world.pause(place)
-        if duration_s is not None:  # this process, not one that was started in its place meanwhile
+        if duration_s is not None:  # only this process, and not a newer one of the same node
             world.after(duration_s, lambda: world.resume(place) if place.driver is driver else None)
 
     if delay_s:

@@ -1,4 +1,4 @@
-"""What may be wrong with the paths between nodes: which paths are hit, what is cut, what is only bad.
+"""Faults of the paths between nodes: which paths are hit, which are cut, and which only lose or delay messages.
 
 A path is an ordered pair of node indices; the way back is another path. Nothing here has a state or draws anything:
 `peerd.sim.network.Network` holds the faults of the moment, and links ask it.
@@ -16,9 +16,9 @@ Cut = Callable[[int, int], bool]
 Direction = Literal["both", "in", "out"]
 
 CERTAIN: Final = math.nextafter(1.0, 0.0)
-"""Nothing is quite certain: what is always lost never arrives, and a path that always stops has no next stop."""
+"""The largest probability: with 1.0 a message would be lost for ever, and a path would never go on."""
 LOSSES_MAX: Final = 1000
-"""A message lost so often has come late enough for everybody."""
+"""A message is lost at most this often before it arrives: by then every time-out has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Scope:
     direction: Direction = "both"
 
     def covers(self, source: int, target: int) -> bool:
-        """Whether the path is one of them."""
+        """Whether the path is in the scope."""
         if self.nodes is None:
             return True
         is_out = self.direction != "in" and source in self.nodes
@@ -44,7 +44,7 @@ class Impairment:
     duplication: float = 0.0
     reordering: float = 0.0
     reorder_delay_s: float = 0.0
-    """A message that is held up gets uniformly up to this much later."""
+    """A message that is held up arrives later by a uniform time of at most this."""
     clog: float = 0.0
     clog_longest_s: float = 0.0
     """A clog lasts uniformly up to this long."""
@@ -55,7 +55,7 @@ class Impairment:
         return not (self.loss or self.duplication or self.reordering or self.clog)
 
     def combined(self, other: Impairment) -> Impairment:
-        """Both, one independent of the other; of durations, the longer one."""
+        """Combine two impairments, independent of each other; of durations, the longer one counts."""
         return Impairment(
             _either(self.loss, other.loss),
             _either(self.duplication, other.duplication),
@@ -71,7 +71,7 @@ def _either(a: float, b: float) -> float:
 
 
 def times_lost(loss: float, draw: Callable[[], float]) -> int:
-    """How often one message is lost before it gets through. Draws once more than that, unless it gives up."""
+    """Draw how often one message is lost before it gets through, at most `LOSSES_MAX`."""
     for times in range(LOSSES_MAX):
         if draw() >= loss:
             return times
@@ -79,9 +79,9 @@ def times_lost(loss: float, draw: Callable[[], float]) -> int:
 
 
 def between_groups(groups: Iterable[Iterable[int]], *, is_one_way: bool = False) -> Cut:
-    """Only nodes of one group reach each other; nodes in none form one more, the first.
+    """Cut all paths between groups; nodes in none of the groups form one more, the first.
 
-    One-way: an earlier group is not heard by a later one, and hears it.
+    One-way: what an earlier group sends to a later one is lost, and the other direction works.
     """
     numbers = {index: number for number, group in enumerate(groups, start=1) for index in group}
     if is_one_way:
@@ -90,9 +90,9 @@ def between_groups(groups: Iterable[Iterable[int]], *, is_one_way: bool = False)
 
 
 def majorities_ring(order: Sequence[int]) -> Cut:
-    """Every node reaches a majority, itself included, and no two the same one: its nearest on a ring (after Jepsen).
+    """Let every node reach a different majority, itself included: its nearest nodes on a ring (after Jepsen).
 
-    With fewer than four nodes, a majority is everybody, and nothing is cut; nor is what is not in ``order``.
+    With fewer than four nodes a majority is all nodes, and nothing is cut; nodes not in ``order`` are not cut either.
     """
     places = {index: place for place, index in enumerate(order)}
     size = len(order)

@@ -14,7 +14,7 @@ from peerd.sim.rng import fork
 
 
 class LatencyModel(Protocol):
-    """A function of two node indices. A link asks once, so it need not be faster than some microseconds."""
+    """A function of two node indices. Each link calls it once, so it may take some microseconds."""
 
     def latency_s(self, source: int, target: int) -> float:
         """One-way delay, seconds, at least 0; the same whenever it is asked."""
@@ -46,7 +46,7 @@ class EuclideanLatency:
         self._points: dict[int, tuple[float, float]] = {}
 
     def point(self, index: int) -> tuple[float, float]:
-        """Where a node is."""
+        """Return the position of a node."""
         point = self._points.get(index)
         if point is None:
             generator = fork(self._seed, "coordinates", index)
@@ -88,6 +88,6 @@ class SphereLatency:
 
     def latency_s(self, source: int, target: int) -> float:
         """Minimum plus great-circle distance."""
-        # by the chord: exact for near points too, where the arc cosine of a product is not
+        # computed from the chord, which is exact for near points too, unlike the arc cosine of a product
         chord = math.dist(self.point(source), self.point(target))
         return self._minimum_s + self._half_turn_s * 2.0 * math.asin(min(chord / 2.0, 1.0)) / math.pi

@@ -1,9 +1,9 @@
 """Control links: one connection a pair of nodes, modelled as two directions.
 
-What a link does when the other side is not there follows TCP:
+When the other side is not there, a link behaves as TCP does:
 
-- a process that ended resets its connections: the peers hear of it one latency later, after what was in flight;
-- a machine that vanished, or a cut path, says nothing: only who sends learns of it, ``timeout`` `SEND_TIMEOUT_S` after
+- a process that ended resets its connections: the peers notice it one latency later, after what was in flight;
+- a machine that vanished, or a cut path, sends nothing: only a sender notices it, ``timeout`` `SEND_TIMEOUT_S` after
   the first message that was not acknowledged. A path that heals before that goes on.
 
 What follows from a lost link, a redial first of all, is decided by `peerd.linking.policy.LinkPolicy`, as in the daemon.
@@ -40,7 +40,7 @@ DOWN_MARK: Final = 0x444F57
 CHECK_MARK: Final = 0x43484B
 DRAIN_MARK: Final = 0x44524E
 KERNEL_BUFFERS_BYTES: Final = 256 * limits.KIB
-"""What the kernels at both ends hold of a link besides what is on its path."""
+"""How much the kernels at both ends hold of a link, besides what is on its path."""
 WINDOW_BYTES_MAX: Final = 4 * limits.MIB
 """As much as Linux lets a connection have under way at most (``net.ipv4.tcp_wmem``)."""
 CHARGE_FRAMES: Final = 64
@@ -55,7 +55,7 @@ class LinkState(IntEnum):
 
 
 class _Deaf:
-    """In place of a target whose end of the connection is gone: its kernel takes nothing for it, and sends resets."""
+    """Stands for a target whose end of the connection is gone: its kernel accepts nothing for it, and sends resets."""
 
     state: Final = State.STOPPED
     is_alive: Final = False
@@ -65,7 +65,7 @@ _DEAF: Final = cast("Process", _Deaf())
 
 
 class SimLink:
-    """What one incarnation of a node sends to one incarnation of another, past the handshake.
+    """One direction of a link after its handshake: from one incarnation of a node to one incarnation of another.
 
     Implements `peerd.linking.channel.Link`. `send` and `arrived` are the hot path.
     """
@@ -124,16 +124,16 @@ class SimLink:
         self._impairment: Impairment | None = None
         self._mark = target.port.mark
         self._s_per_byte = 0.0
-        # What the acceptor sends comes behind its answer to Hello.
+        # What the acceptor sends arrives after its answer to Hello.
         self._last_arrival = self._engine.now + (0.0 if dialled else self._latency_s)
         self._version = -1
         self._twin: SimLink | None = None
         self._ending: tuple[str, str | None] | None = None
         self._is_draining = False
-        """Frames wait in the queue and are seen to: an event is due, or the peer has to read."""
+        """Whether frames in the queue are being taken care of: an event is due, or the peer has to read."""
         self._awaits_reading = False
         self._unread_bytes = 0
-        """Sent, and neither read at the other end nor lost."""
+        """Bytes that were sent, and neither read at the other end nor lost."""
         self._window_bytes = 0.0
         self._blocked_since: float | None = None
         self._is_checked = False
@@ -142,7 +142,7 @@ class SimLink:
 
     @property
     def is_open(self) -> bool:
-        """Not closed."""
+        """Whether it is not closed."""
         return self.state is LinkState.OPEN
 
     @property
@@ -152,13 +152,13 @@ class SimLink:
 
     @property
     def last_used_s(self) -> float:
-        """The later of both directions' last arrivals; before the first, when it opened."""
+        """The time of the last arrival in either direction; before the first one, the time when it opened."""
         twin = self._twin
         return self._last_arrival if twin is None else max(self._last_arrival, twin._last_arrival)
 
     @property
     def used_at(self) -> float:
-        """The same by the clock of this end's machine."""
+        """The same time by the clock of this end's machine."""
         clock = self._port.clock
         return self.last_used_s if clock is None else clock.monotonic(self.last_used_s)
 
@@ -198,7 +198,7 @@ class SimLink:
         heapq.heappush(engine.heap, (arrival, sequence, mark, self.arrived, frame))
 
     def wake(self) -> None:
-        """Something may be queued."""
+        """Send what may be queued."""
         if self._channel.outbox and not self._is_draining:
             self.flush()
 
@@ -222,10 +222,10 @@ class SimLink:
                 self.source.policy.caught_up(self.peer)
             if is_full:
                 self._is_draining = True
-                self._version = -1  # so that what comes meanwhile waits as well
+                self._version = -1  # so that frames queued meanwhile wait as well
                 engine.schedule(departure, mark_of(port.index, DRAIN_MARK), self._drain)
                 return
-        outbox.clear()  # gives its memory back: there are very many links
+        outbox.clear()  # releases its memory, as there are very many links
 
     def _stop_draining(self) -> None:
         self._is_draining = False
@@ -234,13 +234,13 @@ class SimLink:
             self._network.stalled.pop(self, None)
 
     def _await_reading(self) -> None:
-        """The peer has enough: go on when it has read some of it. What reaches it no more is noticed as in a stall."""
+        """Wait until the peer has read some of what was sent. A path that breaks meanwhile is noticed as in a stall."""
         self._is_draining = self._awaits_reading = True
         self._version = -1
         self._network.stalled[self] = None
 
     def _room_made(self) -> None:
-        """The peer has read something; its kernel's word of that takes the way back."""
+        """The peer has read something; its kernel's window update arrives here one latency later."""
         if self._unread_bytes <= self._window_bytes:
             self._stop_draining()
             self._is_draining = True
@@ -266,10 +266,10 @@ class SimLink:
         return departure
 
     def _send_impaired(self, frame: Frame, arrival: float) -> None:
-        """Loss, clogs, duplication and reordering, where the path has any."""
+        """Send on a path with loss, clogs, duplication or reordering."""
         network, impairment, draw = self._network, self._impairment, self._port.draw
         clogged_until = network.clogged_until(self._port, self.target_port)
-        if clogged_until > self._engine.now:  # what keeps its order waits for `_last_arrival` besides
+        if clogged_until > self._engine.now:  # in order, it also waits for `_last_arrival`
             arrival = max(arrival, clogged_until + self._latency_s)
         if impairment is None:
             self._push(frame, arrival)
@@ -287,7 +287,7 @@ class SimLink:
             arrival += losses * max(RETRANSMIT_S, 2 * self._latency_s)
         if impairment.reordering and draw() < impairment.reordering:
             late = arrival + impairment.reorder_delay_s * draw()
-            if not is_stream:  # what follows does not wait for it
+            if not is_stream:  # later frames do not wait for it
                 self._schedule(frame, late)
                 return
             arrival = late
@@ -308,7 +308,7 @@ class SimLink:
     # Arriving
 
     def arrived(self, frame: Frame) -> None:
-        """The last byte reached the target: it may still have to wait for the bytes before it to get in."""
+        """The last byte reached the target; it may have to wait until the downlink has taken the bytes before it."""
         target = self.target
         network = self._network
         size = 8 + len(frame.body)
@@ -381,7 +381,7 @@ class SimLink:
         return True
 
     def charge(self, messages: int) -> None:
-        """So many messages came. Raises `ProtocolError` when that is above the peer's rate."""
+        """Count messages that came. Raises `ProtocolError` when that is above the peer's rate."""
         now, settings = self._engine.now, self._network.links
         if self._bucket is None:
             self._bucket = TokenBucket(settings.messages_per_second, settings.messages_burst, now)
@@ -391,7 +391,7 @@ class SimLink:
     # Trouble
 
     def _refresh(self) -> bool:
-        """Look again at what may have changed. Whether frames get through now."""
+        """Update what may have changed; returns whether frames get through now."""
         network, target = self._network, self.target
         if self.state is not LinkState.OPEN:
             return False
@@ -416,7 +416,7 @@ class SimLink:
         self._window_bytes = min(KERNEL_BUFFERS_BYTES + on_path_bytes, WINDOW_BYTES_MAX)
 
     def _refresh_impaired(self, target: Process) -> bool:
-        """Dead, or cut at least one way. With only the way back cut, data arrive but are never acknowledged."""
+        """The target is dead, or a direction is cut. If only the way back is, data arrive and are not acknowledged."""
         if self._blocked_since is None:
             self._blocked_since = self._network.engine.now
         self._configure()
@@ -444,7 +444,7 @@ class SimLink:
         self.source.policy.queue(self._channel, frame, priority)
 
     def _stall(self, outbox: SendQueue) -> None:
-        """What waits cannot be sent: it is kept until the path heals, or it is gone."""
+        """Keep what cannot be sent until the path heals or the link is gone."""
         if self._network.config.loss_mode == "drop":
             self._network.count_drop("cut", len(outbox.clear()))
             if outbox.has_recovered():
@@ -453,7 +453,7 @@ class SimLink:
             self._network.stalled[self] = None
 
     def retry(self) -> None:
-        """The network changed: send what was held if it gets through now."""
+        """The network changed: send what was held back if it gets through now."""
         if self.state is not LinkState.OPEN or (self._is_draining and not self._awaits_reading):
             return
         is_through = self._refresh()
@@ -476,12 +476,12 @@ class SimLink:
 
     @property
     def _gives_up_at(self) -> float:
-        """When what was not acknowledged first will have waited for too long."""
+        """When the oldest unacknowledged bytes will have waited for too long."""
         since = self._network.engine.now if self._blocked_since is None else self._blocked_since
         return since + SEND_TIMEOUT_S
 
     def _is_reset_by_peer(self) -> bool:
-        """Whether a kernel at the other end answers, and knows nothing of this connection."""
+        """Whether a kernel at the other end answers that it does not know this connection."""
         if self.target.is_alive or self._network.is_cut_either_way(self._port, self.target_port):
             return False
         return self.target_port.state is not State.SILENT
@@ -501,16 +501,16 @@ class SimLink:
             twin = self._twin
             self._lost(("timeout", None))
             if twin is not None and twin._blocked_since is None:
-                twin._lost(("timeout", None))  # it hears nothing either; one that sends finds out for itself
+                twin._lost(("timeout", None))  # it gets nothing either; if it sends, it notices by itself
         else:
             self._check_later()
 
     # The end
 
     def pair(self, there: SimLink) -> None:
-        """The answer to Hello is here: ``there`` is the acceptor's direction of the same connection."""
+        """The answer to Hello has come: ``there`` is the acceptor's direction of the same connection."""
         self._twin, there._twin = there, self
-        if there.state is LinkState.CLOSED:  # meanwhile; this end hears of it behind the answer and what was sent then
+        if there.state is LinkState.CLOSED:  # closed meanwhile; this end notices after what was sent before
             ending = there._ending or ("reset", None)
             due = max(self._engine.now, there._last_arrival)
             self._engine.schedule(due, mark_of(self._port.index, DOWN_MARK), self._lost, ending)
@@ -523,7 +523,7 @@ class SimLink:
             self.source.policy.link_lost(self, reason)
 
     def abort(self, reason: str) -> None:
-        """The peer sees a reset."""
+        """Close at once; the peer sees a reset."""
         if self.state is LinkState.OPEN:
             self._close()
             self._be_deaf()
@@ -548,12 +548,12 @@ class SimLink:
         self._network.stalled.pop(self, None)
 
     def _be_deaf(self) -> None:
-        """From now on this end's kernel takes nothing more for it."""
+        """From now on this end's kernel accepts nothing more for the connection."""
         if self._twin is not None:
             self._twin.target = _DEAF
 
     def _tell(self, ending: tuple[str, str | None] | None) -> None:
-        """The other end hears of it behind what is in flight; where it cannot, its heartbeats find out."""
+        """Tell the other end after what is in flight; if nothing can reach it, its heartbeats notice."""
         network, twin, self._ending = self._network, self._twin, ending
         if twin is None or ending is None:
             return
@@ -563,7 +563,7 @@ class SimLink:
         self._engine.schedule(due, mark_of(self.target_port.index, DOWN_MARK), twin._lost, ending)
 
     def _lost(self, ending: tuple[str, str | None]) -> None:
-        """It ended for a reason that is not this end's own."""
+        """The link ended for a reason that is not this end's own."""
         source = self.source
         if self.state is LinkState.CLOSED or not source.is_alive:
             return

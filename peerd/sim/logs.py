@@ -9,7 +9,7 @@ from typing import Final
 from peerd.lib.group_log import GroupLog
 
 LOG_SYNC_S: Final = 0.005
-"""What making bytes durable costs; a disk of a data centre takes 0.1 ms to 20 ms."""
+"""How long making bytes durable takes; disks of data centres take 0.1 ms to 20 ms."""
 
 Later = Callable[[float, Callable[[], None]], None]
 """Calls back after so many virtual seconds, unless the node has died by then."""
@@ -17,7 +17,7 @@ Later = Callable[[float, Callable[[], None]], None]
 
 @dataclass(slots=True)
 class LogDisk:
-    """What is durable of one log; it outlives the incarnations of its node."""
+    """The durable part of one log; it outlives the incarnations of its node."""
 
     records: dict[int, bytes] = field(default_factory=dict)
     first: int = 1
@@ -38,7 +38,7 @@ class LogOnDisk:
         done: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """All of it after `LOG_SYNC_S`, or nothing."""
+        """Make all of it durable after `LOG_SYNC_S`, or nothing if the node dies before."""
 
         def synced() -> None:
             self.write_now(records, first)
@@ -47,7 +47,7 @@ class LogOnDisk:
         self._later(LOG_SYNC_S, synced)
 
     def write_now(self, records: list[tuple[int, bytes]], first: int) -> None:
-        """At no cost."""
+        """Write at once, in no virtual time."""
         disk = self._disk
         disk.records.update(records)
         disk.next = max([disk.next, first, *(number + 1 for number, _ in records)])
@@ -56,11 +56,11 @@ class LogOnDisk:
         disk.first = first
 
     def records(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """From memory."""
+        """Read records from memory."""
         return ((number, self._disk.records[number]) for number in range(first, last + 1))
 
 
 def open_log(disk: LogDisk, later: Later) -> GroupLog:
-    """The log as this incarnation finds it."""
+    """Open a log for a new incarnation."""
     sizes = {number: len(record) for number, record in disk.records.items()}
     return GroupLog(LogOnDisk(disk, later), disk.first, disk.next, sizes)

@@ -1,4 +1,4 @@
-"""The model network: who is where, what is cut, and when bytes arrive.
+"""The model network: addresses, faults of paths, and when bytes arrive.
 
 Each pair has a fixed latency and a little jitter. Each node has an up and a down direction of so many bytes a second;
 both are queues, first in, first out, so bulk takes time and delays what comes behind it. TCP's congestion control is
@@ -36,10 +36,10 @@ SEND_TIMEOUT_S: Final = 15.0
 CONNECT_RETRY_S: Final = 1.0
 """A SYN that nobody answers is sent again after this."""
 RETRANSMIT_S: Final = 0.2
-"""What one lost segment costs where loss means retransmission (Linux: TCP_RTO_MIN), or the round trip if longer."""
+"""How long the repair of one lost segment takes at least (Linux: TCP_RTO_MIN); the round trip if that is longer."""
 
 DOWNLINK_WAIT_MIN_S: Final = 1e-4
-"""A shorter wait for a busy downlink is not worth an event of its own (it still counts for those behind)."""
+"""A shorter wait for a busy downlink gets no event of its own; it still delays the frames behind."""
 
 FAULT_MARK: Final = 0x46415554
 
@@ -83,7 +83,7 @@ class NetworkConfig(Table):
     )
 
     def impairment(self) -> Impairment:
-        """What every path does to messages."""
+        """The impairment of every path, from the configuration."""
         return Impairment(
             self.loss, self.duplication, self.reordering, self.reorder_delay, self.clog, self.clog_longest
         )
@@ -98,23 +98,23 @@ class State(IntEnum):
     STOPPED = 2
     """The process has ended, in order or by SIGKILL: its kernel resets connections."""
     SILENT = 3
-    """The machine is gone: nothing is ever heard of it."""
+    """The machine is gone: it sends nothing at all."""
 
 
 class Receiver(Protocol):
-    """What the driver drives: `peerd.node.node.Node`, or something smaller in a test."""
+    """The node above a driver: `peerd.node.node.Node`, or something smaller in a test."""
 
     def frame_received(self, peer: PeerRef, frame: Frame) -> None:
         """A control frame arrived."""
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
-        """No link to that peer, and none to be had."""
+        """There is no link to that peer, and none can be made."""
 
     def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
         """A frame will not be sent; may be told from within `SimDriver.send`."""
 
     def writable(self, peer: PeerRef) -> None:
-        """What waited for a slow peer is nearly gone."""
+        """Most of what waited for a slow peer has been sent."""
 
     def stream_accepted(self, peer: PeerRef) -> StreamHandler:
         """A peer opened a bulk stream."""
@@ -149,7 +149,7 @@ class Process(Protocol):
     def is_alive(self) -> bool: ...
 
     def now(self) -> float:
-        """By this machine's clock."""
+        """Return the time by this machine's clock."""
 
     def run(self, callback: Callable[[], None]) -> None:
         """Call back into the node: now, when it is resumed, or never."""
@@ -158,10 +158,10 @@ class Process(Protocol):
         """Hold an event back until the node is resumed."""
 
     def keep_frame(self, function: Callable[[Any], None], argument: Any) -> bool:
-        """The same for a frame; whether there was room."""
+        """Hold a frame back; returns whether there was room."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """After the current handler."""
+        """Call back after the current handler."""
 
     def link_up(self, link: Any, dial: Dial | None) -> None:
         """A link is past its handshake."""
@@ -200,31 +200,31 @@ class Port:
         self.up_s_per_byte = 1.0 / config.up_bytes_per_s if config.up_bytes_per_s else 0.0
         self.down_s_per_byte = 1.0 / config.down_bytes_per_s if config.down_bytes_per_s else 0.0
         self.up_backlog_s = limits.WRITE_HIGH_WATER_BYTES * self.up_s_per_byte
-        """How much may wait for the uplink before more waits in the send queues, by priority."""
+        """Seconds of sending that may wait for the uplink; more than that waits in the send queues, by priority."""
         self.up_free_at = 0.0
         self.down_free_at = 0.0
         self.deferred_until = 0.0
-        """When the last arrival that had to wait gets in; nothing may overtake it."""
+        """When the downlink delivers the last arrival that had to wait; nothing may overtake it."""
         self.clock: SimClock | None = None
-        """``None``: right to the instant."""
+        """The machine's clock; ``None`` while it is exact."""
 
     def skewed_clock(self) -> SimClock:
-        """The machine's clock, to be set wrong."""
+        """Return the machine's clock, in order to set it wrong."""
         if self.clock is None:
             self.clock = SimClock()
         return self.clock
 
     @property
     def state(self) -> State:
-        """Of the current incarnation; a node that never started is stopped."""
+        """The state of the current incarnation; a node that never started counts as stopped."""
         return State.STOPPED if self.driver is None else self.driver.state
 
 
 class Network:
     """All ports, the faults, and the counters.
 
-    ``version`` changes whenever somebody comes, goes, stops, or is reached in another way; ``paths_version`` only when
-    a link must look again at where it leads.
+    ``version`` changes whenever a node comes, goes or stops, or a path changes; ``paths_version`` only when a link must
+    look again at its path.
     """
 
     __slots__ = (
@@ -267,7 +267,7 @@ class Network:
         self.seed = seed
         self.config = config
         self.links = links if links is not None else LinkSettings()
-        """Every node's settings of its links."""
+        """The link settings of every node."""
         self.latency = latency if latency is not None else EuclideanLatency(seed)
         self.ports: list[Port] = []
         self.version = 0
@@ -292,7 +292,7 @@ class Network:
         self._partition = 0
         self._clogs: dict[tuple[int, int], float] = {}
         self._stops: dict[tuple[int, int], tuple[float, float]] = {}
-        """Of each path that may clog, the last clog that was drawn: from, until."""
+        """For each path that may clog, the last clog that was drawn: its begin and end."""
         self._links_free_at: dict[tuple[int, int], float] = {}
 
     # Places
@@ -308,7 +308,7 @@ class Network:
         return port
 
     def port_at(self, host: str, port: int) -> Port | None:
-        """Who is at an address."""
+        """Return the port at an address, if any."""
         return self._ports_by_address.get((host, port))
 
     def latency_s(self, source: Port, target: Port) -> float:
@@ -316,7 +316,7 @@ class Network:
         return self.latency.latency_s(source.index, target.index)
 
     def rtt_s(self, source: Port, target: Port) -> float:
-        """There and back, without jitter: what proximity measurements should find."""
+        """The round trip without jitter, which proximity measurements should find."""
         return self.latency_s(source, target) + self.latency_s(target, source)
 
     # Faults
@@ -337,13 +337,13 @@ class Network:
             link.retry()
 
     def cut_by(self, cut: Cut, duration_s: float | None = None) -> int:
-        """Nothing gets along the paths that ``cut`` says, until `end` or `heal`; the number is for `end`."""
+        """Let nothing through on the paths that ``cut`` names, until `end` or `heal`; returns a number for `end`."""
         self._faults += 1
         self._cuts[self._faults] = cut
         return self._begun(duration_s)
 
     def impair(self, impairment: Impairment, scope: Scope, duration_s: float | None = None) -> int:
-        """The paths of a scope get worse, until `end` or `heal`; the number is for `end`."""
+        """Impair the paths of a scope, until `end` or `heal`; returns a number for `end`."""
         self._faults += 1
         self._impairments[self._faults] = impairment, scope
         return self._begun(duration_s)
@@ -355,21 +355,21 @@ class Network:
         return self._faults
 
     def end(self, fault: int) -> None:
-        """A fault is over. Harmless when it is already."""
+        """End a fault. Harmless when it has ended."""
         if self._cuts.pop(fault, None) is not None or self._impairments.pop(fault, None) is not None:
             self.changed()
 
     def partition_by(self, cut: Cut, duration_s: float | None = None) -> None:
-        """As `cut_by`; replaces the last partition."""
+        """Do as `cut_by`; replaces the last partition."""
         self._cuts.pop(self._partition, None)
         self._partition = self.cut_by(cut, duration_s)
 
     def partition(self, groups: Iterable[Iterable[int]]) -> None:
-        """Only nodes of the same group reach each other; nodes in no group form one more. Replaces the last one."""
+        """Let only nodes of the same group reach each other; nodes in no group form one more. Replaces the last one."""
         self.partition_by(between_groups(groups))
 
     def cut(self, source: int, target: int) -> None:
-        """Nothing gets from ``source`` to ``target`` any more; the other direction is left alone."""
+        """Let nothing from ``source`` to ``target`` through any more; the other direction is not changed."""
         self.cut_by(lambda a, b: a == source and b == target)
 
     def clog(self, source: int, target: int, duration_s: float) -> None:
@@ -397,7 +397,7 @@ class Network:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether some path is cut, loses messages or stops now and then. Copies and overtaking disturb nobody."""
+        """Whether some path is cut, loses messages or clogs. Duplicates and reordering do not count as disturbances."""
         impairments = (self._everywhere, *(impairment for impairment, _ in self._impairments.values()))
         return self.is_faulty or any(impairment.loss or impairment.clog for impairment in impairments)
 
@@ -410,7 +410,7 @@ class Network:
         return bool(self._cuts) and (self.is_cut(a, b) or self.is_cut(b, a))
 
     def impairment(self, source: Port, target: Port) -> Impairment | None:
-        """What the path does to messages, all causes together; ``None`` for nothing."""
+        """Return the impairment of a path, all causes together; ``None`` if there is none."""
         result = self._everywhere
         if not self._impairments and self._is_harmless:
             return None
@@ -422,7 +422,7 @@ class Network:
     def stopped_until(self, source: Port, target: Port, impairment: Impairment) -> float:
         """Virtual time before which a path that clogs now and then carries nothing; in the past, unless it is clogged.
 
-        Stops are drawn one after another, exponential times apart (Poisson), when somebody looks.
+        Clogs are drawn one after another, exponential times apart (Poisson), when this is called.
         """
         now, path = self.engine.now, (source.index, target.index)
         longest_s = impairment.clog_longest_s
@@ -434,7 +434,7 @@ class Network:
         return until if begin <= now else 0.0
 
     def connect_wait_s(self, source: Port, target: Port) -> float:
-        """What lost SYNs, lost answers and clogs add to the round trip of TCP's handshake."""
+        """Return the seconds that lost SYNs, lost answers and clogs add to TCP's handshake."""
         wait_s = max(self.clogged_until(source, target), self.clogged_until(target, source)) - self.engine.now
         for one, other in ((source, target), (target, source)):
             impairment = self.impairment(one, other)
@@ -448,7 +448,7 @@ class Network:
         return max(wait_s, 0.0)
 
     def repair_s(self, source: Port, target: Port) -> float:
-        """What segments of TLS and of Hello that get lost add, each way once."""
+        """Return the seconds that lost segments of TLS and Hello add; each direction may lose one."""
         wait_s = 0.0
         for one, other in ((source, target), (target, source)):
             impairment = self.impairment(one, other)
@@ -469,7 +469,7 @@ class Network:
         return ready
 
     def s_per_byte(self, source: Port) -> float:
-        """The pace at which bytes come out of a path from ``source``: its uplink's or its own, the slower one."""
+        """Seconds a byte at the end of a path from ``source``: those of its uplink or of the path, the slower one."""
         rate = self.config.link_bytes_per_s
         return source.up_s_per_byte if rate is None else max(source.up_s_per_byte, 1.0 / rate)
 
@@ -478,6 +478,6 @@ class Network:
         return self._clogs.get((source.index, target.index), 0.0)
 
     def count_drop(self, reason: str, frames: int = 1) -> None:
-        """So many control frames will not arrive; may be none."""
+        """Count control frames that will not arrive; ``frames`` may be 0."""
         if frames:
             self.dropped[reason] = self.dropped.get(reason, 0) + frames

@@ -1,4 +1,4 @@
-"""The real node, with what it does shown to watchers."""
+"""The real node, which also shows watchers what it does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Delivery:
 
 
 class Observer(Protocol):
-    """Whom an observed node tells; ``index`` is the node's."""
+    """Hears what observed nodes do; ``index`` is the node's."""
 
     def watches(self, kind: type[Message]) -> bool: ...
     def on_delivered(self, delivery: Delivery) -> None: ...
@@ -49,7 +49,7 @@ class ObservedNode(Node):
         super().__init__(driver, settings, plugins)
 
     def deliver(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None:
-        """Tell, then as ever."""
+        """Tell the observer, then do what a node does."""
         self._observer.on_delivered(Delivery(self.peer, key, type_id, source, body))
         super().deliver(key, type_id, body, source)
 
@@ -63,26 +63,26 @@ class ObservedNode(Node):
         hops: int,
         previous_hop: PeerRef,
     ) -> PeerRef | None:
-        """Tell, then as ever."""
+        """Tell the observer, then do what a node does."""
         self._observer.on_passed(self._index, type_id, body, hops)
         return super().forward(key, type_id, body, source, next_hop, hops, previous_hop)
 
     def ready_changed(self, is_ready: bool) -> None:
-        """As ever, then tell."""
+        """Do what a node does, then tell the observer."""
         super().ready_changed(is_ready)
         self._observer.on_ready_changed(self._index, is_ready)
 
     def stop(self, reason: str) -> None:
-        """Who leaves answers for no key any more."""
+        """Tell the observer: a node that leaves is not ready any more, as it answers for no key."""
         super().stop(reason)
         self._observer.on_ready_changed(self._index, False)
 
 
 class WatchedNode(ObservedNode):
-    """Shows every message and event too."""
+    """Also shows every message and event, which costs time for each."""
 
     def send(self, peer: PeerRef, message: Message, priority: Priority = Priority.NORMAL) -> None:
-        """Tell, then as ever."""
+        """Tell the observer, then do what a node does."""
         self._observer.on_sent(self._index, message)
         super().send(peer, message, priority)
 
@@ -91,7 +91,7 @@ class WatchedNode(ObservedNode):
         super()._send_request(peer, message, correlation, priority)
 
     def emit(self, event: Event) -> int:
-        """Tell, then as ever."""
+        """Tell the observer, then do what a node does."""
         self._observer.on_emitted(self._index, event)
         return super().emit(event)
 
@@ -115,4 +115,4 @@ class WatchedNode(ObservedNode):
 
 
 Place = SimNode[ObservedNode]
-"""Where a node of a simulation is, whichever of its incarnations runs."""
+"""A node of a simulation through all of its incarnations."""

@@ -29,9 +29,9 @@ EXISTING_LINK_POLL_S: Final = 0.02
 
 
 class Opening:
-    """One connection of this node's own on its way up; implements `peerd.linking.channel.Dial`.
+    """One connection that this node is opening; implements `peerd.linking.channel.Dial`.
 
-    ``target`` is who listens at the dialled address, if anybody does; ``expected`` the id that must answer.
+    ``target`` is the node that listens at the dialled address, if any; ``expected`` is the id that must answer.
     """
 
     def __init__(self, driver: Process, target: Port | None, expected: NodeId | None, delay_s: float = 0.0) -> None:
@@ -65,16 +65,16 @@ class Opening:
         raise Bug("Opening.opened is for subclasses")
 
     def failed(self, reason: str) -> None:
-        """No connection."""
+        """The dial has failed."""
         raise Bug("Opening.failed is for subclasses")
 
     def given_up(self) -> None:
-        """The target made its end already, and this one is gone."""
+        """This end has given up, when the target has made its end already."""
 
     # Steps
 
     def abandon(self) -> None:
-        """Nobody wants it any more."""
+        """Give the dial up, as nobody wants it any more."""
         if not self._is_over:
             self._end()
             self.given_up()
@@ -92,7 +92,7 @@ class Opening:
             self._after(connect_s, self._connected)
 
     def _connected(self, _: None) -> None:
-        """TCP is up, or would be."""
+        """TCP's handshake is done, or has failed."""
         target, network = self.target, self._network
         if target is None or not self._may_go_on(self._connected):
             return
@@ -132,7 +132,7 @@ class Opening:
             self.opened()
 
     def _may_go_on(self, step: Callable[[None], None]) -> bool:
-        """Not when it is over, nor while this process stands still."""
+        """Whether the next step may run now; while the process is paused it is put off."""
         if self._is_over:
             return False
         if self.driver.state is State.PAUSED:
@@ -141,7 +141,7 @@ class Opening:
         return True
 
     def _after(self, delay_s: float, step: Callable[[None], None]) -> None:
-        """Unless the time for all of it is over first."""
+        """Do a step after a delay, or fail if the time limit comes first."""
         due = self._engine.now + delay_s
         if due > self._deadline:
             self._engine.schedule(self._deadline, self._mark, self._late)
@@ -149,7 +149,7 @@ class Opening:
             self._engine.schedule(due, self._mark, step)
 
     def _again(self, step: Callable[[None], None]) -> None:
-        """Nobody answered: try once more, as a kernel does, until the time is over."""
+        """Try a step again, as a kernel does when nobody answers, until the time limit."""
         if self._engine.now >= self._deadline:
             self._fail("timeout")
         else:
@@ -169,12 +169,12 @@ class Opening:
 
 
 class LinkOpening(Opening):
-    """A control link on its way up."""
+    """A control link that is being opened."""
 
     there: SimLink | None = None
 
     def accept(self, target: Process) -> str | None:
-        """The target's policy decides."""
+        """Let the target's policy decide."""
         refusal = target.policy.admit(self.driver.peer.id, self.driver.boot_epoch)
         if refusal is not None:
             return refusal[0]
@@ -183,7 +183,7 @@ class LinkOpening(Opening):
         return None
 
     def connect_ends(self, dial: Opening | None) -> None:
-        """This end of the link, too."""
+        """Make this end of the link as well."""
         if self.there is None:
             raise Bug("a link that nobody accepted")
         here = SimLink(self.driver, self.there.source, dialled=True, latency_s=self._out_s)
@@ -205,11 +205,11 @@ class PeerOpening(LinkOpening):
         super().__init__(driver, driver.network.port_at(peer.host, peer.port), peer.id, delay_s)
 
     def opened(self) -> None:
-        """There is a link."""
+        """The link is made."""
         self.connect_ends(self)
 
     def failed(self, reason: str) -> None:
-        """The policy knows what follows."""
+        """Tell the policy, which decides what follows."""
         policy = self.driver.policy
         if reason == "duplicate_identity":
             policy.duplicate_claimed(f"so says {self.channel.peer}", self.channel.peer.id)
@@ -224,12 +224,12 @@ class AddressOpening(LinkOpening):
         super().__init__(driver, target, None)
 
     def opened(self) -> None:
-        """There is a link; say whose."""
+        """Say which peer the new link leads to."""
         self.connect_ends(None)
         self._done(self.there.source.peer if self.there is not None else None)
 
     def failed(self, reason: str) -> None:
-        """Nobody, oneself, or a peer that keeps another connection with this node."""
+        """There is nobody, or this node itself, or a peer that prefers another connection with this node."""
         if reason == "self":
             self._done(self.driver.peer)
         elif reason == "duplicate_link":
@@ -238,7 +238,7 @@ class AddressOpening(LinkOpening):
             self._done(None)
 
     def _await_link(self, _: None) -> None:
-        """The other connection is up already, or about to be."""
+        """Wait for that other connection, which is up already or about to be."""
         target = self.target
         is_linked = target is not None and self.driver.policy.is_linked(target.peer.id)
         if not self.driver.is_alive:

@@ -10,12 +10,12 @@ from peerd.sim.checkers import BY_NAME, Checker
 
 
 def checkers_by_name() -> dict[str, type[Checker]]:
-    """All that a scenario may name. Raises `ConfigError` when two have one name."""
+    """Return all checkers that a scenario may name. Raises `ConfigError` when two have one name."""
     return {**BY_NAME, **_gathered(usable_fronts())}
 
 
 def continuous_checkers(protocols: Iterable[str]) -> list[type[Checker]]:
-    """Those of these protocols that hold always. Raises `ConfigError` for a protocol that cannot be used."""
+    """Return the checkers of these protocols that hold always. Raises `ConfigError` for an unusable protocol."""
     fronts = {name: load_front(name) for name in sorted(protocols)}
     return [kind for kind in _gathered(fronts).values() if kind.holds_always]
 

@@ -1,4 +1,4 @@
-"""Where the event records of a simulation go."""
+"""The sinks to which the event records of a simulation go."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ class RecordSink(Protocol):
         """One event of one node: see `peerd.telemetry.schema`."""
 
     def close(self) -> None:
-        """Nothing follows."""
+        """Finish; no record follows."""
 
 
 class NullRecordSink:
-    """Keeps nothing."""
+    """A sink that drops every record."""
 
     def write(self, record: dict[str, object]) -> None:
-        """Dropped."""
+        """Drop the record."""
 
     def close(self) -> None:
         """Nothing to do."""
 
 
 class ListSink:
-    """Keeps the records in memory, at most ``records_max``; counts what came after that."""
+    """Keeps the first ``records_max`` records in memory, and counts the others."""
 
     def __init__(self, records_max: int = RECORDS_KEPT_MAX) -> None:
         self.records: list[dict[str, object]] = []
@@ -38,7 +38,7 @@ class ListSink:
         self._records_max = records_max
 
     def write(self, record: dict[str, object]) -> None:
-        """Keep it, or count it."""
+        """Keep the record, or count it."""
         if len(self.records) < self._records_max:
             self.records.append(record)
         else:
@@ -53,10 +53,9 @@ class ListSink:
 
 
 class NdjsonSink:
-    """One JSON object a line, all nodes in one file, named as the daemon names its own.
+    """Writes one JSON object a line, all nodes in one file, which is named as a daemon's.
 
-    ``events-<first node>-1.ndjson`` appears in the directory by renaming when the run is over, so whoever reads the
-    directory never sees half a file.
+    ``events-<first node>-1.ndjson`` gets its name when the run is over, so that readers never see half a file.
     """
 
     def __init__(self, directory: Path) -> None:

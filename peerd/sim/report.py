@@ -1,4 +1,4 @@
-"""What a scenario run found out. Everything but ``wall_s`` is the same in every run with the same seed."""
+"""The results of a scenario run. All of them but ``wall_s`` are the same in every run with the same seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LookupSummary:
     """Smallest share of right answers that the scenario accepts."""
     asked: int = 0
     refused: int = 0
-    """The node had too many under way."""
+    """Lookups that were not made, because the node had too many under way."""
     answered: int = 0
     correct: int = 0
     hops: int = 0
@@ -29,7 +29,7 @@ class LookupSummary:
 
     @property
     def success(self) -> float:
-        """Share that named the true root."""
+        """The share of lookups whose answer was the true root."""
         return self.correct / self.asked if self.asked else 1.0
 
 
@@ -70,7 +70,7 @@ class PhaseSummary:
 
 @dataclass
 class ScenarioReport:
-    """See the module."""
+    """All results of one run."""
 
     scenario: str
     seed: int
@@ -105,7 +105,7 @@ class ScenarioReport:
 
     @property
     def events_per_s(self) -> float:
-        """Of real time; differs from run to run."""
+        """Events a second of real time; differs from run to run."""
         return self.events / self.wall_s if self.wall_s > 0 else 0.0
 
     def to_json(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The tree of random generators: one root seed, one generator for each (node, purpose).
 
-A draw more in one place must not shuffle another, so nobody shares a generator: each is seeded with the SHA-256 of the
-root seed and of the path that names it. No process-wide generator and no hash of a string is involved, so a run is the
-same under every ``PYTHONHASHSEED``.
+An extra draw in one place must not change the numbers in another, so no generator is shared: each is seeded with the
+SHA-256 of the root seed and of the path that names it. No global generator and no hash of a string is used, so a run is
+the same under every ``PYTHONHASHSEED``.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Runner:
         self._workloads: list[Workload] = []
 
     def execute(self, progress: Progress = lambda phase, now: None) -> ScenarioReport:
-        """As `run_scenario`."""
+        """Run the scenario to its end or first failure; see `run_scenario`."""
         begun = time.perf_counter()
         try:
             self.run(progress)
@@ -94,7 +94,7 @@ class Runner:
         return self.report
 
     def run(self, progress: Progress) -> None:
-        """All phases. Raises `SimulationFailure`."""
+        """Run all phases. Raises `SimulationFailure`."""
         scenario = self.scenario
         self.simulation.start(scenario.nodes, spacing_s=scenario.spacing_s, ids=scenario.node_ids)
         for number, phase in enumerate(self.scenario.phases, start=1):

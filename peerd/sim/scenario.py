@@ -212,7 +212,7 @@ class ScenarioPhase(Table):
 if TYPE_CHECKING:
 
     class _ServiceTables(Table):
-        """With a table for each service, which the type checker cannot know."""
+        """Adds a table for each service; they are added at run time, so the type checker does not know them."""
 
 else:
     _ServiceTables = create_model("_ServiceTables", __base__=Table, **service_sections())

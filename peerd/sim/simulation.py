@@ -31,25 +31,25 @@ from peerd.swap.config import SwapConfig
 from peerd.telemetry.schema import Event
 
 CONTACTS: Final = 3
-"""How many running nodes a new one is told of."""
+"""How many running nodes a new node is given to join through."""
 SWEEP_EVENTS: Final = 1000
 """Events between two sweeps of the checkers, when there are any."""
 SWEEP_S: Final = 5.0
 """Virtual seconds between two sweeps at most: in a small ring little happens."""
 SHUTDOWN_TIMEOUT_S: Final = 5.0
-"""As long as the daemon's ``node.shutdown_timeout`` by default."""
+"""How long a node may take to stop; the default of the daemon's ``node.shutdown_timeout``."""
 _HOOKS: Final = ("booted", "delivered", "passed", "handled", "sent", "emitted", "ready_changed")
 
 
 class Watcher:
-    """Sees what nodes do. Whatever is not overridden costs nothing.
+    """Base of what watches the nodes. Methods that are not overridden cost nothing.
 
-    A method that returns a text ends the run with it.
+    If a method returns a text, the run ends with that as its failure.
     """
 
     name: ClassVar[str] = "watcher"
     watched_messages: ClassVar[tuple[type[Message], ...]] = ()
-    """What `handled` is told of."""
+    """The types of messages for which `handled` is called."""
 
     def booted(self, simulation: Simulation, place: Place, node: Node) -> str | None:
         """A new incarnation is about to start."""
@@ -67,7 +67,7 @@ class Watcher:
         """A node sends a message, a request or an answer."""
 
     def emitted(self, simulation: Simulation, place: Place, event: Event) -> str | None:
-        """A node has something for its event log."""
+        """A node records an event."""
 
     def ready_changed(self, simulation: Simulation, place: Place, is_ready: bool) -> str | None:
         """A node has joined, or has lost its place."""
@@ -82,20 +82,20 @@ class Checker(Watcher):
     """
 
     number: ClassVar[int] = 0
-    """Of the invariant, in docs/simulator.md; 0 for what has none."""
+    """The invariant's number in docs/simulator.md; 0 if it has none."""
     holds_always: ClassVar[bool] = False
 
     def check(self, simulation: Simulation) -> list[str]:
-        """What does not hold now. By default: ask about every running node."""
+        """Return what does not hold now; by default `check_node` is asked about every running node."""
         return [text for place in simulation.live_nodes() for text in self.check_node(simulation, place)]
 
     def check_node(self, simulation: Simulation, place: Place) -> list[str]:
-        """What does not hold at this node."""
+        """Return what does not hold at this node."""
         return []
 
 
 class Simulation(World[ObservedNode]):
-    """``plugins(index)`` makes the plugins of the node at that index, anew for each incarnation.
+    """A simulated cluster. ``plugins(index)`` makes the plugins of the node at that index, anew for each incarnation.
 
     ``check_every``: ask `Node.validate` and the checkers about the node that an event touched, after every so many
     events (0: never). ``checkers`` are asked about the invariants that hold always every ``sweep_every`` events, and
@@ -121,9 +121,9 @@ class Simulation(World[ObservedNode]):
         super().__init__(seed, network=network, latency=latency, sink=sink, links=links)
         self.truth = Truth(self.network)
         self.places: dict[NodeId, Place] = {}
-        """By id; the newest place, should an id have two."""
+        """The places by id; if two have the same id, the newer one."""
         self.introducers: dict[int, list[Place]] = {}
-        """Whom the newest incarnation of a node was told to join through, by index."""
+        """By index, the nodes that the newest incarnation of a node was given to join through."""
         self.checkers = tuple(checkers)
         self.sweeps = 0
         self._plugins = plugins
@@ -147,7 +147,7 @@ class Simulation(World[ObservedNode]):
     # Nodes
 
     def boot(self, place: Place, driver: SimDriver) -> ObservedNode:
-        """A node as the daemon would make it."""
+        """Make a node as the daemon would."""
         self.places[place.id] = place
         self._keep_traffic(place)
         settings = NodeSettings(
@@ -168,14 +168,14 @@ class Simulation(World[ObservedNode]):
         return node
 
     def started(self, place: Place) -> None:
-        """Join through a few running nodes; the first one founds the ring."""
+        """Have a new node join through a few running nodes; the first one founds the ring."""
         running = [other for other in self.live_nodes() if other is not place]
         contacts = self._contacts.sample(running, min(CONTACTS, len(running)))
         self.introducers[place.index] = contacts
         place.node.start([(other.peer.host, other.peer.port) for other in contacts])
 
     def live_nodes(self) -> list[Place]:
-        """Those that run, in order of creation."""
+        """The nodes that run, in order of creation."""
         return [self.nodes[index] for index in self.truth.running]
 
     def find(self, node_id: NodeId) -> Place:
@@ -211,7 +211,7 @@ class Simulation(World[ObservedNode]):
             self.truth.observe()
 
     def partition(self, *groups: Iterable[Place]) -> None:
-        """Only nodes of one group reach each other."""
+        """Let only nodes of the same group reach each other."""
         super().partition(*groups)
         self.truth.observe()
 
@@ -228,9 +228,9 @@ class Simulation(World[ObservedNode]):
         limit_s: float = SHUTDOWN_TIMEOUT_S,
         then: Callable[[], None] = lambda: None,
     ) -> None:
-        """End in order, as the daemon does: hand over in at most half of ``limit_s``, leave the ring, flush, end.
+        """Stop a node in order, as the daemon does: hand over in at most half of ``limit_s``, leave the ring, flush.
 
-        ``then`` is called once the process has ended so; not when it is killed meanwhile.
+        ``then`` is called once the process has ended in this way, and not if it is killed meanwhile.
         """
         driver = place.driver
         if not place.is_live or driver in self._leaving:
@@ -283,7 +283,7 @@ class Simulation(World[ObservedNode]):
     def _validate(self, place: Place) -> None:
         try:
             place.node.validate()
-        except Exception as error:  # a broken invariant of one node, told with where and when
+        except Exception as error:  # a broken invariant of one node, reported with place and time
             raise self.failure(f"validate: {type(error).__name__}: {error}", place) from error
 
     def _after_event(self, index: int) -> None:
@@ -316,7 +316,7 @@ class Simulation(World[ObservedNode]):
     # What nodes do (peerd.sim.observed.Observer)
 
     def watch(self, watcher: Watcher) -> None:
-        """Show it what happens from now on. One that wants messages or events has to come before the first node."""
+        """Show a watcher what happens from now on. One for messages or events must be added before the first node."""
         for hook in _HOOKS:
             if getattr(type(watcher), hook) is not getattr(Watcher, hook):
                 self._watchers[hook].append(watcher)
@@ -369,7 +369,7 @@ class Simulation(World[ObservedNode]):
     # Traffic
 
     def traffic(self) -> Traffic:
-        """What all nodes, the dead ones too, have sent and received since the beginning, by message type."""
+        """What all nodes, dead ones included, have sent and received since the beginning, by message type."""
         total = Traffic()
         _add_traffic(total, self._former_traffic)
         for place in self.nodes:

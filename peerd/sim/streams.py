@@ -25,7 +25,7 @@ from peerd.sim.opening import Opening
 HIGH_WATER_BYTES: Final = 1 * limits.MIB
 LOW_WATER_BYTES: Final = HIGH_WATER_BYTES // 4
 WINDOW_BYTES: Final = 4 * limits.MIB
-"""Sent and not yet read by the handler at the other end."""
+"""How many bytes may be sent and not yet read by the handler at the other end."""
 STALL_RETRY_S: Final = 1.0
 PIECE_SAMPLE_BYTES: Final = 64
 """How much of a piece goes into the trace hash; the swap layer's digest covers the rest."""
@@ -34,7 +34,7 @@ SENT_MARK: Final = 0x534E54
 END_MARK: Final = 0x454E44
 
 Piece = tuple[memoryview | None, int]
-"""Bytes, or ``None`` for padding; and how many."""
+"""The bytes (``None`` for padding), and how many they are."""
 
 
 class StreamState(IntEnum):
@@ -72,12 +72,12 @@ class SimStream:
 
     @property
     def peer(self) -> PeerRef:
-        """Who is at the other end."""
+        """The peer at the other end."""
         return self._peer_port.peer
 
     @property
     def is_writable(self) -> bool:
-        """Open, and below the high-water mark."""
+        """Whether it is open, and below the high-water mark."""
         return self.state is StreamState.OPEN and not self._was_full
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -105,7 +105,7 @@ class SimStream:
 
     def _enqueue(self, piece: Piece) -> None:
         if self.state is not StreamState.OPEN or piece[1] == 0:
-            return  # as on a socket: `closed` tells
+            return  # dropped, as on a socket: `closed` reports it
         self._queue.append(piece)
         self._queued_bytes += piece[1]
         if self._queued_bytes >= HIGH_WATER_BYTES:
@@ -141,7 +141,7 @@ class SimStream:
         engine.schedule(arrival, mark_of(self._peer_port.index, zlib.crc32(sample, size)), self._twin._arrived, piece)
 
     def _delay_s(self) -> float:
-        """TCP repairs what the path does: all of it is delay, also for what is behind."""
+        """How long the impairments of the path delay a piece: TCP repairs them, so all of them are delay."""
         network, port = self._network, self._port
         delay_s = self._latency_s * (1.0 + network.config.jitter * port.draw())
         impairment = network.impairment(port, self._peer_port)
@@ -153,7 +153,7 @@ class SimStream:
         return delay_s
 
     def _stopped_until(self) -> float:
-        """Virtual time before which nothing sets out on the path, as it is clogged; in the past, unless it is."""
+        """Virtual time until which the path is clogged; in the past if it is not."""
         network, port = self._network, self._port
         impairment = network.impairment(port, self._peer_port)
         stopped_until = network.clogged_until(port, self._peer_port)
@@ -191,7 +191,7 @@ class SimStream:
         return self._twin is None or self._twin._driver.state is State.SILENT
 
     def _stall(self) -> None:
-        """The path is cut or the machine gone: look again until TCP would give up."""
+        """The path is cut or the machine gone: try again until TCP would give up."""
         now = self._engine.now
         if self._blocked_since is None:
             self._blocked_since = now
@@ -215,7 +215,7 @@ class SimStream:
     # Receiving
 
     def _arrived(self, piece: Piece) -> None:
-        """The last byte of a piece is here; it may wait for the downlink."""
+        """The last byte of a piece has come; it may have to wait for the downlink."""
         port, engine = self._port, self._engine
         if port.down_s_per_byte:
             size, now = piece[1], engine.now
@@ -268,12 +268,12 @@ class SimStream:
     # The end
 
     def _finish(self) -> None:
-        """Everything written has left: say so to both ends."""
+        """Everything written has been sent: tell both ends."""
         self._send_end(self._engine.now + SEND_TIMEOUT_S)
         self._ended(None)
 
     def _send_end(self, deadline: float) -> None:
-        """This end need not wait: its kernel repeats what a cut path does not carry, until it gives up."""
+        """Send the end of the stream, without waiting: the kernel repeats it on a cut path until it gives up."""
         twin, engine, network = self._twin, self._engine, self._network
         if twin is None:
             return
@@ -293,7 +293,7 @@ class SimStream:
         self._ended(reason)
 
     def _tell_twin(self, reason: str, due: float) -> None:
-        """A reset reaches the other end when it is due; what cannot reach it is found out by keepalive."""
+        """Send a reset to the other end. If it cannot arrive, that end notices by its keepalive."""
         twin = self._twin
         if twin is None:
             return
@@ -302,14 +302,14 @@ class SimStream:
         self._engine.schedule(due, mark_of(self._peer_port.index, END_MARK), twin._ended, reason)
 
     def crashed(self) -> None:
-        """This end's process or machine is gone. The other end gets a reset, or finds out by keepalive."""
+        """This end's process or machine is gone. The other end gets a reset, or notices by its keepalive."""
         self.state = StreamState.CLOSED
         self._driver.streams.pop(self, None)
         self._queue.clear()
         self._tell_twin("reset", max(self._engine.now + self._latency_s, self._last_arrival))
 
     def _end_arrived(self, _: None) -> None:
-        """An end of stream stays behind pieces that wait for the downlink, or for a paused node to read them."""
+        """The end of the stream has come. It is handled after pieces that wait for the downlink or a paused node."""
         ready = self._port.down_free_at
         if ready > self._engine.now:
             self._engine.schedule(ready, mark_of(self._port.index, END_MARK), self._end_read)
@@ -332,7 +332,7 @@ class SimStream:
 
 
 class StreamOpening(Opening):
-    """A stream on its way up. Both ends are made as the target accepts; this one is told when the answer is here."""
+    """A stream that is being opened. Both ends are made when the target accepts; this one is told with the answer."""
 
     def __init__(self, driver: Process, attempt: Attempt, handler: StreamHandler) -> None:
         peer = attempt.peer
@@ -356,17 +356,17 @@ class StreamOpening(Opening):
         return None
 
     def opened(self) -> None:
-        """Tell, unless it is over already."""
+        """Tell the handler, unless the stream has ended already."""
         self.driver.policy.stream_opened(self._attempt)
         if self._here is not None and self._here.state is not StreamState.CLOSED:
             self._handler.opened(self._here)
 
     def failed(self, reason: str) -> None:
-        """Tell."""
+        """Tell the handler."""
         self.driver.policy.stream_failed(self._attempt, reason)
         self._handler.closed(reason)
 
     def given_up(self) -> None:
-        """This node stops; one that died tells nobody."""
+        """This node stops; if it has died, nobody is told."""
         if self._here is None and self.driver.is_alive:
             self.driver.call_soon(lambda: self._handler.closed("stopping"))

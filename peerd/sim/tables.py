@@ -1,4 +1,4 @@
-"""What the tables of a scenario file are made of: their base, their units, and whom an action hits.
+"""The building blocks of a scenario file's tables: their base, their units, and the nodes that an action hits.
 
 A duration may be written with its unit ("30s", "5ms") or as a number of seconds, a rate as "12MiB" a second or as a
 number of bytes a second.
@@ -36,7 +36,7 @@ class Action(Table):
 
 
 class Selection(Action):
-    """Whom an action hits; at most one of the three."""
+    """The nodes that an action hits; at most one of the three is given."""
 
     count: int | None = Field(default=None, ge=1, le=NODES_MAX, description="So many nodes, drawn from the seed.")
     share: float | None = Field(default=None, gt=0, le=1, description="This share of the nodes, drawn from the seed.")

@@ -15,20 +15,20 @@ from peerd.sim.network import Network
 from peerd.sim.observed import Place
 
 DETECT_S: Final = 15.0
-"""After so long the silent death of a node has been noticed."""
+"""After so many seconds the silent death of a node has been noticed."""
 REPAIR_S: Final = 30.0
-"""After so long more, tables have been repaired."""
+"""After so many seconds more, tables have been repaired."""
 HEAL_S: Final = 60.0
-"""After so long without any disturbance of the network, there is one consistent ring again."""
+"""After so many seconds without any disturbance of the network, there is one consistent ring again."""
 SERVE_TWICE_S: Final = 15.0
-"""For so long after a membership change two nodes may answer for one key."""
+"""For so many seconds after a membership change two nodes may answer for one key."""
 
 
 class Populated(Protocol):
-    """A simulation, as far as it matters here."""
+    """The part of a simulation that is used here."""
 
     def live_nodes(self) -> list[Place]:
-        """Those that run."""
+        """The nodes that run."""
 
 
 class RingOracle:
@@ -52,12 +52,12 @@ class RingOracle:
         return position < len(self.ids) and self.ids[position] == node_id
 
     def add(self, node_id: NodeId) -> None:
-        """Harmless when it is there."""
+        """Add an id; harmless when it is there."""
         if node_id not in self:
             insort(self.ids, node_id)
 
     def discard(self, node_id: NodeId) -> None:
-        """Harmless when it is not there."""
+        """Remove an id; harmless when it is not there."""
         if node_id in self:
             del self.ids[bisect_left(self.ids, node_id)]
 
@@ -90,7 +90,7 @@ class Truth:
         self.ended: dict[NodeId, float] = {}
         """When the last incarnation of a node ended; not in it while one runs."""
         self.paused: set[int] = set()
-        """Only counted and asked for membership."""
+        """Indices of paused nodes. The set is never iterated, so its order does not matter."""
         self._network = network
         self._version = -1
         self._is_disturbed = False
@@ -109,7 +109,7 @@ class Truth:
         self.paused.discard(place.index)
 
     def rests(self, place: Place, *, is_paused: bool) -> None:
-        """It does not run any more; harmless when it did not."""
+        """A node does not run any more; harmless when it did not."""
         position = bisect_left(self.running, place.index)
         if position < len(self.running) and self.running[position] == place.index:
             self._count()
@@ -150,9 +150,9 @@ class Truth:
         self._is_disturbed = is_disturbed
 
     def calm_s(self) -> float:
-        """How long nothing has been lost, cut, clogged or paused: 0 while anything is, infinite when nothing ever was.
+        """For how many seconds nothing has been lost, cut, clogged or paused: 0 while anything is, else from its end.
 
-        Deaths disturb nothing.
+        Infinite if nothing ever was. Deaths do not count as disturbances.
         """
         self.observe()
         return 0.0 if self._is_disturbed else max(0.0, self._network.engine.now - self._calm_since)

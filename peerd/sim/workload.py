@@ -1,7 +1,7 @@
 """Routed messages at a given rate, judged against the truth at the instant of their delivery.
 
-Everything is noted outside the nodes: a probe carries a number and nothing else, no answer is sent, and no plugin is
-needed to receive it. So what a probe costs the nodes is what routing costs.
+All bookkeeping is outside the nodes: a probe carries only a number, no answer is sent, and no plugin receives it. So
+the cost of a probe is the cost of routing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from peerd.sim.rng import fork, random_id
 from peerd.sim.simulation import Place, Simulation, Watcher
 
 LOST_AFTER_S: Final = 60.0
-"""A probe that is not delivered by then is lost: no hop holds a message for longer than this."""
+"""A probe that is not delivered within this time is lost: no hop holds a message for longer."""
 PENDING_MAX: Final = 1_000_000
 
 PAYLOAD: Final[frozenset[int]] = frozenset((Route.TYPE_ID, LookupReply.TYPE_ID))
@@ -41,14 +41,14 @@ class PendingProbe:
     source: Place
     boot_epoch: int
     root: NodeId
-    """Of its key, when it was sent."""
+    """The root of its key when it was sent."""
     sent_at: float
     hops: int = 0
 
 
 @dataclass
 class MessageRate:
-    """One message type, a second a node."""
+    """How many messages and bytes of one type a node sends each second."""
 
     message: str
     sent_per_s: float
@@ -62,47 +62,47 @@ class LookupReport:
     phase: str = ""
     sent: int = 0
     right: int = 0
-    """Delivered by the joined node closest to the key."""
+    """Probes delivered by the joined node closest to the key."""
     wrong: int = 0
-    """Delivered by another one (incorrect delivery)."""
+    """Probes delivered by another node (incorrect delivery)."""
     lost: int = 0
-    """Not delivered within `LOST_AFTER_S`, although the source ran all the time."""
+    """Probes not delivered within `LOST_AFTER_S`, although the source ran all the time."""
     orphaned: int = 0
-    """Not delivered, and the source was gone or paused when the time was over."""
+    """Probes not delivered in time whose source was gone or paused at the end of it."""
     duplicates: int = 0
     """Deliveries of a probe after its first."""
     moved: int = 0
-    """Delivered, with another right root than when they were sent."""
+    """Delivered probes whose right root changed after they were sent."""
     duration_s: float = 0.0
     node_seconds: float = 0.0
     hops_sum: int = 0
     hop_counts: list[int] = field(default_factory=list)
-    """How many of the delivered ones took 0, 1, 2... hops."""
+    """How many of the delivered probes took 0, 1, 2... hops."""
     path_s_sum: float = 0.0
     direct_s_sum: float = 0.0
-    """Straight from the source to the node that delivered; both sums without probes that never left their source."""
+    """Sum of the direct latencies from the source to the delivering node. Neither sum has probes that never left."""
     times_s: array[float] = field(default_factory=lambda: array("d"), repr=False)
-    """From sending to delivery, of every delivered probe."""
+    """Seconds from sending to delivery, of every delivered probe."""
     rates: list[MessageRate] = field(default_factory=list)
-    """What nodes sent, largest first: mean over all running nodes."""
+    """What nodes sent, by type, largest first: the mean over all running nodes."""
     control_per_s: float = 0.0
-    """Control messages a second a node, acknowledgements of hops too: everything but the routed messages."""
+    """Control messages a second a node: all but the routed messages, so including acknowledgements of hops."""
     maintenance_per_s: float = 0.0
-    """The same without acknowledgements of hops: what a ring costs that nobody uses."""
+    """The same without acknowledgements of hops: the cost of a ring that is not used."""
     bytes_per_s: float = 0.0
-    """Sent a second a node, everything."""
+    """Bytes sent a second a node, of all messages."""
     wrong_max: float = 1.0
     lost_max: float = 1.0
     """Largest shares that the scenario accepts."""
 
     @property
     def delivered(self) -> int:
-        """Right or wrong."""
+        """How many probes were delivered, right or wrong."""
         return self.right + self.wrong
 
     @property
     def judged(self) -> int:
-        """Those whose outcome counts: all but the orphaned and those on their way."""
+        """How many probes have an outcome that counts: all but the orphaned and those on their way."""
         return self.right + self.wrong + self.lost
 
     @property
@@ -127,17 +127,17 @@ class LookupReport:
 
     @property
     def stretch(self) -> float:
-        """Path time over direct latency, ratio of means."""
+        """Latency of the path over the direct latency, as a ratio of means."""
         return self.path_s_sum / self.direct_s_sum if self.direct_s_sum else 1.0
 
     def count_hops(self, hops: int) -> None:
-        """Of one more delivered probe."""
+        """Count the hops of one more delivered probe."""
         self.hops_sum += hops
         self.hop_counts += [0] * (hops + 1 - len(self.hop_counts))
         self.hop_counts[hops] += 1
 
     def quantile_s(self, share: float) -> float:
-        """Time that this share of the delivered ones took at most; 0 when there were none."""
+        """Return the time, seconds, that this share of the delivered probes took at most; 0 without any."""
         times = sorted(self.times_s)
         return times[min(int(share * len(times)), len(times) - 1)] if times else 0.0
 
@@ -199,7 +199,7 @@ class Workload(Watcher):
         return self.report
 
     def send(self) -> bool:
-        """One probe now. Whether anybody could send it."""
+        """Send a probe now. Returns whether there was a node to send it."""
         simulation, ready = self._simulation, self._simulation.truth.ready
         if not len(ready) or len(self._pending) >= PENDING_MAX:
             return False
@@ -225,7 +225,7 @@ class Workload(Watcher):
     # Watching
 
     def passed(self, simulation: Simulation, place: Place, type_id: int, body: bytes, hops: int) -> str | None:
-        """Note how far it has come."""
+        """Note how many hops the probe has come."""
         if type_id == SimulationProbe.TYPE_ID:
             probe = self._pending.get(body)
             if probe is not None and hops > probe.hops:
@@ -233,7 +233,7 @@ class Workload(Watcher):
         return None
 
     def delivered(self, simulation: Simulation, delivery: Delivery) -> str | None:
-        """Judge it."""
+        """Judge the delivery of a probe."""
         if delivery.type_id != SimulationProbe.TYPE_ID:
             return None
         report, probe = self.report, self._pending.pop(delivery.body, None)

@@ -1,4 +1,4 @@
-"""Nodes on a network: joining, dying, pausing, parting, and running on.
+"""Nodes on a network: starting, dying, pausing, partitions, and the run of time.
 
 `World` knows how to start a node only through `World.boot`, so tests can put trivial handlers on the network;
 `peerd.sim.simulation.Simulation` starts real ones.
@@ -62,12 +62,12 @@ class SimNode(Generic[N]):
 
     @property
     def id(self) -> NodeId:
-        """On the ring; the same in every incarnation."""
+        """The node's id, which is the same in every incarnation."""
         return self.port.peer.id
 
     @property
     def peer(self) -> PeerRef:
-        """How others reach it."""
+        """The node's id and address."""
         return self.port.peer
 
     @property
@@ -86,12 +86,12 @@ class SimNode(Generic[N]):
 
     @property
     def state(self) -> State:
-        """Of the newest incarnation."""
+        """The state of the newest incarnation."""
         return self.port.state
 
     @property
     def is_live(self) -> bool:
-        """Running, not paused."""
+        """Whether the node runs and is not paused."""
         return self.port.state is State.RUNNING
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ class SimNode(Generic[N]):
 
 
 class World(Generic[N]):
-    """Engine, network and nodes, without an opinion on what a node is."""
+    """Engine, network and nodes; subclasses say what a node is."""
 
     def __init__(
         self,
@@ -116,11 +116,11 @@ class World(Generic[N]):
         self.nodes: list[SimNode[N]] = []
         self.sink: RecordSink = sink if sink is not None else NullRecordSink()
         self.rng = fork(seed, "workload")
-        """For whoever drives the simulation; nodes and network have their own generators."""
+        """For code that drives the simulation; nodes and network have their own generators."""
         self.misbehaviour_is_failure = True
-        """Nodes here are honest, so one that calls another's bytes malformed shows a bug. Turn off to inject some."""
+        """Whether a report of misbehaviour ends the run: among honest nodes it shows a bug. Off to inject some."""
         self.misbehaviours: list[tuple[float, PeerRef, PeerRef, str]] = []
-        """(time, who says so, about whom, what)."""
+        """Reports of misbehaviour: (time, the reporting node, the accused one, what it did)."""
         self.starting = 0
         """Starts that are scheduled and have not happened."""
         self._ids = fork(seed, "ids")
@@ -132,7 +132,7 @@ class World(Generic[N]):
         raise Bug("World.boot is for subclasses")
 
     def started(self, place: SimNode[N]) -> None:
-        """The new node is attached: let it begin."""
+        """Start the new node, which is attached."""
 
     def add_node(self, node_id: NodeId | None = None, *, delay_s: float | None = 0.0) -> SimNode[N]:
         """A new place, whose node starts after ``delay_s`` virtual seconds (``None``: not until `restart`)."""
@@ -176,7 +176,7 @@ class World(Generic[N]):
         place.driver.end(State.STOPPED)
 
     def silence(self, place: SimNode[N]) -> None:
-        """Power loss: nothing is ever heard of it again."""
+        """Power loss: the machine sends nothing any more."""
         place.driver.end(State.SILENT)
 
     def pause(self, place: SimNode[N]) -> None:
@@ -194,7 +194,7 @@ class World(Generic[N]):
         self._start_later(place, delay_s)
 
     def live_nodes(self) -> list[SimNode[N]]:
-        """Those that run, in order of creation."""
+        """The nodes that run, in order of creation."""
         return [place for place in self.nodes if place.is_live]
 
     def find(self, node_id: NodeId) -> SimNode[N]:
@@ -207,7 +207,7 @@ class World(Generic[N]):
     # Faults of the network
 
     def partition(self, *groups: Iterable[SimNode[N]]) -> None:
-        """Only nodes of one group reach each other; all the others form one more group."""
+        """Let only nodes of the same group reach each other; all other nodes form one more group."""
         self.network.partition([place.index for place in group] for group in groups)
 
     def heal(self) -> None:
@@ -218,19 +218,19 @@ class World(Generic[N]):
 
     @property
     def now(self) -> float:
-        """Virtual seconds."""
+        """The virtual time, seconds."""
         return self.engine.now
 
     def after(self, delay_s: float, action: Callable[[], None], mark: int = mark_of(NO_NODE, ACTION_MARK)) -> None:
-        """Do something to the simulation at a virtual time; part of the trace."""
+        """Do something to the simulation ``delay_s`` virtual seconds from now; it is part of the trace."""
         self.engine.schedule(self.engine.now + delay_s, mark, _call, action)
 
     def run_for(self, duration_s: float, events_max: int | None = None) -> int:
-        """Run ``duration_s`` virtual seconds; how many events that were."""
+        """Run ``duration_s`` virtual seconds; returns how many events ran."""
         return self._run(self.engine.now + duration_s, events_max)
 
     def run_until(self, predicate: Callable[[], bool], limit_s: float, *, poll_s: float = 0.1) -> float:
-        """Run until the predicate holds, looked at every ``poll_s`` virtual seconds; how long it took.
+        """Run until the predicate holds, checked every ``poll_s`` virtual seconds; returns how many that took.
 
         Raises `SimulationFailure` when it does not hold after ``limit_s`` virtual seconds.
         """
@@ -248,7 +248,7 @@ class World(Generic[N]):
 
     @property
     def pending(self) -> int:
-        """Events that wait."""
+        """How many events wait."""
         return self.engine.pending
 
     def digest(self) -> str:
@@ -266,7 +266,7 @@ class World(Generic[N]):
             return self.engine.run(until_s, events_max)
         except SimulationFailure:
             raise
-        except Exception as error:  # whatever a node raises ends the run, with what repeats it
+        except Exception as error:  # any exception of a node ends the run, with the command that repeats it
             index = self.engine.current
             place = self.nodes[index] if index < len(self.nodes) else None
             raise self.failure(f"{type(error).__name__}: {error}", place) from error
@@ -276,7 +276,7 @@ class World(Generic[N]):
     # What drivers report (peerd.sim.driver.Surroundings)
 
     def record(self, record: dict[str, object]) -> None:
-        """To the sink."""
+        """Write a record to the sink."""
         self.sink.write(record)
 
     def handler_failed(self, driver: SimDriver, plugin: str, error: Exception) -> NoReturn:
@@ -298,7 +298,7 @@ class World(Generic[N]):
         self.after(0.0, lambda: self.kill(place) if place.driver is driver and driver.is_alive else None)
 
     def failure(self, reason: str, place: SimNode[N] | None = None) -> SimulationFailure:
-        """An error to raise, with where and when."""
+        """Make an error to raise, with place, time and seed."""
         engine = self.engine
         node = None if place is None else f"{place.index} ({place.peer}, boot {place.boot_epoch})"
         return SimulationFailure(reason, seed=self.seed, time_s=engine.now, events=engine.events, node=node)

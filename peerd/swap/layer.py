@@ -66,7 +66,7 @@ class SwapLayer:
         self.budget.reconfigure(config)
 
     def accept(self, peer: PeerRef) -> StreamHandler:
-        """A peer opened a bulk connection. Over the limit of incoming swaps it is cut off as soon as it is open."""
+        """A peer opened a bulk connection. It is cut off if too many others are still without an offer."""
         session = SwapSession(self, peer)
         pending = sum(other.state is SwapState.AWAITING_OFFER for other in self._sessions.values())
         if self._is_stopped or pending >= self.config.pending_offers_max:

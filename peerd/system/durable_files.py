@@ -9,10 +9,10 @@ from pathlib import Path
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace ``path`` so that a crash at any point leaves the old or the new content. Raises ``OSError``."""
-    # A worker thread may be saving the same file when the stop saves it: each has a temporary file of its own.
+    # A worker thread may be saving the same file while the daemon stops and saves it: each has its own temporary file.
     temporary = path.with_name(f".{path.name}.{threading.get_ident()}.tmp")
-    # One that is there already, from a crash or from somebody who waits for a secret in a folder like /tmp, would keep
-    # its owner and mode: it goes first, and is never written to.
+    # A temporary file that exists already, from a crash or made by an attacker in a folder like /tmp, would keep its
+    # owner and mode, so it is removed first and never written to.
     temporary.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -30,9 +30,9 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
 def write_new_file(path: Path, content: bytes, mode: int) -> None:
     """Create ``path`` with exactly ``mode`` from the first byte on; an existing file is never overwritten.
 
-    For keys: one that was readable for a moment is stolen, and one that a power cut takes back after its id was
-    published is lost. Nor is half of one left when the disk is full: the next start would take it for a damaged key.
-    Raises ``FileExistsError`` or another ``OSError``.
+    For keys: a key that others could read for a moment may be stolen, and a key whose file a power cut removes, after
+    its id was published, is lost. When the disk is full no part of the file is left, as the next start would take it
+    for a damaged key. Raises ``FileExistsError`` or another ``OSError``.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:

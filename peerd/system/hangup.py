@@ -1,4 +1,4 @@
-"""What becomes of SIGHUP while nobody is there to reload: nothing. Its default would end the process."""
+"""Ignores SIGHUP while no daemon is there to reload: by default the signal would end the process."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import signal
 
 
 def ignore_hangups() -> None:
-    """From now on, until somebody handles the signal."""
+    """Ignore SIGHUP from now on, until a handler is installed."""
     signal.signal(signal.SIGHUP, _nothing)
 
 
 def _nothing(number: int, frame: object) -> None:
-    """A handler, and not ``SIG_IGN``, which processes that are started from here would inherit."""
+    """A handler that does nothing. ``SIG_IGN`` would be inherited by processes that are started from here."""

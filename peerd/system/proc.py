@@ -1,7 +1,7 @@
-"""What Linux tells about processes in /proc: the one place that reads it.
+"""Reads what Linux tells about processes in /proc; no other module reads it.
 
-The library for this is psutil. In a daemon it would cost 3.8 MB of memory for ever, and 28 ms of its start, for three
-small files.
+The usual library for this is psutil. For these three small files it would cost a daemon 3.8 MB of memory for ever, and
+28 ms at its start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 PROC: Final = Path("/proc")
 _STATE: Final = 0
 _START_TICKS: Final = 19
-"""Places in /proc/PID/stat behind the command name, see proc(5): fields 3 and 22."""
+"""Positions of fields 3 and 22 of /proc/PID/stat, counted after the command name; see proc(5)."""
 _GONE: Final = (FileNotFoundError, ProcessLookupError)
 
 

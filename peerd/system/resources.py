@@ -1,4 +1,4 @@
-"""What the process uses, and how many files it may open."""
+"""Measures what the process uses, and decides how many files it may open for what."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from peerd.system.proc import open_files, resident_bytes
 from peerd.telemetry.schema import ResourceSnapshot
 
 DESCRIPTORS_RESERVED: Final = 64
-"""For logs, event files, the admin socket, spilled values, dials: what peers open must not use them up."""
+"""Descriptors kept for logs, event files, the admin socket, spilled values and dials: peers cannot use them up."""
 HTTP_SHARE: Final = 16
-"""An HTTP listener's requests have at most this part of the descriptors: a sixteenth."""
+"""An HTTP listener's requests get at most one in so many descriptors."""
 
 
 def resource_snapshot(links: int, loop_lag_s: float) -> ResourceSnapshot:
-    """The process as it is now."""
+    """Measure the process now."""
     return ResourceSnapshot(
         rss_bytes=rss_bytes(),
         cpu_s=time.process_time(),
@@ -42,9 +42,9 @@ class Room(NamedTuple):
 
 
 def room_for(links_max: int, http_budgets: Iterable[int] = ()) -> Room:
-    """Raise the soft limit of open files to the hard one; returns what then has room, at most the links wanted.
+    """Raise the soft limit of open files to the hard one; returns what there is room for, at most the links wanted.
 
-    ``http_budgets``: requests wanted at each HTTP listener; what they get is not for peers.
+    ``http_budgets``: requests wanted at each HTTP listener; their descriptors are not available for peers.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -59,6 +59,6 @@ def room_for(links_max: int, http_budgets: Iterable[int] = ()) -> Room:
 
 
 def http_requests_room(wanted: int) -> int:
-    """How many requests may be under way at an HTTP listener that wants so many: a descriptor each."""
+    """Return how many of the requests that an HTTP listener wants may be under way: each takes a descriptor."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if soft == resource.RLIM_INFINITY else min(wanted, max(1, soft // HTTP_SHARE))

@@ -1,4 +1,4 @@
-"""Sockets with the options that make a dead peer show: both are needed, keepalive alone misses pending writes."""
+"""Sockets with the options by which a dead peer is noticed. Keepalive alone does not do while a write is pending."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BACKLOG: Final = 128
 
 
 def tune(sock: socket.socket) -> None:
-    """No Nagle, keepalive, and a bound on unacknowledged data. Harmless on a socket that is gone already."""
+    """Switch Nagle's algorithm off and keepalive on, and bound unacknowledged data. Harmless on a closed socket."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -27,7 +27,7 @@ def tune(sock: socket.socket) -> None:
             ("TCP_KEEPCNT", KEEPALIVE_PROBES),
             ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
         ):
-            if hasattr(socket, option):  # Linux has them all, others some
+            if hasattr(socket, option):  # Linux has all of these options, other systems only some
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
@@ -51,7 +51,7 @@ class AddressNotAllowed(OSError):
 
 
 async def connected_socket(host: str, port: int, permits: Callable[[str], bool] | None = None) -> socket.socket:
-    """Connect to the first address of ``host`` that answers. Raises ``OSError``, the last one met.
+    """Connect to the first address of ``host`` that answers. Raises the ``OSError`` of the last one that was tried.
 
     Addresses that ``permits`` does not let pass are left out.
     """

@@ -1,4 +1,4 @@
-"""The service manager's protocol: ready, stopping, watchdog. One datagram each; nothing happens elsewhere."""
+"""The service manager's protocol: one datagram each for ready, stopping, watchdog. Without systemd it does nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ServiceManager:
         self._timer: asyncio.TimerHandle | None = None
 
     def notify(self, *assignments: str) -> None:
-        """Send ``READY=1``, ``STOPPING=1``, ``STATUS=...``; a manager that does not listen is no error."""
+        """Send ``READY=1``, ``STOPPING=1``, ``STATUS=...``; it is not an error when the manager does not listen."""
         if not self._address:
             return
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
@@ -31,7 +31,7 @@ class ServiceManager:
             sock.send("\n".join(assignments).encode())
 
     def reloading(self) -> None:
-        """The configuration is being read again; ``READY=1`` ends it. systemd wants the time with it (sd_notify(3))."""
+        """Say that the configuration is being read again, until ``READY=1``. sd_notify(3) demands the time with it."""
         self.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", "STATUS=reading the configuration")
 
     def start_watchdog(self) -> None:

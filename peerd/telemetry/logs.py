@@ -90,7 +90,7 @@ def set_level(level: str) -> None:
 
 
 class _Logger(structlog.make_filtering_bound_logger(0)):  # type: ignore[misc]  # the library makes the class when it runs
-    """The class of our loggers. A logger keeps its class once it was used, so `set_level` changes the class's methods."""
+    """The class of our loggers. A logger keeps its class once it was used, so `set_level` changes the methods."""
 
 
 _FILTERED: Final = tuple(

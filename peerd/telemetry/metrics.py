@@ -119,7 +119,7 @@ class PrometheusMetrics:
         )
 
     def declare(self, metrics: Iterable[Metric]) -> None:
-        """Register metrics. Registering the same again is harmless (a restarted plugin). Raises `Bug` for a different one."""
+        """Register metrics. Once more is harmless (a restarted plugin). Raises `Bug` for another declaration."""
         for metric in metrics:
             if self._is_new(metric):
                 self._families[metric.name] = self._create(metric)

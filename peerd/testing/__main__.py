@@ -14,7 +14,7 @@ from peerd.sim.simulation import Simulation
 
 
 def _module(name: str, file: str) -> ModuleType:
-    """By name; a test module that is on no path, by its file."""
+    """Import a module by its name, or by its file if it is a test module that is not on the path."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

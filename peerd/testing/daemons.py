@@ -67,7 +67,7 @@ async def daemons(
     settings: Mapping[str, object] | None = None,
     limit_s: float = WHOLE_LIMIT_S,
 ) -> AsyncIterator[list[RunningDaemon]]:
-    """``count`` daemons whose ring is whole; they are stopped at the end, and their files removed.
+    """Start ``count`` daemons and wait for a whole ring; at the end they are stopped, and their files removed.
 
     ``plugins(index)`` makes the plugins of each; without it they run the installed ones. ``settings``: dotted keys of
     the configuration and their values, for all. Raises ``TimeoutError`` when there is no ring within ``limit_s``.
@@ -96,7 +96,7 @@ async def daemons(
 
 
 async def wait_for(condition: Callable[[], object]) -> None:
-    """Look until it is true. Put ``asyncio.timeout`` around it."""
+    """Wait until the condition is true. Put ``asyncio.timeout`` around it."""
     while not condition():  # noqa: ASYNC110  # what daemons become in their own time has no event to wait for
         await asyncio.sleep(POLL_S)
 

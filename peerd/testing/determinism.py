@@ -1,6 +1,6 @@
 """Does one seed mean one run? Runs a function in two processes that hash texts differently, and compares the traces.
 
-The order of a set of texts differs between the two, so code that lets such an order reach a message gives itself away.
+The order of a set of texts differs between the two, so if such an order reaches a message, the traces differ.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ HASH_SEEDS: Final = ("1", "2")
 ERROR_CHARACTERS_MAX: Final = 4000
 
 SeededRun = Callable[[int], Simulation]
-"""From a seed to the simulation that it made, run to its end. A function of a module, so that others can import it."""
+"""Takes a seed, and returns the simulation that it ran to its end. A function of a module, to be imported by name."""
 
 
 def trace_hashes(run: SeededRun, seed: int) -> tuple[str, str]:
     """The trace hash of the same run in two processes with different values of PYTHONHASHSEED.
 
-    Raises `Bug` when a process does not get to its end.
+    Raises `Bug` when a process fails.
     """
     first, second = (_trace_hash(run, seed, hash_seed) for hash_seed in HASH_SEEDS)
     return first, second
 
 
 def assert_one_run(run: SeededRun, seed: int = 0) -> str:
-    """Fail unless both runs were the same in every event; their trace hash.
+    """Fail unless both runs were the same in every event; returns their trace hash.
 
     For a scenario file ``peerd sim FILE --check-determinism`` does the same, and names the first event that differs.
     """

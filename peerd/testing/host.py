@@ -131,7 +131,7 @@ class FakeHost:
         self.run_later()
 
     def run_later(self) -> None:
-        """Run what was put off until the end of the handler."""
+        """Run what has to wait until the end of the handler."""
         while self.later:
             self.later.pop(0)()
 
@@ -155,7 +155,7 @@ class FakeHost:
         return self.time_s
 
     def wall_time(self) -> float:
-        """The test's clock, as if it had begun with 1970."""
+        """Return the time of the test's clock as Unix time."""
         return self.time_s
 
     def send(self, peer: PeerRef, message: Message, priority: Priority = Priority.NORMAL) -> None:

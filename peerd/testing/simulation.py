@@ -63,7 +63,7 @@ def always() -> list[Checker]:
 
 
 def run_to_rest(simulation: Simulation, checkers: Iterable[Checker] = (), limit_s: float = REST_LIMIT_S) -> float:
-    """Run until the ring is whole again and ``checkers`` find nothing; how long that took, virtual seconds.
+    """Run until the ring is whole again and ``checkers`` find nothing; returns how many virtual seconds that took.
 
     Raises `peerd.sim.world.SimulationFailure`, with all that does not hold, when it takes longer than ``limit_s``.
     """

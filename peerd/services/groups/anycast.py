@@ -25,7 +25,7 @@ TAKEN: Final = AnycastTaken()
 
 
 class Anycaster(Part):
-    """Anycasts of one node: its own, and those that walk through it."""
+    """The anycasts of one node: those that it started, and those that walk through it."""
 
     def __init__(self, host: ServiceHost, config: GroupsConfig, trees: Trees, members: Members) -> None:
         self._host = host
@@ -54,7 +54,7 @@ class Anycaster(Part):
 
     @handles(AnycastResult)
     def _answered(self, message: AnycastResult, source: PeerRef) -> None:
-        """Somebody has accepted, or nobody has."""
+        """The result has come: a member has accepted, or none has."""
         outcome = GroupOutcome(OUTCOMES[message.outcome]) if message.outcome < len(OUTCOMES) else GroupOutcome.UNKNOWN
         peer = source if outcome is GroupOutcome.ACCEPTED else None
         if self._members.settle(message.number, outcome, peer):
@@ -63,13 +63,14 @@ class Anycaster(Part):
     # The walk
 
     def refuse(self, anycast: Anycast) -> None:
-        """There is no such group."""
+        """Tell the origin that there is no such group."""
         self._end(anycast, GroupOutcome.NO_SUCH_GROUP)
 
     def intercept(self, anycast: Anycast) -> bool:
-        """An anycast passes through on its way to the root: whether this node has taken it over.
+        """Whether this node takes over an anycast that passes through on its way to the root.
 
-        One that was in the tree before comes from a part that is cut off: what has no path either leads back there.
+        If it has been in the tree before, it comes from a part that is cut off. Then a node without a path passes it
+        on, since it may be in the same part.
         """
         group = self._trees.groups.get(anycast.group)
         if group is None or (anycast.hops and not group.is_attached):
@@ -104,7 +105,7 @@ class Anycaster(Part):
             self._go_on(visiting)
 
     def _go_on(self, anycast: Anycast) -> None:
-        """To the nearest child that was not visited, else back up; from the root there is nowhere else to go."""
+        """Pass it to the nearest child that was not visited, else to the parent; at the root it ends."""
         group = self._trees.groups.get(anycast.group)
         if anycast.hops >= HOPS_MAX:
             self._end(anycast, GroupOutcome.UNKNOWN)
@@ -116,7 +117,7 @@ class Anycaster(Part):
         elif group is not None and group.is_root:
             self._end(anycast, GroupOutcome.NOBODY)
         else:
-            self._host.route(anycast.group, anycast)  # cut off from the tree, or no longer part of it
+            self._host.route(anycast.group, anycast)  # this node is cut off from the tree, or no longer in it
 
     def _pass(self, anycast: Anycast, peer: PeerRef) -> None:
         def silent() -> None:

@@ -11,7 +11,7 @@ from peerd.quantities import Count, Interval, Size, between_sizes, format_durati
 
 
 class GroupsConfig(PluginConfig):
-    """How wide, how patient and how large the trees are."""
+    """The trees' width and size, and their time limits."""
 
     children_max: Annotated[int, Field(ge=2, le=256)] = setting(
         16,
@@ -91,7 +91,7 @@ class GroupsConfig(PluginConfig):
 
     @property
     def repair_s(self) -> float:
-        """Time in which the children of a silent parent miss it, and have joined again, seconds."""
+        """Seconds within which the children of a silent parent have noticed that, and have joined again."""
         return 1.2 * self.refresh_interval + self.refresh_timeout * self.refresh_attempts + self.join_timeout
 
     @model_validator(mode="after")

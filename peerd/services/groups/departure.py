@@ -1,8 +1,9 @@
 """Leaving the ring in order: children first find another parent, and a root's trees get another root.
 
 A node that leaves goes on as before until its children have gone: they keep it as their parent until another node has
-taken them, so nothing is missed in between. A root bequeaths: its heir, the next closest node to the key, first joins
-it as a child and so gets its log; then the heir becomes the root, and the old root and its children hang below it.
+taken them, so they miss nothing in between. A root hands over to its heir, the node next closest to the key: the heir
+first joins as a child, and so gets the root's log; then it becomes the root, and the old root and its children are
+below it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from peerd.services.groups.state import Group
 from peerd.services.groups.tree import Trees
 
 TELL_MAX: Final = 5
-"""How often a child is told to go; then it is not waited for."""
+"""How often a child is told to go before this node stops waiting for it."""
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class ToldToGo:
 
 
 class Departure(Part):
-    """Does nothing until `begin`."""
+    """The departure of one node; it does nothing until `begin`."""
 
     def __init__(self, host: ServiceHost, config: GroupsConfig, trees: Trees) -> None:
         self._host = host
@@ -42,25 +43,25 @@ class Departure(Part):
         self._trees = trees
         self._done: Callable[[], None] | None = None
         self._heirs: dict[NodeId, PeerRef] = {}
-        """By group, also when this node is not part of it any more: messages for its key still come here."""
+        """The heir of each group; kept when this node has left the group, as messages for its key still come here."""
         self._told: dict[tuple[NodeId, NodeId], ToldToGo] = {}
-        """Children and heirs, by group and node."""
+        """The children and heirs that were told, by group and node."""
 
     def begin(self, done: Callable[[], None]) -> None:
-        """Hand over; ``done`` is called when no node hangs below this one any more."""
+        """Hand over; ``done`` is called when no node is below this one any more."""
         self._done = done
         self._trees.is_leaving = True
         self._trees.changed = self._wake
         self._wake()
 
     def _wake(self) -> None:
-        """Something has changed: look again, after the current handler."""
+        """Look at the trees again after the current handler, because something has changed."""
         self._host.cancel_timer("drain")
         self._host.set_timer("drain", 0.0)
 
     @on_timer("drain")
     def _look(self, payload: object) -> None:
-        """Go on with every tree in which nodes hang below this one."""
+        """Go on with every tree in which nodes are below this one."""
         if self._done is None:
             return
         groups = self._trees.groups
@@ -85,12 +86,12 @@ class Departure(Part):
                     self._host.send(child.peer, Redirect(group.id, (group.parent,), keeps=True))
 
     def _is_awaited(self, group: Group) -> bool:
-        """Whether a child may still go: one that was told often enough is dead, or has nowhere to go."""
+        """Whether to wait for a child: one that was told often enough is dead, or finds no other parent."""
         told = (self._told.get((group.id, child)) for child in group.children)
         return any(each is None or each.times <= TELL_MAX for each in told)
 
     def _may_tell(self, group: Group, peer: PeerRef) -> bool:
-        """Whether to tell it: not if it was told a moment ago, or too often. If so, it counts as told now."""
+        """Whether to tell a node now: not if it was told a moment ago, or too often. If so, this counts as telling."""
         now, told = self._host.now(), self._told.setdefault((group.id, peer.id), ToldToGo())
         if now - told.last_at < self._config.join_timeout:
             return False
@@ -106,7 +107,7 @@ class Departure(Part):
         leaving = self._trees.leaving()
         child, told = group.children.get(heir.id), self._told.get((group.id, heir.id))
         if child is not None and child.is_welcomed and told is not None and child.joined_at >= told.first_at:
-            # it has come, and has all that this node has sent: from here on it is its turn
+            # the heir has joined, and has all that this node has sent: now it can become the root
             self._host.send(heir, Bequest(group.id, group.position, True, leaving))
             self._heirs[group.id] = heir
             self._trees.abdicate(group, heir)
@@ -119,11 +120,11 @@ class Departure(Part):
         return others[closest(key, others)] if others else None
 
     def heir(self, key: NodeId) -> PeerRef | None:
-        """Who gets what comes here for a group that this node was the root of."""
+        """Return the node that gets messages which still come here for a group of which this node was the root."""
         if key not in self._heirs:
             return None
         near = {peer.id: peer for peer in self._host.leaf_set().members()}
         group = self._trees.groups.get(key)
         if group is not None and group.path and group.path[0] in near:
-            self._heirs[key] = near[group.path[0]]  # the heir may have left in its turn
+            self._heirs[key] = near[group.path[0]]  # the heir may itself have left
         return near.get(self._heirs[key].id) or self._next_root(key)

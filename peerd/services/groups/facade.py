@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class BoundGroups:
-    """Finds the service at each call: a plugin may keep this object over a restart of the service."""
+    """Looks the service up at each call, so that a plugin may keep this object when the service is restarted."""
 
     def __init__(self, service: Callable[[], GroupService], plugin: Plugin) -> None:
         self._service = service

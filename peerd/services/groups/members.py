@@ -1,4 +1,4 @@
-"""What the plugins of this node have asked for: their memberships, and who is owed an outcome."""
+"""What the plugins of this node have asked for: their memberships, and operations without an outcome yet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peerd.services.groups.ports import ServiceHost
 from peerd.services.groups.stream import Seen, identity
 
 LEFT_MAX: Final = 64
-"""For so many groups that no plugin here is in any more, it is remembered what the last member heard."""
+"""For how many groups that all plugins here have left it is remembered what the last member heard."""
 
 OnMessage = Callable[[Message, PeerRef], None]
 OnAnycast = Callable[[Message, PeerRef], bool]
@@ -24,7 +24,7 @@ OnOutcome = Callable[[GroupOutcome, PeerRef | None], None]
 
 
 def group_key(plugin: str, group: str) -> NodeId:
-    """The key of a plugin's group: two plugins never meet in one."""
+    """Return the key of a plugin's group; the same name in another plugin gives another key."""
     return key_of(f"group\n{plugin}\n{group}")
 
 
@@ -40,39 +40,39 @@ class GroupMembership:
 
 @dataclass(slots=True)
 class Entrusted:
-    """What the plugins have entrusted to the service. It outlives a failure of the service."""
+    """The service's state that belongs to the plugins. It survives a failure of the service."""
 
     memberships: dict[NodeId, GroupMembership] = field(default_factory=dict)
     waiting: dict[int, tuple[str, OnOutcome]] = field(default_factory=dict)
-    """Plugin and callback by number of the multicast or anycast."""
+    """Plugin and callback of each multicast or anycast without an outcome, by its number."""
     numbers: int = 0
     """The last number that was given in this boot."""
     heard: dict[NodeId, Seen] = field(default_factory=dict)
-    """By group, what the members here were told: others may still send it to one that leaves and joins again."""
+    """For each group, what the members here have heard: a member that leaves and joins again must not hear it twice."""
 
     def next_number(self) -> int:
-        """One that no other message of this node has in this boot."""
+        """Return a number that no other message of this node has in this boot."""
         self.numbers += 1
         return self.numbers
 
     def end(self, group_id: NodeId) -> bool:
-        """End a membership; what it has heard is remembered until `LEFT_MAX` others have ended. Was there one?"""
+        """End a membership; returns whether there was one. What it heard is kept until `LEFT_MAX` others end."""
         if self.memberships.pop(group_id, None) is None:
             return False
         if group_id in self.heard:
-            self.heard[group_id] = self.heard.pop(group_id)  # to the end: the first one left goes first
+            self.heard[group_id] = self.heard.pop(group_id)  # moved to the end: the group left first is forgotten first
             left = [key for key in self.heard if key not in self.memberships]
             if len(left) > LEFT_MAX:
                 del self.heard[left[0]]
         return True
 
     def of_plugin(self, plugin: str) -> Iterator[NodeId]:
-        """The groups that a plugin wants, as they are now."""
+        """The groups that a plugin has joined or created."""
         return iter([key for key, membership in self.memberships.items() if membership.plugin == plugin])
 
 
 def encoded(plugin: Plugin, message: Message, bytes_max: int) -> bytes:
-    """The body of a plugin's own message. Raises `Bug` for another's, or one above ``bytes_max``."""
+    """Encode a plugin's own message. Raises `Bug` for another plugin's, or one above ``bytes_max``."""
     if type(message) not in plugin.messages:
         raise Bug(f"{plugin.name} sends {type(message).__name__} to a group, which is not among its messages")
     body = encode_body(message)
@@ -82,7 +82,7 @@ def encoded(plugin: Plugin, message: Message, bytes_max: int) -> bytes:
 
 
 class Members:
-    """The members on this node, as messages reach them."""
+    """Delivers messages to the members on this node."""
 
     def __init__(self, host: ServiceHost, config: GroupsConfig, entrusted: Entrusted) -> None:
         self._host = host
@@ -101,7 +101,7 @@ class Members:
             return None
 
     def deliver(self, group_id: NodeId, publication: Publication) -> None:
-        """A multicast has come to this node: its member hears it, once."""
+        """Give a multicast to the member on this node, once."""
         membership = self.entrusted.memberships.get(group_id)
         if membership is None or membership.on_message is None:
             return
@@ -111,7 +111,7 @@ class Members:
 
         def tell(message: Message, origin: PeerRef) -> None:
             current = self.entrusted.memberships.get(group_id)
-            if current is None or current.on_message is None:  # it may have left since
+            if current is None or current.on_message is None:  # the member may have left meanwhile
                 return
             heard = self.entrusted.heard.setdefault(group_id, Seen(self._config.dedupe_window))
             if heard.is_new(identity(publication)):

@@ -1,6 +1,6 @@
 """The messages of groups: type ids 0x0050 to 0x005F.
 
-Peers that a message mentions are hearsay: a link to them verifies who they are before anything is sent.
+Peers that a message names are hearsay: nothing is sent to them before a link has verified who they are.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Publication:
 
 @struct
 class TreeState:
-    """What a parent says about one group: is the asker its child, its path (see `Attached`), its last multicast."""
+    """A parent's word on one group: whether the asker is its child, its path (see `Attached`), its last multicast."""
 
     group: NodeId
     is_child: bool
@@ -163,7 +163,7 @@ class GroupMulticast(Message):
 
 @message(0x0059)
 class Anycast(Message):
-    """Who accepts this? Routed towards the root until it meets the tree, then from node to node of it.
+    """Asks for a member that accepts. Routed towards the root until it meets the tree, then from node to node of it.
 
     ``visited`` have been asked, or did not answer. From node to node it is answered by `AnycastTaken`.
     """

@@ -32,7 +32,7 @@ class Sent:
 
 
 class Multicaster(Part):
-    """Multicasts of one node: its own, those it numbers as a root, and those that it passes on."""
+    """The multicasts of one node: those it sends, those it numbers as a root, and those it passes on."""
 
     def __init__(self, host: ServiceHost, config: GroupsConfig, trees: Trees, members: Members) -> None:
         self._host = host
@@ -54,7 +54,7 @@ class Multicaster(Part):
 
     @on_timer("publish")
     def _send(self, number: int) -> None:
-        """Send it, the first time or because the root has said nothing. It is the same one: members see it once."""
+        """Send it, for the first time or again because the root did not answer. Members see it once all the same."""
         sent = self._sent[number]
         if sent.attempts >= self._config.publish_attempts:
             self._settle(number, GroupOutcome.UNKNOWN)
@@ -77,11 +77,11 @@ class Multicaster(Part):
     # Root
 
     def refuse(self, publish: Publish) -> None:
-        """There is no such group."""
+        """Tell the origin that there is no such group."""
         self._answer(publish.publication, is_taken=False)
 
     def take(self, group: Group, publish: Publish) -> None:
-        """Number it and send it down the tree. This node is the root."""
+        """As the root, number a multicast and send it down the tree."""
         publication = publish.publication
         last = group.position
         if last is not None and group.seen.is_new(identity(publication)):
@@ -96,7 +96,7 @@ class Multicaster(Part):
 
     @handles(GroupMulticast)
     def _received(self, multicast: GroupMulticast, source: PeerRef) -> None:
-        """The parent passes one on."""
+        """Take a multicast from the parent, and pass it on."""
         group = self._trees.groups.get(multicast.group)
         if group is None or not group.is_child_of(source):
             self._drop("not_parent")
@@ -108,7 +108,7 @@ class Multicaster(Part):
         group.heard_at = self._host.now()
         gap = missed(group.position, before(multicast.position))
         if gap and self._config.replay_messages and self._trees.catch_up(group):
-            self._drop("gap")  # it comes again, after what is missing
+            self._drop("gap")  # it comes again, after those that are missing
             return
         if gap:
             self._host.count("peerd_groups_missed_total", gap)
@@ -121,7 +121,7 @@ class Multicaster(Part):
     def _spread(self, group: Group, multicast: GroupMulticast) -> None:
         self._trees.log.add(multicast)
         for child in group.children.values():
-            if child.is_welcomed:  # one that waits will be sent it with what else it missed
+            if child.is_welcomed:  # a child that still waits gets it later, with the others that it missed
                 self._host.send(child.peer, multicast)
         self._members.deliver(group.id, multicast.publication)
 

@@ -1,4 +1,4 @@
-"""What a service needs from the node around it, beyond what a plugin gets."""
+"""The host of a service: it offers more than that of a plugin."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from peerd.services.groups.tree import Trees
 
 TICK_JITTER: Final = 0.2
 EARLY: Final = 0.5
-"""A parent is asked when it has been silent for this part of the interval: the next look is an interval away."""
+"""A parent is asked when it has been silent for this part of the interval: the next chance is an interval away."""
 
 
 class Refresher(Part):
@@ -32,7 +32,7 @@ class Refresher(Part):
         self._is_ticking = False
 
     def wake(self) -> None:
-        """There is a tree to care for."""
+        """Start the timer, as there is a tree to care for."""
         if not self._is_ticking:
             self._is_ticking = True
             self._host.set_timer("tick", self._host.rng.uniform(0.0, self._config.refresh_interval))
@@ -52,7 +52,7 @@ class Refresher(Part):
         for group in [each for each in trees.groups.values() if each.heir_until is not None and each.heir_until < now]:
             group.heir_until = None
             trees.prune(group)
-        for group in list(trees.groups.values()):  # without those that had only such children
+        for group in list(trees.groups.values()):  # groups that had only lapsed children are gone by now
             if group.parent is not None and not group.path and now - group.lost_at > self._config.orphan_timeout:
                 trees.seek(group)
         trees.check_roots()
@@ -107,12 +107,12 @@ class Refresher(Part):
 
     @handles(Refresh)
     def asked(self, message: Refresh, source: PeerRef) -> Refreshed:
-        """A child wants to be kept."""
+        """Answer a child that wants to be kept."""
         rtt_s = self._distance_s(message, source)
         return Refreshed(tuple(self._state(group_id, source, rtt_s) for group_id in message.groups))
 
     def _distance_s(self, message: Refresh, child: PeerRef) -> float | None:
-        """What either side has measured, else what the coordinates say: trees have links that overlays have not."""
+        """Return the round trip that either side has measured, else what the coordinates predict, seconds."""
         if message.rtt_s is not None:
             return message.rtt_s
         rtt_s = self._host.estimated_rtt(child)

@@ -65,13 +65,13 @@ class GroupService(Service):
         self._entrusted = Entrusted()
         self._is_off = False
         self._held: dict[int, Publish | Anycast] = {}
-        """For groups that this node is the root of, and knows nothing of yet."""
+        """Messages for groups of which this node is the root, but does not know yet."""
         self._holds = 0
         self._bereaved_at = float("-inf")
-        """When a neighbour was last lost: groups whose root it was are on their way here."""
+        """When a neighbour was last lost; the trees of groups whose root it was are about to arrive here."""
 
     def inherit(self, failed: Self) -> None:
-        """Memberships, and outcomes that are owed, belong to the plugins and go on. The trees are made anew."""
+        """Take over memberships and awaited outcomes, which belong to the plugins. The trees are made anew."""
         self._entrusted = failed._entrusted
 
     def start(self, host: Host) -> None:
@@ -100,12 +100,12 @@ class GroupService(Service):
             self.departure.begin(done)
 
     def stop(self) -> None:
-        """Tell the children that are left, and the parents."""
+        """Tell the remaining children, and the parents."""
         if not self._is_off:
             self.trees.leave()
 
     def plugin_disabled(self, name: str) -> None:
-        """A plugin is taken out of service: end its memberships. This service itself: take no more calls."""
+        """End the memberships of a plugin that is taken out of service. If it is this service, take no more calls."""
         if name == self.name:
             self._is_off = True
             return
@@ -117,7 +117,7 @@ class GroupService(Service):
     # For plugins (see peerd.api.Groups)
 
     def create(self, plugin: Plugin, group: str) -> None:
-        """Keep the group in being. Raises `Unavailable` above ``memberships_max``."""
+        """Make the group exist. Raises `Unavailable` above ``memberships_max``."""
         if group_key(plugin.name, group) not in self._entrusted.memberships:
             self.join(group, GroupMembership(plugin.name, plugin.messages, None, None))
 
@@ -171,7 +171,7 @@ class GroupService(Service):
         return Verdict.PASS
 
     def deliver(self, key: NodeId, message: Message, source: PeerRef) -> None:
-        """This node is the root of ``key``; unless a closer one has come a moment ago."""
+        """Handle a message as the root of ``key``, unless a closer node has just come."""
         if not isinstance(message, Join | Publish | Anycast) or message.group != key:
             self._host.count("peerd_groups_dropped_total", reason="malformed")
         elif self._pass_on(message):
@@ -197,7 +197,7 @@ class GroupService(Service):
         return True
 
     def neighbours_changed(self, change: NeighbourChange) -> None:
-        """There may be a new root for a group of this node's, or this node be the new root of others."""
+        """Check the roots: a group of this node may have a new root, or this node may be the new root of others."""
         if change.removed:
             self._bereaved_at = self._host.now()
         self.trees.check_roots()
@@ -216,13 +216,13 @@ class GroupService(Service):
             self._dispatch(group, message)
         elif len(self._held) >= self._config.held_max:
             self._refuse(message)
-        elif message not in self._held.values():  # an origin without an answer sends it again
+        elif message not in self._held.values():  # it may be held already: an origin without an answer sends it again
             self._holds += 1
             self._held[self._holds] = message
             self._host.set_timer("hold", self._hold_s(), self._holds)
 
     def _hold_s(self) -> float:
-        """How long a tree may take to get here; as long as its nodes may take to miss a root that has died."""
+        """How long to wait for a group's tree: its nodes may take so long to notice that the root has died."""
         repaired_at = self._bereaved_at + self._config.repair_s
         return max(self._config.hold, repaired_at - self._host.now())
 
@@ -239,7 +239,7 @@ class GroupService(Service):
             self._anycaster.refuse(message)
 
     def _release(self, group: Group) -> None:
-        """The tree of a group has arrived: what waited for it goes on."""
+        """Handle the messages that waited for a group's tree, which has arrived."""
         for number in [key for key, held in self._held.items() if held.group == group.id]:
             self._host.cancel_timer("hold", number)
             self._dispatch(group, self._held.pop(number))
@@ -255,7 +255,7 @@ class GroupService(Service):
         if group is not None and group.is_root:
             self._multicaster.take(group, message)
         elif not self._pass_on(message):
-            self._host.count("peerd_groups_dropped_total", reason="not_root")  # its origin says it again
+            self._host.count("peerd_groups_dropped_total", reason="not_root")  # its origin sends it again
 
     @on_timer("tick")
     def _tick(self, payload: object) -> None:

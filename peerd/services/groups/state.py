@@ -19,7 +19,7 @@ class Child:
     expires_at: float
     joined_at: float
     is_welcomed: bool = False
-    """It has been told that it is a child: it waits while this node has no path itself."""
+    """Whether it was told that it is a child. While this node has no path, it is not."""
     position: MulticastPosition | None = None
     """The last multicast that it had when it asked."""
     rtt_s: float | None = None
@@ -37,12 +37,12 @@ class Group:
     id: NodeId
     own: NodeId
     seen: Seen
-    """What it has passed on. What the member here has heard outlives this part: see `Entrusted`."""
+    """What this node has passed on. What the member here has heard is kept longer: see `Entrusted`."""
     is_wanted: bool = False
-    """A plugin of this node is a member, or has created the group."""
+    """Whether a plugin of this node is a member, or has created the group."""
     is_root: bool = False
     heir_until: float | None = None
-    """Until then this node stays in the tree for a root that leaves, and will be the root."""
+    """While this time has not passed, this node stays in the tree as the heir of a root that leaves."""
     parent: PeerRef | None = None
     path: Path = ()
     children: dict[NodeId, Child] = field(default_factory=dict)
@@ -60,25 +60,25 @@ class Group:
     asked_at: float = float("-inf")
     """When the parent was last asked for lost multicasts."""
     is_asking: bool = False
-    """It has not answered yet."""
+    """Whether the parent has not answered that yet."""
     asks: int = 0
-    """How often it was asked in a row, without a pause between."""
+    """How often the parent was asked in a row, without a pause."""
     promised: MulticastPosition | None = None
-    """Where the parent was at the refresh before: behind it by the next one, something was lost."""
+    """The parent's last multicast at the previous refresh. If this node has not got it by the next one, it was lost."""
 
     @property
     def is_attached(self) -> bool:
-        """There is a path from a root to this node."""
+        """Whether there is a path from a root to this node."""
         return bool(self.path)
 
     @property
     def is_gathering(self) -> bool:
-        """Without parent and path, but on its way: joins that pass by may wait here."""
+        """Whether this node has neither parent nor path but is joining, so that joins that pass by may wait here."""
         return self.is_joining and self.parent is None and not self.path
 
     @property
     def is_needed(self) -> bool:
-        """Somebody here or below wants the group, or somebody is about to."""
+        """Whether a plugin here or a node below wants the group, or is about to."""
         return self.is_wanted or bool(self.children) or self.heir_until is not None
 
     def is_child_of(self, peer: PeerRef) -> bool:
@@ -86,11 +86,11 @@ class Group:
         return self.parent is not None and self.parent.id == peer.id
 
     def may_adopt(self, node_id: NodeId) -> bool:
-        """Whether a node may hang below this one: that makes no loop and no too long path."""
+        """Whether a node may be below this one: that makes no loop and no path that is too long."""
         return self.is_attached and node_id not in self.path and len(self.path) < DEPTH_MAX
 
     def is_loop(self, parent_path: Path) -> bool:
-        """Whether hanging below such a path would make a loop, or a too long path."""
+        """Whether being below a parent with this path would make a loop, or a path that is too long."""
         return self.own in parent_path or len(parent_path) >= DEPTH_MAX
 
     def nearest_children(self) -> list[PeerRef]:

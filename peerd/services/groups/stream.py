@@ -13,7 +13,7 @@ PublicationIdentity = tuple[NodeId, int, int]
 
 
 def identity(publication: Publication) -> PublicationIdentity:
-    """Names a multicast, however often it arrives and whoever sends it: (origin, boot epoch, number)."""
+    """Return what identifies a multicast, however often it arrives: (origin, boot epoch, number)."""
     return publication.origin.id, publication.epoch, publication.number
 
 
@@ -30,7 +30,7 @@ class Seen:
         return len(self._identities)
 
     def is_new(self, identity: PublicationIdentity) -> bool:
-        """Whether it was not seen before. From now on it counts as seen."""
+        """Whether a multicast was not seen before. From now on it counts as seen."""
         if identity in self._identities:
             return False
         if len(self._identities) >= self._size:
@@ -52,7 +52,7 @@ def is_same_reign(a: MulticastPosition, b: MulticastPosition) -> bool:
 def missed(last: MulticastPosition | None, start: MulticastPosition) -> int:
     """Multicasts after ``last`` and up to ``start``, as far as one can tell.
 
-    Nobody knows how many of an earlier reign there were. Generation 0 comes before every reign: all there is.
+    How many of an earlier reign there were is unknown. Generation 0 comes before every reign, so all are missed.
     """
     if last is None or not last.generation or last.generation > start.generation:
         return 0
@@ -92,7 +92,7 @@ class ReplayLog:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._entries: dict[int, GroupMulticast] = {}
-        """By number of arrival, so oldest first."""
+        """By number of arrival, so that the oldest comes first."""
         self._by_group: dict[NodeId, deque[int]] = {}
         self._arrivals = 0
         self.size_bytes = 0
@@ -101,7 +101,7 @@ class ReplayLog:
         return len(self._entries)
 
     def add(self, multicast: GroupMulticast) -> None:
-        """Keep one; the oldest make room for it."""
+        """Keep a multicast; the oldest ones are dropped for it."""
         if not self._messages_max:
             return
         self._arrivals += 1

@@ -2,8 +2,8 @@
 
 As in Scribe (Castro, Druschel, Kermarrec and Rowstron 2002, section 3.2): a join is routed towards the root of the
 group's key; the first node on its way that is in the tree takes it, and nodes on the way there become part of the tree.
-Beyond it: every node knows its path from the root, so a loop is refused, or seen and broken; a child that changes
-parents says what it has, and gets what it missed.
+Beyond Scribe, every node knows its path from the root, so that a loop is refused, or seen and broken; and a child that
+changes parents says what it has, and gets what it missed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from peerd.services.groups.stream import ReplayLog, Seen, covers, is_same_reign,
 from peerd.telemetry.schema import GroupParentChanged, GroupRootChanged
 
 REDIRECTS_MAX: Final = 32
-"""One attempt to join follows at most so many hints where to ask; then it waits for the next attempt."""
+"""One attempt to join follows at most so many redirects; then it waits for the next attempt."""
 CATCH_UPS_MAX: Final = 4
 """Times in a row that a parent is asked for lost multicasts, before what is missing is given up."""
 INSIST_AFTER: Final = 2
@@ -59,11 +59,11 @@ class Trees(Part):
         self.became_root: Callable[[Group], None] = lambda group: None
         self.grew: Callable[[], None] = lambda: None
         self.changed: Callable[[], None] = lambda: None
-        """A place in a tree, or the children, have changed."""
+        """Called when a place in a tree, or the children there, have changed."""
         self.is_leaving = False
-        """Children are sent on, none are taken."""
+        """While set, children are sent to other parents, and none are taken."""
         self._leaving: dict[NodeId, None] = {}
-        """Neighbours that leave, and are the root of nothing any more."""
+        """Neighbours that are leaving, and so cannot become a root."""
 
     # Wanting
 
@@ -110,7 +110,7 @@ class Trees(Part):
         self._ask(group)
 
     def seek(self, group: Group) -> None:
-        """Look for another parent, and keep the one there is until then."""
+        """Look for another parent, and keep the present one until there is one."""
         if not group.is_joining:
             self._seek(group)
 
@@ -142,7 +142,7 @@ class Trees(Part):
         self._host.set_timer("join", wait_s * jitter, group.id)
 
     def intercept(self, join: Join) -> bool:
-        """A join passes through on its way to the root: whether this node has taken it over."""
+        """Whether this node takes over a join that passes through on its way to the root."""
         if join.joiner.id == self._own:
             return False
         group = self.groups.get(join.group)
@@ -188,14 +188,14 @@ class Trees(Part):
         self._offer(group, join)
 
     def _outrank(self, group: Group, theirs: MulticastPosition, own: MulticastPosition) -> None:
-        """The joiner has followed a root of this or a later generation: number on in a reign that comes after it."""
+        """Begin a reign after the one that the joiner has followed, if that was of this or a later generation."""
         if theirs.generation >= own.generation and not is_same_reign(theirs, own):
             group.position = MulticastPosition(_next_generation(theirs.generation), self._own, 0)
             self._tell_children(group)
 
     @handles(Join)
     def _asked(self, join: Join, source: PeerRef) -> None:
-        """A node that was sent here asks for a place."""
+        """Answer a node that was redirected here and asks for a place."""
         group = self.groups.get(join.group)
         if join.joiner.id != source.id:
             self._drop("malformed")
@@ -246,7 +246,7 @@ class Trees(Part):
         self.changed()
 
     def _tell_children(self, group: Group) -> None:
-        """The path of this node has changed."""
+        """Tell the children the new path of this node."""
         for child in group.children.values():
             if child.is_welcomed:
                 self._host.send(child.peer, Attached(group.id, group.path, group.position))
@@ -320,7 +320,7 @@ class Trees(Part):
 
     def _set_path(self, group: Group, path: Path) -> None:
         for ancestor in path[:-1]:
-            group.children.pop(ancestor, None)  # it has left for a place above: its word of that is under way
+            group.children.pop(ancestor, None)  # it has moved to a place above this node; its Detach is under way
         if path != group.path:
             group.path = path
             if not path:
@@ -352,7 +352,7 @@ class Trees(Part):
         group.position = later(group.position, start)
 
     def lose_parent(self, group: Group, evidence: str, candidates: Iterable[PeerRef] = ()) -> None:
-        """The parent is gone, or no parent any more: the subtree stays together and looks for another."""
+        """Look for another parent, as this one is gone or gave this node up; the subtree stays together."""
         group.parent = None
         self._tell_parent(group, evidence, 0)
         self._set_path(group, ())
@@ -360,14 +360,14 @@ class Trees(Part):
 
     @handles(Redirect)
     def _redirected(self, message: Redirect, source: PeerRef) -> None:
-        """A parent gives this node up, or somebody asked has no room."""
+        """Handle a redirect: the parent gives this node up, or a node that it asked has no room."""
         group = self.groups.get(message.group)
         if group is None:
             return
         if group.is_child_of(source) and not message.keeps:
             self.lose_parent(group, "redirected", message.candidates)
         elif group.is_child_of(source) and not group.is_joining:
-            if group.children or not self.is_leaving:  # else it will not be here for long either
+            if group.children or not self.is_leaving:  # else this node leaves soon as well
                 self._seek(group, message.candidates)
         elif group.is_joining and group.redirects < REDIRECTS_MAX:
             group.redirects += 1
@@ -399,7 +399,7 @@ class Trees(Part):
             group = self._add(group_id)
             group.position = MulticastPosition(
                 0, self._own, 0
-            )  # all that the old root has, for those who come after it
+            )  # the heir has all that the old root has, and can replay it
         group.heir_until = self._host.now() + self.config.lease
         if bequest.is_final and (group.is_root or covers(group.position, theirs)):
             self.become_root(group, theirs)
@@ -414,11 +414,11 @@ class Trees(Part):
         self._leaving = {node_id: None for node_id in self._leaving if node_id in near}
 
     def leaving(self) -> tuple[NodeId, ...]:
-        """Neighbours that are about to leave, as they have said."""
+        """Neighbours that have said that they are about to leave."""
         return tuple(self._leaving)[:LEAVING_MAX]
 
     def abdicate(self, group: Group, heir: PeerRef) -> None:
-        """The heir is the root now; this node waits to be its child, with all that hangs below, or is root again."""
+        """Give the root to the heir; this node waits to become its child, with its subtree, else it is root again."""
         self._resign(group)
         group.is_joining = True
         group.attempts = group.redirects = 0
@@ -426,12 +426,12 @@ class Trees(Part):
         self._wait(group, self.config.join_timeout)
 
     def _resign(self, group: Group) -> None:
-        """It keeps its path meanwhile: its subtree goes on as a tree until there is a new root above it."""
+        """Stop being the root, but keep the path: the subtree goes on as a tree until a new root is above it."""
         group.is_root = False
         self._tell_root(group, is_root=False)
 
     def become_root(self, group: Group, heard: MulticastPosition | None = None) -> None:
-        """Messages for the group's key arrive here: whatever is above this node, it is the root now."""
+        """Become the root, since messages for the group's key arrive here; a parent is given up."""
         if group.parent is not None:
             self._host.send(group.parent, Detach(group.id))
             group.parent = None
@@ -447,7 +447,7 @@ class Trees(Part):
         self.became_root(group)
 
     def check_roots(self) -> None:
-        """The leaf set has changed: a root that is no longer the closest joins the one that is."""
+        """After a change of the leaf set, have each root that is no longer the closest node join the one that is."""
         self._forget_left()
         roots = [group for group in self.groups.values() if group.is_root]
         nearby = self._neighbourhood() if roots else ()

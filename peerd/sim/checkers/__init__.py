@@ -1,4 +1,4 @@
-"""Invariants of the whole cluster, checked from outside the nodes against what only the simulator knows.
+"""Invariants of the whole cluster. They compare the nodes' state with what only the simulator knows.
 
 A checker that ``holds_always`` may be asked at any instant; the others hold once faults are over and repair has had
 its time. docs/simulator.md numbers them. A service brings its invariants by a module here, with its checkers' classes
@@ -60,13 +60,14 @@ CONTINUOUS: Final[tuple[type[Checker], ...]] = (
     Boundedness,
     WireHygiene,
 )
-"""What a run in check mode asks, a fresh one each; `CorrectDelivery` and `Dedupe` have to be told of message types."""
+"""The checkers that a run in check mode uses. `CorrectDelivery` and `Dedupe` are not among them, as they have to be
+told message types."""
 
 QUIESCENT: Final[tuple[type[Checker], ...]] = (EverybodyReady, RingUnity, LeafSetConsistency, DeadMembers)
-"""What holds in a ring that has had time to repair itself."""
+"""The checkers of a ring that has had time to repair itself."""
 
 RING_CHECKERS: Final[tuple[Checker, ...]] = (RingUnity(), LeafSetConsistency(), DeadMembers(), Boundedness())
-"""A ring that has had time to repair itself."""
+"""Instances of the checkers that tests use most for a ring that has had time to repair itself."""
 
 BY_NAME: Final[dict[str, type[Checker]]] = {
     "ring": RingUnity,
@@ -82,4 +83,4 @@ BY_NAME: Final[dict[str, type[Checker]]] = {
 """The checkers that a scenario's ``check`` action may name."""
 
 USUAL: Final = tuple(name for name in BY_NAME if name != "table_coverage")
-"""Those that it asks by default: tables take far longer to fill than a ring to repair."""
+"""The checkers that it uses by default. Without `TableCoverage`: filling tables takes far longer than repair."""

@@ -1,4 +1,4 @@
-"""Invariants of who is expected: silence makes nobody disappear."""
+"""Invariants of the expected members: a node that falls silent stays expected."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from peerd.sim.simulation import Checker, Place, Simulation
 from peerd.telemetry.schema import Event, NodeStopped
 
 NEAR: Final = limits.LEAF_SET_SIZE // 4
-"""Members on each side that are looked at: those farther out may have to make room for newcomers just as they die."""
+"""How many members on each side are checked: those farther out may leave the leaf set for newcomers as they die."""
 
 
 class ExpectedMembers(Checker):
-    """A node that dies in silence stays expected by its near neighbours, as long as they would be its neighbours.
+    """A node that dies without goodbye stays expected by its near neighbours, as long as they would be its neighbours.
 
-    Until it is back, or has left, or `overlay.expect_for` has passed; nodes in ``forgotten`` are nobody's concern.
+    It does so until it is back, or has left, or `overlay.expect_for` has passed. Nodes in ``forgotten`` are left out.
     """
 
     name = "expected members"
@@ -28,24 +28,24 @@ class ExpectedMembers(Checker):
     def __init__(self) -> None:
         self.forgotten: set[NodeId] = set()
         self.owed = 0
-        """How often somebody had to be expected: proof that the checker looks at something."""
+        """How often a node had to be expected. Tests assert that the checker had something to check."""
         self._left: set[NodeId] = set()
         self._seen: dict[tuple[int, int], LeafSet] = {}
         self._owing: dict[tuple[int, int], set[NodeId]] = {}
 
     def booted(self, simulation: Simulation, place: Place, node: Node) -> str | None:
-        """Whatever its last incarnation said, this one has not left."""
+        """A new incarnation has not left, whatever the last one said."""
         self._left.discard(place.id)
         return None
 
     def emitted(self, simulation: Simulation, place: Place, event: Event) -> str | None:
-        """Who stops in order says goodbye."""
+        """Note a node that stops in order, and so says goodbye."""
         if isinstance(event, NodeStopped):
             self._left.add(place.id)
         return None
 
     def check_node(self, simulation: Simulation, place: Place) -> list[str]:
-        """Whoever was a member since the last look, and is none any more."""
+        """Check the nodes that were members at the last look and are not any more."""
         incarnation = (place.index, place.boot_epoch)
         leaf_set = place.node.overlay.leaf_set()
         owing = self._owing.setdefault(incarnation, set())
@@ -74,6 +74,6 @@ class ExpectedMembers(Checker):
             return False
         ended = simulation.truth.ended.get(node_id, simulation.now)
         if simulation.truth.since.get(place.id, simulation.now) > ended:
-            return False  # it was paused then, and may have read of an earlier goodbye only
+            return False  # it was paused then, and may know only of an earlier goodbye
         is_in_time = simulation.now - ended < state.config.expect_for / 2
         return is_in_time and state.leaves.would_accept(node_id) and len(state.expectations) < ABSENT_MAX

@@ -1,4 +1,4 @@
-"""Invariants of single nodes: their limits, their boots, whom they declare dead."""
+"""Invariants of single nodes: their limits, their boot epochs, and the nodes that they declare dead."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Boundedness(Checker):
         self._events_per_node_max = events_per_node_max
 
     def check(self, simulation: Simulation) -> list[str]:
-        """All nodes, and the waiting events."""
+        """Check all nodes, and the number of waiting events."""
         offences = super().check(simulation)
         if simulation.pending > self._events_per_node_max * max(len(simulation.nodes), 1):
             offences.append(f"{simulation.pending} events wait")
         return offences
 
     def check_node(self, simulation: Simulation, place: Place) -> list[str]:
-        """Whatever a node keeps of others."""
+        """Check the tables in which a node keeps other nodes."""
         overlay, state = place.node.overlay, place.node.overlay.state
         sizes = (
             ("leaf set members", len(state.leaves), limits.LEAF_SET_SIZE),
@@ -46,13 +46,13 @@ class Boundedness(Checker):
 
 
 class NodesValid(Checker):
-    """Every node's own invariants: what its ``validate`` says."""
+    """Every node's own invariants hold: its ``validate`` raises nothing."""
 
     name = "nodes"
     holds_always = True
 
     def check_node(self, simulation: Simulation, place: Place) -> list[str]:
-        """A `Bug` is an offence; anything else is a bug of ``validate`` and comes out."""
+        """Report a `Bug` as an offence; any other exception is a mistake in ``validate`` and is raised."""
         try:
             place.node.validate()
         except Bug as error:
@@ -79,7 +79,7 @@ class MonotoneEpochs(Checker):
         return None
 
     def check(self, simulation: Simulation) -> list[str]:
-        """No connection with a node that runs at another address too."""
+        """Check that no node is connected with one that also runs at another address."""
         offences = []
         for place in simulation.live_nodes():
             for link in place.driver.links.values():
@@ -90,10 +90,10 @@ class MonotoneEpochs(Checker):
 
 
 class FailureDetection(Checker):
-    """Nobody is declared dead who runs and can be reached; who is dead is in no leaf set for long.
+    """No node that runs and can be reached is declared dead, and no dead node stays in a leaf set for long.
 
-    The first is not asked for until the network has been calm for `DETECT_S`, and both have run for as long; the
-    second allows `DETECT_S` + `REPAIR_S`, and `HEAL_S` after a disturbance.
+    The first is checked once the network has been calm, and both nodes have run, for `DETECT_S`. The second allows
+    `DETECT_S` + `REPAIR_S`, and `HEAL_S` after a disturbance.
     """
 
     name = "failure detection"
@@ -102,7 +102,7 @@ class FailureDetection(Checker):
 
     def __init__(self) -> None:
         self.false_alarms = 0
-        """Running nodes that were declared dead, disturbed or not."""
+        """How often a running node was declared dead, also during disturbances."""
 
     def emitted(self, simulation: Simulation, place: Place, event: Event) -> str | None:
         """Judge the verdict of one node on another."""
@@ -119,7 +119,7 @@ class FailureDetection(Checker):
         return f"{short_id(place.id)} declares {short_id(accused.id)} dead ({event.evidence}), which runs"
 
     def check_node(self, simulation: Simulation, place: Place) -> list[str]:
-        """Whether anybody in the leaf set has been dead for too long."""
+        """Check whether a member of the leaf set has been dead for too long."""
         truth, now = simulation.truth, simulation.now
         allowed_s = DETECT_S + REPAIR_S
         if now - truth.since[place.id] < allowed_s or truth.calm_s() < HEAL_S:

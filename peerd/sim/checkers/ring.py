@@ -1,4 +1,4 @@
-"""Invariants of the ring after repair: one cycle, right leaf sets, everybody in it."""
+"""Invariants of the ring after repair: one cycle of all nodes, with right leaf sets."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class LeafSetConsistency(Checker):
         if not leaf_set.is_complete:
             offences.append(f"{short_id(place.id)}: its leaf set is not complete")
         if len(oracle.ids) - 1 <= self._side * 2:
-            # the sides meet: which side a node is on is a matter of taste, who is in is not
+            # the sides meet: a node may be on either side, but must be in it
             found = {peer.id for peer in leaf_set.members()}
             wanted = set(oracle.ids) - {place.id}
             return offences + _difference(place.id, "leaf set", found, wanted)
@@ -91,12 +91,12 @@ def _difference(node_id: NodeId, what: str, found: set[NodeId], wanted: set[Node
 
 
 class DeadMembers(Checker):
-    """Nobody's leaf set names a node that is gone."""
+    """No leaf set names a node that is gone."""
 
     name = "no dead members"
 
     def check(self, simulation: Simulation) -> list[str]:
-        """Paused nodes count as gone only for those who said so."""
+        """Check all leaf sets. A paused node counts as gone only for nodes that have declared it dead."""
         gone = {place.id for place in simulation.nodes if place.state in (State.STOPPED, State.SILENT)}
         offences = []
         for place in simulation.live_nodes():

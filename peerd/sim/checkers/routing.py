@@ -1,4 +1,4 @@
-"""Invariants of routed messages: where they end, which way they go, how often they arrive."""
+"""Invariants of routed messages: where they end, the path they take, and how often they arrive."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEEN_MAX: Final = 1_000_000
 class CorrectDelivery(Checker):
     """A key is delivered by the joined node closest to it, and by nobody else.
 
-    Not asked for until the network has been calm for `HEAL_S`: what is lost or cut makes a node look dead that is not.
+    Checked once the network has been calm for `HEAL_S`: lost messages and cut paths make running nodes look dead.
     ``ignored`` are type ids that are delivered everywhere (broadcasts).
     """
 
@@ -43,7 +43,7 @@ class CorrectDelivery(Checker):
         self.deliveries = 0
         self.wrong = 0
         self.excused = 0
-        """Wrong ones while something disturbed the network."""
+        """How many wrong deliveries there were while something disturbed the network."""
 
     def delivered(self, simulation: Simulation, delivery: Delivery) -> str | None:
         """Compare with the truth."""
@@ -71,8 +71,8 @@ class CorrectDelivery(Checker):
 class SingleRoot(Checker):
     """No two nodes answer for one key for longer than `SERVE_TWICE_S`.
 
-    Asked of neighbours on the true ring: whoever answers for keys that are not its own, answers for some of its
-    neighbour's. Not asked for until the network has been calm for `HEAL_S`.
+    Checked for neighbours on the true ring: a node that answers for keys that are not its own answers for some keys of
+    its neighbour. Checked once the network has been calm for `HEAL_S`.
     """
 
     name = "single root"
@@ -83,14 +83,14 @@ class SingleRoot(Checker):
         self._since: dict[tuple[NodeId, NodeId], float] = {}
         self._asked_at = 0.0
         self.longest_s = 0.0
-        """The longest that two nodes answered for one key, disturbed or not."""
+        """The longest time for which two nodes answered for one key, also during disturbances."""
 
     def check(self, simulation: Simulation) -> list[str]:
-        """Which neighbours overlap, and since when."""
+        """Check which neighbours answer for the same keys, and since when."""
         now, ids = simulation.now, simulation.truth.ready.ids
         before, self._since = self._since, {}
         if now - self._asked_at > SERVE_TWICE_S:
-            before = {}  # too long ago to say that it went on meanwhile
+            before = {}  # the last look was too long ago to conclude anything
         self._asked_at = now
         offences = []
         for position, first in enumerate(ids if len(ids) > 1 else ()):
@@ -119,11 +119,11 @@ def _served_twice(first: Place, second: Place) -> NodeId | None:
 
 
 class Progress(Checker):
-    """Each hop is closer to the key or shares a longer prefix with it; hops stay few; no copy comes by twice.
+    """Each hop is closer to the key or shares a longer prefix with it; hops stay few; no copy visits a node twice.
 
-    The hop inside a leaf set may share a shorter prefix, which is why one of the two is enough. Whether a copy came by
-    before is seen on lookups, which carry their way; a message that a plugin redirects, or that is on a detour, is left
-    alone. Hops and loops are not asked for until the network has been calm for `DETECT_S`.
+    A hop inside a leaf set may share a shorter prefix, so one of the two is enough. Loops are seen on lookups, which
+    carry their path; messages that a plugin redirects, or that are on a detour, are not checked. Hops and loops are
+    checked once the network has been calm for `DETECT_S`.
     """
 
     name = "progress"
@@ -163,7 +163,7 @@ def _is_redirected(place: Place, type_id: int) -> bool:
 
 
 class Dedupe(Checker):
-    """No node gets a message of these types twice. Their bodies must differ within one source, for ever."""
+    """No node gets a message of these types twice. No two bodies from one source may be equal."""
 
     name = "dedupe"
     number = 8
@@ -174,7 +174,7 @@ class Dedupe(Checker):
         self._seen: dict[tuple[NodeId, int, NodeId, int, NodeId, bytes], None] = {}
 
     def delivered(self, simulation: Simulation, delivery: Delivery) -> str | None:
-        """Remember it, by what it is and the incarnation that got it."""
+        """Remember a delivery: the message, and the incarnation that got it."""
         if delivery.type_id not in self._unique:
             return None
         place = simulation.places[delivery.node.id]

@@ -8,7 +8,7 @@ from peerd.sim.simulation import Checker, Place, Simulation
 
 
 class IdBinding(Checker):
-    """Every entry of a leaf set or a table is a node that exists, at the address that is its own, and in it once."""
+    """Every entry of a leaf set or a table is an existing node at its own address, and is in it only once."""
 
     name = "id binding"
     number = 1
@@ -28,7 +28,7 @@ class IdBinding(Checker):
 
 
 class TableEntries(Checker):
-    """The entry of row r and column c shares exactly r digits with the node and goes on with c."""
+    """The entry of row r and column c shares exactly r digits with the node's id, and its next digit is c."""
 
     name = "table entries"
     number = 6
@@ -50,7 +50,7 @@ class TableEntries(Checker):
 
 
 class TableCoverage(Checker):
-    """No entry is dead, and no slot is empty that a running node could fill. For long after repair."""
+    """No entry is dead, and no cell is empty that a running node could fill. Holds only long after a repair."""
 
     name = "table coverage"
     number = 6

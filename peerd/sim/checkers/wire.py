@@ -1,4 +1,4 @@
-"""Invariant of the wire: what is sent is what arrives."""
+"""Invariant of the wire format: a message is decoded as it was encoded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from peerd.messages import Message, decode_body, encode_body
 from peerd.sim.simulation import Checker, Place, Simulation
 
 ALL_OF_A_TYPE: Final = 64
-"""So many messages of each type are all looked at, before it is every ``every``-th."""
+"""The first so many messages of each type are all checked, then every ``every``-th."""
 
 
 class WireHygiene(Checker):

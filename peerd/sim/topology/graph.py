@@ -26,7 +26,7 @@ FILE_BYTES_MAX: Final = 64 << 20
 LENGTH_MAX: Final = 1e30
 """A longer link could make a path too long for single precision, and a mean below its inverse one too short."""
 SAMPLE: Final = 64
-"""Routers whose paths to all others stand for the mean of a graph."""
+"""From so many routers the paths to all others are measured, as an estimate of the graph's mean."""
 
 Graph = Sequence[Sequence[tuple[int, float]]]
 """For each router its links: (other router, length)."""
@@ -114,15 +114,15 @@ class TransitStubLatency:
         return stub
 
     def across(self, router: int, other: int) -> float:
-        """The way through the core."""
+        """Return the delay through the core."""
         row = self._rows.get(router)
         if row is None:
             row = self._rows[router] = array("d", shortest_paths(self._core, router))
         return row[other]
 
     def latency_s(self, source: int, target: int) -> float:
-        """Along the shortest path, with the last hop at both ends."""
-        # in order of place, so that there and back are the same number
+        """Return the delay of the shortest path, with the last hop at both ends."""
+        # in order of place, so that both directions have the same delay
         (stub_a, router_a), (stub_b, router_b) = sorted((self.place(source), self.place(target)))
         ends_s = 2 * self._shape.last_hop
         if stub_a == stub_b:
@@ -137,7 +137,7 @@ def _around(mean_s: float, generator: Random) -> float:
 
 
 def _random_edges(size: int, more: float, generator: Random) -> list[tuple[int, int]]:
-    """A random recursive tree, and each other pair with probability ``more``."""
+    """Return the edges of a random recursive tree, plus each other pair with probability ``more``."""
     tree = [(generator.randrange(router), router) for router in range(1, size)]
     others = [(a, b) for b in range(1, size) for a in range(b) if a != tree[b - 1][0]]
     return tree + [edge for edge in others if generator.random() < more]
@@ -193,16 +193,16 @@ class RouterLatency:
         self._unit_s = mean_rtt_s / 2 / mean
 
     def router(self, index: int) -> int:
-        """Where a node is."""
+        """Return the router of a node."""
         router = self._places.get(index)
         if router is None:
             router = self._places[index] = fork(self._seed, "router", index).randrange(len(self._graph))
         return router
 
     def latency_s(self, source: int, target: int) -> float:
-        """Along the shortest path."""
+        """Return the delay of the shortest path."""
         a, b = self.router(source), self.router(target)
-        if b < a:  # always the same row, so that there and back are the same number
+        if b < a:  # always the same row, so that both directions have the same delay
             a, b = b, a
         row = self._rows.get(a)
         if row is None:  # single precision: 20 KB a row of 5,000 routers

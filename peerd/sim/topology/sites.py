@@ -76,7 +76,7 @@ class SiteLatency:
         self._sites: dict[int, int] = {}
 
     def site(self, index: int) -> int:
-        """Where a node is."""
+        """Return the site of a node."""
         if self._bounds is None:
             return index % len(self._rows)
         site = self._sites.get(index)
@@ -131,7 +131,7 @@ def filled(rows: Sequence[Sequence[float]]) -> list[array[float]]:
             raise ConfigError("no round-trip time between any two sites", key="topology.file")
         middle = median(measured)
         for a, b in gaps:
-            ways = [x + y for x, y in zip(known[a], known[b], strict=True)]  # by way of a or b: not a number
+            ways = [x + y for x, y in zip(known[a], known[b], strict=True)]  # NaN by way of a or b
             result[a][b] = result[b][a] = min((way for way in ways if not math.isnan(way)), default=middle)
     for site in range(size):
         if math.isnan(result[site][site]):
@@ -223,7 +223,7 @@ def _read_archive(path: Path, number: int) -> Sites:
     try:
         with path.open("rb") as file, numpy.load(file, allow_pickle=False) as archive:
             tables = {name: numpy.asarray(archive[name]) for name in ("rtt", "avg", "names", "pop") if name in archive}
-        for name in tables.keys() - {"names"}:  # of integers and floats, and of nothing else
+        for name in tables.keys() - {"names"}:  # only arrays of integers and floats are accepted
             tables[name] = tables[name].astype("float64", casting="same_kind")
     except OSError:
         raise
