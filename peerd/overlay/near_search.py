@@ -208,7 +208,7 @@ class NearSearch(Part):
                 continue
             incumbent = state.table.incumbent(peer.id)
             if incumbent is None:
-                self._table_care.ping(peer)
+                self._table_care.fill(peer)
             elif incumbent.id != peer.id:
                 gain_s = self._gain_s(incumbent, coordinate)
                 if gain_s is None:

@@ -41,6 +41,8 @@ class TableCare(Part):
         self._membership = membership
         self._pings: dict[NodeId, PingSent] = {}
         self._ping_queue: deque[PeerRef] = deque()
+        self._fills: dict[int, NodeId] = {}
+        """Empty cells, and whom each of them waits for: one candidate at a time."""
 
     def start(self) -> None:
         """Arm the periodic timer, at a random phase."""
@@ -76,15 +78,26 @@ class TableCare(Part):
 
     # Pings
 
-    def ping(self, peer: PeerRef) -> None:
-        """Measure a peer; it enters the table if it answers and is ready. Queued when many are under way."""
+    def fill(self, peer: PeerRef) -> None:
+        """Ping a candidate for an empty cell, unless another one is being asked: the first that answers fills it."""
+        cell = self.state.table.cell(peer.id)
+        if cell not in self._fills and self.ping(peer):
+            self._fills[cell] = peer.id
+
+    def ping(self, peer: PeerRef) -> bool:
+        """Measure a peer; it enters the table if it answers and is ready. Queued when many are under way.
+
+        Returns whether it is going to be asked.
+        """
         if peer.id in self._pings:
-            return
+            return False
         if len(self._pings) >= PINGS_MAX:
-            if len(self._ping_queue) < PING_QUEUE_MAX:
-                self._ping_queue.append(peer)
-            return
-        self._send_ping(peer)
+            if len(self._ping_queue) >= PING_QUEUE_MAX:
+                return False
+            self._ping_queue.append(peer)
+        else:
+            self._send_ping(peer)
+        return True
 
     def _send_ping(self, peer: PeerRef) -> None:
         self._pings[peer.id] = PingSent(self._host.now(), self._host.is_linked(peer))
@@ -105,15 +118,24 @@ class TableCare(Part):
             state.note_coordinate(source.id, reply.coordinate)
             if reply.is_ready:
                 state.admit_entry(source)
-        self._next_ping()
+        self._finished(source.id)
 
     def _ping_lost(self, peer: PeerRef) -> None:
         self._pings.pop(peer.id, None)
         self._membership.suspect(peer, "ping")
-        self._next_ping()
+        self._finished(peer.id)
 
-    def _next_ping(self) -> None:
+    def _finished(self, node_id: NodeId) -> None:
+        """Its cell waits for this peer no longer, and another ping may start."""
+        self._release(node_id)
         while self._ping_queue and len(self._pings) < PINGS_MAX:
             peer = self._ping_queue.popleft()
-            if not self.state.is_known(peer.id) and not self.state.is_failed(peer.id):
-                self.ping(peer)
+            if peer.id in self._pings or self.state.is_known(peer.id) or self.state.is_failed(peer.id):
+                self._release(peer.id)
+            else:
+                self._send_ping(peer)
+
+    def _release(self, node_id: NodeId) -> None:
+        cell = self.state.table.cell(node_id)
+        if self._fills.get(cell) == node_id:
+            del self._fills[cell]
