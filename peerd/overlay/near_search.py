@@ -128,12 +128,12 @@ class NearSearch(Part):
         return best
 
     def _ask(self, peer: PeerRef) -> None:
-        state, sent_at, is_timed = self.state, self._host.now(), self._host.is_linked(peer)
+        state, sent_at = self.state, self._host.now()
 
         def answered(reply: Message, source: PeerRef) -> None:
             if isinstance(reply, EntriesReply):
                 place = reply.coordinates[0] if reply.coordinates else None
-                state.answered(source, self._host.now() - sent_at, place, is_timed=is_timed)
+                state.answered(source, sent_at, place)
                 self.consider(reply.peers, reply.coordinates)
 
         self._host.request(

@@ -142,16 +142,15 @@ class OverlayState:
         known.update(peer.id for peer in witnesses if peer.id not in self.departed)
         return sum(0 < clockwise_distance(first, other) < span for other in known) < self.leaves.half
 
-    def answered(
-        self, peer: PeerRef, elapsed_s: float, coordinate: Coordinate | None = None, *, is_timed: bool
-    ) -> None:
-        """A peer answered, with its coordinate; ``is_timed``: the link was up before, so that was the round trip."""
-        if not is_timed:
-            self.proximity.observe_bound(peer.id, elapsed_s)
-            return
-        self.proximity.observe(peer.id, elapsed_s)
+    def answered(self, peer: PeerRef, sent_at: float, coordinate: Coordinate | None = None) -> None:
+        """A peer answered what this node sent then, or when the link was up; with its coordinate."""
+        linked_at = self.host.linked_at(peer)
+        if linked_at is None:
+            return  # the link has gone since, so nobody knows when the question left
+        rtt_s = self.host.now() - max(sent_at, linked_at)
+        self.proximity.observe(peer.id, rtt_s)
         if coordinate is not None:
-            self.vivaldi.observe(elapsed_s, coordinate)
+            self.vivaldi.observe(rtt_s, coordinate)
             self.note_coordinate(peer.id, coordinate)
             self._observe_again()
 

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
 
 from peerd.api import Part, Priority, on_timer
@@ -24,14 +23,6 @@ PING_QUEUE_MAX: Final = 128
 PROBE_GAP_MIN_S: Final = 0.5
 
 
-@dataclass(slots=True)
-class PingSent:
-    """A ping under way."""
-
-    at: float
-    is_timed: bool
-
-
 class TableCare(Part):
     """Probes of one node's routing table, and the pings that everything else asks for."""
 
@@ -39,7 +30,8 @@ class TableCare(Part):
         self.state = state
         self._host = state.host
         self._membership = membership
-        self._pings: dict[NodeId, PingSent] = {}
+        self._pings: dict[NodeId, float] = {}
+        """Pings under way, and when each was sent."""
         self._ping_queue: deque[PeerRef] = deque()
         self._fills: dict[int, NodeId] = {}
         """Empty cells, and whom each of them waits for: one candidate at a time."""
@@ -100,7 +92,7 @@ class TableCare(Part):
         return True
 
     def _send_ping(self, peer: PeerRef) -> None:
-        self._pings[peer.id] = PingSent(self._host.now(), self._host.is_linked(peer))
+        self._pings[peer.id] = self._host.now()
         timeout_s = self.state.proximity.timeout_s(peer.id)
         place = self.state.vivaldi.current if self.state.is_ready else None
         self._host.request(
@@ -109,12 +101,9 @@ class TableCare(Part):
 
     def _ponged(self, reply: Message, source: PeerRef) -> None:
         state = self.state
-        sent = self._pings.pop(source.id, None)
-        if isinstance(reply, Pong) and sent is not None:
-            state.answered(source, self._host.now() - sent.at, reply.coordinate, is_timed=sent.is_timed)
-            if not sent.is_timed and state.table.incumbent(source.id) not in (None, source):
-                self._send_ping(source)  # the first one paid for the dial, and would lose against anybody
-                return
+        sent_at = self._pings.pop(source.id, None)
+        if isinstance(reply, Pong) and sent_at is not None:
+            state.answered(source, sent_at, reply.coordinate)
             state.note_coordinate(source.id, reply.coordinate)
             if reply.is_ready:
                 state.admit_entry(source)
