@@ -253,7 +253,7 @@ class Forwarder(Part):
 
     def _reroute(self, part: Transit, hop: PeerRef) -> None:
         self._host.count("peerd_overlay_reroutes_total")
-        self.state.table.spares.remove(hop.id)
+        self.state.table.drop_spare(hop.id)
         excluded = {*part.excluded, hop.id}
         self._advance(Transit(part.route, part.deadline, part.previous, excluded, part.is_upcalled, True))
 

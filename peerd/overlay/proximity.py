@@ -32,17 +32,21 @@ class Proximity:
     def __len__(self) -> int:
         return len(self._estimates)
 
-    def observe(self, node_id: NodeId, rtt_s: float) -> None:
-        """Add one measured round trip."""
+    def __contains__(self, node_id: object) -> bool:
+        return node_id in self._estimates
+
+    def observe(self, node_id: NodeId, rtt_s: float) -> bool:
+        """Add one measured round trip; returns whether it is the first one of that peer."""
         known = self._estimates.get(node_id)
         if known is None:
             if len(self._estimates) >= self._peers_max:
                 del self._estimates[next(iter(self._estimates))]
             self._estimates[node_id] = (rtt_s, rtt_s / 2)
-            return
+            return True
         smoothed, deviation = known
         deviation += _DEVIATION_GAIN * (abs(rtt_s - smoothed) - deviation)
         self._estimates[node_id] = (smoothed + _GAIN * (rtt_s - smoothed), deviation)
+        return False
 
     def rtt_s(self, node_id: NodeId) -> float | None:
         """Smoothed RTT; ``None`` when never measured."""

@@ -69,6 +69,15 @@ class RoutingTable:
             if entry is None or entry.id != peer.id:
                 self.spares.add(cell, peer)
 
+    def is_spare(self, node_id: NodeId) -> bool:
+        """Whether a peer is a spare of its cell."""
+        return node_id != self.own and self.spares.has(self.cell(node_id), node_id)
+
+    def drop_spare(self, node_id: NodeId) -> None:
+        """A peer is of no use as a next hop any more, unless it is an entry."""
+        if node_id != self.own:
+            self.spares.remove(self.cell(node_id), node_id)
+
     def incumbent(self, node_id: NodeId) -> PeerRef | None:
         """Who holds the slot that this id belongs to."""
         return None if node_id == self.own else self._entries.get(self.cell(node_id))
@@ -108,14 +117,14 @@ class RoutingTable:
         return True, incumbent
 
     def _put(self, slot: int, peer: PeerRef) -> None:
-        self.spares.remove(peer.id)
+        self.spares.remove(slot, peer.id)
         self._entries[slot] = peer
         self.changes += 1
 
     def remove(self, node_id: NodeId) -> PeerRef | None:
         """Drop an entry or a spare; returns it, or ``None`` when it was no entry."""
-        self.spares.remove(node_id)
         if node_id not in self:
+            self.drop_spare(node_id)
             return None
         self.changes += 1
         return self._entries.pop(self.cell(node_id))
@@ -128,7 +137,7 @@ class RoutingTable:
                 raise Bug(f"routing table slot {row}/{column} holds {peer}")
             if shared_prefix_digits(self.own, peer.id) != row or digit(peer.id, row) != column:
                 raise Bug(f"{peer} does not belong into row {row}, column {column}")
-            if peer.id in self.spares:
+            if self.spares.has(slot, peer.id):
                 raise Bug(f"{peer} is an entry and a spare")
 
     def cell(self, node_id: NodeId) -> int:

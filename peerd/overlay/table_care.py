@@ -70,11 +70,16 @@ class TableCare(Part):
 
     # Pings
 
-    def fill(self, peer: PeerRef) -> None:
-        """Ping a candidate for an empty cell, unless another one is being asked: the first that answers fills it."""
+    def fill(self, peer: PeerRef) -> bool:
+        """Ping a candidate for an empty cell, unless another one is being asked: the first that answers fills it.
+
+        Returns whether it is going to be asked.
+        """
         cell = self.state.table.cell(peer.id)
-        if cell not in self._fills and self.ping(peer):
-            self._fills[cell] = peer.id
+        if cell in self._fills or not self.ping(peer):
+            return False
+        self._fills[cell] = peer.id
+        return True
 
     def ping(self, peer: PeerRef) -> bool:
         """Measure a peer; it enters the table if it answers and is ready. Queued when many are under way.
