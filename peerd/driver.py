@@ -130,6 +130,12 @@ class Transport(Protocol):
     def is_linked(self, peer: PeerRef) -> bool:
         """Whether a control link to this peer is up, so that what is sent now does not wait for a dial."""
 
+    def linked_at(self, peer: PeerRef) -> float | None:
+        """Since when (`Clock.now`) there has been a link to this peer without a break; ``None`` when none is up.
+
+        What was sent before waited until then.
+        """
+
     def charge(self, peer: PeerRef, messages: int) -> None:
         """The message that is being handled stands for so many more than one: they count for the peer's message rate.
 

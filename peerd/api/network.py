@@ -89,7 +89,8 @@ class Coordinate:
 
     def rtt_s(self, other: Coordinate) -> float:
         """Predicted round trip between two places, seconds."""
-        plane = math.sqrt((self.x - other.x) ** 2 + (self.y - other.y) ** 2 + (self.z - other.z) ** 2)
+        dx, dy, dz = self.x - other.x, self.y - other.y, self.z - other.z
+        plane = math.sqrt(dx * dx + dy * dy + dz * dz)
         return (plane + self.height + other.height) / 1000.0
 
 

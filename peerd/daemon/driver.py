@@ -123,6 +123,9 @@ class AsyncioDriver:
     def is_linked(self, peer: PeerRef) -> bool:
         return self.links.is_linked(peer)
 
+    def linked_at(self, peer: PeerRef) -> float | None:
+        return self.links.linked_at(peer)
+
     def queued_bytes(self, peer: PeerRef) -> int:
         return self.links.queued_bytes(peer)
 

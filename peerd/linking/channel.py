@@ -117,6 +117,8 @@ class Channel:
     """The permission of the dial under way; it is settled when the dial has ended."""
     reached: tuple[str, int] | None = None
     """Where this node reached the peer by a dial of its own."""
+    linked_at: float = 0.0
+    """Since when there has been a link without a break, if there is one."""
     is_down_due: bool = False
     """``peer_down`` is about to be told; once is enough for all frames refused meanwhile."""
 

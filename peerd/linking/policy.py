@@ -113,6 +113,10 @@ class LinkPolicy(Generic[L]):
         link = self.links.get(peer_id)
         return link is not None and link.is_up
 
+    def linked_at(self, peer_id: NodeId) -> float | None:
+        """Since when there has been a link to this peer without a break; ``None`` when none is up."""
+        return self.channels[peer_id].linked_at if self.is_linked(peer_id) else None
+
     def introduced(self, peer_id: NodeId) -> Mapping[str, tuple[int, int]] | None:
         """What the peer said of its plugins in the handshake of the link that is up; ``None``: there is none."""
         link = self.links.get(peer_id)
@@ -212,6 +216,8 @@ class LinkPolicy(Generic[L]):
                 channel.reached = channel.attempt.address
             channel.attempt = None
         old = self.links.get(peer_id)
+        if old is None:
+            channel.linked_at = self._host.now()
         if old is not None and self._keeps_old(old, link.boot_epoch, new_dialled=link.dialled):
             link.retire("duplicate_link")
         else:

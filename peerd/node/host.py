@@ -296,6 +296,9 @@ class PluginHost:
     def is_linked(self, peer: PeerRef) -> bool:
         return self._driver.is_linked(peer)
 
+    def linked_at(self, peer: PeerRef) -> float | None:
+        return self._driver.linked_at(peer)
+
     def charge(self, peer: PeerRef, messages: int) -> None:
         self._driver.charge(peer, messages)
 

@@ -148,11 +148,11 @@ class Broadcaster(Part):
         is_first: bool = True,
     ) -> None:
         host, state = self._host, self.state
-        sent_at, is_timed = host.now(), host.is_linked(peer)
+        sent_at = host.now()
 
         def answered(reply: Message, source: PeerRef) -> None:
             if isinstance(reply, RouteAck) and reply.accepted:
-                state.answered(source, host.now() - sent_at, is_timed=is_timed)
+                state.answered(source, sent_at)
             else:
                 lost()
 

@@ -219,7 +219,7 @@ class Forwarder(Part):
         trace = route.trace
         if trace is not None:
             trace = (*trace, TraceHop(hop, state.proximity.rtt_s(hop.id)))[-limits.HOPS_MAX :]
-        sent_at, is_timed = self._host.now(), self._host.is_linked(hop)
+        sent_at = self._host.now()
         part = Transit(
             route if keys == route.keys else replace(route, keys=keys),
             transit.deadline,
@@ -230,7 +230,7 @@ class Forwarder(Part):
 
         def answered(reply: Message, source: PeerRef) -> None:
             if isinstance(reply, RouteAck) and reply.accepted:
-                state.answered(source, self._host.now() - sent_at, is_timed=is_timed)
+                state.answered(source, sent_at)
             else:
                 self._reroute(part, hop)
 
@@ -253,7 +253,7 @@ class Forwarder(Part):
 
     def _reroute(self, part: Transit, hop: PeerRef) -> None:
         self._host.count("peerd_overlay_reroutes_total")
-        self.state.table.spares.remove(hop.id)
+        self.state.table.drop_spare(hop.id)
         excluded = {*part.excluded, hop.id}
         self._advance(Transit(part.route, part.deadline, part.previous, excluded, part.is_upcalled, True))
 

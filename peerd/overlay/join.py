@@ -212,7 +212,7 @@ class Joiner(Part):
         self._step(source, reply)
 
     def _step(self, source: PeerRef, reply: JoinReply) -> None:
-        self._near_search.consider(reply.peers)
+        self._near_search.consider(reply.peers, blind_max=0)
         next_hop = reply.next_hop
         is_progress = (
             next_hop is not None

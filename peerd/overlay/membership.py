@@ -68,8 +68,6 @@ class Probe:
     is_short: bool = False
     """The next message is a mere ping: most peers in doubt are dead, and a leaf set is long."""
     sent_at: float = 0.0
-    is_timed: bool = False
-    """The link was up when it was sent."""
     informant: NodeId | None = None
     """Who named the peer, when that is all that this node knows of it."""
     weight: float = 0.0
@@ -242,7 +240,7 @@ class Membership(Part):
 
     def _send(self, probe: Probe) -> None:
         state, peer = self.state, probe.peer
-        probe.sent_at, probe.is_timed = self._host.now(), self._host.is_linked(peer)
+        probe.sent_at = self._host.now()
         self._host.request(
             peer,
             _PING if probe.is_short else state.probe_message(),
@@ -258,7 +256,7 @@ class Membership(Part):
         if not isinstance(reply, Pong | LeafSetReply):
             self._silent(probe)
             return
-        self.state.answered(source, self._host.now() - probe.sent_at, reply.coordinate, is_timed=probe.is_timed)
+        self.state.answered(source, probe.sent_at, reply.coordinate)
         self.state.lease.confirm(source.id, probe.sent_at)
         # Alive here, and given up elsewhere: then it matters who sees whom.
         is_asked = not probe.is_check or probe.is_reported or probe.is_confirmed

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import zip_longest
+from operator import itemgetter
 from typing import Final
 
 from peerd.api import Part, Priority, handles, on_timer
@@ -35,7 +36,7 @@ EARLY_SHARE: Final = 1 / 30
 BUSY_SHARE: Final = 1 / 10
 """The shortest pause later on, as a share of ``table_interval``, which is the longest."""
 SHRINK: Final = 0.7
-"""Factor of the pause after an answer that changed the table."""
+"""Factor of the pause after an answer that named somebody worth measuring, and when an entry was lost."""
 GROWTH: Final = 1.5
 """Factor of the pause after any other."""
 COMPETITION: Final = 0.5
@@ -51,6 +52,8 @@ ASKED_MAX: Final = 128
 UNSURE_ERROR: Final = 0.6
 """A coordinate with a larger error says nothing."""
 
+_DISTANCE: Final = itemgetter(0)
+
 
 class NearSearch(Part):
     """Finds near peers for one node's routing table, and tells others whom it knows."""
@@ -63,7 +66,8 @@ class NearSearch(Part):
         self._steps = 0
         self._early_steps = 0
         self._pause_s = 0.0
-        self._changes = 0
+        self._is_worth_it = False
+        self._entries = 0
         self._asked: dict[NodeId, int] = {}
 
     def start(self) -> None:
@@ -82,12 +86,13 @@ class NearSearch(Part):
         self._host.set_timer("table", self._pause_s * self._host.rng.uniform(1.0 - JITTER, 1.0 + JITTER))
 
     def _adapt_pause(self) -> None:
-        interval_s, before, self._changes = self.state.config.table_interval, self._changes, self.state.table.changes
+        interval_s, before, self._entries = self.state.config.table_interval, self._entries, len(self.state.table)
+        is_worth_it, self._is_worth_it = self._is_worth_it or self._entries < before, False
         if self._early_steps > 0:
             self._early_steps -= 1
             self._pause_s = interval_s * EARLY_SHARE
             return
-        factor = GROWTH if self._changes == before else SHRINK
+        factor = SHRINK if is_worth_it else GROWTH
         self._pause_s = min(interval_s, max(interval_s * BUSY_SHARE, self._pause_s * factor))
 
     # Asking
@@ -115,26 +120,31 @@ class NearSearch(Part):
 
     def _whom_to_ask(self, row: int) -> PeerRef | None:
         """The nearest known peer that shares at least ``row`` digits; as if twice as far for each time it was asked."""
-        state = self.state
+        state, asked = self.state, self._asked
+        own, suspects = state.own, state.suspects
         best: PeerRef | None = None
         best_s = float("inf")
         for peer in state.peers():
-            distance_s = state.distance_s(peer.id)
-            if distance_s is None or peer.id in state.suspects or shared_prefix_digits(state.own, peer.id) < row:
+            node_id = peer.id
+            if node_id in suspects or (row and shared_prefix_digits(own, node_id) < row):
                 continue
-            distance_s *= 2.0 ** self._asked.get(peer.id, 0)
+            distance_s = state.distance_s(node_id)
+            if distance_s is None:
+                continue
+            if node_id in asked:
+                distance_s *= 2.0 ** asked[node_id]
             if distance_s < best_s:
                 best, best_s = peer, distance_s
         return best
 
     def _ask(self, peer: PeerRef) -> None:
-        state, sent_at, is_timed = self.state, self._host.now(), self._host.is_linked(peer)
+        state, sent_at = self.state, self._host.now()
 
         def answered(reply: Message, source: PeerRef) -> None:
             if isinstance(reply, EntriesReply):
                 place = reply.coordinates[0] if reply.coordinates else None
-                state.answered(source, self._host.now() - sent_at, place, is_timed=is_timed)
-                self.consider(reply.peers, reply.coordinates)
+                state.answered(source, sent_at, place)
+                self._is_worth_it |= self.consider(reply.peers, reply.coordinates)
 
         self._host.request(
             peer,
@@ -151,28 +161,34 @@ class NearSearch(Part):
     def entries(self, request: EntriesRequest, source: PeerRef) -> EntriesReply:
         """This node, and for each cell of the asker's table the few known peers that should be nearest to it."""
         self.placed(source, request.coordinate)
-        state = self.state
-        taken: dict[tuple[int, int], int] = {}
-        chosen: list[tuple[PeerRef, Coordinate | None]] = [(self._host.peer, state.vivaldi.current)]
-        for peer in self._by_distance_from(request.coordinate):
-            row = shared_prefix_digits(source.id, peer.id)
-            if peer.id == source.id or len(chosen) >= ENTRIES_MAX:
+        asker, taken = source.id, dict[tuple[int, int], int]()
+        peers: list[PeerRef] = [self._host.peer]
+        places: list[Coordinate | None] = [self.state.vivaldi.current]
+        for _, node_id, peer, place in self._by_distance_from(request.coordinate):
+            if node_id == asker:
                 continue
-            cell = row, digit(peer.id, row)
-            taken[cell] = taken.get(cell, 0) + 1
-            if taken[cell] <= OFFERS_PER_CELL:
-                chosen.append((peer, state.coordinates.get(peer.id)))
-        return EntriesReply(tuple(peer for peer, _ in chosen), tuple(place for _, place in chosen))
+            row = shared_prefix_digits(asker, node_id)
+            cell = row, digit(node_id, row)
+            offered = taken[cell] = taken.get(cell, 0) + 1
+            if offered <= OFFERS_PER_CELL:
+                peers.append(peer)
+                places.append(place)
+                if len(peers) >= ENTRIES_MAX:
+                    break
+        return EntriesReply(tuple(peers), tuple(places))
 
-    def _by_distance_from(self, place: Coordinate | None) -> list[PeerRef]:
-        """Members and entries, nearest to that place first; in random order where nothing is known."""
+    def _by_distance_from(self, place: Coordinate | None) -> list[tuple[float, NodeId, PeerRef, Coordinate | None]]:
+        """Members and entries with their distances, nearest to that place first; random where nothing is known."""
         state, random = self.state, self._host.rng.random
-        distances_s: dict[NodeId, float] = {}
-        peers = {peer.id: peer for peer in state.peers() if peer.id not in state.suspects}
-        for node_id in peers:
-            known = state.coordinates.get(node_id)
-            distances_s[node_id] = random() if known is None or place is None else place.rtt_s(known)
-        return sorted(peers.values(), key=lambda peer: (distances_s[peer.id], peer.id))
+        coordinates, suspects = state.coordinates, state.suspects
+        found: list[tuple[float, NodeId, PeerRef, Coordinate | None]] = []
+        for node_id, peer in {peer.id: peer for peer in state.peers()}.items():
+            if node_id not in suspects:
+                known = coordinates.get(node_id)
+                distance_s = random() if known is None or place is None else place.rtt_s(known)
+                found.append((distance_s, node_id, peer, known))
+        found.sort(key=_DISTANCE)
+        return found
 
     @handles(Ping)
     def _on_ping(self, message: Ping, source: PeerRef) -> Pong:
@@ -183,10 +199,15 @@ class NearSearch(Part):
         """A peer in the ring said where it is, along with something else."""
         if coordinate is None:
             return
-        self.state.note_coordinate(source.id, coordinate)
-        self.state.table.keep_spare(source)
-        if self.state.is_ready:
-            self.consider((source,), (coordinate,), blind_max=0)
+        state = self.state
+        state.note_coordinate(source.id, coordinate)
+        state.table.keep_spare(source)
+        if state.is_ready and not self._is_settled(source.id):
+            incumbent = state.table.incumbent(source.id)
+            if incumbent is None:
+                self._table_care.fill(source)
+            elif incumbent.id != source.id and self._gain_s(incumbent, coordinate):
+                self._table_care.ping(source)
 
     # Screening
 
@@ -196,29 +217,39 @@ class NearSearch(Part):
         coordinates: Iterable[Coordinate | None] = (),
         *,
         blind_max: int = BLIND_COMPARISONS_MAX,
-    ) -> None:
-        """Hearsay: ping those that would fill a cell, and the few that promise most against who holds it."""
-        state = self.state
+    ) -> bool:
+        """Hearsay: ping those that would fill a cell, and the few that promise most against who holds it.
+
+        Returns whether there was anybody to ping.
+        """
+        table, is_worth_it = self.state.table, False
         rivals: list[tuple[float, PeerRef]] = []
         blind: list[PeerRef] = []
         for peer, coordinate in zip_longest(peers, coordinates):
             if peer is None:
                 break  # more coordinates than peers
-            if peer.id == state.own or state.is_failed(peer.id) or state.proximity.rtt_s(peer.id) is not None:
+            if self._is_settled(peer.id):
                 continue
-            incumbent = state.table.incumbent(peer.id)
+            incumbent = table.incumbent(peer.id)
             if incumbent is None:
-                self._table_care.ping(peer)
+                is_worth_it |= self._table_care.fill(peer)
             elif incumbent.id != peer.id:
                 gain_s = self._gain_s(incumbent, coordinate)
                 if gain_s is None:
                     blind.append(peer)
-                elif gain_s > 0:
+                elif gain_s:
                     rivals.append((gain_s, peer))
-        rivals.sort(key=lambda rival: rival[0], reverse=True)
-        self._host.rng.shuffle(blind)
+        rivals.sort(key=_DISTANCE, reverse=True)
+        if blind_max and blind:
+            self._host.rng.shuffle(blind)
         for peer in (*(peer for _, peer in rivals[:COMPARISONS_MAX]), *blind[:blind_max]):
-            self._table_care.ping(peer)
+            is_worth_it |= self._table_care.ping(peer)
+        return is_worth_it
+
+    def _is_settled(self, node_id: NodeId) -> bool:
+        """Whether nothing would come of measuring a peer: it has been done, or it is gone."""
+        state = self.state
+        return node_id in state.proximity or node_id == state.own or state.is_failed(node_id)
 
     def _gain_s(self, incumbent: PeerRef, coordinate: Coordinate | None) -> float | None:
         """How much nearer than the incumbent a rival should be, seconds; ``None`` while nothing can be predicted."""

@@ -20,7 +20,10 @@ class OverlayHost(Host, Protocol):
         """Close the control link, if any."""
 
     def is_linked(self, peer: PeerRef) -> bool:
-        """Whether a control link to this peer is up: only then does an answer's delay tell the round-trip time."""
+        """Whether a control link to this peer is up."""
+
+    def linked_at(self, peer: PeerRef) -> float | None:
+        """Since when a control link to this peer is up: what was sent before waited until then. ``None``: it is not."""
 
     def charge(self, peer: PeerRef, messages: int) -> None:
         """The message that is being handled stands for so many more. Raises `ProtocolError` above the peer's rate."""

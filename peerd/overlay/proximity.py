@@ -22,37 +22,31 @@ PEERS_MAX: Final = 512
 class Proximity:
     """Smoothed RTT and deviation a peer, seconds; the least recently added peer goes when there are too many."""
 
-    __slots__ = ("_bounds", "_estimates", "_initial_s", "_max_s", "_min_s", "_peers_max")
+    __slots__ = ("_estimates", "_initial_s", "_max_s", "_min_s", "_peers_max")
 
     def __init__(self, min_s: float, max_s: float, initial_s: float, peers_max: int = PEERS_MAX) -> None:
         self._min_s, self._max_s, self._initial_s = min_s, max_s, initial_s
         self._peers_max = peers_max
         self._estimates: dict[NodeId, tuple[float, float]] = {}
-        self._bounds: dict[NodeId, float] = {}
-        """Of peers without an estimate: how long an answer took that paid for the dial."""
 
     def __len__(self) -> int:
         return len(self._estimates)
 
-    def observe(self, node_id: NodeId, rtt_s: float) -> None:
-        """Add one measured round trip."""
+    def __contains__(self, node_id: object) -> bool:
+        return node_id in self._estimates
+
+    def observe(self, node_id: NodeId, rtt_s: float) -> bool:
+        """Add one measured round trip; returns whether it is the first one of that peer."""
         known = self._estimates.get(node_id)
         if known is None:
-            self._bounds.pop(node_id, None)
             if len(self._estimates) >= self._peers_max:
                 del self._estimates[next(iter(self._estimates))]
             self._estimates[node_id] = (rtt_s, rtt_s / 2)
-            return
+            return True
         smoothed, deviation = known
         deviation += _DEVIATION_GAIN * (abs(rtt_s - smoothed) - deviation)
         self._estimates[node_id] = (smoothed + _GAIN * (rtt_s - smoothed), deviation)
-
-    def observe_bound(self, node_id: NodeId, elapsed_s: float) -> None:
-        """An answer came, but the link had to be dialled first: good for a time-out, not for a distance."""
-        if node_id not in self._estimates:
-            if len(self._bounds) >= self._peers_max:
-                del self._bounds[next(iter(self._bounds))]
-            self._bounds[node_id] = elapsed_s
+        return False
 
     def rtt_s(self, node_id: NodeId) -> float | None:
         """Smoothed RTT; ``None`` when never measured."""
@@ -66,12 +60,8 @@ class Proximity:
             smoothed, deviation = known
             margin_s = max(_DEVIATIONS * deviation, MARGIN_SHARE * smoothed)
             return min(self._max_s, max(self._min_s, smoothed + margin_s))
-        bound_s = self._bounds.get(node_id)
-        if bound_s is not None:
-            return min(self._max_s, max(self._min_s, 2 * bound_s))
         return float(min(self._max_s, self._initial_s * 2**attempt))
 
     def forget(self, node_id: NodeId) -> None:
         """Drop what is known of a peer."""
         self._estimates.pop(node_id, None)
-        self._bounds.pop(node_id, None)

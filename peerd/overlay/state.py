@@ -34,8 +34,10 @@ VOUCH_EXCHANGES: Final = 3
 RETOLD_TIMEOUTS: Final = 2
 """A removal is told in exchanges for so many times ``failure_timeout``."""
 COORDINATES_MAX: Final = 512
-SAMPLES_AGAIN: Final = 4
+SAMPLES_AGAIN: Final = 2
 """Earlier measurements that each new one has the node's coordinate learn from again."""
+SAMPLED_PEERS_MAX: Final = 64
+"""Measured peers that it learns from again; above it a new one takes the place of one at random."""
 OUTLOOK_S: Final = 10.0
 """So often, at most, a node judges anew what ways through the ring should take."""
 PARTITION_PEERS_MIN: Final = 4
@@ -55,6 +57,7 @@ class OverlayState:
         self.vivaldi = Vivaldi(host.rng)
         self.coordinates: dict[NodeId, Coordinate] = {}
         """Latest coordinates of the peers that told theirs, at most `COORDINATES_MAX`."""
+        self._sampled: list[NodeId] = []
         self._outlook = Outlook.of(1.0, (), ())
         self._outlook_until = float("-inf")
         self.failures = FailureRate(host.now())
@@ -118,6 +121,9 @@ class OverlayState:
         must do. That may hold peers that died unnoticed, and so cost a member that was right: it is found again as
         soon as a neighbour names it.
         """
+        if self.leaves.by_id.get(peer.id) == peer:
+            self.heard[peer.id] = self.host.now()
+            return False  # nearly always
         added, evicted = self.leaves.add(
             peer,
             lambda node_id, is_larger: self._can_be(node_id, is_larger, told if node_id == peer.id else self.table),
@@ -142,29 +148,33 @@ class OverlayState:
         known.update(peer.id for peer in witnesses if peer.id not in self.departed)
         return sum(0 < clockwise_distance(first, other) < span for other in known) < self.leaves.half
 
-    def answered(
-        self, peer: PeerRef, elapsed_s: float, coordinate: Coordinate | None = None, *, is_timed: bool
-    ) -> None:
-        """A peer answered, with its coordinate; ``is_timed``: the link was up before, so that was the round trip."""
-        if not is_timed:
-            self.proximity.observe_bound(peer.id, elapsed_s)
-            return
-        self.proximity.observe(peer.id, elapsed_s)
+    def answered(self, peer: PeerRef, sent_at: float, coordinate: Coordinate | None = None) -> None:
+        """A peer answered what this node sent then, or when the link was up; with its coordinate."""
+        linked_at = self.host.linked_at(peer)
+        if linked_at is None:
+            return  # the link has gone since, so nobody knows when the question left
+        rtt_s = self.host.now() - max(sent_at, linked_at)
+        is_first = self.proximity.observe(peer.id, rtt_s)
         if coordinate is not None:
-            self.vivaldi.observe(elapsed_s, coordinate)
+            self.vivaldi.observe(rtt_s, coordinate)
             self.note_coordinate(peer.id, coordinate)
-            self._observe_again()
+            self._observe_again(peer.id if is_first else None)
 
-    def _observe_again(self) -> None:
-        """Learn once more from some measurements of before.
+    def _observe_again(self, newcomer: NodeId | None) -> None:
+        """Learn once more from some measurements of before. ``newcomer``: who was measured for the first time.
 
         Most samples are of near peers, which says little of where a node is among the others; and a newcomer has few.
         """
-        rng, known = self.host.rng, tuple(self.coordinates)
-        for node_id in (rng.choice(known) for _ in range(SAMPLES_AGAIN)):
-            rtt_s = self.proximity.rtt_s(node_id)
-            if rtt_s is not None:
-                self.vivaldi.observe(rtt_s, self.coordinates[node_id])
+        sampled, random = self._sampled, self.host.rng.random
+        if newcomer is not None and len(sampled) < SAMPLED_PEERS_MAX:
+            sampled.append(newcomer)
+        elif newcomer is not None:
+            sampled[int(random() * SAMPLED_PEERS_MAX)] = newcomer
+        for _ in range(SAMPLES_AGAIN if sampled else 0):
+            node_id = sampled[int(random() * len(sampled))]
+            rtt_s, place = self.proximity.rtt_s(node_id), self.coordinates.get(node_id)
+            if rtt_s is not None and place is not None:
+                self.vivaldi.observe(rtt_s, place)
 
     def note_coordinate(self, node_id: NodeId, coordinate: Coordinate | None) -> None:
         """Keep what a peer itself says of its place; of the peer that was told longest ago nothing is kept."""

@@ -40,7 +40,7 @@ class RoutingTable:
     def __contains__(self, node_id: object) -> bool:
         if not isinstance(node_id, int) or node_id == self.own:
             return False
-        entry = self._entries.get(self._slot(NodeId(node_id)))
+        entry = self._entries.get(self.cell(NodeId(node_id)))
         return entry is not None and entry.id == node_id
 
     def get(self, row: int, column: int) -> PeerRef | None:
@@ -49,13 +49,13 @@ class RoutingTable:
 
     def next_hop(self, key: NodeId) -> PeerRef | None:
         """The entry that shares a longer prefix with ``key`` than this node does."""
-        return None if key == self.own else self._entries.get(self._slot(key))
+        return None if key == self.own else self._entries.get(self.cell(key))
 
     def next_hops(self, key: NodeId) -> Iterator[PeerRef]:
         """All that share a longer prefix with ``key`` than this node does, spares too; the entry first."""
         if key == self.own:
             return
-        slot = self._slot(key)
+        slot = self.cell(key)
         entry = self._entries.get(slot)
         if entry is not None:
             yield entry
@@ -63,12 +63,24 @@ class RoutingTable:
 
     def keep_spare(self, peer: PeerRef) -> None:
         """A live peer spoke: unless it is an entry, it is a spare of its cell."""
-        if peer.id != self.own and peer.id not in self:
-            self.spares.add(self._slot(peer.id), peer)
+        if peer.id != self.own:
+            cell = self.cell(peer.id)
+            entry = self._entries.get(cell)
+            if entry is None or entry.id != peer.id:
+                self.spares.add(cell, peer)
+
+    def is_spare(self, node_id: NodeId) -> bool:
+        """Whether a peer is a spare of its cell."""
+        return node_id != self.own and self.spares.has(self.cell(node_id), node_id)
+
+    def drop_spare(self, node_id: NodeId) -> None:
+        """A peer is of no use as a next hop any more, unless it is an entry."""
+        if node_id != self.own:
+            self.spares.remove(self.cell(node_id), node_id)
 
     def incumbent(self, node_id: NodeId) -> PeerRef | None:
         """Who holds the slot that this id belongs to."""
-        return None if node_id == self.own else self._entries.get(self._slot(node_id))
+        return None if node_id == self.own else self._entries.get(self.cell(node_id))
 
     def row(self, row: int) -> tuple[PeerRef, ...]:
         """The occupied slots of one row, in column order."""
@@ -87,7 +99,7 @@ class RoutingTable:
         """
         if peer.id == self.own:
             return False, None
-        slot = self._slot(peer.id)
+        slot = self.cell(peer.id)
         incumbent = self._entries.get(slot)
         if incumbent is None:
             self._put(slot, peer)
@@ -105,17 +117,17 @@ class RoutingTable:
         return True, incumbent
 
     def _put(self, slot: int, peer: PeerRef) -> None:
-        self.spares.remove(peer.id)
+        self.spares.remove(slot, peer.id)
         self._entries[slot] = peer
         self.changes += 1
 
     def remove(self, node_id: NodeId) -> PeerRef | None:
         """Drop an entry or a spare; returns it, or ``None`` when it was no entry."""
-        self.spares.remove(node_id)
         if node_id not in self:
+            self.drop_spare(node_id)
             return None
         self.changes += 1
-        return self._entries.pop(self._slot(node_id))
+        return self._entries.pop(self.cell(node_id))
 
     def validate(self) -> None:
         """Assert that each entry belongs where it is: its row is the shared prefix, never this node."""
@@ -125,9 +137,10 @@ class RoutingTable:
                 raise Bug(f"routing table slot {row}/{column} holds {peer}")
             if shared_prefix_digits(self.own, peer.id) != row or digit(peer.id, row) != column:
                 raise Bug(f"{peer} does not belong into row {row}, column {column}")
-            if peer.id in self.spares:
+            if self.spares.has(slot, peer.id):
                 raise Bug(f"{peer} is an entry and a spare")
 
-    def _slot(self, node_id: NodeId) -> int:
+    def cell(self, node_id: NodeId) -> int:
+        """The number of the cell that another node's id belongs to."""
         row = shared_prefix_digits(self.own, node_id)
         return row * DIGIT_VALUES + digit(node_id, row)

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
 
 from peerd.api import Part, Priority, on_timer
@@ -24,14 +23,6 @@ PING_QUEUE_MAX: Final = 128
 PROBE_GAP_MIN_S: Final = 0.5
 
 
-@dataclass(slots=True)
-class PingSent:
-    """A ping under way."""
-
-    at: float
-    is_timed: bool
-
-
 class TableCare(Part):
     """Probes of one node's routing table, and the pings that everything else asks for."""
 
@@ -39,8 +30,11 @@ class TableCare(Part):
         self.state = state
         self._host = state.host
         self._membership = membership
-        self._pings: dict[NodeId, PingSent] = {}
+        self._pings: dict[NodeId, float] = {}
+        """Pings under way, and when each was sent."""
         self._ping_queue: deque[PeerRef] = deque()
+        self._fills: dict[int, NodeId] = {}
+        """Empty cells, and whom each of them waits for: one candidate at a time."""
 
     def start(self) -> None:
         """Arm the periodic timer, at a random phase."""
@@ -76,18 +70,34 @@ class TableCare(Part):
 
     # Pings
 
-    def ping(self, peer: PeerRef) -> None:
-        """Measure a peer; it enters the table if it answers and is ready. Queued when many are under way."""
+    def fill(self, peer: PeerRef) -> bool:
+        """Ping a candidate for an empty cell, unless another one is being asked: the first that answers fills it.
+
+        Returns whether it is going to be asked.
+        """
+        cell = self.state.table.cell(peer.id)
+        if cell in self._fills or not self.ping(peer):
+            return False
+        self._fills[cell] = peer.id
+        return True
+
+    def ping(self, peer: PeerRef) -> bool:
+        """Measure a peer; it enters the table if it answers and is ready. Queued when many are under way.
+
+        Returns whether it is going to be asked.
+        """
         if peer.id in self._pings:
-            return
+            return False
         if len(self._pings) >= PINGS_MAX:
-            if len(self._ping_queue) < PING_QUEUE_MAX:
-                self._ping_queue.append(peer)
-            return
-        self._send_ping(peer)
+            if len(self._ping_queue) >= PING_QUEUE_MAX:
+                return False
+            self._ping_queue.append(peer)
+        else:
+            self._send_ping(peer)
+        return True
 
     def _send_ping(self, peer: PeerRef) -> None:
-        self._pings[peer.id] = PingSent(self._host.now(), self._host.is_linked(peer))
+        self._pings[peer.id] = self._host.now()
         timeout_s = self.state.proximity.timeout_s(peer.id)
         place = self.state.vivaldi.current if self.state.is_ready else None
         self._host.request(
@@ -96,24 +106,30 @@ class TableCare(Part):
 
     def _ponged(self, reply: Message, source: PeerRef) -> None:
         state = self.state
-        sent = self._pings.pop(source.id, None)
-        if isinstance(reply, Pong) and sent is not None:
-            state.answered(source, self._host.now() - sent.at, reply.coordinate, is_timed=sent.is_timed)
-            if not sent.is_timed and state.table.incumbent(source.id) not in (None, source):
-                self._send_ping(source)  # the first one paid for the dial, and would lose against anybody
-                return
+        sent_at = self._pings.pop(source.id, None)
+        if isinstance(reply, Pong) and sent_at is not None:
+            state.answered(source, sent_at, reply.coordinate)
             state.note_coordinate(source.id, reply.coordinate)
             if reply.is_ready:
                 state.admit_entry(source)
-        self._next_ping()
+        self._finished(source.id)
 
     def _ping_lost(self, peer: PeerRef) -> None:
         self._pings.pop(peer.id, None)
         self._membership.suspect(peer, "ping")
-        self._next_ping()
+        self._finished(peer.id)
 
-    def _next_ping(self) -> None:
+    def _finished(self, node_id: NodeId) -> None:
+        """Its cell waits for this peer no longer, and another ping may start."""
+        self._release(node_id)
         while self._ping_queue and len(self._pings) < PINGS_MAX:
             peer = self._ping_queue.popleft()
-            if not self.state.is_known(peer.id) and not self.state.is_failed(peer.id):
-                self.ping(peer)
+            if peer.id in self._pings or self.state.is_known(peer.id) or self.state.is_failed(peer.id):
+                self._release(peer.id)
+            else:
+                self._send_ping(peer)
+
+    def _release(self, node_id: NodeId) -> None:
+        cell = self.state.table.cell(node_id)
+        if self._fills.get(cell) == node_id:
+            del self._fills[cell]

@@ -349,6 +349,10 @@ class SimDriver:
         """Whether the link is past its handshake."""
         return self.policy.is_linked(peer.id)
 
+    def linked_at(self, peer: PeerRef) -> float | None:
+        """The same, and since when."""
+        return self.policy.linked_at(peer.id)
+
     def queued_bytes(self, peer: PeerRef) -> int:
         """How many bytes wait here, for a link or for the peer to read."""
         return self.policy.queued_bytes(peer.id)

@@ -113,7 +113,7 @@ def test_a_spare_without_a_link_is_not_used(ring: Simulation) -> None:
         peer
         for other in ring.nodes
         for peer in state.table.next_hops(other.id)
-        if peer.id in state.table.spares and peer.id not in state.leaves and state.host.is_linked(peer)
+        if state.table.is_spare(peer.id) and peer.id not in state.leaves and state.host.is_linked(peer)
     )
     assert state.way_s(spare.id, spare) < float("inf")
     ring.kill(ring.find(spare.id))
@@ -125,7 +125,7 @@ def test_a_node_outside_the_ring_does_not_say_where_it_is() -> None:
     simulation = joined(2, 3)
     place = simulation.nodes[0]
     stranger = simulation.nodes[1].peer
-    place.node.overlay.state.table.spares.remove(stranger.id)
+    place.node.overlay.state.table.drop_spare(stranger.id)
     before = dict(place.node.overlay.state.coordinates)
     place.node.overlay.near_search._on_ping(Ping(), stranger)
-    assert place.node.overlay.state.coordinates == before and stranger.id not in place.node.overlay.state.table.spares
+    assert place.node.overlay.state.coordinates == before and not place.node.overlay.state.table.is_spare(stranger.id)

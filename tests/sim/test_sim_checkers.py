@@ -114,8 +114,8 @@ def a_neighbour_is_never_admitted(patch: Patch) -> None:
 
 
 def table_slots_are_one_off(patch: Patch) -> None:
-    slot = RoutingTable._slot
-    patch.setattr(RoutingTable, "_slot", lambda self, node_id: slot(self, node_id) ^ 1)
+    slot = RoutingTable.cell
+    patch.setattr(RoutingTable, "cell", lambda self, node_id: slot(self, node_id) ^ 1)
     checked(4).run_for(30.0)
 
 

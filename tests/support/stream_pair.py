@@ -364,6 +364,9 @@ class MemoryNode:
     def is_linked(self, peer: PeerRef) -> bool:
         self._unused()
 
+    def linked_at(self, peer: PeerRef) -> float | None:
+        self._unused()
+
     def offload(
         self,
         function: Callable[..., Any],

@@ -32,8 +32,8 @@ def test_spares_stay_within_their_limits(steps: list[tuple[int, int, bool]]) -> 
         if is_added:
             spares.add(cell, peer(node_id))
         else:
-            spares.remove(NodeId(node_id))
-        assert (node_id in spares) <= is_added
+            spares.remove(cell, NodeId(node_id))
+        assert spares.has(cell, NodeId(node_id)) <= is_added
         assert len(list(spares.of_cell(cell))) <= SPARES_PER_CELL
         assert len(spares) == sum(len(list(spares.of_cell(each))) for each in range(41)) <= SPARES_MAX
 
@@ -44,7 +44,7 @@ def test_a_full_cell_loses_its_oldest_spare_and_keeps_new_addresses() -> None:
         spares.add(3, peer(number))
     spares.add(3, peer(0, port=9))  # spoke again: the newest now
     spares.add(3, peer(99))
-    assert NodeId(1) not in spares and list(spares.of_cell(3))[-2:] == [peer(0, port=9), peer(99)]
+    assert not spares.has(3, NodeId(1)) and list(spares.of_cell(3))[-2:] == [peer(0, port=9), peer(99)]
 
 
 def test_without_any_room_a_spare_of_a_new_cell_is_not_kept() -> None:
@@ -52,9 +52,9 @@ def test_without_any_room_a_spare_of_a_new_cell_is_not_kept() -> None:
     for number in range(SPARES_MAX):
         spares.add(number // SPARES_PER_CELL, peer(number))
     spares.add(1000, peer(5000))
-    assert len(spares) == SPARES_MAX and NodeId(5000) not in spares
+    assert len(spares) == SPARES_MAX and not spares.has(1000, NodeId(5000))
     spares.add(0, peer(6000))
-    assert len(spares) == SPARES_MAX and NodeId(6000) in spares
+    assert len(spares) == SPARES_MAX and spares.has(0, NodeId(6000))
 
 
 def test_who_loses_a_cell_is_a_spare_until_it_wins_or_goes() -> None:

@@ -166,6 +166,10 @@ class Links:
         """See `peerd.driver.Transport.is_linked`."""
         return self.policy.is_linked(peer.id)
 
+    def linked_at(self, peer: PeerRef) -> float | None:
+        """See `peerd.driver.Transport.linked_at`."""
+        return self.policy.linked_at(peer.id)
+
     def queued_bytes(self, peer: PeerRef) -> int:
         """See `peerd.driver.Transport.queued_bytes`."""
         return self.policy.queued_bytes(peer.id)
