@@ -6,9 +6,11 @@ import dataclasses
 import functools
 import types
 import typing
+from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
+from peerd import limits
 from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_body
@@ -19,10 +21,25 @@ _HOSTS: Final = ("127.0.0.1", "10.1.2.3", "::1", "fe80::1", "a.example.org", "25
 _LETTERS: Final = "abcXYZ019 .:/-_äß😀"
 
 
-def encoded_instance(rng: Random, kind: type[Message]) -> bytes:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Names that mean something to whoever gets the message: drawn most of the time, in place of invented ones."""
+
+    peers: Sequence[PeerRef] = ()
+    ids: Sequence[NodeId] = ()
+    blobs: Sequence[bytes] = ()
+    kinds: Sequence[type[Message]] = ()
+    """What a field ``body`` beside a field ``type_id`` holds, encoded."""
+
+
+NOTHING: Final = Vocabulary()
+KNOWN_SHARE: Final = 0.8
+
+
+def encoded_instance(rng: Random, kind: type[Message], words: Vocabulary = NOTHING) -> bytes:
     """The body of a random instance; of the fixed sample when the random one is too large, or its class refuses it."""
     try:
-        return encode_body(typing.cast(Message, _instance(rng, kind)))
+        return encode_body(typing.cast(Message, _instance(rng, kind, words)))
     except (Bug, ValueError, OverflowError):
         return encode_body(sample(kind))
 
@@ -33,29 +50,42 @@ def _hints(kind: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
-def _instance(rng: Random, kind: type) -> object:
-    return kind(**{name: _value(rng, annotation) for name, annotation in _hints(kind).items()})
+def _instance(rng: Random, kind: type, words: Vocabulary) -> object:
+    values = {name: _value(rng, annotation, words) for name, annotation in _hints(kind).items()}
+    if words.kinds and {"type_id", "body"} <= values.keys() and rng.random() < KNOWN_SHARE:
+        inner = rng.choice(words.kinds)
+        values |= {"type_id": inner.TYPE_ID, "body": encoded_instance(rng, inner, words)}
+    return kind(**values)
 
 
-def _value(rng: Random, annotation: Any, rules: tuple[Any, ...] = ()) -> Any:
+def _value(rng: Random, annotation: Any, words: Vocabulary, rules: tuple[Any, ...] = ()) -> Any:
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         inner, *more = typing.get_args(annotation)
-        return _value(rng, inner, (*rules, *more))
+        return _value(rng, inner, words, (*rules, *more))
     if origin in (types.UnionType, typing.Union):
         choices = typing.get_args(annotation)
         chosen = rng.choice(choices)
-        return None if chosen is types.NoneType else _value(rng, chosen, rules)
+        return None if chosen is types.NoneType else _value(rng, chosen, words, rules)
     if origin is tuple:
-        return tuple(_value(rng, typing.get_args(annotation)[0]) for _ in range(_length(rng, rules)))
+        return tuple(_value(rng, typing.get_args(annotation)[0], words) for _ in range(_length(rng, rules)))
+    if annotation is NodeId and words.ids and rng.random() < KNOWN_SHARE:
+        return rng.choice(words.ids)
+    if annotation is PeerRef and words.peers and rng.random() < KNOWN_SHARE:
+        return rng.choice(words.peers)
     if annotation is NodeId:
         return NodeId(rng.getrandbits(128) if rng.random() < 0.8 else rng.choice((0, 1, 2**128 - 1, 1 << 127)))
     if annotation is PeerRef:
         return PeerRef(NodeId(rng.getrandbits(128)), rng.choice(_HOSTS), rng.randrange(1, 65536))
-    return _plain(rng, annotation, rules)
+    return _plain(rng, annotation, words, rules)
 
 
-def _plain(rng: Random, annotation: Any, rules: tuple[Any, ...]) -> Any:
+def _plain(rng: Random, annotation: Any, words: Vocabulary, rules: tuple[Any, ...]) -> Any:
+    if annotation is bytes and words.blobs and rng.random() < KNOWN_SHARE:
+        least, most = _lengths(rules, limits.CONTROL_FRAME_BYTES_MAX)
+        fitting = [blob for blob in words.blobs if least <= len(blob) <= most]
+        if fitting:
+            return rng.choice(fitting)
     if annotation is bool:
         return rng.random() < 0.5
     if annotation is int:
@@ -65,10 +95,12 @@ def _plain(rng: Random, annotation: Any, rules: tuple[Any, ...]) -> Any:
         least, most = _bounds(rules, -1e9, 1e9)
         return rng.choice((float(least), float(most), rng.uniform(least, most)))
     if annotation is str:
+        if any(getattr(rule, "pattern", None) for rule in rules):
+            return rng.choice(("aggregation", "protocol:x", "ok_1"))
         return "".join(rng.choices(_LETTERS, k=_length(rng, rules)))
     if annotation is bytes:
         return rng.randbytes(_length(rng, rules, most=40))
-    return _instance(rng, annotation)
+    return _instance(rng, annotation, words)
 
 
 def _bounds(rules: tuple[Any, ...], least: Any, most: Any) -> tuple[Any, Any]:
@@ -80,9 +112,13 @@ def _bounds(rules: tuple[Any, ...], least: Any, most: Any) -> tuple[Any, Any]:
 
 
 def _length(rng: Random, rules: tuple[Any, ...], most: int = ITEMS_MAX) -> int:
+    return rng.randint(*_lengths(rules, most))
+
+
+def _lengths(rules: tuple[Any, ...], most: int) -> tuple[int, int]:
     least = 0
     for rule in rules:
         least = max(least, getattr(rule, "min_length", 0) or 0)
         limit = getattr(rule, "max_length", None)
-        most = max(least, most if limit is None else min(most, limit))
-    return rng.randint(least, max(least, most))
+        most = most if limit is None else min(most, limit)
+    return least, max(least, most)
