@@ -7,6 +7,7 @@ beside a victim: ids assigned by the certificate authority (Castro et al. 2002, 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -28,7 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from peerd.errors import ConfigError, HandshakeRefused
+from peerd.errors import ConfigError, HandshakeRefused, Unavailable
 from peerd.identity.roots import Roots
 from peerd.ids import ID_BYTES, NodeId, format_id, id_from_bytes, parse_id, short_id
 from peerd.system.durable_files import write_new_file
@@ -240,11 +241,16 @@ def _require_private(path: Path, status: os.stat_result) -> None:
 
 
 def load_or_create_private_key(path: Path) -> Ed25519PrivateKey:
-    """Read the node's key, or make one (0600) when there is none yet. Raises `ConfigError` as `load_private_key`."""
+    """Read the node's key, or make one (0600) when there is none yet.
+
+    Raises `ConfigError` as `load_private_key`, and `Unavailable` for a full disk: that may pass, so it is tried again.
+    """
     if not path.exists():
         try:
             write_new_file(path, private_key_pem(Ed25519PrivateKey.generate()), 0o600)
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise Unavailable(f"cannot write {path}: {error.strerror}") from error
             raise ConfigError(f"cannot create the private key: {error.strerror}", file=str(path)) from error
     return load_private_key(path)
 

@@ -35,6 +35,7 @@ FILE_BYTES_MAX: Final = 192 * MIB
 _HEADER: Final = re.compile(rb"peerd-state 1 ([0-9a-f]{64})\n")
 _STORE_HEADER: Final = b"peerd-store 1\n"
 _STORE_RECORD: Final = Struct(">II")
+_TYPES: Final = {"TEXT": str, "INTEGER": int, "REAL": float, "BLOB": bytes}
 
 OldRows = Iterator[tuple[TableSchema, Row]]
 
@@ -65,15 +66,26 @@ def old_rows(path: Path) -> list[tuple[TableSchema, Row]]:
     if header is None or hashlib.sha256(content[header.end() :]).hexdigest().encode() != header[1]:
         raise DamagedFile("its digest does not match")
     try:
-        return list(_READERS[path.name](json.loads(content[header.end() :])))
-    except (ValueError, TypeError, KeyError) as error:
+        rows = list(_READERS[path.name](json.loads(content[header.end() :])))
+        for table, row in rows:
+            _check_types(table, row)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise DamagedFile(f"not what it should hold: {error}") from error
+    return rows
 
 
 def store_rows(path: Path, entries: dict[str, bytes]) -> list[tuple[TableSchema, Row]]:
     """The rows of a plugin's store; the name of the file names the plugin."""
     plugin = path.stem.removeprefix("store-")
     return [(PLUGIN_VALUES, (plugin, key, value)) for key, value in entries.items()]
+
+
+def _check_types(table: TableSchema, row: Row) -> None:
+    """Raises ``ValueError`` for a row that SQLite would not take: then the file is damaged, and not the disk full."""
+    for (name, kind), value in zip(table.columns, row, strict=True):
+        if type(value) is not _TYPES[kind] or (isinstance(value, int) and not -(2**63) <= value < 2**63):
+            raise ValueError(f"{name} is no {kind}")
+    table.checksum(row)  # of text that is no Unicode there is none
 
 
 def read_store(content: bytes) -> dict[str, bytes]:
@@ -86,7 +98,11 @@ def read_store(content: bytes) -> dict[str, bytes]:
         payload = content[start:position]
         if len(payload) != length or zlib.crc32(payload) != checksum:
             break
-        match msgpack.unpackb(payload):
+        try:
+            record = msgpack.unpackb(payload)
+        except (ValueError, msgpack.exceptions.UnpackException):
+            raise DamagedFile(f"a record is no msgpack; keeping the {len(entries)} before it", entries) from None
+        match record:
             case [str(key), bytes(value)]:
                 entries[key] = value
             case [str(key), None]:

@@ -123,7 +123,7 @@ def _numeric(name: str, terms: object) -> Node:
         raise FilterError(f'{name}: numeric takes pairs of an operator and a number, such as [">=", 10, "<", 20]')
     parts: list[Node] = []
     for operator, value in zip(terms[::2], terms[1::2], strict=True):
-        if operator not in _NUMERIC:
+        if not isinstance(operator, str) or operator not in _NUMERIC:
             raise FilterError(f"{name}: numeric knows {' '.join(sorted(_NUMERIC))}, not {operator!r:.60}")
         parts.append(Compare(name, operator, number_in(name, value)))
     return all_of(parts)
