@@ -7,11 +7,16 @@ that is no part of it, or at services that listen only on the node's own machine
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
 
 _CONDITIONAL: Final = frozenset({"loopback", "link_local"})
 """Kinds of addresses that are dialled by nodes which have such an address themselves."""
+_NO_MACHINE: Final = "no_machine"
+"""The kind of addresses that stand for no one machine: unspecified and multicast."""
+HOSTS_REMEMBERED_MAX: Final = 8192
+"""Of so many hosts it is remembered what kind they are. Reading an address takes longer than all else before a dial."""
 
 
 class AllowedHosts:
@@ -29,15 +34,13 @@ class AllowedHosts:
 
     def permits(self, host: str) -> bool:
         """Whether to dial ``host``. A name may be looked up; ask again about the addresses that it has."""
-        address = _address(host)
-        if address is None:
-            return True
-        if address.is_unspecified or address.is_multicast:
-            return False
-        if self._networks:
-            return any(address.version == each.version and address in each for each in self._networks)
         kind = _kind(host)
-        return kind == "" or kind in self._own_kinds
+        if kind == _NO_MACHINE:
+            return False
+        address = _address(host) if self._networks else None
+        if address is not None:
+            return any(address.version == each.version and address in each for each in self._networks)
+        return not kind or kind in self._own_kinds
 
 
 def _address(host: str) -> IPv4Address | IPv6Address | None:
@@ -50,12 +53,15 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
     return address
 
 
+@lru_cache(HOSTS_REMEMBERED_MAX)
 def _kind(host: str) -> str:
     """Return the special kind of an address, such as "loopback"; empty for an ordinary one."""
     address = _address(host)
     match address:
         case None:
             return ""
+        case _ if address.is_unspecified or address.is_multicast:
+            return _NO_MACHINE
         case _ if address.is_loopback:
             return "loopback"
         case _ if address.is_link_local:

@@ -12,7 +12,6 @@ from typing import Final, Generic, TypeVar
 
 from peerd.ids import NodeId
 from peerd.linking.allowed_hosts import AllowedHosts
-from peerd.linking.rate_limit import TokenBucket
 from peerd.messages import PeerRef
 
 DIALS_PER_ADDRESS_BURST: Final = 8.0
@@ -36,7 +35,7 @@ MET: Final = frozenset({"duplicate_link", "duplicate_identity", "links_max", "st
 K = TypeVar("K", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Attempt:
     """A dial that was permitted. ``is_charged``: the address was not proven, so the dial counts until it succeeds."""
 
@@ -51,28 +50,39 @@ class Attempt:
 
 
 class _Buckets(Generic[K]):
-    """One bucket for each key; those that are full again need not be kept."""
+    """One bucket of tokens for each key: how many there are, and since when. Those that are full need not be kept."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self._rate = rate
         self._burst = burst
-        self._buckets: dict[K, TokenBucket] = {}
+        self._buckets: dict[K, tuple[float, float]] = {}
 
     def has(self, key: K, now: float) -> bool:
+        """Whether there is a token."""
         bucket = self._buckets.get(key)
-        return bucket is None or bucket.has(now)
+        return bucket is None or self._filled(bucket, now) >= 1.0
 
     def take(self, key: K, now: float) -> None:
-        bucket = self._buckets.pop(key, None) or TokenBucket(self._rate, self._burst, now)
-        bucket.take(now)
-        self._buckets[key] = bucket
+        """Take one; there must be one."""
+        bucket = self._buckets.pop(key, None)
+        self._buckets[key] = (self._burst if bucket is None else self._filled(bucket, now)) - 1.0, now
         if len(self._buckets) > BUCKETS_MAX:
             del self._buckets[next(iter(self._buckets))]
 
     def give_back(self, key: K, now: float) -> None:
+        """Put one back that turned out to cost nothing."""
         bucket = self._buckets.get(key)
-        if bucket is not None and bucket.give_back(now) >= self._burst:
+        if bucket is None:
+            return
+        tokens = self._filled(bucket, now) + 1.0
+        if tokens < self._burst:
+            self._buckets[key] = tokens, now
+        else:
             del self._buckets[key]
+
+    def _filled(self, bucket: tuple[float, float], now: float) -> float:
+        tokens, since = bucket
+        return min(self._burst, tokens + (now - since) * self._rate)
 
 
 class DialLimits:
@@ -94,14 +104,15 @@ class DialLimits:
         attempt = Attempt(peer, informant, is_charged=not is_proven)
         if is_proven:
             return attempt
+        address = attempt.address
         is_within = (
-            self._addresses.has(attempt.address, now)
+            self._addresses.has(address, now)
             and self._hosts.has(peer.host, now)
             and (informant is None or self._informants.has(informant, now))
         )
         if not is_within:
             return "dial_limit"
-        self._addresses.take(attempt.address, now)
+        self._addresses.take(address, now)
         self._hosts.take(peer.host, now)
         if informant is not None:
             self._informants.take(informant, now)

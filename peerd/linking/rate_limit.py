@@ -47,16 +47,6 @@ class TokenBucket:
         self._tokens = tokens - amount
         return True
 
-    def give_back(self, now: float, amount: float = 1.0) -> float:
-        """Put back tokens that were taken for something that does not count; returns how many there are now."""
-        self._tokens = min(self._burst, self._tokens + (now - self._updated_at) * self._rate + amount)
-        self._updated_at = now
-        return self._tokens
-
-    def has(self, now: float, amount: float = 1.0) -> bool:
-        """Whether there are at least ``amount`` tokens."""
-        return min(self._burst, self._tokens + (now - self._updated_at) * self._rate) >= amount
-
 
 class MisbehaviourScores:
     """Points against peers, halved every five minutes; bans double from a minute to an hour.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from peerd.api import Priority
 from peerd.limits import FRAME_HEADER_BYTES, SEND_HIGH_WATER_BYTES, SEND_LOW_WATER_SHARE
 from peerd.wire.frames import HEADER, MAGIC, Frame
+
+_PRIORITIES: Final = len(Priority)
 
 
 class SendQueue:
@@ -46,7 +49,7 @@ class SendQueue:
             if self.size_bytes + size > self._bytes_max:
                 return (*dropped, frame)
         if not self._queues:
-            self._queues = tuple(deque() for _ in Priority)
+            self._queues = tuple([deque() for _ in range(_PRIORITIES)])
         self._queues[priority].append(frame)
         self.size_bytes += size
         if self.size_bytes > self._high_bytes:

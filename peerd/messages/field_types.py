@@ -21,7 +21,7 @@ import annotated_types
 from pydantic import AllowInfNan, PlainValidator, TypeAdapter
 
 from peerd.errors import Bug
-from peerd.ids import ID_BYTES, NodeId, id_from_bytes, id_to_bytes
+from peerd.ids import ID_BYTES, NodeId, id_from_bytes
 
 Encoder = Callable[[Any], object]
 Decoder = Callable[[Any], Any]
@@ -34,17 +34,21 @@ judges: dict[type, Decoder] = {}
 C = TypeVar("C")
 
 
-class _Wire(NamedTuple):
-    """How one field type travels. The expressions are Python's, with ``{v}`` for the value off the wire.
+AS_IT_IS: Final = "{v}"
 
-    ``kind`` is what pydantic validates; ``encoder`` is ``None`` for "as it is"; ``check`` is true only for what is
-    valid; ``value`` makes the field of it, and may raise `ValueError` or `TypeError` for what is not valid.
+
+class _Wire(NamedTuple):
+    """How one field type travels. The expressions are Python's.
+
+    ``kind`` is what pydantic validates. ``packed`` makes what msgpack gets of the field ``{v}``. With ``{v}`` for what
+    comes off the wire, ``check`` is true only for what is valid; ``value`` makes the field of it, and may raise
+    `ValueError` or `TypeError` for what is not valid.
     """
 
     kind: Any
-    encoder: Encoder | None
+    packed: str
     check: str
-    value: str = "{v}"
+    value: str = AS_IT_IS
 
 
 class _Names:
@@ -67,10 +71,11 @@ def compile_dataclass(cls: type[C]) -> type[C]:
     names = _Names()
     wire = [_wire_type(hints[field.name], names) for field in fields]
     _quicken_init(cls, fields)
-    encoders[cls] = _make_encoder([field.name for field in fields], [each.encoder for each in wire])
-    defaults = tuple(_default_of(field, each.encoder) for field, each in zip(fields, wire, strict=True))
+    items = [each.packed.format(v=f"value.{field.name}") for field, each in zip(fields, wire, strict=True)]
+    encoders[cls] = _function_of("value", f"[{', '.join(items)}]", names)
+    defaults = tuple(_default_of(field, each.packed, names) for field, each in zip(fields, wire, strict=True))
     judges[cls] = _make_judge(cls, [each.kind for each in wire], defaults)
-    decoders[cls] = _make_decoder(cls, wire, names, judges[cls])
+    decoders[cls] = _make_decoder(cls, fields, wire, names, judges[cls])
     return cls
 
 
@@ -93,10 +98,10 @@ def _quicken_init(cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> None
 _MISSING: Final = object()
 
 
-def _default_of(field: dataclasses.Field[Any], encoder: Encoder | None) -> object:
+def _default_of(field: dataclasses.Field[Any], packed: str, names: _Names) -> object:
     if field.default is dataclasses.MISSING:
         return _MISSING
-    return field.default if encoder is None or field.default is None else _as_unpacked(encoder(field.default))
+    return _as_unpacked(_function_of("v", packed.format(v="v"), names)(field.default))
 
 
 def _as_unpacked(value: object) -> object:
@@ -104,14 +109,9 @@ def _as_unpacked(value: object) -> object:
     return tuple(map(_as_unpacked, value)) if isinstance(value, list | tuple) else value
 
 
-def _make_encoder(names: list[str], encoders: list[Encoder | None]) -> Encoder:
-    """Generate the class's encoder; it runs for every message that is sent."""
-    items = [
-        f"value.{name}" if encoder is None else f"encode_{number}(value.{name})"
-        for number, (name, encoder) in enumerate(zip(names, encoders, strict=True))
-    ]
-    inner = {f"encode_{number}": encoder for number, encoder in enumerate(encoders)}
-    compiled: Encoder = eval(f"lambda value: [{', '.join(items)}]", inner)
+def _function_of(variable: str, expression: str, names: _Names) -> Encoder:
+    """Generate a function of one variable for one class; it runs for every message that is sent."""
+    compiled: Encoder = eval(f"lambda {variable}: {expression}", names.known)
     return compiled
 
 
@@ -138,20 +138,24 @@ def _make_judge(cls: type, kinds: list[Any], defaults: tuple[object, ...]) -> De
     return judge
 
 
-def _make_decoder(cls: type, wire: list[_Wire], names: _Names, judge: Decoder) -> Decoder:
+def _make_decoder(
+    cls: type, fields: tuple[dataclasses.Field[Any], ...], wire: list[_Wire], names: _Names, judge: Decoder
+) -> Decoder:
+    """The decoder of what is plainly right; all else goes to ``judge``."""
     count = len(wire)
     if count == 0:
         return judge
     variables = [f"v{number}" for number in range(count)]
     checks = [each.check.format(v=variable) for each, variable in zip(wire, variables, strict=True)]
     values = [each.value.format(v=variable) for each, variable in zip(wire, variables, strict=True)]
+    making = _making(cls, {field.name: value for field, value in zip(fields, values, strict=True)}, names)
     code = f"""
 def decode(values):
     if type(values) is tuple and len(values) == {count}:
         {", ".join(variables)}, = values
         try:
             if {" and ".join(checks)}:
-                return cls({", ".join(values)})
+                {making}
         except (TypeError, ValueError):
             pass
     return judge(values)
@@ -160,6 +164,19 @@ def decode(values):
     exec(code, names.known)
     decoder: Decoder = names.known["decode"]
     return decoder
+
+
+def _making(cls: type, values: dict[str, str], names: _Names) -> str:
+    """A line that returns an object with these values.
+
+    To call the class takes as long as all else that a decoder does. So an object of another class is filled, one that
+    has the same slots and is not frozen, and then told that it is of the real class.
+    """
+    blank = type(cls.__name__, cls.__bases__, {"__slots__": vars(cls)["__slots__"]})
+    if hasattr(cls, "__post_init__") or any("__setattr__" in vars(base) for base in blank.__mro__[:-1]):
+        return f"return cls({', '.join(values.values())})"
+    steps = [f"made.{name} = {value}" for name, value in values.items()]
+    return "; ".join([f"made = {names.of(blank)}()", *steps, "made.__class__ = cls", "return made"])
 
 
 class Packed:
@@ -211,13 +228,13 @@ def _wire_type(annotation: Any, names: _Names) -> _Wire:
     if annotation is NodeId:
         check = f"type({{v}}) is bytes and len({{v}}) == {ID_BYTES}"
         value = f"{names.of(int.from_bytes)}({{v}}, 'big')"
-        return _Wire(Annotated[Any, PlainValidator(_decode_id)], id_to_bytes, check, value)
+        return _Wire(Annotated[Any, PlainValidator(_decode_id)], f"{{v}}.to_bytes({ID_BYTES}, 'big')", check, value)
     if annotation is float:
-        return _Wire(Annotated[float, AllowInfNan(False)], None, "type({v}) is float and -inf < {v} < inf")
+        return _Wire(Annotated[float, AllowInfNan(False)], AS_IT_IS, "type({v}) is float and -inf < {v} < inf")
     if isinstance(annotation, type) and annotation in encoders:
         decoder = _recalls.get(annotation, decoders[annotation])
         kind = Annotated[Any, PlainValidator(decoders[annotation])]
-        return _Wire(kind, encoders[annotation], "True", f"{names.of(decoder)}({{v}})")
+        return _Wire(kind, f"{names.of(encoders[annotation])}({{v}})", "True", f"{names.of(decoder)}({{v}})")
     origin = typing.get_origin(annotation)
     if origin is Annotated:
         inner, *constraints = typing.get_args(annotation)
@@ -227,7 +244,7 @@ def _wire_type(annotation: Any, names: _Names) -> _Wire:
     if origin in (types.UnionType, typing.Union):
         return _optional_type(typing.get_args(annotation), names)
     if annotation in (int, bool, str, bytes):
-        return _Wire(annotation, None, f"type({{v}}) is {annotation.__name__}")
+        return _Wire(annotation, AS_IT_IS, f"type({{v}}) is {annotation.__name__}")
     raise Bug(f"{annotation!r} is not a wire type; see peerd.messages")
 
 
@@ -257,25 +274,26 @@ def _tuple_type(arguments: tuple[Any, ...], names: _Names) -> _Wire:
     if len(arguments) != 2 or arguments[1] is not Ellipsis:
         raise Bug("a tuple on the wire is tuple[X, ...]; use a struct for a fixed record")
     item = _wire_type(arguments[0], names)
-    kind, encoder = _subscript(tuple, item.kind, ...), item.encoder
+    kind = _subscript(tuple, item.kind, ...)
     check = "type({v}) is tuple"
     if item.check != "True":
         check += f" and not [x for x in {{v}} if not ({item.check.format(v='x')})]"
     function = item.value.removesuffix("({v})")
-    if item.value == "{v}":
-        value = "{v}"
+    if item.value == AS_IT_IS:
+        value = AS_IT_IS
     elif function.isidentifier():
         value = f"tuple(map({function}, {{v}}))"
     else:
         value = f"tuple([{item.value.format(v='x')} for x in {{v}}])"
-    if encoder is None:
-        return _Wire(kind, None, check, value)
-    return _Wire(kind, _encode_each(arguments[0], encoder), check, value)
+    return _Wire(kind, _pack_each(arguments[0], item.packed, names), check, value)
 
 
-def _encode_each(item: Any, encoder: Encoder) -> Encoder:
+def _pack_each(item: Any, packed: str, names: _Names) -> str:
+    if packed == AS_IT_IS:
+        return AS_IT_IS
     if not (isinstance(item, type) and issubclass(item, Packed)):
-        return lambda values: list(map(encoder, values))
+        return f"[{packed.format(v='x')} for x in {{v}}]"
+    encoder = encoders[item]
 
     def encode_packed(values: tuple[Packed, ...]) -> list[object]:
         try:  # leaf sets are long, and their members mostly known
@@ -283,7 +301,7 @@ def _encode_each(item: Any, encoder: Encoder) -> Encoder:
         except AttributeError:
             return list(map(encoder, values))
 
-    return encode_packed
+    return f"{names.of(encode_packed)}({{v}})"
 
 
 def _optional_type(arguments: tuple[Any, ...], names: _Names) -> _Wire:
@@ -291,12 +309,11 @@ def _optional_type(arguments: tuple[Any, ...], names: _Names) -> _Wire:
     if len(inner) != 1 or len(arguments) != 2:
         raise Bug("the only union on the wire is X | None")
     item = _wire_type(inner[0], names)
-    optional, encoder = _subscript(Optional, item.kind), item.encoder
-    check = f"({{v}} is None or {item.check})"
-    value = item.value if item.value == "{v}" else f"(None if {{v}} is None else {item.value})"
-    if encoder is None:
-        return _Wire(optional, None, check, value)
-    return _Wire(optional, lambda value: None if value is None else encoder(value), check, value)
+    packed, value = (
+        expression if expression == AS_IT_IS else f"(None if {{v}} is None else {expression})"
+        for expression in (item.packed, item.value)
+    )
+    return _Wire(_subscript(Optional, item.kind), packed, f"({{v}} is None or {item.check})", value)
 
 
 def _decode_id(value: object) -> NodeId:

@@ -11,7 +11,6 @@ from peerd import limits
 from peerd.api import (
     Coordinate,
     Groups,
-    LeafSet,
     LookupResult,
     MissingMember,
     NeighbourChange,
@@ -28,6 +27,7 @@ from peerd.api import (
     WorkHandle,
     WorkLimits,
 )
+from peerd.api.parts import TimerHandler
 from peerd.driver import TimerHandle
 from peerd.errors import Bug, PeerMisbehaved
 from peerd.ids import NodeId
@@ -70,18 +70,16 @@ class PluginHost:
         self._store: Store | None = None
         self.is_disabled = False
         self._records = BoundRecords(lambda: node.service(RecordStore), plugin.name)
+        # What is called with every message is the node's own method, not one here that calls it.
         self.now = node.driver.now
         self.wall_time = node.driver.wall_time
         self.send = node.send
+        self.is_linked = node.driver.is_linked
+        self.leaf_set = node.overlay.leaf_set
+        self.rtt = node.overlay.rtt
+        self.peer: PeerRef = node.peer
+        self.id: NodeId = node.peer.id
         self._events = frozenset((*CORE_EVENTS, *plugin.events))
-
-    @property
-    def id(self) -> NodeId:
-        return self._node.peer.id
-
-    @property
-    def peer(self) -> PeerRef:
-        return self._node.peer
 
     @property
     def rng(self) -> Rng:
@@ -119,8 +117,8 @@ class PluginHost:
     ) -> None:
         if peer.id == self.id:
             raise Bug(f"{self._name} sends a request to its own node")
-        cause = self._node.cause
-        self._node.requests.start(self._name, peer, message, timeout_s, on_reply, on_timeout, priority, cause)
+        node = self._node
+        node.requests.start(self._name, peer, message, timeout_s, on_reply, on_timeout, priority, node.cause)
 
     def queued_bytes(self, peer: PeerRef) -> int:
         return 0 if peer.id == self.id else self._driver.queued_bytes(peer)
@@ -148,9 +146,6 @@ class PluginHost:
     def lookup(self, key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:
         self._node.overlay.lookup(key, lambda result: self._call_back(on_result, result), timeout_s)
 
-    def leaf_set(self) -> LeafSet:
-        return self._node.overlay.leaf_set()
-
     def prefix_row(self, bits: int) -> tuple[PeerRef, ...]:
         return self._node.overlay.prefix_row(bits)
 
@@ -171,9 +166,6 @@ class PluginHost:
 
     def next_hop(self, key: NodeId) -> PeerRef | None:
         return self._node.overlay.next_hop(key)
-
-    def rtt(self, peer: PeerRef) -> float | None:
-        return self._node.overlay.rtt(peer)
 
     def estimated_rtt(self, peer: PeerRef) -> float | None:
         return self._node.overlay.estimated_rtt(peer)
@@ -222,13 +214,11 @@ class PluginHost:
             raise Bug(f"{self._name} arms the timer {name!r} ({payload!r}) twice")
         if len(self._timers) >= limits.TIMERS_PER_PLUGIN_MAX:
             raise Bug(f"{self._name} holds {len(self._timers)} timers")
-        cause = self._node.cause
+        self._timers[key] = self._driver.call_later(delay_s, bind(self._fire, key, method, self._node.cause))
 
-        def fire() -> None:
-            del self._timers[key]
-            self._node.run_as(self._name, method, payload, cause=cause)
-
-        self._timers[key] = self._driver.call_later(delay_s, fire)
+    def _fire(self, key: tuple[str, Hashable], method: TimerHandler, cause: int | None) -> None:
+        del self._timers[key]
+        self._node.run_as(self._name, method, key[1], cause=cause)
 
     def cancel_timer(self, name: str, payload: Hashable = None) -> None:
         handle = self._timers.pop((name, payload), None)
@@ -292,9 +282,6 @@ class PluginHost:
 
     def disconnect(self, peer: PeerRef, reason: str) -> None:
         self._driver.disconnect(peer, reason)
-
-    def is_linked(self, peer: PeerRef) -> bool:
-        return self._driver.is_linked(peer)
 
     def linked_at(self, peer: PeerRef) -> float | None:
         return self._driver.linked_at(peer)

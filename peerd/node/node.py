@@ -79,6 +79,7 @@ class Node:
         self.driver = driver
         self.settings = settings
         self.peer = settings.peer
+        self._id_text = format_id(settings.peer.id)
         self.overlay = Overlay(settings.overlay)
         self.swaps = SwapLayer(settings.swap, self)
         self.plugins: dict[str, Plugin] = {}
@@ -227,16 +228,19 @@ class Node:
         self._sender = peer
         try:
             decoded = decode(frame)
-            counts = self.traffic[frame.type_id]
+            type_id, _, body = frame
+            counts = self.traffic[type_id]
             counts[RECEIVED] += 1
-            counts[RECEIVED_BYTES] += FRAME_HEADER_BYTES + len(frame.body)
+            counts[RECEIVED_BYTES] += FRAME_HEADER_BYTES + len(body)
             self.overlay.peer_heard(peer)
             if decoded is None:
                 self._unknown_received(peer, frame)
-            elif decoded.is_reply:
-                self.requests.replied(peer, decoded.correlation or 0, decoded.message)
+                return
+            message, correlation, is_reply = decoded
+            if is_reply:
+                self.requests.replied(peer, correlation or 0, message)
             else:
-                self._dispatch(decoded.message, peer, decoded.correlation)
+                self._dispatch(message, peer, correlation)
         except PeerMisbehaved as error:  # raised by the decoder, or by a handler
             self.driver.misbehaved(peer, error)
         finally:
@@ -271,11 +275,7 @@ class Node:
         if peer.id == self.peer.id:
             self.driver.call_soon(lambda: self._dispatch(message, peer, None))
             return
-        frame = encode(message)
-        counts = self.traffic[frame.type_id]
-        counts[SENT] += 1
-        counts[SENT_BYTES] += FRAME_HEADER_BYTES + len(frame.body)
-        self.driver.send(peer, frame, priority)
+        self._send_counted(peer, encode(message), priority)
 
     def _send_request(self, peer: PeerRef, message: Message, correlation: int, priority: Priority) -> None:
         self._send_counted(peer, encode_request(message, correlation), priority)
@@ -347,7 +347,8 @@ class Node:
 
         def run() -> None:
             for name, plugin in list(self.plugins.items()):
-                if name != self.overlay.name and not self.is_stopped:
+                cares = type(plugin).neighbours_changed is not Plugin.neighbours_changed
+                if cares and name != self.overlay.name and not self.is_stopped:
                     self._guard(name, plugin.neighbours_changed, change)
 
         self.driver.call_soon(run)
@@ -406,7 +407,7 @@ class Node:
                 "schema_version": SCHEMA_VERSION,
                 "ts": self.driver.wall_time(),
                 "mono_s": self.driver.now(),
-                "node": format_id(self.peer.id),
+                "node": self._id_text,
                 "boot": self.settings.boot_epoch,
                 "id": self._event_id,
                 "cause": self.cause,
@@ -518,7 +519,8 @@ class Node:
             self.cause = None
 
     def _send_counted(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
-        counts = self.traffic[frame.type_id]
+        type_id, _, body = frame
+        counts = self.traffic[type_id]
         counts[SENT] += 1
-        counts[SENT_BYTES] += FRAME_HEADER_BYTES + len(frame.body)
+        counts[SENT_BYTES] += FRAME_HEADER_BYTES + len(body)
         self.driver.send(peer, frame, priority)

@@ -237,7 +237,7 @@ class SimDriver:
         self.links.clear()
         for stream in list(self.streams):
             stream.crashed()
-        self.network.changed()
+        self.network.node_ended()
 
     # Clock, randomness, timers
 

@@ -16,6 +16,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Final
 
 from peerd.errors import Bug
@@ -84,12 +85,12 @@ class Engine:
         "_first_sequence",
         "_hash",
         "_is_running",
+        "_mark",
         "_marks",
         "_times",
         "after",
         "checkpoint_every",
         "checkpoints",
-        "current",
         "events_hashed",
         "heap",
         "keep_chunk",
@@ -106,14 +107,14 @@ class Engine:
         self.soon: deque[tuple[Callable[[Any], object], Any]] = deque()
         self.after: Callable[[int], None] | None = None
         """Called with the node index after each event, when set; read once at the start of `run`."""
-        self.current = NO_NODE
-        """Index of the node of the event that runs or ran last."""
         self.checkpoints: list[Checkpoint] = []
         self.checkpoint_every = CHECKPOINT_EVENTS
         self.events_hashed = 0
         self.keep_chunk: int | None = None
         """Which chunk of `CHECKPOINT_EVENTS` events to keep for `chunk`, counted from 0."""
         self.kept: list[tuple[float, int]] = []
+        self._mark = mark_of(NO_NODE, 0)
+        """Of the event that runs or ran last."""
         self._cancelled = 0
         self._first_sequence = FIRST_SEQUENCE
         self._times = array("d")
@@ -160,6 +161,11 @@ class Engine:
     # Running them
 
     @property
+    def current(self) -> int:
+        """Index of the node of the event that runs or ran last."""
+        return self._mark >> NODE_SHIFT
+
+    @property
     def pending(self) -> int:
         """Events waiting, without cancelled timers."""
         return len(self.heap) - self._cancelled + len(self.soon)
@@ -201,34 +207,36 @@ class Engine:
 
     def _loop(self, until_s: float, events_max: float) -> bool:
         heap, soon, marks, after = self.heap, self.soon, self._marks, self.after
-        add_time, add_mark, pop = self._times.append, self._marks.append, heapq.heappop
-        capacity = int(min(CHECKPOINT_EVENTS, max(events_max - self.events_hashed, 0)))
+        add_time, add_mark, pop = self._times.append, marks.append, heapq.heappop
         while heap:
-            if len(marks) >= capacity:
-                if self.events >= events_max:
-                    return False
+            if self.events >= events_max:
+                return False
+            if len(marks) >= CHECKPOINT_EVENTS:
                 self._flush()
-                capacity = int(min(CHECKPOINT_EVENTS, max(events_max - self.events_hashed, 0)))
-            entry = pop(heap)
-            time, _, mark, function, argument = entry
-            if time > until_s:
-                heapq.heappush(heap, entry)
-                return True
-            if function is None:
-                if argument.callback is None:
-                    self._cancelled -= 1
-                    continue
-                argument.is_in_heap = False
-                function = argument.gate
-            self.now = time
-            self.current = mark >> 32
-            add_time(time)
-            add_mark(mark)
-            function(argument)
-            if soon:
-                self._drain_soon()
-            if after is not None:
-                after(mark >> 32)
+            room = int(min(CHECKPOINT_EVENTS - len(marks), events_max - self.events))
+            for _ in repeat(None, room):  # cancelled timers count too: then it comes by here once more
+                if not heap:
+                    return True
+                entry = pop(heap)
+                time, _, mark, function, argument = entry
+                if time > until_s:
+                    heapq.heappush(heap, entry)
+                    return True
+                if function is None:
+                    if argument.callback is None:
+                        self._cancelled -= 1
+                        continue
+                    argument.is_in_heap = False
+                    function = argument.gate
+                self.now = time
+                self._mark = mark
+                add_time(time)
+                add_mark(mark)
+                function(argument)
+                if soon:
+                    self._drain_soon()
+                if after is not None:
+                    after(mark >> NODE_SHIFT)
         return True
 
     def _drain_soon(self) -> None:

@@ -55,7 +55,8 @@ class EuclideanLatency:
 
     def latency_s(self, source: int, target: int) -> float:
         """Minimum plus straight-line distance, the shortest way round on a torus."""
-        a, b = self.point(source), self.point(target)
+        points = self._points
+        a, b = points.get(source) or self.point(source), points.get(target) or self.point(target)
         if not self._is_torus:
             return self._minimum_s + math.dist(a, b)
         across, along = abs(a[0] - b[0]), abs(a[1] - b[1])

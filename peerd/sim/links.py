@@ -167,7 +167,8 @@ class SimLink:
     def send(self, frame: Frame, priority: Priority) -> None:
         """Queue one frame."""
         network = self._network
-        if self._version != network.paths_version and (self._is_draining or not self._refresh()):
+        is_in_doubt = self._version != network.paths_version or self.target.state > 1  # State.PAUSED
+        if is_in_doubt and (self._is_draining or not self._refresh()):
             self._send_blocked(frame, priority)
             return
         engine = self._engine
@@ -395,7 +396,7 @@ class SimLink:
         network, target = self._network, self.target
         if self.state is not LinkState.OPEN:
             return False
-        if not target.is_alive or network.is_cut_either_way(self._port, self.target_port):
+        if target.state > State.PAUSED or network.is_cut_either_way(self._port, self.target_port):
             return self._refresh_impaired(target)
         clogged_until = network.clogged_until(self._port, self.target_port)
         if clogged_until > network.engine.now:
@@ -406,11 +407,13 @@ class SimLink:
         return True
 
     def _configure(self) -> None:
-        config = self._network.config
-        self._impairment = self._network.impairment(self._port, self.target_port)
+        """Look again at what the path does to messages."""
+        network = self._network
+        config = network.config
+        self._impairment = network.impairment(self._port, self.target_port)
         has_rate = config.link_bytes_per_s is not None
         self._is_impaired = self._impairment is not None or has_rate or not config.is_fifo
-        self._s_per_byte = self._network.s_per_byte(self._port)
+        self._s_per_byte = network.s_per_byte(self._port)
         slowest = max(self._s_per_byte, self.target_port.down_s_per_byte)
         on_path_bytes = 2 * self._latency_s / slowest if slowest else WINDOW_BYTES_MAX
         self._window_bytes = min(KERNEL_BUFFERS_BYTES + on_path_bytes, WINDOW_BYTES_MAX)

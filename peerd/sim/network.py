@@ -330,9 +330,13 @@ class Network:
         self.changed()
 
     def changed(self) -> None:
-        """Reachability may have changed: links look again, and stalled ones retry."""
-        self.version += 1
+        """Paths may have changed: links look again, and stalled ones retry."""
         self.paths_version += 1
+        self.node_ended()
+
+    def node_ended(self) -> None:
+        """Links to it notice when they are used; stalled ones look at once."""
+        self.version += 1
         for link in list(self.stalled):
             link.retry()
 
@@ -435,6 +439,8 @@ class Network:
 
     def connect_wait_s(self, source: Port, target: Port) -> float:
         """Return the seconds that lost SYNs, lost answers and clogs add to TCP's handshake."""
+        if self._is_harmless and not self._impairments and not self._clogs:
+            return 0.0
         wait_s = max(self.clogged_until(source, target), self.clogged_until(target, source)) - self.engine.now
         for one, other in ((source, target), (target, source)):
             impairment = self.impairment(one, other)
@@ -450,6 +456,8 @@ class Network:
     def repair_s(self, source: Port, target: Port) -> float:
         """Return the seconds that lost segments of TLS and Hello add; each direction may lose one."""
         wait_s = 0.0
+        if self._is_harmless and not self._impairments:
+            return wait_s
         for one, other in ((source, target), (target, source)):
             impairment = self.impairment(one, other)
             if impairment is not None and impairment.loss:

@@ -23,8 +23,9 @@ from peerd.sim.rng import fork, random_id
 
 NODES_MAX: Final = 1_000_000
 PORT: Final = 7420
-GC_THRESHOLDS: Final = (50_000, 10, 50)
-"""While events run, Python looks for reference cycles this rarely: millions of objects live long and few die in one."""
+GC_THRESHOLDS: Final = (500_000, 10, 5)
+"""While events run, Python looks for reference cycles this rarely: millions of objects live long, and none that the
+protocols make on their common path dies in a cycle (a whole node that ends does)."""
 BOOT_MARK: Final = 0x424F4F
 ACTION_MARK: Final = 0x414354
 

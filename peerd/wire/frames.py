@@ -26,6 +26,7 @@ FLAGS_KNOWN: Final = FLAG_REQUEST | FLAG_REPLY
 
 HEADER: Final = struct.Struct(">BHBI")
 CORRELATION: Final = struct.Struct(">I")
+CORRELATION_BYTES: Final = CORRELATION.size
 assert HEADER.size == FRAME_HEADER_BYTES
 
 

@@ -54,9 +54,12 @@ Task = Callable[[], None]
 
 
 class Exchange:
-    """With one peer, started here. ``finished`` is called once, with whether everything was answered."""
+    """With one peer, started here. ``finished`` is called once, with this object and whether everything was answered.
 
-    def __init__(self, state: RecordState, peer: PeerRef, finished: Callable[[bool], None]) -> None:
+    It is handed this object, rather than holding it, so that what is over is freed at once.
+    """
+
+    def __init__(self, state: RecordState, peer: PeerRef, finished: Callable[[Exchange, bool], None]) -> None:
         self._state = state
         self._host = state.host
         self._finished = finished
@@ -89,9 +92,9 @@ class Exchange:
     def step(self) -> None:
         """The next message, or the end."""
         if not self._tasks:
-            self._finished(True)
+            self._finished(self, True)
         elif self._host.now() > self._ends_at:
-            self._finished(False)
+            self._finished(self, False)
         else:
             self._tasks[0]()
 
@@ -110,7 +113,7 @@ class Exchange:
         def silent() -> None:
             self._attempts += 1
             if self._attempts >= ATTEMPTS:
-                self._finished(False)
+                self._finished(self, False)
             else:
                 self._host.set_timer("exchange", self._state.config.push_retry)
 

@@ -135,7 +135,7 @@ class Synchroniser(Part):
     def _compare_with(self, peer: PeerRef, pull: tuple[Arc, ...]) -> None:
         view, writes = self._state.view, self._state.table.writes
 
-        def finished(is_complete: bool) -> None:
+        def finished(exchange: Exchange, is_complete: bool) -> None:
             self._end(exchange)
             if is_complete:
                 self._state.schedule.compared(peer.id, self._host.now(), writes, is_equal=exchange.is_equal)
@@ -150,7 +150,7 @@ class Synchroniser(Part):
         exchange.compare(view.shared_arcs(peer.id), pull)
         exchange.step()
 
-    def _begin(self, peer: PeerRef, finished: Callable[[bool], None]) -> Exchange:
+    def _begin(self, peer: PeerRef, finished: Callable[[Exchange, bool], None]) -> Exchange:
         self._exchange = Exchange(self._state, peer, finished)
         return self._exchange
 
@@ -227,7 +227,7 @@ class Synchroniser(Part):
             self._plan(handover)
         peer, records = handover.peers.popleft()
 
-        def finished(is_complete: bool) -> None:
+        def finished(exchange: Exchange, is_complete: bool) -> None:
             self._exchange = None
             handover.confirm(peer, exchange.confirmed)
             self._next()
