@@ -450,9 +450,10 @@ class FakeRecords:
         """Note the call in the transcript."""
         self.host.note("records.delete", key=key, on_result=on_result, **options)
 
-    def local(self, key: NodeId, item: bytes = b"") -> LocalRecord | None:
-        """Return the record that the test has put here."""
-        return self.here.get((key, item))
+    def local(self, key: NodeId, item: bytes = b"", owner: NodeId | None = None) -> LocalRecord | None:
+        """Return the record that the test has put here, if it is the owner's (where one is named)."""
+        found = self.here.get((key, item))
+        return found if found is not None and owner in (None, found.owner) else None
 
     def items(self, key: NodeId) -> Iterator[LocalRecord]:
         """Return what the test has put here under one key, in the order of the items' names."""
