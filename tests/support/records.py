@@ -114,13 +114,13 @@ def delete(simulation: Simulation, place: Place, key: NodeId, **how: Any) -> Rec
     return outcome_of(simulation, lambda done: user(place).host.records.delete(key, done, **how))
 
 
-def put_many(simulation: Simulation, count: int) -> dict[NodeId, bytes]:
+def put_many(simulation: Simulation, count: int, *, shared: bool = False) -> dict[NodeId, bytes]:
     """``count`` records, put at once from all over the ring and acknowledged as replicated."""
     live, values = simulation.live_nodes(), {key_number(number): b"value %d" % number for number in range(count)}
     results: list[RecordResult] = []
     for number, (key, value) in enumerate(values.items()):
         place = live[number % len(live)]
-        user(place).host.records.put(key, value, TTL_S, results.append, ack="replicated")
+        user(place).host.records.put(key, value, TTL_S, results.append, ack="replicated", shared=shared)
     simulation.run_until(lambda: len(results) == count, limit_s=ANSWER_LIMIT_S, poll_s=0.05)
     assert [result.outcome for result in results] == [RecordOutcome.STORED] * count
     assert {result.copies for result in results} == {3}
