@@ -191,8 +191,10 @@ def test_a_forged_lapse_or_a_short_life_ends_nothing_that_is_held() -> None:
     liar, genuine = outsider(simulation, owner), copy_of(simulation)
     lapsed = replace(genuine, value=None, write=replace(genuine.write, value_digest=value_digest(b"mine")))
     short = replace(genuine, remaining_s=0.01, covered_s=3000.0)
-    give(simulation, liar, [lapsed, replace(lapsed, remaining_s=3000.0), short])
+    before = [held(place, KEY).expires_at for place in holders(simulation, KEY)]
+    give(simulation, liar, [lapsed, replace(lapsed, remaining_s=3000.0), short, replace(genuine, remaining_s=3000.0)])
     simulation.run_for(30.0)
+    assert [held(place, KEY).expires_at for place in holders(simulation, KEY)] == before, "nor is it prolonged"
     assert all(held(place, KEY).value == b"mine" for place in holders(simulation, KEY))
     found = get(simulation, liar, KEY)
     assert found.value == b"mine" and found.remaining_s > TTL_S - 120.0

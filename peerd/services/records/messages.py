@@ -54,6 +54,11 @@ class RequestId:
     epoch: U64
     sequence: U64
 
+    @property
+    def number(self) -> tuple[NodeId, int, int]:
+        """The same as a key of a table."""
+        return self.origin, self.epoch, self.sequence
+
 
 @struct
 class SignedWrite:

@@ -142,13 +142,12 @@ def merge(ours: Record, theirs: Record) -> Record:
 
 def _order(record: Record) -> tuple[object, ...]:
     """Versions are unique; what comes after them makes the order total whatever a peer sends."""
-    request = record.request
     write = record.write
     return (
         *record.version.rank,
         (record.value is None) == (record.owner == SHARED),
         record.value or b"",
-        (request.origin, request.epoch, request.sequence),
+        record.request.number,
         (write.ttl_s, write.until_s, write.value_digest, write.proof),
     )
 

@@ -138,7 +138,9 @@ class RecordState:
     def within_signed_life(self, record: Record) -> Record:
         """The record with no more life than its writer has signed: a copy that somebody kept does not bring it back."""
         rest_s = record.write.until_s + CLOCK_MARGIN_S - self.host.wall_time()
-        if record.is_lapsed:
+        if record.value is not None:
+            rest_s = min(rest_s, record.write.ttl_s)
+        elif record.is_lapsed:
             rest_s += self.config.tombstone_ttl_s
         return replace(record, expires_at=min(record.expires_at, self.host.now() + rest_s))
 

@@ -159,12 +159,15 @@ class RecordTable:
         if record.expires_at <= now:
             return KEPT
         held = self.get(record.identity)
+        is_known = held is not None and held.is_same_write(record)
         merged = record if held is None else merge(held, record)
+        if held is not None and is_known and held.owner != SHARED:
+            merged = held  # it lives as long as was found out at first: nobody else prolongs or shortens it
         is_kept = held is not None and merged == held
         refusal = None if is_kept else self._refusal(held, merged)
         if refusal is not None:
             return refusal
-        is_known = held is not None and held.is_same_write(record)
+        is_known = is_known or (is_kept and self._writes.get(record.request.number) == record.version)
         if not is_known and not (record.is_consistent and self._is_genuine(record)):
             return "forged"
         if is_kept:
@@ -269,8 +272,7 @@ class RecordTable:
     # Writes that were seen
 
     def _remember(self, record: Record) -> None:
-        request = record.request
-        key = request.origin, request.epoch, request.sequence
+        key = record.request.number
         self._writes.pop(key, None)
         self._writes[key] = record.version
         if len(self._writes) > WRITES_REMEMBERED_MAX:
