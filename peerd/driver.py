@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from peerd.api import KeyValues, Log, Metric, Priority, Rng, WorkHandle, WorkLimits
 from peerd.errors import PeerMisbehaved
+from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.wire.frames import Frame
 
@@ -212,5 +213,18 @@ class Telemetry(Protocol):
         """
 
 
-class Driver(Clock, Transport, Workers, Storage, Telemetry, Protocol):
+class Identity(Protocol):
+    """Saying something in this node's name, and checking what others said in theirs."""
+
+    def sign(self, purpose: str, statement: bytes) -> bytes:
+        """What proves to every node of the cluster that this node said it, for this purpose.
+
+        At most `limits.PROOF_BYTES_MAX` bytes. Raises `Bug` for more than `limits.STATEMENT_BYTES_MAX`.
+        """
+
+    def verify(self, signer: NodeId, purpose: str, statement: bytes, proof: bytes) -> bool:
+        """Whether ``signer``, a member that is not denied, said exactly this for this purpose. Raises nothing."""
+
+
+class Driver(Clock, Transport, Workers, Storage, Telemetry, Identity, Protocol):
     """Everything that one node needs below it."""

@@ -83,6 +83,12 @@ SWAP_SPILL_BYTES: Final = 64 * MIB
 KERNEL_TYPE_IDS: Final = range(0x0001, 0x0100)
 """The message type ids of the kernel. Plugins have higher ones."""
 
+# Statements that are signed (peerd.driver.Identity)
+STATEMENT_BYTES_MAX: Final = CONTROL_FRAME_BYTES_MAX
+"""The largest statement that is signed or checked; for more, sign a digest of it."""
+PROOF_BYTES_MAX: Final = 2 * KIB
+"""A signature and a certificate, which has 600 to 850 bytes."""
+
 # Plugin store
 STORE_VALUE_BYTES_MAX: Final = 1 * MIB
 STORE_KEYS_MAX: Final = 10_000

@@ -365,6 +365,24 @@ class Host(Protocol):
     def groups(self) -> Groups:
         """This plugin's multicast groups."""
 
+    # What this node says through others
+
+    def sign(self, statement: bytes) -> bytes:
+        """A proof that this node said ``statement``, for whoever gets both, from whomever; opaque.
+
+        Bound to the cluster and to this plugin: a proof of one plugin is none for another. Let a statement begin with
+        what it is (the message type, say) where a plugin signs several kinds, and contain what makes it fresh (an
+        epoch, a version, an end): whoever has a proof can show it again, as often and as late as he likes. At most
+        `limits.PROOF_BYTES_MAX` bytes, empty where TLS is off. Raises `Bug` over `limits.STATEMENT_BYTES_MAX`.
+        """
+
+    def verify(self, signer: NodeId, statement: bytes, proof: bytes) -> bool:
+        """Whether this plugin of ``signer``, a member that is not denied, said exactly this. Raises nothing.
+
+        About 0.15 ms, and 0.25 ms more for a signer that was not heard of lately. Where TLS is off, everybody is
+        believed.
+        """
+
     # Bulk
 
     def swap(

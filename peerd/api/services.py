@@ -64,8 +64,11 @@ class Groups(Protocol):
 
 @struct
 class RecordVersion:
-    """Which write of a record it is. Versions are ordered by ``counter``, then ``epoch`` (boot epoch of the root that
-    wrote), then ``writer`` (its id). The largest wins everywhere; no two writes have the same.
+    """Which write of a record it is. Versions are ordered by ``counter``, then ``epoch``, then ``writer``. The largest
+    wins everywhere; no two writes have the same.
+
+    Of a shared record the root gives it: a counter, its boot epoch and its id. Of an owned one the owner does, and has
+    signed it: its boot epoch, the number of the write in this boot, and its id.
     """
 
     counter: U64
@@ -98,6 +101,8 @@ class RecordOutcome(Enum):
     came first."""
     QUOTA = "quota"
     """A limit, named in ``detail``. With ``copies`` 0 nothing changed, else that many nodes hold it and one refused."""
+    OWNED = "owned"
+    """Nothing changed: the record is another node's, which ``owner`` names, or a shared one (``owner`` is ``None``)."""
     NOT_ROOT = "not_root"
     """Nothing changed: no node that was reached was able to answer for the key (yet). Try again later."""
     UNKNOWN = "unknown"
@@ -109,7 +114,7 @@ class RecordResult:
     """The end of one operation on a record.
 
     ``version``: of what was stored, found or in conflict. ``value`` and ``remaining_s``: with FOUND. ``copies``: nodes
-    known to hold the write.
+    known to hold the write. ``owner``: of what was stored, found or is in the way; ``None`` for a shared record.
     """
 
     outcome: RecordOutcome
@@ -118,6 +123,7 @@ class RecordResult:
     remaining_s: float = 0.0
     copies: int = 0
     detail: str = ""
+    owner: NodeId | None = None
 
 
 class RecordRole(Enum):
@@ -139,6 +145,8 @@ class LocalRecord:
     remaining_s: float
     role: RecordRole
     item: bytes = b""
+    owner: NodeId | None = None
+    """The node that alone may change it; ``None`` for a shared record."""
 
 
 class Records(Protocol):
@@ -151,6 +159,11 @@ class Records(Protocol):
     One key may have many records, one for each ``item``, a name of up to 64 bytes. The key alone decides which nodes
     hold them; versions, lifetimes and outcomes are each item's own. How many, and how many bytes, is bounded by
     ``[records] key_items_max`` and ``key_bytes_max``.
+
+    A record belongs to the node that puts it: only that node changes or deletes it. With ``shared`` it is nobody's, and
+    every node may, if it says ``shared`` as well. Every write is signed by its node, which is charged for it. Two nodes
+    that create one name at the same time, or in two parts of the ring, have a record each; a `get` that does not say
+    whose then finds the one that the root heard of first.
     """
 
     def put(
@@ -164,6 +177,7 @@ class Records(Protocol):
         ack: RecordAck = "received",
         if_version: RecordVersion | None = None,
         timeout_s: float | None = None,
+        shared: bool = False,
     ) -> None:
         """Have the root write a value that lives for ``ttl_s`` seconds; ``if_version``: only over that version."""
 
@@ -173,9 +187,10 @@ class Records(Protocol):
         on_result: Callable[[RecordResult], None],
         *,
         item: bytes = b"",
+        owner: NodeId | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Ask the root for the value."""
+        """Ask the root for the value; ``owner``: that of this node's record only."""
 
     def delete(
         self,
@@ -186,14 +201,15 @@ class Records(Protocol):
         ack: RecordAck = "received",
         if_version: RecordVersion | None = None,
         timeout_s: float | None = None,
+        shared: bool = False,
     ) -> None:
         """Have the root delete the record; STORED means that a tombstone is where the value was."""
 
-    def local(self, key: NodeId, item: bytes = b"") -> LocalRecord | None:
-        """What this node itself holds, without asking anybody."""
+    def local(self, key: NodeId, item: bytes = b"", owner: NodeId | None = None) -> LocalRecord | None:
+        """What this node itself holds, without asking anybody; ``owner`` as for `get`."""
 
     def items(self, key: NodeId) -> Iterator[LocalRecord]:
-        """Everything under one key that this node itself holds, by the names of the items.
+        """Everything under one key that this node itself holds, by the names of the items, whosever it is.
 
         On the root of the key that has caught up, and on its replicas, this is all of it but for what is on its way.
         """

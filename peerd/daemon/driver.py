@@ -20,15 +20,20 @@ from peerd.daemon.offload import OffloadPool
 from peerd.daemon.processes import ProcessPool
 from peerd.daemon.storage.log_files import Work
 from peerd.daemon.supervisor import SUPERVISOR_METRICS, PluginSupervisor, SupervisedNode
-from peerd.driver import StreamHandler, TimerHandle
+from peerd.driver import Identity, StreamHandler, TimerHandle
 from peerd.errors import PeerMisbehaved
+from peerd.ids import NodeId
 from peerd.limits import SWAP_SPILL_BYTES
 from peerd.messages import PeerRef
 from peerd.telemetry.sinks import EventSink
 from peerd.wire.frames import Frame
 from peerd.wire.handshake import PluginVersions
 
+PROOFS_CHECKED: Final = Metric(
+    "peerd_proofs_checked_total", "counter", "Proofs of what other nodes said that were checked.", ("outcome",)
+)
 DRIVER_METRICS: Final = (
+    PROOFS_CHECKED,
     *LINK_METRICS,
     *SUPERVISOR_METRICS,
     Metric("peerd_offload_jobs", "gauge", "Jobs waiting for or running in worker threads and processes."),
@@ -78,6 +83,7 @@ class AsyncioDriver:
         sink: EventSink,
         metrics: DriverMetrics,
         offload: OffloadPool,
+        identity: Identity,
         spill_threshold_bytes: int = SWAP_SPILL_BYTES,
     ) -> None:
         self.links = links
@@ -87,6 +93,7 @@ class AsyncioDriver:
         self._sink = sink
         self._metrics = metrics
         self._offload = offload
+        self._identity = identity
         self.processes = ProcessPool()
         self._spill_threshold_bytes = spill_threshold_bytes
         self._log_writer: OffloadPool | None = None
@@ -142,6 +149,14 @@ class AsyncioDriver:
 
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
         self.links.misbehaved(peer, error)
+
+    def sign(self, purpose: str, statement: bytes) -> bytes:
+        return self._identity.sign(purpose, statement)
+
+    def verify(self, signer: NodeId, purpose: str, statement: bytes, proof: bytes) -> bool:
+        is_valid = self._identity.verify(signer, purpose, statement, proof)
+        self._metrics.count(PROOFS_CHECKED.name, 1.0, {"outcome": "valid" if is_valid else "invalid"})
+        return is_valid
 
     def open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
         self.links.open_stream(peer, handler)

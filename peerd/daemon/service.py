@@ -46,6 +46,7 @@ from peerd.daemon.storage.tables import ACCESS_TOKENS
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.errors import ConfigError, ExitCode, Unavailable
 from peerd.front import Front
+from peerd.identity.statements import WithoutKeys
 from peerd.ids import format_id
 from peerd.lib.feed import Feed
 from peerd.linking.rate_limit import TokenBucket
@@ -345,6 +346,7 @@ class Daemon:
             sink=sink,
             metrics=self.metrics,
             offload=self._offload,
+            identity=WithoutKeys() if self.identity is None else self.identity.statements,
             spill_threshold_bytes=config.swap.spill_bytes,
         )
         self.node = Node(self.driver, node_settings(config, self.peer, epoch), plugins)

@@ -178,6 +178,12 @@ class PluginHost:
     def groups(self) -> Groups:
         return BoundGroups(lambda: self._node.service(GroupService), self._plugin)
 
+    def sign(self, statement: bytes) -> bytes:
+        return self._driver.sign(self._name, statement)
+
+    def verify(self, signer: NodeId, statement: bytes, proof: bytes) -> bool:
+        return self._driver.verify(signer, self._name, statement, proof)
+
     def swap(
         self, peer: PeerRef, tag: bytes, value: Value, callbacks: SwapCallbacks, deadline_s: float | None = None
     ) -> SwapHandle:

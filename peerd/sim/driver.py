@@ -22,6 +22,7 @@ from peerd.linking.policy import LinkPolicy
 from peerd.messages import PeerRef
 from peerd.sim.clock import WALL_TIME_START_S
 from peerd.sim.engine import Engine, Timer, mark_of
+from peerd.sim.identity import SimulatedKeys
 from peerd.sim.links import SimLink
 from peerd.sim.logs import LogDisk, open_log
 from peerd.sim.network import Network, Port, Receiver, State
@@ -52,6 +53,8 @@ class Surroundings(Protocol):
 
     @property
     def seed(self) -> int: ...
+    @property
+    def keys(self) -> SimulatedKeys: ...
 
     def record(self, record: dict[str, object]) -> None:
         """One event record of one node."""
@@ -128,6 +131,8 @@ class SimDriver:
         self.metrics: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         """Counters and gauges as they are; histograms as ``<name>_sum`` and ``<name>_count``."""
         self.records_written = 0
+        self.verifications = 0
+        """How often this node has checked a proof."""
         self.plugins: Mapping[str, tuple[int, int]] = {}
         """What this node says in handshakes."""
         self._declared: dict[str, Metric] = {}
@@ -389,6 +394,17 @@ class SimDriver:
         link = self.links.get(peer.id)
         if link is not None:
             link.abort("misbehaved")
+
+    # Statements
+
+    def sign(self, purpose: str, statement: bytes) -> bytes:
+        """In the name of this node, and of no other."""
+        return self.world.keys.sign(self.peer.id, purpose, statement)
+
+    def verify(self, signer: NodeId, purpose: str, statement: bytes, proof: bytes) -> bool:
+        """Whether it is the signer's proof."""
+        self.verifications += 1
+        return self.world.keys.verify(signer, purpose, statement, proof)
 
     # Bulk
 

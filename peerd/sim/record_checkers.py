@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peerd.ids import NodeId, closeness, short_id
+from peerd.services.records.owners import SHARED
 from peerd.services.records.record import Record, RecordId
 from peerd.sim.simulation import Checker, Simulation
 
@@ -33,8 +34,9 @@ class Replication(Checker):
         return [text for identity in sorted(held) for text in self._check(identity, held[identity], ids)]
 
     def _check(self, identity: RecordId, copies: dict[NodeId, Record], ids: list[NodeId]) -> Iterator[str]:
-        key, namespace, item = identity
-        name = " ".join((namespace, short_id(key), *([repr(item)] if item else ())))
+        key, namespace, item, owner = identity
+        whose = [] if owner == SHARED else [f"of {short_id(owner)}"]
+        name = " ".join((namespace, short_id(key), *([repr(item)] if item else ()), *whose))
         expected = sorted(ids, key=lambda node_id: closeness(key, node_id))[: self._copies]
         if set(copies) != set(expected):
             names = ", ".join(short_id(node_id) for node_id in sorted(copies))

@@ -16,6 +16,7 @@ from peerd.linking.settings import LinkSettings
 from peerd.messages import PeerRef
 from peerd.sim.driver import SimDriver, SimStore
 from peerd.sim.engine import NO_NODE, Engine, mark_of
+from peerd.sim.identity import SimulatedKeys
 from peerd.sim.latency import LatencyModel
 from peerd.sim.network import Network, NetworkConfig, Port, Receiver, State
 from peerd.sim.records import NullRecordSink, RecordSink
@@ -112,6 +113,7 @@ class World(Generic[N]):
         links: LinkSettings | None = None,
     ) -> None:
         self.seed = seed
+        self.keys = SimulatedKeys(seed)
         self.engine = Engine()
         self.network = Network(self.engine, seed, network or NetworkConfig(), latency, links)
         self.nodes: list[SimNode[N]] = []

@@ -34,10 +34,12 @@ from peerd.errors import Bug, PeerMisbehaved
 from peerd.ids import NodeId, closeness
 from peerd.messages import Message, PeerRef, decode_body, encode_body
 from peerd.sim.driver import SimStore
+from peerd.sim.identity import SimulatedKeys
 from peerd.sim.logs import LogDisk, open_log
 from peerd.telemetry.schema import Event
 
 T = TypeVar("T")
+_KEYS = SimulatedKeys(0)
 
 
 def peer(node_id: int) -> PeerRef:
@@ -255,6 +257,20 @@ class FakeHost:
         """Return no reason: the node is in the ring."""
         return None
 
+    # Statements
+
+    def sign(self, statement: bytes) -> bytes:
+        """Return a proof that every host of a test accepts for this node, if it has a plugin of the same name."""
+        return _KEYS.sign(self.id, self._purpose, statement)
+
+    def verify(self, signer: NodeId, statement: bytes, proof: bytes) -> bool:
+        """Return whether ``FakeHost(signer, ...).sign(statement)`` gives this proof."""
+        return _KEYS.verify(signer, self._purpose, statement, proof)
+
+    @property
+    def _purpose(self) -> str:
+        return "" if self.plugin is None else self.plugin.name
+
     # Bulk, work, time
 
     def swap(
@@ -434,9 +450,10 @@ class FakeRecords:
         """Note the call in the transcript."""
         self.host.note("records.delete", key=key, on_result=on_result, **options)
 
-    def local(self, key: NodeId, item: bytes = b"") -> LocalRecord | None:
-        """Return the record that the test has put here."""
-        return self.here.get((key, item))
+    def local(self, key: NodeId, item: bytes = b"", owner: NodeId | None = None) -> LocalRecord | None:
+        """Return the record that the test has put here, if it is the owner's (where one is named)."""
+        found = self.here.get((key, item))
+        return found if found is not None and owner in (None, found.owner) else None
 
     def items(self, key: NodeId) -> Iterator[LocalRecord]:
         """Return what the test has put here under one key, in the order of the items' names."""

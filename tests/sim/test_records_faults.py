@@ -174,7 +174,7 @@ def test_a_burst_of_joins_between_the_holders_hides_nothing() -> None:
 @pytest.mark.parametrize("duration_s", [25.0, long(100.0)])
 def test_both_sides_of_a_partition_accept_and_the_versions_decide(duration_s: float) -> None:
     simulation = record_ring(40, seed=9)
-    keys = list(put_many(simulation, 60))
+    keys = list(put_many(simulation, 60, shared=True))
     known = {place.index: place.node.overlay.leaf_set().members() for place in simulation.nodes}
     sides = {b"a": simulation.nodes[:20], b"b": simulation.nodes[20:]}
     simulation.partition(*sides.values())
@@ -182,13 +182,13 @@ def test_both_sides_of_a_partition_accept_and_the_versions_decide(duration_s: fl
     ranks: dict[tuple[NodeId, bytes], tuple[int, int, int]] = {}
     for number, key in enumerate(keys):
         for name, side in sides.items():
-            result = put(simulation, side[number % 20], key, name, ack="replicated")
+            result = put(simulation, side[number % 20], key, name, ack="replicated", shared=True)
             assert result.version is not None
             assert (result.outcome, result.copies) == (RecordOutcome.STORED, 3)
             ranks[key, name] = result.version.rank
     gone = keys[0]
-    deleted = delete(simulation, simulation.nodes[0], gone, ack="replicated")
-    assert delete(simulation, simulation.nodes[20], gone, ack="replicated").outcome is RecordOutcome.STORED
+    deleted = delete(simulation, simulation.nodes[0], gone, ack="replicated", shared=True)
+    assert delete(simulation, simulation.nodes[20], gone, ack="replicated", shared=True).outcome is RecordOutcome.STORED
     assert deleted.outcome is RecordOutcome.STORED
     simulation.heal()
     for place in simulation.nodes:  # the sides have given each other up: somebody has to speak first

@@ -9,10 +9,9 @@ from peerd.ids import NodeId
 from peerd.messages import Message
 from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import ITEM_BYTES_MAX, DigestRequest, ReplicaPut, VersionsRequest
-from peerd.services.records.record import RecordId
 from peerd.sim.record_checkers import Replication
 from peerd.sim.simulation import Place, Simulation
-from tests.support.records import TTL_S, delete, get, holders, key_number, put, record_ring, user
+from tests.support.records import TTL_S, delete, drop, get, holders, key_number, put, record_ring, user
 
 KEY = key_number(0)
 ITEMS = 1000
@@ -64,11 +63,13 @@ def test_items_have_values_versions_and_lifetimes_of_their_own() -> None:
     assert first.outcome is second.outcome is RecordOutcome.STORED and first.version != second.version
     assert get(simulation, two, KEY).outcome is RecordOutcome.ABSENT, "nobody wrote the one without a name"
     assert get(simulation, two, KEY, item=b"one").value == b"a"
-    assert put(simulation, one, KEY, b"x", item=b"two", if_version=NO_VERSION).outcome is RecordOutcome.CONFLICT
+    assert put(simulation, one, KEY, b"x", item=b"two", if_version=NO_VERSION).outcome is RecordOutcome.OWNED
+    assert put(simulation, two, KEY, b"x", item=b"two", if_version=NO_VERSION).outcome is RecordOutcome.CONFLICT
     root = holders(simulation, KEY)[0]
     assert names_at(root) == [b"one", b"two"]
     assert user(root).items[KEY, b"one"] is RecordRole.ROOT
-    assert delete(simulation, two, KEY, item=b"one", ack="replicated").outcome is RecordOutcome.STORED
+    assert delete(simulation, two, KEY, item=b"one").outcome is RecordOutcome.OWNED
+    assert delete(simulation, one, KEY, item=b"one", ack="replicated").outcome is RecordOutcome.STORED
     assert get(simulation, one, KEY, item=b"two").value == b"b"
     assert all(names_at(place) == [b"two"] for place in holders(simulation, KEY))
     simulation.run_for(30.0)
@@ -117,7 +118,7 @@ def test_comparing_costs_what_differs_and_not_what_is_there() -> None:
     simulation.run_for(200.0)
     replica = holders(simulation, KEY)[1]
     before = {kind: sent(simulation, kind) for kind in (DigestRequest, VersionsRequest, ReplicaPut)}
-    replica.node.records.state.table.drop(RecordId(KEY, "record_user", name(77)))
+    drop(replica, KEY, name(77))
     simulation.run_until(lambda: not Replication().check(simulation), limit_s=1200.0, poll_s=1.0)
     spent = {
         kind: tuple(now - then for now, then in zip(sent(simulation, kind), before[kind], strict=True))

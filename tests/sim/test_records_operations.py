@@ -9,22 +9,27 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.services.records import operations, replication, sync
 from peerd.services.records.config import RecordsConfig
-from peerd.services.records.messages import PUT, RecordCopy, RecordRequest, ReplicaPut, RequestId
-from peerd.services.records.record import Record, RecordId
+from peerd.services.records.messages import PUT, RecordCopy, RecordRequest, ReplicaPut, RequestId, SignedWrite
+from peerd.services.records.owners import SHARED
+from peerd.services.records.record import Record
+from peerd.services.records.table import CHANGED
 from peerd.sim.network import NetworkConfig
 from peerd.sim.record_checkers import Replication
+from peerd.sim.simulation import Place
 from tests.support.records import (
     TTL_S,
     copies_of,
     delete,
     get,
     get_many,
+    held,
     holders,
     key_number,
     outcome_of,
     put,
     put_many,
     record_ring,
+    signed,
     user,
 )
 
@@ -34,16 +39,16 @@ KEY = key_number(0)
 def test_put_get_delete_from_anywhere() -> None:
     simulation = record_ring(20, seed=1)
     first, second, third = simulation.nodes[:3]
-    stored = put(simulation, first, KEY, b"one", ack="replicated")
+    stored = put(simulation, first, KEY, b"one", ack="replicated", shared=True)
     assert (stored.outcome, stored.copies) == (RecordOutcome.STORED, 3)
     found = get(simulation, second, KEY)
     assert (found.outcome, found.value, found.version) == (RecordOutcome.FOUND, b"one", stored.version)
     assert TTL_S - 10 < found.remaining_s < TTL_S
     assert copies_of(simulation, KEY) == sorted(holders(simulation, KEY), key=lambda place: place.index)
-    assert delete(simulation, third, KEY, ack="replicated").outcome is RecordOutcome.STORED
+    assert delete(simulation, third, KEY, ack="replicated", shared=True).outcome is RecordOutcome.STORED
     assert get(simulation, first, KEY).outcome is RecordOutcome.ABSENT
     assert copies_of(simulation, KEY) == []
-    again = put(simulation, first, KEY, b"two")
+    again = put(simulation, first, KEY, b"two", shared=True)
     assert (again.outcome, again.copies) == (RecordOutcome.STORED, 1)
     assert again.version is not None and stored.version is not None and again.version.rank > stored.version.rank
     simulation.run_for(1.0)
@@ -63,13 +68,13 @@ def test_if_version_decides_between_two_writers() -> None:
     one, two = simulation.nodes[:2]
     results: list[RecordResult] = []
     for place in (one, two):
-        user(place).host.records.put(KEY, b"mine", TTL_S, results.append, if_version=NO_VERSION)
+        user(place).host.records.put(KEY, b"mine", TTL_S, results.append, if_version=NO_VERSION, shared=True)
     simulation.run_for(2.0)
     outcomes = sorted((result.outcome for result in results), key=lambda each: each.value)
     assert outcomes == [RecordOutcome.CONFLICT, RecordOutcome.STORED]
     version = next(result.version for result in results if result.outcome is RecordOutcome.CONFLICT)
-    assert put(simulation, one, KEY, b"next", if_version=version).outcome is RecordOutcome.STORED
-    assert delete(simulation, two, KEY, if_version=version).outcome is RecordOutcome.CONFLICT
+    assert put(simulation, one, KEY, b"next", if_version=version, shared=True).outcome is RecordOutcome.STORED
+    assert delete(simulation, two, KEY, if_version=version, shared=True).outcome is RecordOutcome.CONFLICT
     assert get(simulation, two, KEY).value == b"next"
 
 
@@ -92,15 +97,16 @@ def test_a_record_lapses_unless_it_is_put_again() -> None:
 def test_a_request_sent_again_takes_effect_once() -> None:
     simulation = record_ring(12, seed=4)
     origin, other = simulation.nodes[:2]
-    request = RecordRequest(PUT, "record_user", KEY, origin.boot_epoch, 99, 0, b"old", TTL_S)
+    request = signed(origin, RecordRequest(PUT, "record_user", KEY, origin.boot_epoch, 99, 0, b"old", TTL_S))
     host = origin.node.hosts["records"]
     host.route(KEY, request)
     simulation.run_for(1.0)
     version = get(simulation, other, KEY).version
+    assert version is not None
     host.route(KEY, request)
     simulation.run_for(1.0)
     assert get(simulation, other, KEY).version == version, "the same write, not another one"
-    put(simulation, other, KEY, b"new", ack="replicated")
+    put(simulation, other, KEY, b"new", ack="replicated", shared=True)
     simulation.kill(holders(simulation, KEY)[0])
     origin = next(place for place in (origin, *simulation.live_nodes()) if place.is_live)
     simulation.run_for(10.0)
@@ -114,10 +120,13 @@ def test_a_request_that_was_overtaken_is_refused() -> None:
     simulation = record_ring(12, seed=5)
     origin = simulation.nodes[0]
     put(simulation, origin, KEY, b"second")
-    late = RecordRequest(PUT, "record_user", KEY, origin.boot_epoch, 0, 0, b"first", TTL_S)
-    origin.node.hosts["records"].route(KEY, late)
+    late = RecordRequest(PUT, "record_user", KEY, origin.boot_epoch, 0, 0, b"first", TTL_S, owner=origin.id)
+    origin.node.hosts["records"].route(KEY, signed(origin, late))
+    shared = RecordRequest(PUT, "record_user", key_number(1), origin.boot_epoch, 0, 0, b"first", TTL_S)
+    put(simulation, origin, key_number(1), b"second", shared=True)
+    origin.node.hosts["records"].route(key_number(1), signed(origin, shared))
     simulation.run_for(1.0)
-    assert get(simulation, origin, KEY).value == b"second"
+    assert get(simulation, origin, KEY).value == get(simulation, origin, key_number(1)).value == b"second"
 
 
 def test_quota_of_one_writer_is_answered_and_others_are_served() -> None:
@@ -138,14 +147,17 @@ def test_a_replica_without_room_is_told_not_hidden() -> None:
     simulation = record_ring(3, seed=7)
     table = holders(simulation, KEY)[1].node.records.state.table
     table._config = RecordsConfig(records_max=1)
-    table.merge(_record(key_number(9)), simulation.now)
+    table.merge(_record(simulation.nodes[0], key_number(9)), simulation.now)
     refused = put(simulation, simulation.nodes[0], KEY, b"x", ack="replicated")
     assert (refused.outcome, refused.copies, refused.detail) == (RecordOutcome.QUOTA, 2, "replica")
 
 
-def _record(key: NodeId) -> Record:
-    version = RecordVersion(1, 1, NodeId(1))
-    return Record("other", key, version, b"", 5000.0, 0.0, RequestId(NodeId(1), 1, 1))
+def _record(place: Place, key: NodeId) -> Record:
+    """One of another plugin, signed by the place's node."""
+    write = signed(place, RecordRequest(PUT, "other", key, 1, 1, 0, b"", 3000.0))
+    made = SignedWrite(write.ttl_s, write.until_s, b"", write.proof)
+    version, request = RecordVersion(1, 1, NodeId(1)), RequestId(place.id, 1, 1)
+    return Record("other", key, version, b"", 5000.0, 0.0, request, write=made)
 
 
 def test_a_root_without_room_never_says_absent() -> None:
@@ -154,9 +166,9 @@ def test_a_root_without_room_never_says_absent() -> None:
     put(simulation, origin, KEY, b"x", ack="replicated")
     newcomer = simulation.add_node(NodeId(KEY + 1))
     simulation.run_until(lambda: newcomer.current is not None, limit_s=5.0)
-    table, filler = newcomer.node.records.state.table, _record(NodeId(KEY + 2))
+    table, filler = newcomer.node.records.state.table, _record(origin, NodeId(KEY + 2))
     table._config = RecordsConfig(records_max=1)
-    table.merge(filler, simulation.now)
+    assert table.merge(filler, simulation.now) == CHANGED
     simulation.run_for(30.0)
     assert holders(simulation, KEY)[0] is newcomer and user(newcomer).host.records.local(KEY) is None
     result = get(simulation, origin, KEY)
@@ -216,7 +228,7 @@ def test_a_node_that_is_not_the_root_says_so(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_plugins_hear_of_their_records_and_roles() -> None:
     simulation = record_ring(16, seed=13)
-    put(simulation, simulation.nodes[0], KEY, b"x", ack="replicated")
+    put(simulation, simulation.nodes[0], KEY, b"x", ack="replicated", shared=True)
     root, second, third = holders(simulation, KEY)
     roles = [user(place).roles.get(KEY) for place in (root, second, third)]
     assert roles == [RecordRole.ROOT, RecordRole.REPLICA, RecordRole.REPLICA]
@@ -225,7 +237,7 @@ def test_plugins_hear_of_their_records_and_roles() -> None:
     fourth = holders(simulation, KEY)[2]
     assert [user(place).roles.get(KEY) for place in (second, fourth)] == [RecordRole.ROOT, RecordRole.REPLICA]
     assert [record.key for record in user(fourth).host.records.held()] == [KEY]
-    delete(simulation, second, KEY, ack="replicated")
+    delete(simulation, second, KEY, ack="replicated", shared=True)
     assert all(KEY not in user(place).roles for place in simulation.live_nodes())
 
 
@@ -312,9 +324,8 @@ def test_a_read_repairs_replicas_that_missed_a_write() -> None:
     origin = simulation.nodes[0]
     put(simulation, origin, KEY, b"old", ack="replicated")
     root, second, third = holders(simulation, KEY)
-    stale = second.node.records.state.table.get(RecordId(KEY, "record_user"))
+    stale = held(second, KEY)
     newest = put(simulation, origin, KEY, b"new", ack="replicated")
-    assert stale is not None
     for place in (second, third):
         place.node.records.state.table.drop(stale.identity)
     second.node.records.state.table.merge(stale, simulation.now)
@@ -333,9 +344,11 @@ def test_absurd_versions_and_lifetimes_of_a_peer_do_no_harm() -> None:
     simulation = record_ring(4, seed=19)
     liar, victim = simulation.nodes[:2]
     request = RequestId(liar.id, 1, 1)
+    write = signed(liar, RecordRequest(PUT, "record_user", KEY, 1, 1, 0, b"x", 8 * 86_400.0))
+    made = SignedWrite(write.ttl_s, write.until_s, b"", write.proof)
     for counter, remaining_s in ((1 << 63, 10.0), (1 << 41, 10.0), (5, 8 * 86_400.0)):
         version = RecordVersion(counter, 1, liar.id)
-        copy = RecordCopy("record_user", KEY, version, b"x", remaining_s, 0.0, request)
+        copy = RecordCopy("record_user", KEY, version, b"x", remaining_s, 0.0, request, write=made)
         liar.node.hosts["records"].send(victim.peer, ReplicaPut((copy,)))
     simulation.run_for(1.0)
     local = user(victim).host.records.local(KEY)
@@ -381,7 +394,7 @@ def test_a_restarted_store_uses_no_number_and_no_version_twice_and_owes_no_outco
     third = put(simulation, root, KEY, b"three", ack="replicated")
     assert third.outcome is RecordOutcome.STORED
     assert first.version is not None and third.version is not None
-    assert third.version.counter > first.version.counter + 1, "one was given to what is unknown now"
+    assert third.version.epoch > first.version.epoch + 1, "one was given to what is unknown now"
     assert get(simulation, simulation.nodes[0], KEY).value == b"three"
 
 
@@ -401,10 +414,13 @@ def test_writes_that_wait_for_a_silent_replica_are_bounded() -> None:
     assert RecordOutcome.UNKNOWN not in {result.outcome for result in results}
 
 
-def test_a_write_in_the_name_of_another_is_seen_by_it() -> None:
+def test_a_write_in_the_name_of_another_is_counted_and_answered_to_nobody() -> None:
     simulation = record_ring(8, seed=43)
     victim, root = simulation.nodes[0], holders(simulation, KEY)[0]
-    forged = RecordRequest(PUT, "record_user", KEY, victim.boot_epoch, 999, 0, b"x", TTL_S)
-    root.node.records.deliver(KEY, forged, victim.peer)
+    for owner in (victim.id, SHARED):
+        forged = RecordRequest(PUT, "record_user", KEY, victim.boot_epoch, 999, 0, b"x", TTL_S, owner=owner)
+        root.node.records.deliver(KEY, signed(simulation.nodes[1], forged), victim.peer)
     simulation.run_for(1.0)
-    assert victim.driver.metrics["peerd_records_refusals_total", (("reason", "not_asked"),)] == 1
+    assert root.driver.metrics["peerd_records_refusals_total", (("reason", "forged"),)] == 2
+    assert ("peerd_records_refusals_total", (("reason", "not_asked"),)) not in victim.driver.metrics
+    assert copies_of(simulation, KEY) == []

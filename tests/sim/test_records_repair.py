@@ -28,10 +28,9 @@ from peerd.services.records.messages import (
     VersionsReply,
     VersionsRequest,
 )
-from peerd.services.records.record import RecordId
 from peerd.sim.record_checkers import Replication
 from peerd.sim.simulation import Place, Simulation
-from tests.support.records import TTL_S, get, holders, key_number, put, put_many, record_ring, user
+from tests.support.records import TTL_S, drop, get, held, holders, key_number, put, put_many, record_ring, user
 
 KEY = key_number(0)
 Q = TypeVar("Q", bound=Message)
@@ -113,7 +112,7 @@ def test_one_difference_is_repaired_by_moving_one_record() -> None:
     simulation = record_ring(12, seed=2)
     put_many(simulation, 300)
     replica = holders(simulation, KEY)[1]
-    replica.node.records.state.table.drop(RecordId(KEY, "record_user"))
+    drop(replica, KEY)
     before = sent(simulation, ReplicaPut), sent(simulation, VersionsRequest)
     simulation.run_until(lambda: not Replication().check(simulation), limit_s=300.0, poll_s=5.0)
     after = sent(simulation, ReplicaPut), sent(simulation, VersionsRequest)
@@ -169,13 +168,15 @@ def test_replies_say_what_is_held_and_what_is_newer() -> None:
     one, two = simulation.nodes[:2]
     old = put(simulation, one, KEY, b"old", ack="replicated").version
     assert old is not None
-    state = one.node.records.state
-    stale = state.copy(state.table.get(RecordId(KEY, "record_user")))  # type: ignore[arg-type]  # it was just put
+    stale = one.node.records.state.copy(held(one, KEY))
     new = put(simulation, one, KEY, b"new", ack="replicated").version
     ack = ask(simulation, one, two.peer, ReplicaPut((stale,)))
     assert isinstance(ack, ReplicaAck)
     assert ack.statuses == (0,) and [copy.version for copy in ack.newer] == [new]
-    entries = (RecordSummary("record_user", KEY, old), RecordSummary("record_user", key_number(1), old))
+    entries = (
+        RecordSummary("record_user", KEY, old, owner=one.id),
+        RecordSummary("record_user", key_number(1), old, owner=one.id),
+    )
     nothing = NodeId(0)
     reply = ask(simulation, one, two.peer, VersionsRequest(nothing, nothing, entries))
     assert reply == VersionsReply((1,), (), False), "an offer: only the second is wanted"
@@ -213,8 +214,9 @@ def test_a_comparison_without_end_makes_way_for_others() -> None:
     simulation = record_ring(8, seed=13)
     put_many(simulation, 40)
     liar = holders(simulation, KEY)[1]
-    state, counter = liar.node.records.state, iter(range(10_000, 1_000_000))
-    copy = state.copy(state.table.get(RecordId(KEY, "record_user")))  # type: ignore[arg-type]  # it was just put
+    counter = iter(range(10_000, 1_000_000))
+    put(simulation, liar, KEY, b"x", item=b"anybody's", ack="replicated", shared=True)
+    copy = liar.node.records.state.copy(held(liar, KEY, b"anybody's"))
 
     def versions(message: VersionsRequest) -> VersionsReply:
         return VersionsReply((), (replace(copy, version=RecordVersion(next(counter), 1, liar.id)),), True)

@@ -20,6 +20,7 @@ from peerd.daemon.storage.state_directory import StateDirectory
 from peerd.daemon.tasks import running_tasks
 from peerd.driver import Driver, Stream, StreamHandler
 from peerd.errors import ProtocolError
+from peerd.identity.statements import WithoutKeys
 from peerd.ids import NodeId
 from peerd.linking.policy import LinkPolicy
 from peerd.linking.settings import LinkSettings
@@ -221,19 +222,21 @@ class ContractRig(Protocol):
 class SocketRig:
     """The daemon's driver on loopback."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, tls: bool = False) -> None:
         self.settings = FAST
-        self._rig = Rig()
+        self._rig = Rig(tls=tls)
         self._path = path
+        self._numbers: dict[ContractNode, int] = {}
         self._peers: dict[ContractNode, Peer] = {}
         self._metrics: dict[ContractNode, PrometheusMetrics] = {}
         self._pools: list[OffloadPool] = []
         self._processes: list[ProcessPool] = []
         self._states: dict[ContractNode, StateDirectory] = {}
 
-    def add(self, number: int, *, epoch: int = 1, port: int = 0) -> ContractNode:
-        peer = self._rig.add(number, epoch=epoch, port=port, settings=self.settings)
+    def add(self, number: int, *, epoch: int = 1, port: int = 0, files: Path | None = None) -> ContractNode:
+        peer = self._rig.add(number, epoch=epoch, port=port, settings=self.settings, files=files)
         node = ContractNode(peer.ref)
+        self._numbers[node] = number
         state = self._states[node] = StateDirectory(self._path / f"{number}")
         metrics = self._metrics[node] = PrometheusMetrics(version="0")
         self._pools.append(OffloadPool(1))
@@ -245,6 +248,7 @@ class SocketRig:
             sink=sink,  # type: ignore[arg-type]  # only its `write` is used here
             metrics=metrics,
             offload=self._pools[-1],
+            identity=peer.statements or WithoutKeys(),
         )
         self._processes.append(driver.processes)
         driver.attach(node)  # type: ignore[arg-type]  # no plugins to restart here
@@ -262,7 +266,7 @@ class SocketRig:
     def again(self, node: ContractNode) -> ContractNode:
         self._states[node].close()
         epoch = self._peers[node].context.local.boot_epoch + 1
-        return self.add(int(node.peer.id), epoch=epoch, port=node.peer.port)
+        return self.add(self._numbers[node], epoch=epoch, port=node.peer.port, files=self._peers[node].files)
 
     def nobody(self) -> PeerRef:
         sock = listening_socket("127.0.0.1", 0)
@@ -404,7 +408,12 @@ Scenario = Callable[[ContractRig], Awaitable[None]]
 _HOSTS = ["asyncio", "uvloop", "simulator"]
 
 
-def on_both_hosts(scenario: Scenario) -> Callable[..., None]:
+def on_both_hosts_with_keys(scenario: Scenario) -> Callable[..., None]:
+    """As `on_both_hosts`, with TLS: ``peer.id`` of the daemon's nodes is what follows from their keys."""
+    return on_both_hosts(scenario, tls=True)
+
+
+def on_both_hosts(scenario: Scenario, *, tls: bool = False) -> Callable[..., None]:
     """Run a test of the contract with the daemon's driver on both event loops, and with the simulator's."""
 
     async def checked(rig: ContractRig) -> None:
@@ -428,7 +437,7 @@ def on_both_hosts(scenario: Scenario) -> Callable[..., None]:
 
     def run(host: str, tmp_path: Path) -> None:
         async def main() -> None:
-            await checked(SimulatedRig(tmp_path) if host == "simulator" else SocketRig(tmp_path))
+            await checked(SimulatedRig(tmp_path) if host == "simulator" else SocketRig(tmp_path, tls=tls))
 
         if host == "simulator":
             asyncio.run(main())

@@ -11,6 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from peerd.api import Priority, SendRefusal
 from peerd.daemon.links.links import Links
 from peerd.daemon.links.listener import Listener
@@ -20,6 +22,9 @@ from peerd.daemon.links.telemetry import LinkTelemetry
 from peerd.driver import Stream, StreamHandler
 from peerd.errors import ProtocolError
 from peerd.identity.authority import ClusterAuthority, create_node_files
+from peerd.identity.node_identity import load_certificate, load_private_key, read_identity
+from peerd.identity.roots import Roots
+from peerd.identity.statements import Denied, Statements
 from peerd.identity.tls import client_context, server_context
 from peerd.ids import NodeId
 from peerd.linking.settings import LinkSettings
@@ -155,6 +160,9 @@ class Peer:
 
     def __init__(self, context: LinkContext, listener_socket: Any) -> None:
         self.context = context
+        self.files: Path | None = None
+        self.statements: Statements | None = None
+        """What it says through others; with TLS only."""
         self.ref = context.local.node
         self.counters = Counters()
         self.telemetry = LinkTelemetry(self.counters, context.now)
@@ -185,6 +193,23 @@ class Peer:
         for link in list(self.links._links):
             link.abort("crash")
         await self.links.stop(1.0)
+
+
+def certificate_der(directory: Path) -> bytes:
+    """The certificate of the node whose files these are."""
+    return load_certificate(directory / "node.crt").public_bytes(Encoding.DER)
+
+
+def statements_of(directory: Path, cluster: str, context: LinkContext) -> Statements:
+    """As the daemon makes them of a node's files."""
+    roots = Roots.load(directory / "ca.crt")
+    return Statements(
+        cluster,
+        load_private_key(directory / "node.key"),
+        certificate_der(directory),
+        roots=lambda: roots,
+        denied=lambda: Denied(context.denied, context.denied_serials),
+    )
 
 
 FAST = LinkSettings(dial_timeout_s=2.0, hello_timeout_s=1.0, sweep_s=0.02, close_linger_s=0.3, backoff_reset_s=0.2)
@@ -232,7 +257,7 @@ class Rig:
             if files is None:
                 node_id = create_node_files(issuer, directory, lifetime=lifetime)
             else:
-                node_id = self.peers[0].ref.id
+                node_id = read_identity(certificate_der(directory)).node_id
             if trusted is not None:
                 (directory / "ca.crt").write_bytes(trusted.certificate_pem())
             names = {
@@ -245,6 +270,9 @@ class Rig:
         cluster = local.pop("cluster", CLUSTER)
         context = LinkContext(LocalNode(ref, cluster, epoch, **local), settings or self.settings, tls)
         peer = Peer(context, sock)
+        if tls is not None:
+            peer.files = directory
+            peer.statements = statements_of(directory, cluster, context)
         self.peers.append(peer)
         return peer
 

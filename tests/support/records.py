@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 from peerd.api import Host, Plugin, RecordOutcome, RecordResult, RecordRole
 from peerd.ids import NodeId, closeness, key_of
 from peerd.services.records.config import RecordsConfig
+from peerd.services.records.messages import RecordRequest
+from peerd.services.records.record import Record
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
@@ -64,6 +66,23 @@ def holders(simulation: Simulation, key: NodeId, count: int = 3) -> list[Place]:
     return sorted(simulation.live_nodes(), key=lambda place: closeness(key, place.id))[:count]
 
 
+def held(place: Place, key: NodeId, item: bytes = b"") -> Record:
+    """What one node holds under a name, whosever it is; it must hold something."""
+    record = place.node.records.state.current((key, RecordUser.name, item), None)
+    assert record is not None
+    return record
+
+
+def drop(place: Place, key: NodeId, item: bytes = b"") -> None:
+    """Have one node lose what it holds under a name."""
+    place.node.records.state.table.drop(held(place, key, item).identity)
+
+
+def signed(place: Place, write: RecordRequest) -> RecordRequest:
+    """A write as the store of that node sends it."""
+    return place.node.records._signed(write)
+
+
 def copies_of(simulation: Simulation, key: NodeId) -> list[Place]:
     """The live nodes that hold a value under a key."""
     return [place for place in simulation.live_nodes() if user(place).host.records.local(key) is not None]
@@ -95,13 +114,13 @@ def delete(simulation: Simulation, place: Place, key: NodeId, **how: Any) -> Rec
     return outcome_of(simulation, lambda done: user(place).host.records.delete(key, done, **how))
 
 
-def put_many(simulation: Simulation, count: int) -> dict[NodeId, bytes]:
+def put_many(simulation: Simulation, count: int, *, shared: bool = False) -> dict[NodeId, bytes]:
     """``count`` records, put at once from all over the ring and acknowledged as replicated."""
     live, values = simulation.live_nodes(), {key_number(number): b"value %d" % number for number in range(count)}
     results: list[RecordResult] = []
     for number, (key, value) in enumerate(values.items()):
         place = live[number % len(live)]
-        user(place).host.records.put(key, value, TTL_S, results.append, ack="replicated")
+        user(place).host.records.put(key, value, TTL_S, results.append, ack="replicated", shared=shared)
     simulation.run_until(lambda: len(results) == count, limit_s=ANSWER_LIMIT_S, poll_s=0.05)
     assert [result.outcome for result in results] == [RecordOutcome.STORED] * count
     assert {result.copies for result in results} == {3}
@@ -168,9 +187,9 @@ class Workload:
         value = b"%d" % self._writes if draw < 0.8 else None
         self._busy[key] = place, value, True
         if value is not None:
-            records.put(key, value, TTL_S, partial(self._wrote, key, value), ack="replicated")
+            records.put(key, value, TTL_S, partial(self._wrote, key, value), ack="replicated", shared=True)
         else:
-            records.delete(key, partial(self._wrote, key, value), ack="replicated")
+            records.delete(key, partial(self._wrote, key, value), ack="replicated", shared=True)
 
     def _got(self, key: NodeId, result: RecordResult) -> None:
         del self._busy[key]

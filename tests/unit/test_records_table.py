@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import permutations
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -15,8 +16,9 @@ from peerd.ids import RING, NodeId
 from peerd.services.records import table as tables
 from peerd.services.records.config import RECORD_OVERHEAD_BYTES, TOMBSTONE_MARGIN_S, RecordsConfig
 from peerd.services.records.exchange import packed_digests
-from peerd.services.records.messages import DIGEST_BYTES, RequestId
-from peerd.services.records.record import Record, RecordId, from_copy, merge, to_copy
+from peerd.services.records.messages import DIGEST_BYTES, RequestId, SignedWrite
+from peerd.services.records.owners import statement, value_digest
+from peerd.services.records.record import Record, RecordId, from_copy, merge, owned_version, to_copy
 from peerd.services.records.table import CHANGED, KEPT, RecordTable
 from peerd.services.records.view import WHOLE_RING, Arc
 
@@ -43,6 +45,23 @@ def record(
     return Record(namespace, NodeId(key), version, value, expires_at, covered_until, request)
 
 
+def owned(
+    sequence: int = 1,
+    value: bytes | None = b"v",
+    *,
+    owner: int = 5,
+    epoch: int = 1,
+    expires_at: float = TTL_S,
+    lapsed: bytes = b"",
+) -> Record:
+    """A record of one owner; ``lapsed`` is the value that it had."""
+    request = RequestId(NodeId(owner), epoch, sequence)
+    write = SignedWrite(TTL_S, 1e9, value_digest(lapsed) if lapsed else b"", b"proof")
+    return Record(
+        "tests", NodeId(1), owned_version(request), value, expires_at, 0.0, request, b"", NodeId(owner), write
+    )
+
+
 def filled(*records: Record, config: RecordsConfig = CONFIG) -> RecordTable:
     table = RecordTable(config)
     for one in records:
@@ -60,6 +79,94 @@ records = st.builds(
     expires_at=st.sampled_from([10.0, 20.0]),
     covered_until=st.sampled_from([0.0, 15.0]),
 )
+
+
+owned_records = st.builds(
+    owned,
+    st.integers(1, 3),
+    st.sampled_from([b"", b"a", None]),
+    epoch=st.integers(1, 2),
+    expires_at=st.sampled_from([10.0, 20.0]),
+    lapsed=st.sampled_from([b"", b"a"]),
+)
+
+
+@given(owned_records, owned_records, owned_records)
+def test_merge_of_owned_records_is_so_too(one: Record, two: Record, three: Record) -> None:
+    assert merge(one, two) == merge(two, one)
+    assert merge(merge(one, two), three) == merge(one, merge(two, three))
+    assert merge(one, one) == one
+
+
+def test_the_owners_last_write_wins_and_its_boots_come_in_order() -> None:
+    for order in permutations([owned(7), owned(1, b"later", epoch=2), owned(8, None)]):
+        assert list(filled(*order)) == [owned(1, b"later", epoch=2)]
+
+
+def test_records_of_two_owners_are_two_and_the_shared_one_is_a_third() -> None:
+    mine, yours, shared = owned(1, b"mine"), owned(1, b"yours", owner=6), record(1, 1, b"ours")
+    for order in permutations([mine, yours, shared]):
+        table = filled(*order)
+        assert table.named((NodeId(1), "tests", b"")) == list(order), "the first that came is the first"
+        table.validate()
+        assert table.merge(owned(2, None), 0.0) == CHANGED
+        assert [one.value for one in table.named((NodeId(1), "tests", b"")) if one.owner != 5] == [
+            one.value for one in order if one is not mine
+        ]
+        for one in order:
+            table.drop(one.identity)
+        assert table.named((NodeId(1), "tests", b"")) == []
+        table.validate()
+
+
+def test_an_owned_record_is_ended_by_its_time_and_its_owner_only() -> None:
+    held = owned(1, b"a", expires_at=20.0)
+    lapse = owned(1, None, lapsed=b"a", expires_at=90.0)
+    assert lapse.is_lapsed and not owned(1, None).is_lapsed
+    table = filled(held)
+    for copy in (lapse, replace(held, expires_at=10.0), replace(held, expires_at=90.0)):
+        assert table.merge(copy, 0.0) == KEPT and list(table) == [held]
+    later = filled(lapse)
+    assert later.merge(held, 0.0) == CHANGED and list(later) == [held]
+    assert filled(owned(2, None), held).get(held.identity) == owned(2, None)
+
+
+def test_each_write_is_checked_once_and_what_fails_is_refused() -> None:
+    checked: list[Record] = []
+    genuine = True
+
+    def check(one: Record) -> bool:
+        checked.append(one)
+        return genuine
+
+    table = RecordTable(CONFIG, is_genuine=check)
+    for copy in (owned(2), owned(2), replace(owned(2), expires_at=9.0), owned(1), owned(1)):
+        assert table.merge(copy, 0.0) in (CHANGED, KEPT)
+    assert checked == [owned(2), owned(1)], "once, also what is older"
+    genuine = False
+    for copy in (owned(3), owned(2, b"z"), owned(1, b"other", epoch=2), record(1, 9)):
+        assert table.merge(copy, 0.0) == "forged"
+    assert list(table) == [owned(2)]
+    assert table.version_written(NodeId(5), 1, 3) is None, "what is forged is not remembered"
+    genuine = True
+    for copy in (
+        replace(owned(3), owner=NodeId(6)),
+        replace(owned(3), version=RecordVersion(2, 9, NodeId(5))),
+        replace(owned(3), write=replace(owned(3).write, value_digest=value_digest(b"v"))),
+    ):
+        assert table.merge(copy, 0.0) == "forged", "it contradicts itself"
+
+
+Texts = st.text(max_size=6)
+Bytes = st.binary(max_size=6)
+Numbers = st.integers(0, 3)
+Parts = st.tuples(Texts, Numbers.map(NodeId), Bytes, Numbers.map(NodeId), Bytes, Numbers, Numbers)
+
+
+@given(Parts, Parts, st.floats(0, 9), st.floats(0, 9))
+def test_no_two_writes_have_the_same_statement(one: Any, other: Any, ttl_s: float, until_s: float) -> None:
+    assert (statement(*one, ttl_s, until_s) == statement(*other, ttl_s, until_s)) == (one == other)
+    assert (statement(*one, ttl_s, 1.0) == statement(*one, until_s, 1.0)) == (ttl_s == until_s)
 
 
 @given(records, records, records)

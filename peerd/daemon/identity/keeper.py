@@ -43,6 +43,7 @@ from peerd.identity.node_identity import (
 )
 from peerd.identity.renewal import RenewalClock, RenewalState
 from peerd.identity.roots import Roots, fingerprint, is_issued_by
+from peerd.identity.statements import Denied, Statements
 from peerd.identity.tls import client_context, enrolment_server_context, server_context
 from peerd.identity.tokens import TokenBook, TokenEntry, TokenRefused
 from peerd.ids import NodeId, format_id
@@ -121,6 +122,8 @@ class IdentityKeeper:
         self._hurry_to_newest_root()
         self._roots_retry_at = float("-inf")
         self.ledger = TrustLedger(cluster, self._roots_in_use)
+        self.statements = self._make_statements()
+        """Signs what this node says through others, and checks what others say so."""
         self._enrolment_tls = self._make_enrolment_context()
         self._exchange = TrustExchange(self.ledger, own.id, state.table(NOTICES), links, telemetry, self._follow_roots)
         if issuer is not None and (change := issuer.last_change()) is not None:
@@ -267,6 +270,7 @@ class IdentityKeeper:
             raise ConfigError("it is of another key, or of a root that is not trusted here")
         if identity.not_after.timestamp() <= self.wall_time():
             raise ConfigError(f"it ended at {identity.not_after:%Y-%m-%d %H:%M:%S} UTC")
+        self.statements.use(chain[0])
         _write(self.files, chain_pem(certificates))
         self.identity = identity
         self.clock.follow(*self._validity())
@@ -470,6 +474,16 @@ class IdentityKeeper:
 
     def _load_identity(self) -> PeerIdentity:
         return load_node_identity(cluster=self._cluster, **self.files._asdict())
+
+    def _make_statements(self) -> Statements:
+        context, ledger = self._links.context, self.ledger
+        return Statements(
+            self._cluster,
+            load_private_key(self.files.key_file),
+            load_certificate(self.files.cert_file).public_bytes(Encoding.DER),
+            roots=lambda: ledger.roots,
+            denied=lambda: Denied(context.denied, context.denied_serials),
+        )
 
     def _validity(self) -> tuple[float, float]:
         certificate = load_certificate(self.files.cert_file)

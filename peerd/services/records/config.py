@@ -13,7 +13,7 @@ from peerd.quantities import Count, Duration, Interval, Size, between_durations,
 TOMBSTONE_MARGIN_S: Final = 600.0
 """A tombstone outlives, by this, every copy that it must beat: room for pauses, queues and drift of clocks."""
 RECORD_OVERHEAD_BYTES: Final = 256
-"""Charged to a quota for each record on top of its value, tombstones included."""
+"""Charged to a quota for each record on top of its value, the name of its item and its proof, tombstones included."""
 
 Copies = Annotated[int, Field(ge=1, le=limits.LEAF_SET_SIZE // 2)]
 Lifetime = Annotated[Duration, between_durations("1s", "7d")]
@@ -42,16 +42,17 @@ class RecordsConfig(PluginConfig):
         "Records (tombstones included) held here for one writing node; above it, its new ones are refused: QUOTA.",
     )
     origin_bytes_max: Quota = setting(
-        "64MiB", "Bytes held here for one writing node: values, and 256 bytes a record on top."
+        "64MiB", "Bytes held here for one writing node: values, names of items, proofs, and 256 bytes a record on top."
     )
     key_items_max: Count = setting(
         4096,
         "Items held here under one key of one plugin (tombstones included); above it, new ones are refused: QUOTA.",
     )
     key_bytes_max: Quota = setting(
-        "8MiB", "Bytes held here under one key of one plugin: values, names of items, and 256 bytes a record on top."
+        "8MiB",
+        "Bytes held here under one key of one plugin: values, names of items, proofs, and 256 bytes a record on top.",
     )
-    records_max: Count = setting(100_000, "Records held here in all. About 1 KiB of memory each, without its value.")
+    records_max: Count = setting(100_000, "Records held here in all. About 2 KiB of memory each, without its value.")
     bytes_max: Quota = setting("192MiB", "Bytes held here in all, counted as for origin_bytes_max.")
     operation_timeout: Interval = setting(
         "20s",

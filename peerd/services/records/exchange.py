@@ -247,8 +247,10 @@ class Responder(Part):
         newer: list[Record] = []
         for copy in message.records:
             verdict = self._state.admit(copy)
+            if verdict == "forged":  # checking it took as long as handling some messages
+                self._state.host.charge(source, 1)
             statuses.append(REFUSED if verdict in REFUSALS else HELD)
-            held = self._state.table.get(RecordId(copy.key, copy.namespace, copy.item))
+            held = self._state.table.get(RecordId(copy.key, copy.namespace, copy.item, copy.owner))
             if held is not None and held.version.rank > copy.version.rank:
                 newer.append(held)
         return ReplicaAck(tuple(statuses), self._first_batch(newer))
@@ -256,8 +258,13 @@ class Responder(Part):
     @handles(ReplicaGet)
     def _get(self, message: ReplicaGet, source: PeerRef) -> ReplicaGot:
         """A root that has not caught up asks for one record."""
-        record = self._state.current(RecordId(message.key, message.namespace, message.item))
-        return ReplicaGot(None if record is None else self._state.copy(record), self._state.is_established)
+        name = message.key, message.namespace, message.item
+        record = self._state.current(name, message.owner)
+        others = [each for each in self._state.table.named(name) if each is not record]
+        if record is None:
+            return ReplicaGot(None, self._state.is_established, self._first_batch(others))
+        [batch, *_] = batches([record, *others])
+        return ReplicaGot(self._state.copy(record), self._state.is_established, tuple(map(self._state.copy, batch[1:])))
 
     @handles(DigestRequest)
     def _digests(self, message: DigestRequest, source: PeerRef) -> DigestReply:
@@ -292,7 +299,7 @@ class Responder(Part):
         wanted: list[int] = []
         theirs: dict[RecordId, tuple[int, int, int]] = {}
         for index, entry in enumerate(message.entries):
-            identity = RecordId(entry.key, entry.namespace, entry.item)
+            identity = RecordId(entry.key, entry.namespace, entry.item, entry.owner)
             theirs[identity] = entry.version.rank
             held = table.get(identity)
             if held is None or held.version.rank < entry.version.rank:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from peerd.api import LocalRecord, RecordAck, RecordResult, RecordVersion
 from peerd.ids import NodeId
 from peerd.services.records import messages
+from peerd.services.records.owners import SHARED
 
 if TYPE_CHECKING:
     from peerd.services.records.plugin import RecordStore
@@ -31,12 +32,12 @@ class BoundRecords:
         ack: RecordAck = "received",
         if_version: RecordVersion | None = None,
         timeout_s: float | None = None,
+        shared: bool = False,
     ) -> None:
         """Write a value, for ``ttl_s`` seconds."""
-        is_replicated = ack == "replicated"
-        self._store().operate(
-            messages.PUT, self._namespace, key, value, ttl_s, is_replicated, if_version, timeout_s, on_result, item
-        )
+        is_replicated, owner = ack == "replicated", self._owner(shared)
+        how = key, value, ttl_s, is_replicated, if_version, timeout_s, on_result, item, owner
+        self._store().operate(messages.PUT, self._namespace, *how)
 
     def get(
         self,
@@ -44,10 +45,12 @@ class BoundRecords:
         on_result: Callable[[RecordResult], None],
         *,
         item: bytes = b"",
+        owner: NodeId | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Ask the root."""
-        self._store().operate(messages.GET, self._namespace, key, None, 0.0, False, None, timeout_s, on_result, item)
+        how = key, None, 0.0, False, None, timeout_s, on_result, item, owner
+        self._store().operate(messages.GET, self._namespace, *how)
 
     def delete(
         self,
@@ -58,16 +61,19 @@ class BoundRecords:
         ack: RecordAck = "received",
         if_version: RecordVersion | None = None,
         timeout_s: float | None = None,
+        shared: bool = False,
     ) -> None:
         """Write a tombstone."""
-        is_replicated = ack == "replicated"
-        self._store().operate(
-            messages.DELETE, self._namespace, key, None, 0.0, is_replicated, if_version, timeout_s, on_result, item
-        )
+        is_replicated, owner = ack == "replicated", self._owner(shared)
+        how = key, None, 0.0, is_replicated, if_version, timeout_s, on_result, item, owner
+        self._store().operate(messages.DELETE, self._namespace, *how)
 
-    def local(self, key: NodeId, item: bytes = b"") -> LocalRecord | None:
+    def _owner(self, shared: bool) -> NodeId:
+        return SHARED if shared else self._store().host.id
+
+    def local(self, key: NodeId, item: bytes = b"", owner: NodeId | None = None) -> LocalRecord | None:
         """What this node itself holds, without asking anybody."""
-        return self._store().local(self._namespace, key, item)
+        return self._store().local(self._namespace, key, item, owner)
 
     def items(self, key: NodeId) -> Iterator[LocalRecord]:
         """Everything under one key that this node itself holds, by the names of the items."""

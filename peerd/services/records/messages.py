@@ -13,6 +13,7 @@ from peerd import limits
 from peerd.api import RecordVersion
 from peerd.ids import NodeId
 from peerd.messages import U8, U16, U64, Message, Name, Text, message, struct
+from peerd.services.records.owners import SHARED
 
 BUCKETS: Final = 64
 """Digests in which a range is compared first."""
@@ -27,9 +28,11 @@ BATCH_BYTES_MAX: Final = 48 * limits.KIB
 ITEM_BYTES_MAX: Final = 64
 VALUE_BYTES_HARD_MAX: Final = 40 * limits.KIB
 REMAINING_S_MAX: Final = 8 * 86_400.0
+WALL_TIME_MAX: Final = 1e12
+VALUE_DIGEST_BYTES: Final = 32
 
 GET, PUT, DELETE = range(3)
-STORED, FOUND, ABSENT, CONFLICT, QUOTA, NOT_ROOT = range(6)
+STORED, FOUND, ABSENT, CONFLICT, QUOTA, NOT_ROOT, OWNED = range(7)
 HELD, REFUSED = range(2)
 
 _SMALL: Final = 512
@@ -38,6 +41,9 @@ Item = Annotated[bytes, annotated_types.MaxLen(ITEM_BYTES_MAX)]
 """The name of one of the records under a key; empty where there is only one."""
 Value = Annotated[bytes, annotated_types.MaxLen(VALUE_BYTES_HARD_MAX)]
 Remaining = Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(REMAINING_S_MAX)]
+WallTime = Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(WALL_TIME_MAX)]
+Proof = Annotated[bytes, annotated_types.MaxLen(limits.PROOF_BYTES_MAX)]
+Digest = Annotated[bytes, annotated_types.MaxLen(VALUE_DIGEST_BYTES)]
 
 
 @struct
@@ -48,12 +54,37 @@ class RequestId:
     epoch: U64
     sequence: U64
 
+    @property
+    def number(self) -> tuple[NodeId, int, int]:
+        """The same as a key of a table."""
+        return self.origin, self.epoch, self.sequence
+
+
+@struct
+class SignedWrite:
+    """What the origin of a write has signed, besides what the record or the request itself says.
+
+    ``ttl_s``: the lifetime that it asked for. ``until_s``: the end of that lifetime by its clock, Unix seconds.
+    ``value_digest`` is empty but where the value has lapsed and is not there any more: then it is the value's.
+    ``proof``: see `peerd.api.Host.sign`; `peerd.services.records.owners` has what is signed.
+    """
+
+    ttl_s: Remaining = 0.0
+    until_s: WallTime = 0.0
+    value_digest: Digest = b""
+    proof: Proof = b""
+
+
+UNSIGNED: Final = SignedWrite()
+"""What nobody has signed."""
+
 
 @struct
 class RecordCopy:
     """A record on its way. ``value`` is ``None`` for a tombstone; older versions may live for ``covered_s`` more.
 
-    ``request`` is the write that made it; its origin is who is charged for it.
+    ``request`` is the write that made it; its origin has signed it and is charged for it. ``owner`` is that origin, or
+    0 (`SHARED`) where anybody may write.
     """
 
     namespace: Name
@@ -64,6 +95,8 @@ class RecordCopy:
     covered_s: Remaining
     request: RequestId
     item: Item = b""
+    owner: NodeId = SHARED
+    write: SignedWrite = UNSIGNED
 
 
 @struct
@@ -74,6 +107,7 @@ class RecordSummary:
     key: NodeId
     version: RecordVersion
     item: Item = b""
+    owner: NodeId = SHARED
 
 
 Copies = Annotated[tuple[RecordCopy, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
@@ -118,7 +152,9 @@ class RecordRequest(Message):
     """Routed to the root of the key, which answers its source with `RecordAnswer`.
 
     ``verb`` is GET, PUT or DELETE. The request id is (source, ``epoch``, ``sequence``); ``attempt`` counts sendings.
-    ``is_replicated`` asks for the answer only once the whole replica set holds the write.
+    ``is_replicated`` asks for the answer only once the whole replica set holds the write. ``owner``: of a write its
+    source, or 0 for a shared record; of a GET whose record is meant, ``None`` for whichever there is. A write is signed
+    by its source.
     """
 
     verb: Verb
@@ -132,11 +168,17 @@ class RecordRequest(Message):
     is_replicated: bool = False
     if_version: RecordVersion | None = None
     item: Item = b""
+    owner: NodeId | None = SHARED
+    until_s: WallTime = 0.0
+    proof: Proof = b""
 
 
 @message(0x0061, bytes_max=BATCH_BYTES_MAX)
 class RecordAnswer(Message):
-    """Root to origin: how an attempt at a request ended (STORED, FOUND, ABSENT, CONFLICT, QUOTA or NOT_ROOT)."""
+    """Root to origin: how an attempt at a request ended (STORED, FOUND, ABSENT, CONFLICT, QUOTA, NOT_ROOT or OWNED).
+
+    ``owner``: of the record that was found or is in the way; 0 for a shared one.
+    """
 
     sequence: U64
     attempt: U8
@@ -146,6 +188,7 @@ class RecordAnswer(Message):
     remaining_s: Remaining = 0.0
     copies: U8 = 0
     detail: Text = ""
+    owner: NodeId = SHARED
 
 
 @message(0x0062)
@@ -168,22 +211,28 @@ class ReplicaAck(Message):
 
 @message(0x0064, bytes_max=_SMALL)
 class ReplicaGet(Message):
-    """A root that has not caught up asks what the receiver has of one record. Answered by `ReplicaGot`."""
+    """A root that has not caught up asks what the receiver has of one record. Answered by `ReplicaGot`.
+
+    ``owner``: whose record it is about, ``None`` for whichever there is.
+    """
 
     namespace: Name
     key: NodeId
     item: Item = b""
+    owner: NodeId | None = SHARED
 
 
 @message(0x0065)
 class ReplicaGot(Message):
     """The receiver's copy, a tombstone perhaps; ``None`` when it has neither.
 
-    ``is_established``: it has caught up with its neighbours once, since it started.
+    ``is_established``: it has caught up with its neighbours once, since it started. ``others`` are records of the same
+    name by other owners, as many as fit.
     """
 
     record: RecordCopy | None
     is_established: bool
+    others: Copies = ()
 
 
 @message(0x0066, bytes_max=4 * limits.KIB)

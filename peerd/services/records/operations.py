@@ -11,6 +11,7 @@ from peerd.errors import Unavailable
 from peerd.messages import PeerRef
 from peerd.services.records import messages
 from peerd.services.records.messages import RecordAnswer, RecordRequest
+from peerd.services.records.owners import SHARED
 from peerd.services.records.state import RecordState
 
 OPERATIONS_MAX: Final = 4096
@@ -22,6 +23,7 @@ OUTCOMES: Final = {
     messages.ABSENT: RecordOutcome.ABSENT,
     messages.CONFLICT: RecordOutcome.CONFLICT,
     messages.QUOTA: RecordOutcome.QUOTA,
+    messages.OWNED: RecordOutcome.OWNED,
 }
 """What ends an operation; NOT_ROOT does not, it is tried again."""
 VERBS: Final = {messages.GET: "get", messages.PUT: "put", messages.DELETE: "delete"}
@@ -127,7 +129,16 @@ class Operations(Part):
             operation.detail = answer.detail
             return
         self._host.cancel_timer("operation", answer.sequence)
-        result = RecordResult(outcome, answer.version, answer.value, answer.remaining_s, answer.copies, answer.detail)
+        owner = operation.request.owner if outcome is RecordOutcome.STORED else answer.owner
+        result = RecordResult(
+            outcome,
+            answer.version,
+            answer.value,
+            answer.remaining_s,
+            answer.copies,
+            answer.detail,
+            None if owner == SHARED else owner,
+        )
         self._finish(answer.sequence, result)
 
     def forget(self, namespace: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import ClassVar, Final, Self, cast
 
 from peerd.api import (
@@ -22,8 +23,9 @@ from peerd.services.records.config import RecordsConfig
 from peerd.services.records.exchange import Responder
 from peerd.services.records.messages import RecordRequest
 from peerd.services.records.operations import Operations
+from peerd.services.records.owners import SHARED, statement, value_digest
 from peerd.services.records.ports import RecordsHost
-from peerd.services.records.record import Record, RecordId
+from peerd.services.records.record import Record
 from peerd.services.records.replication import Replicator
 from peerd.services.records.root import Root
 from peerd.services.records.state import RecordState
@@ -106,8 +108,12 @@ class RecordStore(Service):
         timeout_s: float | None,
         on_result: Callable[[RecordResult], None],
         item: bytes,
+        owner: NodeId | None,
     ) -> None:
-        """Start an operation of a plugin of this node. Raises `Unavailable` when too many are under way."""
+        """Start an operation of a plugin of this node. Raises `Unavailable` when too many are under way.
+
+        ``owner``: see `peerd.services.records.messages.RecordRequest`.
+        """
         config, refusal = self._config, None
         if verb == messages.PUT and not 0 < ttl_s <= config.ttl_max:
             refusal, ttl_s = "ttl", 0.0
@@ -116,15 +122,34 @@ class RecordStore(Service):
         if len(item) > messages.ITEM_BYTES_MAX:
             refusal, item = "item_bytes", b""
         sequence = self.operations.next_sequence()
+        epoch = self._host.boot_epoch
         request = RecordRequest(
-            verb, namespace, key, self._host.boot_epoch, sequence, 0, value, ttl_s, is_replicated, if_version, item
+            verb, namespace, key, epoch, sequence, 0, value, ttl_s, is_replicated, if_version, item, owner
         )
+        if verb != messages.GET and refusal is None:
+            request = self._signed(request)
         self.operations.start(request, on_result, timeout_s, refusal)
 
-    def local(self, namespace: str, key: NodeId, item: bytes) -> LocalRecord | None:
+    def _signed(self, write: RecordRequest) -> RecordRequest:
+        life_s = write.ttl_s if write.verb == messages.PUT else self._config.tombstone_ttl_s
+        until_s = self._host.wall_time() + life_s
+        said = statement(
+            write.namespace,
+            write.key,
+            write.item,
+            write.owner or SHARED,
+            b"" if write.value is None else value_digest(write.value),
+            write.epoch,
+            write.sequence,
+            write.ttl_s,
+            until_s,
+        )
+        return replace(write, until_s=until_s, proof=self._host.sign(said))
+
+    def local(self, namespace: str, key: NodeId, item: bytes, owner: NodeId | None) -> LocalRecord | None:
         """What this node holds of one record."""
         self.state.refresh()
-        record = self.state.current(RecordId(key, namespace, item))
+        record = self.state.current((key, namespace, item), owner)
         return None if record is None or record.value is None else self.state.local(record)
 
     def items(self, namespace: str, key: NodeId) -> list[LocalRecord]:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from peerd.api import Host, RecordResult, RecordRole
 from peerd.ids import NodeId
+from peerd.messages import PeerRef
 
 
 class RecordsHost(Host, Protocol):
@@ -15,6 +16,9 @@ class RecordsHost(Host, Protocol):
     @property
     def is_ready(self) -> bool:
         """Whether this node is in the ring and may answer as a root."""
+
+    def charge(self, peer: PeerRef, messages: int) -> None:
+        """What is being handled counts for so many messages more. Raises `ProtocolError` above the peer's limit."""
 
     def record_changed_upcall(self, namespace: str, key: NodeId, role: RecordRole, item: bytes) -> None:
         """Tell the plugin, if this node has it, after the current handler (`peerd.api.Plugin.record_changed`)."""

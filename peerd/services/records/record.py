@@ -10,10 +10,14 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from peerd.api import RecordVersion
-from peerd.ids import NodeId
+from peerd.ids import NodeId, id_to_bytes
 from peerd.services.records.config import RECORD_OVERHEAD_BYTES
-from peerd.services.records.messages import RecordCopy, RecordSummary, RequestId
+from peerd.services.records.messages import UNSIGNED, RecordCopy, RecordSummary, RequestId, SignedWrite
+from peerd.services.records.owners import SHARED, statement, value_digest
 from peerd.services.records.view import ITEM_BITS
+
+RecordName = tuple[NodeId, str, bytes]
+"""Key, namespace and item."""
 
 
 class RecordId(NamedTuple):
@@ -22,11 +26,20 @@ class RecordId(NamedTuple):
     key: NodeId
     namespace: str
     item: bytes = b""
+    owner: NodeId = SHARED
+
+    @property
+    def name(self) -> RecordName:
+        """What it shares with the records of other owners."""
+        return self.key, self.namespace, self.item
 
     @property
     def place(self) -> int:
         """Where it is among all records of the ring, see `peerd.services.records.view.Arc`."""
-        name = blake2b(b"%b\0%b" % (self.namespace.encode(), self.item), digest_size=ITEM_BITS // 8)
+        text = b"%b\0%b" % (self.namespace.encode(), self.item)
+        if self.owner != SHARED:
+            text += id_to_bytes(self.owner)
+        name = blake2b(text, digest_size=ITEM_BITS // 8)
         return self.key << ITEM_BITS | int.from_bytes(name.digest(), "big")
 
 
@@ -46,45 +59,96 @@ class Record:
     covered_until: float
     request: RequestId
     item: bytes = b""
+    owner: NodeId = SHARED
+    write: SignedWrite = UNSIGNED
 
     @property
     def identity(self) -> RecordId:
         """What the copies of one record have in common."""
-        return RecordId(self.key, self.namespace, self.item)
+        return RecordId(self.key, self.namespace, self.item, self.owner)
 
     @property
     def charge_bytes(self) -> int:
-        """What it counts for in a quota."""
-        return len(self.value or b"") + len(self.item) + RECORD_OVERHEAD_BYTES
+        """What it counts for in a quota, and at most occupies in a message."""
+        return len(self.value or b"") + len(self.item) + len(self.write.proof) + RECORD_OVERHEAD_BYTES
+
+    @property
+    def is_lapsed(self) -> bool:
+        """Whether it stands for a value that has outlived its time; nobody has deleted it."""
+        return self.value is None and bool(self.write.value_digest)
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether version and owner are such as follow from the request."""
+        if self.value is not None and self.write.value_digest:
+            return False
+        return self.owner == SHARED or (
+            self.owner == self.request.origin and self.version == owned_version(self.request)
+        )
+
+    @property
+    def statement(self) -> bytes:
+        """What the origin of the request has signed."""
+        write, request = self.write, self.request
+        digest = write.value_digest if self.value is None else value_digest(self.value)
+        return statement(
+            self.namespace,
+            self.key,
+            self.item,
+            self.owner,
+            digest,
+            request.epoch,
+            request.sequence,
+            write.ttl_s,
+            write.until_s,
+        )
+
+    def is_same_write(self, other: Record) -> bool:
+        """Whether both are copies of one write, alike but for their lifetimes."""
+        return (self.version, self.request, self.value, self.write, self.identity) == (
+            other.version,
+            other.request,
+            other.value,
+            other.write,
+            other.identity,
+        )
 
     def lapsed(self, margin_s: float) -> Record | None:
         """What is left at ``expires_at``: a tombstone while an older copy may live (and ``margin_s``), or nothing."""
         if self.value is None or self.covered_until <= self.expires_at:
             return None
-        return replace(self, value=None, expires_at=self.covered_until + margin_s)
+        write = replace(self.write, value_digest=value_digest(self.value))
+        return replace(self, value=None, expires_at=self.covered_until + margin_s, write=write)
+
+
+def owned_version(request: RequestId) -> RecordVersion:
+    """The version of a write to an owned record: its number, which the owner alone gives and has signed."""
+    return RecordVersion(request.epoch, request.sequence, request.origin)
 
 
 def merge(ours: Record, theirs: Record) -> Record:
-    """The copy that both holders end up with: the later version; of one version, the tombstone.
+    """The copy that both holders end up with: the later version; of one version of a shared record, the tombstone.
 
     Copies of one version differ only in what the network added to their lifetimes: a value takes the shorter one, a
-    tombstone the longer.
+    tombstone the longer. An owned record is nobody else's to end: there a value beats the tombstone of its own lapse,
+    and takes the longer lifetime, within what its owner has signed.
     """
     if _order(ours) != _order(theirs):
         return max(ours, theirs, key=_order)
     covered_until = max(ours.covered_until, theirs.covered_until)
-    limit = min if ours.value is not None else max
+    limit = min if ours.value is not None and ours.owner == SHARED else max
     return replace(ours, expires_at=limit(ours.expires_at, theirs.expires_at), covered_until=covered_until)
 
 
 def _order(record: Record) -> tuple[object, ...]:
     """Versions are unique; what comes after them makes the order total whatever a peer sends."""
-    request = record.request
+    write = record.write
     return (
         *record.version.rank,
-        record.value is None,
+        (record.value is None) == (record.owner == SHARED),
         record.value or b"",
-        (request.origin, request.epoch, request.sequence),
+        record.request.number,
+        (write.ttl_s, write.until_s, write.value_digest, write.proof),
     )
 
 
@@ -99,6 +163,8 @@ def to_copy(record: Record, now: float) -> RecordCopy:
         max(0.0, record.covered_until - now),
         record.request,
         record.item,
+        record.owner,
+        record.write,
     )
 
 
@@ -114,9 +180,11 @@ def from_copy(copy: RecordCopy, now: float, ttl_max_s: float, tombstone_ttl_s: f
         now + min(copy.covered_s, tombstone_ttl_s),
         copy.request,
         copy.item,
+        copy.owner,
+        copy.write,
     )
 
 
 def summary(record: Record) -> RecordSummary:
     """What is sent of the record when two nodes compare versions."""
-    return RecordSummary(record.namespace, record.key, record.version, record.item)
+    return RecordSummary(record.namespace, record.key, record.version, record.item, record.owner)

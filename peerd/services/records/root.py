@@ -11,14 +11,15 @@ from functools import partial
 from typing import Final
 
 from peerd.api import NO_VERSION, RecordVersion
-from peerd.ids import NodeId
+from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
 from peerd.services.records import messages
-from peerd.services.records.messages import RecordAnswer, RecordRequest, ReplicaGet, ReplicaGot, RequestId
-from peerd.services.records.record import Record, RecordId
+from peerd.services.records.messages import RecordAnswer, RecordRequest, ReplicaGet, ReplicaGot, RequestId, SignedWrite
+from peerd.services.records.owners import SHARED
+from peerd.services.records.record import Record, RecordId, RecordName, owned_version
 from peerd.services.records.replication import Replicator
 from peerd.services.records.state import RecordState
-from peerd.services.records.table import REFUSALS, RequestKey
+from peerd.services.records.table import OUT_OF_ROOM, REFUSALS, RequestKey
 
 CATCH_UPS_MAX: Final = 128
 REQUESTS_PER_CATCH_UP_MAX: Final = 128
@@ -53,6 +54,10 @@ class CatchUp:
         return self.is_all
 
 
+Wanted = tuple[RecordName, NodeId | None]
+"""The name that a request is about, and whose record; ``None``: whichever there is."""
+
+
 class Root:
     """Serves the keys that this node is the root of."""
 
@@ -60,7 +65,7 @@ class Root:
         self._state = state
         self._host = state.host
         self._replicator = replicator
-        self._catch_ups: dict[RecordId, CatchUp] = {}
+        self._catch_ups: dict[Wanted, CatchUp] = {}
 
     def received(self, request: RecordRequest, source: PeerRef) -> None:
         """A request was delivered here."""
@@ -77,14 +82,14 @@ class Root:
             return "not_root"
         if request.verb == messages.GET:
             return None
-        is_crowded = request.is_replicated and self._replicator.is_crowded(_identity(request))
+        is_crowded = request.is_replicated and self._replicator.is_crowded(_written(request))
         return "busy" if is_crowded or self._replicator.is_full else None
 
     # Catching up on one record
 
     def _catch_up(self, request: RecordRequest, source: PeerRef) -> None:
-        identity = _identity(request)
-        catch_up = self._catch_ups.get(identity)
+        wanted = _wanted(request)
+        catch_up = self._catch_ups.get(wanted)
         is_new = catch_up is None
         if is_new and len(self._catch_ups) >= CATCH_UPS_MAX:
             self._refuse(request, source, messages.NOT_ROOT, "busy")
@@ -95,8 +100,8 @@ class Root:
             return
         catch_up.requests[_request_key(request, source)] = (request, source)
         if is_new:
-            self._catch_ups[identity] = catch_up
-            self._ask(identity, catch_up)
+            self._catch_ups[wanted] = catch_up
+            self._ask(wanted, catch_up)
 
     def _new_catch_up(self, key: NodeId) -> CatchUp:
         view = self._state.view
@@ -104,34 +109,35 @@ class Root:
         others = tuple(peer for peer in known if peer.id != self._host.id)
         return CatchUp(others, view.leaf_set.covers_ring and len(known) == 1 + len(view.leaf_set.members()))
 
-    def _ask(self, identity: RecordId, catch_up: CatchUp) -> None:
+    def _ask(self, wanted: Wanted, catch_up: CatchUp) -> None:
         def answered(reply: Message, peer: PeerRef) -> None:
             if isinstance(reply, ReplicaGot):
                 catch_up.versions[peer.id] = None if reply.record is None else reply.record.version
-                if reply.record is not None and self._state.admit(reply.record) in REFUSALS:
-                    catch_up.is_refused = True
+                copies = () if reply.record is None else (reply.record,)
+                for copy in (*copies, *reply.others):
+                    catch_up.is_refused |= self._state.admit(copy) in OUT_OF_ROOM
                 done(peer.id, reply.is_established)
             else:
                 done(peer.id, None)
 
         def done(node_id: NodeId, is_established: bool | None) -> None:
             catch_up.answers[node_id] = is_established
-            is_over = len(catch_up.answers) == len(catch_up.asked) or catch_up.is_enough(copies)
-            if is_over and self._catch_ups.get(identity) is catch_up:
-                self._caught_up(identity, catch_up)
+            is_over = len(catch_up.answers) == len(catch_up.asked) or catch_up.is_enough(enough)
+            if is_over and self._catch_ups.get(wanted) is catch_up:
+                self._caught_up(wanted, catch_up)
 
-        key, namespace, item = identity
-        timeout_s, copies = self._state.config.peer_timeout, self._state.config.replicas
+        (key, namespace, item), owner = wanted
+        timeout_s, enough = self._state.config.peer_timeout, self._state.config.replicas
         for peer in catch_up.asked:
             self._host.request(
-                peer, ReplicaGet(namespace, key, item), timeout_s, answered, partial(done, peer.id, None)
+                peer, ReplicaGet(namespace, key, item, owner), timeout_s, answered, partial(done, peer.id, None)
             )
         if not catch_up.asked:
-            self._caught_up(identity, catch_up)
+            self._caught_up(wanted, catch_up)
 
-    def _caught_up(self, identity: RecordId, catch_up: CatchUp) -> None:
-        del self._catch_ups[identity]
-        current = self._state.current(identity)
+    def _caught_up(self, wanted: Wanted, catch_up: CatchUp) -> None:
+        del self._catch_ups[wanted]
+        current = self._state.current(*wanted)
         if current is not None:
             self._repair(current, catch_up)
         is_enough = catch_up.is_enough(self._state.config.replicas)
@@ -154,7 +160,7 @@ class Root:
     # Execution
 
     def _execute(self, request: RecordRequest, source: PeerRef) -> None:
-        current = self._state.current(_identity(request))
+        current = self._state.current(*_wanted(request))
         if request.verb == messages.GET:
             self._read(request, source, current)
             return
@@ -175,16 +181,18 @@ class Root:
             current.version,
             current.value,
             max(0.0, current.expires_at - self._host.now()),
+            owner=current.owner,
         )
         self._host.send(source, answer)
 
     def _write(self, request: RecordRequest, source: PeerRef, current: Record | None) -> None:
-        config = self._state.config
-        if request.verb == messages.PUT and not 0 < request.ttl_s <= config.ttl_max:
-            self._refuse(request, source, messages.QUOTA, "ttl")
+        limit = self._limit(request)
+        if limit is not None:
+            self._refuse(request, source, messages.QUOTA, limit)
             return
-        if len(request.value or b"") > config.value_bytes_max:
-            self._refuse(request, source, messages.QUOTA, "value_bytes")
+        other = self._in_the_way(request, current)
+        if other is not None:
+            self._answer_owned(request, source, other)
             return
         if current is not None and _is_superseded(request, source, current):
             self._answer(request, source, messages.CONFLICT, current.version, detail="superseded")
@@ -193,26 +201,54 @@ class Root:
         if request.if_version is not None and request.if_version != version:
             self._answer(request, source, messages.CONFLICT, version, detail="if_version")
             return
-        record = self._make(request, source, current)
-        verdict = self._state.table.merge(record, self._host.now())
-        if verdict in REFUSALS:
+        record = self._state.within_signed_life(self._make(request, source, current))
+        is_late = record.expires_at <= self._host.now()
+        verdict = "late" if is_late else self._state.table.merge(record, self._host.now())
+        if verdict == "forged":  # nobody is told: who is named as its source has not sent it
+            self._state.counted(verdict)
+            return
+        if is_late or verdict in REFUSALS:
             self._refuse(request, source, messages.QUOTA, verdict)
             return
         self._confirm(request, source, record.version, record)
+
+    def _limit(self, request: RecordRequest) -> str | None:
+        """Which limit of this node a write breaks by itself."""
+        config = self._state.config
+        if request.verb == messages.PUT and not 0 < request.ttl_s <= config.ttl_max:
+            return "ttl"
+        return "value_bytes" if len(request.value or b"") > config.value_bytes_max else None
+
+    def _in_the_way(self, request: RecordRequest, current: Record | None) -> Record | None:
+        """Another's record of this name, or a shared one, where the writer has none of its own yet.
+
+        A courtesy to honest writers: two records of one name would both be kept, as after a partition.
+        """
+        if current is not None and current.value is not None:
+            return None
+        named = self._state.table.named(_wanted(request)[0])
+        return next((each for each in named if each.value is not None and each.owner != request.owner), None)
 
     def _make(self, request: RecordRequest, source: PeerRef, current: Record | None) -> Record:
         now, config = self._host.now(), self._state.config
         is_delete = request.verb == messages.DELETE
         covered_until = now if current is None else max(now, current.expires_at, current.covered_until)
+        identity, owner = RequestId(source.id, request.epoch, request.sequence), _written(request).owner
+        if owner == SHARED:
+            version = self._state.table.next_version(self._host.boot_epoch, self._host.id)
+        else:
+            version = owned_version(identity)
         return Record(
             request.namespace,
             request.key,
-            self._state.table.next_version(self._host.boot_epoch, self._host.id),
+            version,
             None if is_delete else request.value or b"",
             now + (config.tombstone_ttl_s if is_delete else request.ttl_s),
             covered_until,
-            RequestId(source.id, request.epoch, request.sequence),
+            identity,
             request.item,
+            owner,
+            SignedWrite(request.ttl_s, request.until_s, b"", request.proof),
         )
 
     def _confirm(self, request: RecordRequest, source: PeerRef, version: RecordVersion, current: Record | None) -> None:
@@ -231,6 +267,15 @@ class Root:
 
     # Answers
 
+    def _answer_owned(self, request: RecordRequest, source: PeerRef, other: Record) -> None:
+        is_shared = other.owner == SHARED
+        detail = "it is a shared record" if is_shared else f"it belongs to {format_id(other.owner)}"
+        answer = RecordAnswer(
+            request.sequence, request.attempt, messages.OWNED, other.version, detail=detail, owner=other.owner
+        )
+        self._host.count("peerd_records_refusals_total", reason="owned")
+        self._host.send(source, answer)
+
     def _refuse(self, request: RecordRequest, source: PeerRef, status: int, reason: str) -> None:
         self._host.count("peerd_records_refusals_total", reason=reason)
         self._answer(request, source, status, detail=reason)
@@ -248,8 +293,13 @@ class Root:
         self._host.send(source, answer)
 
 
-def _identity(request: RecordRequest) -> RecordId:
-    return RecordId(request.key, request.namespace, request.item)
+def _wanted(request: RecordRequest) -> Wanted:
+    return (request.key, request.namespace, request.item), request.owner
+
+
+def _written(request: RecordRequest) -> RecordId:
+    """The record that a PUT or DELETE writes."""
+    return RecordId(request.key, request.namespace, request.item, request.owner or SHARED)
 
 
 def _request_key(request: RecordRequest, source: PeerRef) -> RequestKey:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from peerd.api import LocalRecord, RecordRole
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import RecordCopy
+from peerd.services.records.owners import CLOCK_MARGIN_S, SHARED
 from peerd.services.records.ports import RecordsHost
-from peerd.services.records.record import Record, RecordId, from_copy, to_copy
+from peerd.services.records.record import Record, RecordId, RecordName, from_copy, to_copy
 from peerd.services.records.schedule import Schedule
-from peerd.services.records.table import REFUSALS, RecordTable
+from peerd.services.records.table import OUT_OF_ROOM, REFUSALS, RecordTable
 from peerd.services.records.view import ReplicaView
 
 
@@ -22,7 +24,7 @@ class RecordState:
     def __init__(self, host: RecordsHost, config: RecordsConfig) -> None:
         self.host = host
         self.config = config
-        self.table = RecordTable(config, self._changed)
+        self.table = RecordTable(config, self._changed, self._is_genuine)
         self.schedule = Schedule(config)
         self.view = ReplicaView(host.peer, host.leaf_set(), config.replicas)
         self.is_established = False
@@ -119,7 +121,7 @@ class RecordState:
 
     def _changed(self, identity: RecordId) -> None:
         self.changed()
-        key, namespace, item = identity
+        key, namespace, item, _ = identity
         held = self.table.get(identity)
         is_gone = held is None or held.value is None
         self.host.record_changed_upcall(namespace, key, RecordRole.NONE if is_gone else self.view.role(key), item)
@@ -128,10 +130,22 @@ class RecordState:
         """Merge what a peer sent; the table's verdict. Refusals are counted."""
         now = self.host.now()
         record = from_copy(copy, now, self.config.ttl_max, self.config.tombstone_ttl_s)
+        record = self.within_signed_life(record)
         verdict = self.counted(self.table.merge(record, now))
-        is_out_of_room = verdict in REFUSALS and verdict != "version"
-        self.lacks_records |= is_out_of_room and self.view.role(record.key) is RecordRole.ROOT
+        self.lacks_records |= verdict in OUT_OF_ROOM and self.view.role(record.key) is RecordRole.ROOT
         return verdict
+
+    def within_signed_life(self, record: Record) -> Record:
+        """The record with no more life than its writer has signed: a copy that somebody kept does not bring it back."""
+        rest_s = record.write.until_s + CLOCK_MARGIN_S - self.host.wall_time()
+        if record.value is not None:
+            rest_s = min(rest_s, record.write.ttl_s)
+        elif record.is_lapsed:
+            rest_s += self.config.tombstone_ttl_s
+        return replace(record, expires_at=min(record.expires_at, self.host.now() + rest_s))
+
+    def _is_genuine(self, record: Record) -> bool:
+        return self.host.verify(record.request.origin, record.statement, record.write.proof)
 
     def counted(self, verdict: str) -> str:
         """Count a verdict when it is a refusal."""
@@ -139,10 +153,16 @@ class RecordState:
             self.host.count("peerd_records_refusals_total", reason=verdict)
         return verdict
 
-    def current(self, identity: RecordId) -> Record | None:
-        """The record that is held under this name and has not lapsed; it may be a tombstone."""
+    def current(self, name: RecordName, owner: NodeId | None) -> Record | None:
+        """The record that is held under this name and has not lapsed; it may be a tombstone.
+
+        Without an ``owner`` the one with a value of which this node heard first, if there is one.
+        """
         self.table.lapse(self.host.now())
-        return self.table.get(identity)
+        if owner is not None:
+            return self.table.get(RecordId(*name, owner))
+        found = self.table.named(name)
+        return next((record for record in found if record.value is not None), found[0] if found else None)
 
     def copy(self, record: Record) -> RecordCopy:
         """The record as it is sent to others at this moment."""
@@ -152,4 +172,5 @@ class RecordState:
         """The record as plugins see it. It must have a value."""
         remaining_s = record.expires_at - self.host.now()
         role = self.view.role(record.key)
-        return LocalRecord(record.key, record.value or b"", record.version, remaining_s, role, record.item)
+        owner = None if record.owner == SHARED else record.owner
+        return LocalRecord(record.key, record.value or b"", record.version, remaining_s, role, record.item, owner)

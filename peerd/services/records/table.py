@@ -20,7 +20,8 @@ from peerd.api import RecordVersion
 from peerd.errors import Bug
 from peerd.ids import NodeId, id_to_bytes
 from peerd.services.records.config import TOMBSTONE_MARGIN_S, RecordsConfig
-from peerd.services.records.record import Record, RecordId, merge
+from peerd.services.records.owners import SHARED
+from peerd.services.records.record import Record, RecordId, RecordName, merge
 from peerd.services.records.view import ITEM_BITS, Arc
 
 NAMESPACES_PER_KEY_MAX: Final = 32
@@ -34,10 +35,11 @@ HEAP_SLACK: Final = 1024
 CHANGED: Final = "changed"
 KEPT: Final = "kept"
 """What is held is the same or newer."""
-REFUSALS: Final = (
+OUT_OF_ROOM: Final = (
     *("origin_records", "origin_bytes", "records", "bytes"),
-    *("key_items", "key_bytes", "namespaces", "version"),
+    *("key_items", "key_bytes", "namespaces"),
 )
+REFUSALS: Final = (*OUT_OF_ROOM, "version", "forged")
 
 RequestKey = tuple[NodeId, int, int]
 
@@ -56,12 +58,23 @@ class Usage:
 
 
 class RecordTable:
-    """See the module. ``changed`` is called with the identity of every record that comes, changes or goes."""
+    """See the module. ``changed`` is called with the identity of every record that comes, changes or goes.
 
-    def __init__(self, config: RecordsConfig, changed: Callable[[RecordId], None] = lambda identity: None) -> None:
+    ``is_genuine`` says whether the origin of a record has signed it; asked once for each write that is taken in.
+    """
+
+    def __init__(
+        self,
+        config: RecordsConfig,
+        changed: Callable[[RecordId], None] = lambda identity: None,
+        is_genuine: Callable[[Record], bool] = lambda record: True,
+    ) -> None:
         self._config = config
         self._changed = changed
+        self._is_genuine = is_genuine
         self._records: dict[RecordId, Record] = {}
+        self._named: dict[RecordName, dict[RecordId, None]] = {}
+        """The records of one name, in the order in which this node heard of them first."""
         self._order: list[tuple[int, RecordId]] = []
         """Places and identities of the records, in order."""
         self._sums: list[int] = []
@@ -89,6 +102,10 @@ class RecordTable:
     def get(self, identity: RecordId) -> Record | None:
         """What is held, a tombstone perhaps."""
         return self._records.get(identity)
+
+    def named(self, name: RecordName) -> list[Record]:
+        """The records of one name, whosever they are, tombstones included: those first that were here first."""
+        return [self._records[identity] for identity in self._named.get(name, ())]
 
     def holds_any(self, arc: Arc) -> bool:
         """Whether there is a record, tombstones included, in a range."""
@@ -127,7 +144,7 @@ class RecordTable:
         """The records of one namespace under one key, tombstones included, by the names of the items."""
         arc = Arc.of_places(key << ITEM_BITS, (key + 1) << ITEM_BITS)
         found = (record for record in self.within(arc) if record.namespace == namespace)
-        return sorted(found, key=lambda record: record.item)
+        return sorted(found, key=lambda record: (record.item, record.owner))
 
     # Change
 
@@ -142,21 +159,29 @@ class RecordTable:
         if record.expires_at <= now:
             return KEPT
         held = self.get(record.identity)
+        is_known = held is not None and held.is_same_write(record)
         merged = record if held is None else merge(held, record)
-        if held is not None and merged == held:
-            self._remember(record)
-            return KEPT
-        refusal = self._refusal(held, merged)
+        if held is not None and is_known and held.owner != SHARED:
+            merged = held  # it lives as long as was found out at first: nobody else prolongs or shortens it
+        is_kept = held is not None and merged == held
+        refusal = None if is_kept else self._refusal(held, merged)
         if refusal is not None:
             return refusal
-        self.clock = max(self.clock, record.version.counter)
+        is_known = is_known or (is_kept and self._writes.get(record.request.number) == record.version)
+        if not is_known and not (record.is_consistent and self._is_genuine(record)):
+            return "forged"
+        if is_kept:
+            self._remember(record)
+            return KEPT
+        if record.owner == SHARED:
+            self.clock = max(self.clock, record.version.counter)
         self._remember(record)
         self._replace(held, merged)
         return KEPT if held is not None and (held.version, held.value) == (merged.version, merged.value) else CHANGED
 
     def _refusal(self, held: Record | None, record: Record) -> str | None:
         config = self._config
-        if record.version.counter > min(COUNTER_MAX, self.clock + COUNTER_JUMP_MAX):
+        if record.owner == SHARED and record.version.counter > min(COUNTER_MAX, self.clock + COUNTER_JUMP_MAX):
             return "version"
         namespaces = self._by_key.get(record.key, {})
         if record.namespace not in namespaces and len(namespaces) >= NAMESPACES_PER_KEY_MAX:
@@ -205,6 +230,7 @@ class RecordTable:
         if held is None:
             self._order.insert(index, entry)
             self._sums.insert(index, 0)
+            self._named.setdefault(identity.name, {})[identity] = None
         self._records[identity] = record
         if held is None or held.version != record.version:
             self.writes += 1
@@ -216,6 +242,10 @@ class RecordTable:
         identity = held.identity
         index = bisect_left(self._order, (identity.place, identity))
         del self._records[identity], self._order[index], self._sums[index]
+        same_name = self._named[identity.name]
+        del same_name[identity]
+        if not same_name:
+            del self._named[identity.name]
         self._trim_lapses()
 
     def _charge(self, record: Record, sign: int) -> None:
@@ -242,8 +272,7 @@ class RecordTable:
     # Writes that were seen
 
     def _remember(self, record: Record) -> None:
-        request = record.request
-        key = request.origin, request.epoch, request.sequence
+        key = record.request.number
         self._writes.pop(key, None)
         self._writes[key] = record.version
         if len(self._writes) > WRITES_REMEMBERED_MAX:
@@ -302,6 +331,8 @@ class RecordTable:
         charged = sum(record.charge_bytes for record in records)
         if (self.usage.records, self.usage.charged_bytes) != (len(records), charged):
             raise Bug(f"records are charged {self.usage}, not {len(records)}, {charged}")
+        if sorted(identity for same in self._named.values() for identity in same) != sorted(self._records):
+            raise Bug("records and their names do not add up")
         if sum(usage.records for usage in self._origins.values()) != len(records):
             raise Bug("records and their origins do not add up")
         if self.tombstones != sum(record.value is None for record in records):
@@ -313,5 +344,6 @@ class RecordTable:
 def _digest(record: Record) -> int:
     version = record.version
     parts = (id_to_bytes(record.key), id_to_bytes(version.writer), version.counter.to_bytes(8, "big"))
-    body = b"".join((*parts, version.epoch.to_bytes(8, "big"), record.namespace.encode(), b"\0", record.item))
+    owner = b"" if record.owner == SHARED else id_to_bytes(record.owner)
+    body = b"".join((*parts, version.epoch.to_bytes(8, "big"), record.namespace.encode(), b"\0", record.item, owner))
     return int.from_bytes(blake2b(body, digest_size=8).digest(), "big")
