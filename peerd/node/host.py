@@ -209,11 +209,12 @@ class PluginHost:
         cost_s: float = 0.0,
         within: WorkLimits | None = None,
     ) -> WorkHandle:
-        cause, number = self._node.cause, next(self._work_numbers)
+        cause, speaker, number = self._node.cause, self._node.speaker, next(self._work_numbers)
 
         def ended(callback: Callable[[Any], None], outcome: Any) -> None:
             self._work.pop(number, None)
-            self._call_back(callback, outcome, cause=cause)
+            if not self.is_disabled:
+                self._node.run_later(speaker, self._name, callback, outcome, cause=cause)
 
         handle = self._driver.offload(function, arguments, bind(ended, done), bind(ended, failed), cost_s, within)
         self._work[number] = handle
@@ -228,11 +229,11 @@ class PluginHost:
             raise Bug(f"{self._name} arms the timer {name!r} ({payload!r}) twice")
         if len(self._timers) >= limits.TIMERS_PER_PLUGIN_MAX:
             raise Bug(f"{self._name} holds {len(self._timers)} timers")
-        cause = self._node.cause
+        cause, speaker = self._node.cause, self._node.speaker
 
         def fire() -> None:
             del self._timers[key]
-            self._node.run_as(self._name, method, payload, cause=cause)
+            self._node.run_later(speaker, self._name, method, payload, cause=cause)
 
         self._timers[key] = self._driver.call_later(delay_s, fire)
 
