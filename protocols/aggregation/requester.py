@@ -12,7 +12,7 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.answer import Answer, Rejected, RoundProgress, Shares, value_of
-from protocols.aggregation.collector import EXACT_CENSUS_MAX, NAMED_MISSING_MAX, Candidate, Collector, Missing, ago
+from protocols.aggregation.collector import DIRECT_CENSUS_MAX, NAMED_MISSING_MAX, Candidate, Collector, Missing, ago
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.events import ResultRejected, RoundFinished, query_text
 from protocols.aggregation.exchange import Aggregate, decode_value, is_givers_fault, result_tag
@@ -45,6 +45,11 @@ class Taken:
     computed_by: NodeId
 
 
+def census_of(ring_size: float, config: AggregationConfig) -> tuple[bool, bool]:
+    """Whether the nodes of so large a ring enrol, and whether on links of their own."""
+    return ring_size <= config.census_max, ring_size <= DIRECT_CENSUS_MAX
+
+
 class Requester:
     """State of one round at the node that asked. ``own_aggregate`` tells what its own tree holds so far."""
 
@@ -56,12 +61,11 @@ class Requester:
         query: Query,
         listener: RoundListener,
         on_answered: Callable[[bytes], None],
-        key: bytes,
+        *,
+        with_census: bool,
     ) -> None:
         self.host = host
         self.round_id = round_id
-        self.key = key
-        """Shows everybody that the round's end comes from this node."""
         self.query = query
         self.own_aggregate: Aggregate | None = None
         self.is_answered = False
@@ -70,14 +74,11 @@ class Requester:
         self._on_answered = on_answered
         self._began_at = host.now()
         estimate = host.estimated_ring_size()
-        self.with_census = estimate <= config.census_max
-        self.is_exact = self.with_census and estimate <= EXACT_CENSUS_MAX
+        self.with_census = with_census
         leaf_set, missing = host.leaf_set(), host.missing_members()
         near = len(leaf_set.members()) + 1
         expected = estimate * (near + len(missing)) / near  # as many are missing elsewhere as round this node
-        self.collector = Collector.start(
-            host.peer, leaf_set, expected, self.with_census, missing, host.now(), self.is_exact
-        )
+        self.collector = Collector.start(host.peer, leaf_set, expected, self.with_census, missing, host.now())
         self._fetching: PeerRef | None = None
         """Whose result is being fetched or decoded."""
         self._fetch: SwapHandle | None = None
@@ -290,7 +291,7 @@ class Requester:
         taken = self._taken
         contributors = () if taken is None else taken.partial.contributors
         expected = self.collector.expected_count()  # never what a result says: its giver may have invented it
-        if not self.is_exact:  # here a contributor whose enrolment was lost on its way counts as well: it was there
+        if not self.with_census:  # nobody has enrolled: a contributor counts as well
             expected = max(expected, len(contributors) + len(missing))
         answer = Answer(
             round=self.round_id.hex(),
