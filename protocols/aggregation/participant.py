@@ -122,6 +122,8 @@ class Participant:
         self.neighbourhood = HostNeighbourhood(host)
         self.tree = Tree(host.id, self.neighbourhood, config.tree_settings())
         self.aggregate: Aggregate | None = None
+        self.own: Aggregate | None = None
+        """What this node has extracted itself, for a requester whose result lacks it."""
         self.is_over = False
         self._on_result = on_result
         self._on_refused = on_refused
@@ -222,7 +224,7 @@ class Participant:
         def done(aggregate: Aggregate) -> None:
             if self.is_over:
                 return
-            self.aggregate = aggregate
+            self.aggregate = self.own = aggregate
             report = aggregate.partial.report
             self.host.emit(
                 RoundExtracted(
@@ -285,12 +287,20 @@ class Participant:
 
     def result_requested(self, peer: PeerRef) -> AcceptSwap | RefuseSwap:
         """Give the requester our result, which it fetches."""
+        is_complete = self.tree.phase is TreePhase.FINISHED
+        return self._given(peer, self.aggregate if is_complete else None)
+
+    def own_requested(self, peer: PeerRef) -> AcceptSwap | RefuseSwap:
+        """Give the requester what this node has extracted itself: its result lacks it."""
+        return self._given(peer, self.own)
+
+    def _given(self, peer: PeerRef, aggregate: Aggregate | None) -> AcceptSwap | RefuseSwap:
         if peer.id != self.requester.id:
             return RefuseSwap("not_yours")
-        if self.aggregate is None or self.tree.phase is not TreePhase.FINISHED:
+        if aggregate is None:
             return RefuseSwap("no_result")
         ignore = SwapCallbacks(done=lambda value: None, failed=lambda reason: None)
-        return AcceptSwap(self.aggregate.value, ignore, self.config.swap_deadline)
+        return AcceptSwap(aggregate.value, ignore, self.config.swap_deadline)
 
     def status(self) -> RoundStatus:
         """Return what to tell a requester that misses our data."""

@@ -24,7 +24,7 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
 from protocols.aggregation.events import EVENTS
-from protocols.aggregation.exchange import RESULT, SWAP, Extractor, FileExtractor
+from protocols.aggregation.exchange import OWN, RESULT, SWAP, Extractor, FileExtractor
 from protocols.aggregation.extraction import FileSelection, Share
 from protocols.aggregation.messages import (
     MESSAGES,
@@ -344,6 +344,8 @@ class Aggregation(Plugin):
             return participant.swap_requested(request, rest[0])
         if kind == RESULT and not rest and request.is_fetch:
             return participant.result_requested(request.peer)
+        if kind == OWN and not rest and request.is_fetch:
+            return participant.own_requested(request.peer)
         return RefuseSwap("bad_tag")
 
     # The requester's side
