@@ -201,11 +201,12 @@ class PluginHost:
         cost_s: float = 0.0,
         within: WorkLimits | None = None,
     ) -> WorkHandle:
-        cause, number = self._node.cause, next(self._work_numbers)
+        cause, speaker, number = self._node.cause, self._node.speaker, next(self._work_numbers)
 
         def ended(callback: Callable[[Any], None], outcome: Any) -> None:
             self._work.pop(number, None)
-            self._call_back(callback, outcome, cause=cause)
+            if not self.is_disabled:
+                self._node.run_later(speaker, self._name, callback, outcome, cause=cause)
 
         handle = self._driver.offload(function, arguments, bind(ended, done), bind(ended, failed), cost_s, within)
         self._work[number] = handle
@@ -220,11 +221,14 @@ class PluginHost:
             raise Bug(f"{self._name} arms the timer {name!r} ({payload!r}) twice")
         if len(self._timers) >= limits.TIMERS_PER_PLUGIN_MAX:
             raise Bug(f"{self._name} holds {len(self._timers)} timers")
-        self._timers[key] = self._driver.call_later(delay_s, bind(self._fire, key, method, self._node.cause))
+        node = self._node
+        self._timers[key] = self._driver.call_later(delay_s, bind(self._fire, key, method, node.cause, node.speaker))
 
-    def _fire(self, key: tuple[str, Hashable], method: TimerHandler, cause: int | None) -> None:
+    def _fire(
+        self, key: tuple[str, Hashable], method: TimerHandler, cause: int | None, speaker: PeerRef | None
+    ) -> None:
         del self._timers[key]
-        self._node.run_as(self._name, method, key[1], cause=cause)
+        self._node.run_later(speaker, self._name, method, key[1], cause=cause)
 
     def cancel_timer(self, name: str, payload: Hashable = None) -> None:
         handle = self._timers.pop((name, payload), None)

@@ -88,10 +88,12 @@ class Node:
         self.unknown_messages = 0
         self.cause: int | None = None
         self._sender: PeerRef | None = None
-        """The peer whose frame is being handled."""
+        """The peer whose frame is being handled, or has led to what is being handled."""
+        self.speaker: PeerRef | None = None
+        """The same peer, where it is to blame for all that is being handled: not for what others had it pass on."""
         self._handlers: dict[type[Message], tuple[str, Handler]] = {}
         self._owners: dict[type[Message], str] = {}
-        self.requests = Requests(driver, self._guard, self._send_request)
+        self.requests = Requests(driver, self._run, self._send_request)
         self._refused = RefusedSends(driver, self.requests, self._hears_refusals, self._tell_refused)
         self._unknown_told = UnknownTold()
         self._event_id = 0
@@ -99,7 +101,7 @@ class Node:
         self._ready_once = False
         self.is_stopped = False
         self._epochs = 0
-        self._drain = Drain(driver, self._guard, self.plugins, self.overlay.name, self.stop)
+        self._drain = Drain(driver, self._run, self.plugins, self.overlay.name, self.stop)
         for plugin in (self.overlay, *make_services(settings.services), *plugins):
             if plugin.name in self.plugins:
                 raise Bug(f"two plugins are called {plugin.name}")
@@ -116,7 +118,7 @@ class Node:
         settings = self.settings
         self.emit(NodeStarted(address=self.peer.address, version=settings.version, profile=settings.profile))
         for name in self.plugins:
-            self._guard(name, self._start_plugin, name)
+            self._run(name, self._start_plugin, name)
         self.overlay.join(bootstrap, known)
 
     def stop(self, reason: str) -> None:
@@ -125,7 +127,7 @@ class Node:
             return
         self.let_clients_go(f"node stopping: {reason}")
         for name, plugin in reversed(self.plugins.items()):
-            self._guard(name, plugin.stop)
+            self._run(name, plugin.stop)
         self.overlay.leave()
         self.swaps.stop()
         self.is_stopped = True
@@ -144,7 +146,7 @@ class Node:
             plugin = self.plugins.get(name)
             if plugin is not None and plugin.config != config and not self.is_stopped:
                 plugin.config = config
-                self._guard(name, plugin.reconfigured)
+                self._run(name, plugin.reconfigured)
 
     def new_epoch(self) -> str:
         """See `peerd.api.Host.new_epoch`. A counter, not a random number: generators restart with a replaced plugin."""
@@ -225,7 +227,7 @@ class Node:
         """Decode, validate, count and dispatch one control frame. Never raises for what a peer sent."""
         if self.is_stopped:
             return
-        self._sender = peer
+        self._sender = self.speaker = peer
         try:
             decoded = decode(frame)
             type_id, _, body = frame
@@ -244,14 +246,14 @@ class Node:
         except PeerMisbehaved as error:  # raised by the decoder, or by a handler
             self.driver.misbehaved(peer, error)
         finally:
-            self._sender = None
+            self._sender = self.speaker = None
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         """No link to this peer, and no way to get one: its outstanding requests end now."""
         if self.is_stopped:
             return
         self.requests.peer_down(peer.id)
-        self._guard(self.overlay.name, self.overlay.peer_down, peer, reason)
+        self._run(self.overlay.name, self.overlay.peer_down, peer, reason)
 
     def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
         """Note that the driver will not send a frame. The driver may call this within a call of the node's own."""
@@ -262,7 +264,7 @@ class Node:
         """The queue of a slow peer has shrunk; told from the loop, never within a call of the node's own."""
         for name, plugin in list(self.plugins.items()):
             if type(plugin).writable is not Plugin.writable and not self.is_stopped:
-                self._guard(name, plugin.writable, peer)
+                self._run(name, plugin.writable, peer)
 
     def stream_accepted(self, peer: PeerRef) -> StreamHandler:
         """A peer opened a bulk connection; the swap layer reads it."""
@@ -332,9 +334,12 @@ class Node:
 
     def _refuse_routed(self, source: PeerRef, error: PeerMisbehaved) -> None:
         """Record a bad routed message. No link is cut: any hop may have damaged the body, or made up its source."""
+        self._record_misbehaviour(source.address, f"routed: {error}", error)
+
+    def _record_misbehaviour(self, address: str, detail: str, error: PeerMisbehaved) -> None:
         reason = getattr(error, "reason", "misbehaved")
-        detail = f"routed: {error}"[: limits.EVENT_TEXT_LENGTH_MAX]
-        self.emit(PeerMisbehaviour(peer=None, address=source.address, reason=reason, detail=detail))
+        detail = detail[: limits.EVENT_TEXT_LENGTH_MAX]
+        self.emit(PeerMisbehaviour(peer=None, address=address, reason=reason, detail=detail))
 
     def misbehaved(self, plugin: str, peer: PeerRef, error: PeerMisbehaved) -> None:
         """See `peerd.api.Host.misbehaved`."""
@@ -349,7 +354,7 @@ class Node:
             for name, plugin in list(self.plugins.items()):
                 cares = type(plugin).neighbours_changed is not Plugin.neighbours_changed
                 if cares and name != self.overlay.name and not self.is_stopped:
-                    self._guard(name, plugin.neighbours_changed, change)
+                    self._run(name, plugin.neighbours_changed, change)
 
         self.driver.call_soon(run)
 
@@ -376,7 +381,31 @@ class Node:
     def run_as(self, plugin: str, callback: Callable[..., Any], *arguments: Any, cause: int | None = None) -> None:
         """Call back into a plugin (timer, reply, finished swap or offload); ``cause`` is the event that led to it."""
         if not self.is_stopped:
-            self._guard(plugin, callback, *arguments, cause=cause)
+            self._run(plugin, callback, *arguments, cause=cause)
+
+    def run_from(self, peer: PeerRef, plugin: str, callback: Callable[..., Any], *arguments: Any) -> None:
+        """As `run_as`, with what this peer has sent: what is wrong with it costs the peer its link."""
+        before = self._sender, self.speaker
+        self._sender = self.speaker = peer
+        try:
+            self.run_as(plugin, callback, *arguments)
+        finally:
+            self._sender, self.speaker = before
+
+    def run_later(
+        self, speaker: PeerRef | None, plugin: str, callback: Callable[..., Any], *arguments: Any, cause: int | None
+    ) -> None:
+        """As `run_as`, for what was begun while a message of this peer was handled, if any was.
+
+        It is to blame for what is wrong now, but not for what is begun now: else a timer that is armed again and again
+        would be its fault for ever.
+        """
+        before, self._sender = self._sender, speaker
+        try:
+            if not self.is_stopped:
+                self._run(plugin, callback, *arguments, cause=cause, speaker=speaker)
+        finally:
+            self._sender = before
 
     def call_plugin(
         self,
@@ -391,9 +420,9 @@ class Node:
         def run() -> None:
             if self.is_stopped:
                 return
-            answer = self._guard(plugin, function, *arguments)
+            answer = self._run(plugin, function, *arguments)
             if then is not None:
-                self._guard(service, then, answer)
+                self._run(service, then, answer)
 
         self.driver.call_soon(run)
 
@@ -517,6 +546,25 @@ class Node:
             return None
         finally:
             self.cause = None
+
+    def _run(
+        self,
+        plugin: str,
+        function: Callable[..., Any],
+        *arguments: Any,
+        cause: int | None = None,
+        speaker: PeerRef | None = None,
+    ) -> Any:
+        """As `_guard`, where no caller could say who misbehaved: it is whose message led here, if one did."""
+        try:
+            return self._guard(plugin, function, *arguments, cause=cause)
+        except PeerMisbehaved as error:
+            speaker = speaker or self.speaker
+            if speaker is not None and speaker.id != self.peer.id:
+                self.driver.misbehaved(speaker, error)
+            else:
+                self._record_misbehaviour("", f"{plugin}: {error}", error)
+            return None
 
     def _send_counted(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
         type_id, _, body = frame

@@ -40,6 +40,10 @@ class HostNode(Protocol):
         """The id of the event that caused the running handler."""
 
     @property
+    def speaker(self) -> PeerRef | None:
+        """Who is to blame for what the running handler works on, if that is anybody."""
+
+    @property
     def is_stopped(self) -> bool: ...
 
     def service(self, kind: type[S]) -> S:
@@ -53,6 +57,11 @@ class HostNode(Protocol):
 
     def run_as(self, plugin: str, callback: Callable[..., Any], *arguments: Any, cause: int | None = None) -> None:
         """Call back into a plugin, unless the node has stopped."""
+
+    def run_later(
+        self, speaker: PeerRef | None, plugin: str, callback: Callable[..., Any], *arguments: Any, cause: int | None
+    ) -> None:
+        """As `run_as`, for what was begun while a message of this peer was handled, if any was."""
 
     def call_plugin(
         self,

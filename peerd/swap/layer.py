@@ -143,10 +143,7 @@ class SwapLayer:
 
     def report(self, session: SwapSession, callback: Callable[..., Any], *arguments: Any) -> None:
         """Call a plugin's callback. A plugin that blames the peer for the value costs the peer its link."""
-        try:
-            self._node.run_as(session.plugin, callback, *arguments)
-        except PeerMisbehaved as error:
-            self.driver.misbehaved(session.peer, error)
+        self._node.run_from(session.peer, session.plugin, callback, *arguments)
 
     # Inside
 

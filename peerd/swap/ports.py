@@ -27,7 +27,7 @@ class SwapNode(Protocol):
     def swap_requested(self, plugin: str, request: SwapRequest) -> AcceptSwap | RefuseSwap:
         """Ask the plugin that the swap is for; it decides before this returns."""
 
-    def run_as(self, plugin: str, callback: Callable[..., Any], *arguments: Any) -> None:
-        """Call a plugin's callback; the node handles what it raises."""
+    def run_from(self, peer: PeerRef, plugin: str, callback: Callable[..., Any], *arguments: Any) -> None:
+        """Call a plugin's callback with what this peer sent. A plugin that blames the peer costs it its link."""
 
     def emit(self, event: Event) -> int: ...

@@ -17,12 +17,12 @@ from protocols.aggregation.messages import ABSENTEES_MAX, Absentee, NodeState
 
 NAMED_MISSING_MAX: Final = 256
 """Missing nodes that an answer names; it counts them all."""
-EXACT_CENSUS_MAX: Final = 128
-"""Up to this estimated ring size a round is exact. In a larger one not all nodes may find a free link to the requester,
-and a node that cannot enrol must not be left out."""
+DIRECT_CENSUS_MAX: Final = 128
+"""Up to this estimated ring size nodes enrol on links of their own, which cost no signatures. In a larger ring not all
+may find a free link to the requester, and all would have to dial it at once."""
 CANDIDATES_MAX: Final = 256
 ESTIMATE_RATIO_MAX: Final = 4
-"""A round that is not exact believes a result of at most so many times the estimated number of nodes.
+"""A round without a census believes a result of at most so many times the estimated number of nodes.
 
 The estimate comes from the stretch that the 16 members of a leaf set share, which varies: one node of 1,000 in a large
 ring takes the ring for less than half as large, and would refuse every honest result at 2. At 4 it is one of 5 * 10^12.
@@ -98,11 +98,11 @@ class Collector:
     own: NodeId
     estimate: float
     basis: Basis
-    is_exact_census: bool = False
-    """Whether nobody whose data can be in a result has not reported itself."""
+    with_census: bool = False
+    """Whether everybody whose data can be in a result has reported itself."""
     expected: dict[NodeId, PeerRef] = field(default_factory=dict)
     enrolled: set[NodeId] = field(default_factory=set)
-    """The nodes that have reported themselves: only their data can be in a result of an exact round."""
+    """The nodes that have reported themselves: with a census, only their data can be in a result."""
     declined: dict[NodeId, str] = field(default_factory=dict)
     absent: dict[NodeId, float] = field(default_factory=dict)
     """Expected nodes that the ring had lost when the round began, and when they were last heard."""
@@ -120,14 +120,13 @@ class Collector:
         with_census: bool,
         missing: Iterable[MissingMember] = (),
         now: float = 0.0,
-        is_exact_census: bool = False,
     ) -> Collector:
         """Membership is fixed now: those in the leaf set, this node, whoever is missing, and whoever enrols."""
         expected = {peer.id: peer for peer in leaf_set.members()}
         expected[own.id] = own
         otherwise = Basis.CENSUS if with_census else Basis.ESTIMATE
         basis = Basis.LEAF_SET if leaf_set.covers_ring else otherwise
-        found = Collector(own.id, estimate, basis, is_exact_census, expected)
+        found = Collector(own.id, estimate, basis, with_census, expected)
         for member in missing:
             found._expect_absent(member.peer, now - member.age_s)
         return found
@@ -190,7 +189,7 @@ class Collector:
 
     def check_count(self, contributors: int) -> None:
         """Raises `ProtocolError` for a result of more nodes than there can be."""
-        if self.is_exact_census:
+        if self.with_census:
             most, known = len(self.enrolled - self.declined.keys()), "take part"
         else:
             most, known = round(self.estimate * ESTIMATE_RATIO_MAX), "there can be"
@@ -200,7 +199,7 @@ class Collector:
     def check_contributors(self, contributors: Collection[NodeId]) -> None:
         """Raises `ProtocolError` when a result names nodes that do not take part, as far as this node can know."""
         self.check_count(len(contributors))
-        if not self.is_exact_census:
+        if not self.with_census:
             return
         strangers = [node for node in contributors if node not in self.enrolled or node in self.declined]
         if strangers:

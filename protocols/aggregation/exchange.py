@@ -5,8 +5,9 @@ A swapped value is 8 bytes, big-endian: the value bytes that were moved to build
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from protocols.aggregation.query import Query
 
 SWAP: Final = b"S"
 RESULT: Final = b"R"
+OWN: Final = b"O"
 _MOVED_BYTES: Final = 8
 MOVED_BYTES_MAX: Final = 2**63 - 1
 """Largest count of moved bytes. A sum stops there: what one member claims must not spoil the values of others."""
@@ -69,6 +71,11 @@ class FileExtractor:
     def __call__(self, query: Query) -> Extraction:
         """See `extract`."""
         return extract(query, self.root, self.selection, regex_engine=self.regex_engine)
+
+
+def own_tag(round_id: bytes) -> bytes:
+    """Names what one node has extracted itself, for a fetch."""
+    return OWN + round_id
 
 
 def extract_own(extractor: Extractor, query: Query, own: NodeId) -> bytes:
@@ -122,6 +129,22 @@ def decode_value(query: Query, value: Value) -> tuple[Partial, int]:
     if moved_bytes > MOVED_BYTES_MAX:
         raise ProtocolError("malformed", f"more than {MOVED_BYTES_MAX} bytes moved")
     return Partial.decode(data[_MOVED_BYTES:], query), moved_bytes
+
+
+def decode_own(query: Query, giver: NodeId, value: Value) -> Partial:
+    """What a node has extracted itself. Raises `ProtocolError`, also for the data of others."""
+    partial, _ = decode_value(query, value)
+    if partial.contributors != (giver,):
+        raise ProtocolError("foreign_contributor", "it is not the giver's own data")
+    return partial
+
+
+def merge_all(partials: Sequence[Partial]) -> Partial:
+    """All of these, of which no two share a contributor. Raises `ProtocolError` when together they pass a bound."""
+    try:
+        return reduce(merge, partials)
+    except Unavailable as error:
+        raise ProtocolError(OVERFLOW, str(error)) from error
 
 
 def _seal(partial: Partial, moved_bytes: int, padding_bytes: int) -> Aggregate:

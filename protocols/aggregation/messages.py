@@ -7,9 +7,9 @@ from typing import Annotated, Final
 
 import annotated_types
 
-from peerd.limits import KIB
+from peerd.limits import KIB, PROOF_BYTES_MAX
 from peerd.messages import U8, U16, U32, U64, Message, PeerRef, Text, message, struct
-from protocols.aggregation.round_id import KEY_BYTES, LOCK_BYTES, ROUND_ID_BYTES
+from protocols.aggregation.statements import NONCE_BYTES, ROUND_ID_BYTES
 
 QUERY_BYTES_MAX: Final = 16 * KIB
 HINTS_MAX: Final = 8
@@ -20,6 +20,8 @@ REASON_BYTES_MAX: Final = 500
 """Longest reason for which data is missing, as the nodes tell each other, in bytes of UTF-8."""
 
 RoundId = Annotated[bytes, annotated_types.MinLen(ROUND_ID_BYTES), annotated_types.MaxLen(ROUND_ID_BYTES)]
+Proof = Annotated[bytes, annotated_types.MaxLen(PROOF_BYTES_MAX)]
+"""See `peerd.api.Host.sign`, and `protocols.aggregation.statements` for what is signed."""
 Level = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(128)]
 
 
@@ -48,11 +50,11 @@ class NodeState(IntEnum):
     LEFT = 6
 
 
-@message(0x0100, bytes_max=20 * KIB)
+@message(0x0100, bytes_max=24 * KIB)
 class StartRound(Message):
     """A query, broadcast to every node; also the answer to `AskStart`. It never comes directly from anybody.
 
-    The id is a hash of ``lock``, requester and query (`protocols.aggregation.round_id`).
+    The id is a hash of all but age and remaining time, which change on the way; the requester has signed it.
     """
 
     round_id: RoundId
@@ -61,9 +63,14 @@ class StartRound(Message):
     age_ms: U32
     remaining_ms: U32
     census: bool
-    lock: Annotated[bytes, annotated_types.MaxLen(LOCK_BYTES)] = b""
-    is_exact: bool = False
-    """Whether nobody swaps before the requester has noted its enrolment."""
+    """Whether everybody enrols, and swaps nothing before the requester has noted it."""
+    is_direct: bool
+    """Whether they enrol on links of their own; otherwise through the overlay, signed."""
+    begins_at_ms: U64
+    """When the round began by the requester's clock, milliseconds since 1970."""
+    lasts_ms: U32
+    nonce: Annotated[bytes, annotated_types.MinLen(NONCE_BYTES), annotated_types.MaxLen(NONCE_BYTES)]
+    proof: Proof
 
 
 @struct
@@ -74,12 +81,13 @@ class Absentee:
     age_ms: U64
 
 
-@message(0x0101, bytes_max=12 * KIB)
+@message(0x0101, bytes_max=14 * KIB)
 class Enrolled(Message):
     """To the requester: this node takes part; or does not, and why (``reason`` not empty).
 
-    In an exact round it is a request, and who takes part swaps nothing before it is answered with `EnrolNoted`: so the
-    requester knows everybody whose data can be in a result. ``StopRound`` as the answer: there is no such round.
+    Who takes part swaps nothing before it is answered with `Noted`: so the requester knows everybody whose data can be
+    in a result. ``StopRound`` as the answer: there is no such round. A request on a link of its own in a small ring; in
+    a large one it is routed, as its answer is, and signed.
 
     ``absent``: missing members of the ring whose places are next to this node's; their other neighbours name them, too.
     """
@@ -87,13 +95,18 @@ class Enrolled(Message):
     round_id: RoundId
     reason: Text
     absent: Annotated[tuple[Absentee, ...], annotated_types.MaxLen(ABSENTEES_MAX)] = ()
+    proof: Proof = b""
 
 
-@message(0x010B, bytes_max=128)
-class EnrolNoted(Message):
-    """Reply to `Enrolled`: the requester counts on this node's data."""
+@message(0x010B, bytes_max=3 * KIB)
+class Noted(Message):
+    """The requester's answer to `Enrolled` (it counts on this node's data) and its reply to `ResultReady`.
+
+    Signed where it is routed, for this node alone.
+    """
 
     round_id: RoundId
+    proof: Proof = b""
 
 
 @message(0x0102, bytes_max=512)
@@ -141,23 +154,26 @@ class AskStart(Message):
 
 @message(0x0107, bytes_max=256)
 class ResultReady(Message):
-    """To the requester: the sender's tree is complete. The requester fetches the value if it wants this one."""
+    """Request to the requester, answered with `Noted`: the sender's tree is complete.
+
+    The requester fetches the value if it wants this one.
+    """
 
     round_id: RoundId
     contributors: U32
     value_bytes: U64
 
 
-@message(0x0108, bytes_max=128)
+@message(0x0108, bytes_max=3 * KIB)
 class StopRound(Message):
-    """Forget the round: broadcast with the key to the round's lock, or directly from the requester, without it.
+    """Forget the round: broadcast or routed with the requester's signature, or directly from it, without one.
 
-    Directly it is the answer to who takes part in a round that the requester knows nothing of (any more). As the reply
-    to `AskStart` it says that there is no such round.
+    Besides at the end of a round it is the answer to who takes part in a round that the requester knows nothing of (any
+    more). As the reply to `AskStart` it says that there is no such round.
     """
 
     round_id: RoundId
-    key: Annotated[bytes, annotated_types.MaxLen(KEY_BYTES)] = b""
+    proof: Proof = b""
 
 
 @message(0x0109, bytes_max=128)
@@ -189,7 +205,7 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     StopRound,
     WhyMissing,
     RoundStatus,
-    EnrolNoted,
+    Noted,
 )
 
 

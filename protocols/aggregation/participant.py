@@ -38,18 +38,20 @@ from protocols.aggregation.messages import (
     HINTS_MAX,
     AnswerKind,
     Enrolled,
-    EnrolNoted,
     Invite,
     InviteAnswer,
     NodeState,
+    Noted,
     Propose,
     ProposeAnswer,
+    ResultReady,
     RoundStatus,
     StartRound,
 )
 from protocols.aggregation.partial import PARTIAL_BYTES_MAX
 from protocols.aggregation.prefix import HostNeighbourhood
 from protocols.aggregation.query import Query
+from protocols.aggregation.statements import enrolled_statement
 from protocols.aggregation.tree import (
     Arm,
     Disarm,
@@ -66,17 +68,29 @@ from protocols.aggregation.tree import (
     TreeTimer,
 )
 
-ENROL_TIMEOUT_S: Final = 5.0
-ENROL_TRIES_MAX: Final = 4
-"""So often a node tells a silent requester that it takes part, `ENROL_PAUSE_S` apart, and then leaves the round."""
-ENROL_PAUSE_S: Final = 1.0
+TELL_TIMEOUT_S: Final = 5.0
+TELL_TRIES_MAX: Final = 4
+"""So often a node tells a silent requester that it takes part, and then leaves; as often that its result is ready."""
+TELL_PAUSE_S: Final = 1.0
+"""Between a try that was not answered and the next one."""
 ENROL_TIMER: Final = "enrol_due"
+OFFER_TIMER: Final = "offer_due"
 
 _STATES = {
     TreePhase.IDLE: NodeState.EXTRACTING,
     TreePhase.FINISHED: NodeState.FINISHED,
     TreePhase.PRUNED: NodeState.PRUNED,
 }
+
+
+def enrolment(host: Host, round_id: bytes, reason: str, *, is_signed: bool) -> Enrolled:
+    """Return what to tell the requester: this node takes part, or does not for this reason."""
+    absent = absentees_near(host.id, host.leaf_set(), host.missing_members())
+    proof = b""
+    if is_signed:
+        named = ((each.peer, each.age_ms) for each in absent)
+        proof = host.sign(enrolled_statement(round_id, host.peer, reason, named))
+    return Enrolled(round_id, reason, absent, proof)
 
 
 class Participant:
@@ -96,27 +110,26 @@ class Participant:
     ) -> None:
         self.host = host
         self.config = config
+        self.start = start
         self.round_id = start.round_id
         self.requester = start.requester
         self.query = query
-        self.wire_query = start.query
-        """The query as it came: written anew it may be longer than a message can be."""
         self.started_at = host.now() - start.age_ms / 1000
-        self.expires_at = host.now() + min(start.remaining_ms / 1000, ROUND_S_MAX)
-        self.idle_since: float | None = host.now() if start.is_exact else None
+        self.expires_at = host.now() + min(start.remaining_ms / 1000, start.lasts_ms / 1000, ROUND_S_MAX)
+        self.idle_since: float | None = host.now() if start.census else None
         """Since when the round waits for its requester only: first to note this node, and, when the tree has ended, for
         its end. ``None`` while there is work."""
-        self.census = start.census
-        self.lock = start.lock
         self.neighbourhood = HostNeighbourhood(host)
         self.tree = Tree(host.id, self.neighbourhood, config.tree_settings())
         self.aggregate: Aggregate | None = None
+        self.own: Aggregate | None = None
+        """What this node has extracted itself, for a requester whose result lacks it."""
         self.is_over = False
         self._on_result = on_result
         self._on_refused = on_refused
-        self.is_exact = start.is_exact
-        self._is_enrolled = not start.is_exact
+        self._is_enrolled = not start.census
         self._enrol_tries = 0
+        self._offer_tries = 0
         self._extraction: WorkHandle | None = None
         self._swap: SwapHandle | None = None
         self._level_started_at = host.now()
@@ -131,35 +144,42 @@ class Participant:
     # Enrolment
 
     def enrol(self) -> None:
-        """Tell the requester that this node takes part. In an exact round it has to know before data goes anywhere."""
-        host = self.host
-        enrolled = Enrolled(self.round_id, "", absentees_near(host.id, host.leaf_set(), host.missing_members()))
-        if self.requester.id == host.id or not self.is_exact:
-            host.send(self.requester, enrolled)
-            if not self._is_enrolled:
-                self._noted()
+        """Tell the requester, again if need be, that this node takes part: it has to know before data goes anywhere."""
+        if self._is_enrolled:
+            return
+        if self._enrol_tries >= TELL_TRIES_MAX:
+            self._on_refused(self, "requester_silent")
             return
         self._enrol_tries += 1
-        host.request(self.requester, enrolled, ENROL_TIMEOUT_S, self._enrol_answered, self._enrol_unanswered)
+        host = self.host
+        enrolled = enrolment(host, self.round_id, "", is_signed=not self.start.is_direct)
+        if self.requester.id == host.id:
+            host.send(self.requester, enrolled)
+            self.noted()
+        elif self.start.is_direct:
+            host.request(self.requester, enrolled, TELL_TIMEOUT_S, self._enrol_answered, self._enrol_unanswered)
+        else:
+            host.route(self.requester.id, enrolled)
+            host.set_timer(ENROL_TIMER, TELL_TIMEOUT_S, self.round_id)
 
     def _enrol_answered(self, reply: Message, source: PeerRef) -> None:
         if self.is_over:
             return
-        if isinstance(reply, EnrolNoted) and reply.round_id == self.round_id:
-            self._noted()
+        if isinstance(reply, Noted) and reply.round_id == self.round_id:
+            self.noted()
         else:
             self._on_refused(self, "stopped")
 
     def _enrol_unanswered(self) -> None:
-        if self.is_over:
-            return
-        if self._enrol_tries < ENROL_TRIES_MAX:
-            self.host.set_timer(ENROL_TIMER, ENROL_PAUSE_S, self.round_id)
-        else:
-            self._on_refused(self, "requester_silent")
+        if not self.is_over:
+            self.host.set_timer(ENROL_TIMER, TELL_PAUSE_S, self.round_id)
 
-    def _noted(self) -> None:
+    def noted(self) -> None:
+        """The requester knows that this node takes part: its data may go to others."""
+        if self._is_enrolled:
+            return
         self._is_enrolled = True
+        self.host.cancel_timer(ENROL_TIMER, self.round_id)
         self.idle_since = None
         self._begin()
 
@@ -168,6 +188,29 @@ class Participant:
         if self._is_enrolled and self.aggregate is not None:
             self._level_started_at = self.host.now()
             self._apply(self.tree.begin())
+
+    # Result
+
+    def offer(self) -> None:
+        """Tell the requester, again if need be, that this node's tree is complete."""
+        if self.aggregate is None or self._offer_tries >= TELL_TRIES_MAX:
+            return
+        self._offer_tries += 1
+        ready = ResultReady(
+            self.round_id, len(self.aggregate.partial.contributors), value_size_bytes(self.aggregate.value)
+        )
+        if self.requester.id == self.host.id:
+            self.host.send(self.requester, ready)
+        else:
+            self.host.request(self.requester, ready, TELL_TIMEOUT_S, self._offer_answered, self._offer_unanswered)
+
+    def _offer_answered(self, reply: Message, source: PeerRef) -> None:
+        if not isinstance(reply, Noted) and not self.is_over:
+            self._on_refused(self, "stopped")
+
+    def _offer_unanswered(self) -> None:
+        if not self.is_over:
+            self.host.set_timer(OFFER_TIMER, TELL_PAUSE_S, self.round_id)
 
     # Own data
 
@@ -181,7 +224,7 @@ class Participant:
         def done(aggregate: Aggregate) -> None:
             if self.is_over:
                 return
-            self.aggregate = aggregate
+            self.aggregate = self.own = aggregate
             report = aggregate.partial.report
             self.host.emit(
                 RoundExtracted(
@@ -244,12 +287,20 @@ class Participant:
 
     def result_requested(self, peer: PeerRef) -> AcceptSwap | RefuseSwap:
         """Give the requester our result, which it fetches."""
+        is_complete = self.tree.phase is TreePhase.FINISHED
+        return self._given(peer, self.aggregate if is_complete else None)
+
+    def own_requested(self, peer: PeerRef) -> AcceptSwap | RefuseSwap:
+        """Give the requester what this node has extracted itself: its result lacks it."""
+        return self._given(peer, self.own)
+
+    def _given(self, peer: PeerRef, aggregate: Aggregate | None) -> AcceptSwap | RefuseSwap:
         if peer.id != self.requester.id:
             return RefuseSwap("not_yours")
-        if self.aggregate is None or self.tree.phase is not TreePhase.FINISHED:
+        if aggregate is None:
             return RefuseSwap("no_result")
         ignore = SwapCallbacks(done=lambda value: None, failed=lambda reason: None)
-        return AcceptSwap(self.aggregate.value, ignore, self.config.swap_deadline)
+        return AcceptSwap(aggregate.value, ignore, self.config.swap_deadline)
 
     def status(self) -> RoundStatus:
         """Return what to tell a requester that misses our data."""
@@ -274,7 +325,7 @@ class Participant:
         self.is_over = True
         if self._extraction is not None:
             self._extraction.cancel()
-        for timer in (ENROL_TIMER, *(timer.value for timer in TreeTimer)):
+        for timer in (ENROL_TIMER, OFFER_TIMER, *(timer.value for timer in TreeTimer)):
             self.host.cancel_timer(timer, self.round_id)
         if self._swap is not None:
             self._swap.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -17,25 +18,23 @@ from peerd.api import (
     SwapRequest,
     handles,
     on_timer,
-    value_size_bytes,
 )
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.aggregation.collector import absentees_near
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
 from protocols.aggregation.events import EVENTS
-from protocols.aggregation.exchange import RESULT, SWAP, Extractor, FileExtractor
+from protocols.aggregation.exchange import OWN, RESULT, SWAP, Extractor, FileExtractor
 from protocols.aggregation.extraction import FileSelection, Share
 from protocols.aggregation.messages import (
     MESSAGES,
     AnswerKind,
     AskStart,
     Enrolled,
-    EnrolNoted,
     Invite,
     InviteAnswer,
     NodeState,
+    Noted,
     Propose,
     ProposeAnswer,
     ResultReady,
@@ -45,11 +44,19 @@ from protocols.aggregation.messages import (
     WhyMissing,
     reason_text,
 )
-from protocols.aggregation.participant import ENROL_TIMER, Participant
+from protocols.aggregation.participant import ENROL_TIMER, OFFER_TIMER, Participant, enrolment
 from protocols.aggregation.patterns import QueryError
 from protocols.aggregation.query import Query
-from protocols.aggregation.requester import Requester, RoundListener
-from protocols.aggregation.round_id import KEY_BYTES, ROUND_ID_BYTES, lock_of, round_id_of
+from protocols.aggregation.requester import Requester, RoundListener, census_of
+from protocols.aggregation.statements import (
+    NONCE_BYTES,
+    ROUND_ID_BYTES,
+    enrolled_statement,
+    noted_statement,
+    round_id_of,
+    start_statement,
+    stop_statement,
+)
 from protocols.aggregation.tree import TreeTimer
 
 ENDED_ROUNDS_MAX: Final = 1024
@@ -59,6 +66,9 @@ ASKS_PER_PEER_MAX: Final = 8
 IDLE_S: Final = 10.0
 """A round that has waited so long for nothing but its requester may be forgotten for a new one."""
 ASK_TIMEOUT_S: Final = 5.0
+CLOCKS_APART_S: Final = 3600.0
+"""A node takes part if its clock and the requester's are at most so far apart. A start that somebody has kept can be
+shown again for as long after the round's end, to nodes that do not know the round any more."""
 EXPIRY_GRACE_S: Final = 5.0
 """A round is kept for this long after its deadline, so that the requester can still ask why data is missing."""
 
@@ -122,15 +132,16 @@ class Aggregation(Plugin):
         query.compiled_pattern(self.config.regex_engine)
         deadline_s = min(self.config.deadline if deadline_s is None else deadline_s, ROUND_S_MAX)
         host = self.host
-        key = host.rng.getrandbits(8 * KEY_BYTES).to_bytes(KEY_BYTES, "big")
-        wire_query, lock = query.to_wire(), lock_of(key)
-        round_id = round_id_of(lock, host.id, wire_query)
-        requester = Requester(host, self.config, round_id, query, listener, self._answered, key)
+        nonce = host.rng.getrandbits(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "big")
+        wire_query, lasts_ms, begins_at_ms = query.to_wire(), round(deadline_s * 1000), round(host.wall_time() * 1000)
+        census, is_direct = census_of(host.estimated_ring_size(), self.config)
+        round_id = round_id_of(nonce, host.peer, wire_query, begins_at_ms, lasts_ms, census, is_direct)
+        requester = Requester(host, self.config, round_id, query, listener, self._answered, with_census=census)
         self.requesters[round_id] = requester
         host.set_timer("round_due", deadline_s, round_id)
-        remaining_ms = round(deadline_s * 1000)
-        how = requester.with_census, lock, requester.is_exact
-        host.broadcast(StartRound(round_id, host.peer, wire_query, 0, remaining_ms, *how))
+        proof = host.sign(start_statement(round_id))
+        how = census, is_direct, begins_at_ms, lasts_ms, nonce, proof
+        host.broadcast(StartRound(round_id, host.peer, wire_query, 0, lasts_ms, *how))
         requester.tell("started")
         return round_id
 
@@ -142,22 +153,28 @@ class Aggregation(Plugin):
 
     def _answered(self, round_id: bytes) -> None:
         self.host.cancel_timer("round_due", round_id)
-        self.host.broadcast(StopRound(round_id, self.requesters.pop(round_id).key))
+        del self.requesters[round_id]
+        self.host.broadcast(self._signed_stop(round_id))
+
+    def _signed_stop(self, round_id: bytes) -> StopRound:
+        return StopRound(round_id, self.host.sign(stop_statement(round_id)))
 
     # Taking part
 
     def deliver(self, key: NodeId, message: Message, source: PeerRef) -> None:
         """Only what is broadcast or routed on purpose is taken from there, where anybody may have made up the source.
 
-        All else tells about its sender or ends something, and is taken from the sender's own link.
+        So it is signed, but for invitations. All else tells about its sender, and is taken from the sender's own link.
         """
         match message:
             case StartRound():
-                if message.requester.id != source.id:
-                    raise ProtocolError("foreign_start", f"{source} starts a round of {message.requester}")
                 self._start(message)
             case StopRound():
-                self._stop(message, None)
+                self._stop_routed(message)
+            case Enrolled():
+                self._enrolled_routed(message, source)
+            case Noted():
+                self._noted_routed(message)
             case Invite():
                 self.on_invite(message, source)
             case _:
@@ -171,36 +188,48 @@ class Aggregation(Plugin):
     def _start(self, start: StartRound) -> None:
         """Take part in a round, or decline. A round that is declined leaves neither state nor timer, but its id."""
         self._asking.pop(start.round_id, None)
-        if start.round_id != round_id_of(start.lock, start.requester.id, start.query):
-            raise ProtocolError("forged_round", "a round's id is not that of its requester and query")
         if start.round_id in self.participants or start.round_id in self._ended:
             return
+        self._check(start)
         try:
             query = Query.from_wire(start.query)
         except ProtocolError as error:
-            self._decline(start.round_id, start.requester, f"the query was refused: {error}")
+            self._decline(start, f"the query was refused: {error}")
             return
         reason = self._reason_to_decline(start, query)
         if reason:
-            self._decline(start.round_id, start.requester, reason)
+            self._decline(start, reason)
             return
         participant = Participant(self.host, self.config, start, query, self._tree_finished, self._refused)
         self.participants[start.round_id] = participant
         self.host.gauge("peerd_aggregation_open_rounds", len(self.participants))
         remaining_s = participant.expires_at - self.host.now()
         self.host.set_timer("round_expired", remaining_s + EXPIRY_GRACE_S, start.round_id)
-        if start.census or start.is_exact:
-            participant.enrol()
+        participant.enrol()
         if self.extractor is not None:
             participant.extract(self.extractor, self.value_padding_bytes, self._extraction_failed)
 
-    def _decline(self, round_id: bytes, requester: PeerRef, reason: str) -> None:
+    def _check(self, start: StartRound) -> None:
+        """Raise `ProtocolError` unless its requester has said all of this, and not long ago."""
+        said = start.nonce, start.requester, start.query, start.begins_at_ms, start.lasts_ms
+        if start.round_id != round_id_of(*said, start.census, start.is_direct):
+            raise ProtocolError("forged_round", "a round's id is not that of what it is said to be")
+        ended_s = self.host.wall_time() - (start.begins_at_ms + start.lasts_ms) / 1000
+        if ended_s > CLOCKS_APART_S:
+            raise ProtocolError("old_round", f"a round that ended {ended_s:.0f} s ago")
+        if not self.host.verify(start.requester.id, start_statement(start.round_id), start.proof):
+            raise ProtocolError("forged_round", f"{start.requester} has not signed it")
+
+    def _decline(self, start: StartRound, reason: str) -> None:
         """Tell the requester, and remember for those who ask."""
         reason = reason_text(reason)
-        self._ends(round_id, reason)
-        host = self.host
-        absent = absentees_near(host.id, host.leaf_set(), host.missing_members())
-        host.send(requester, Enrolled(round_id, reason, absent))
+        self._ends(start.round_id, reason)
+        is_routed = start.census and not start.is_direct and start.requester.id != self.host.id
+        enrolled = enrolment(self.host, start.round_id, reason, is_signed=is_routed)
+        if is_routed:
+            self.host.route(start.requester.id, enrolled)
+        else:
+            self.host.send(start.requester, enrolled)
 
     def _refused(self, participant: Participant, outcome: str) -> None:
         self._forget(participant.round_id, outcome)
@@ -239,16 +268,14 @@ class Aggregation(Plugin):
 
     def _extraction_failed(self, participant: Participant, reason: str) -> None:
         self._forget(participant.round_id, "refused")
-        self._decline(participant.round_id, participant.requester, reason)
+        self._decline(participant.start, reason)
 
     def _tree_finished(self, participant: Participant) -> None:
         aggregate = participant.aggregate
         assert aggregate is not None
         if participant.round_id in self.requesters:
             self.requesters[participant.round_id].own_aggregate = aggregate
-        size_bytes = value_size_bytes(aggregate.value)
-        ready = ResultReady(participant.round_id, len(aggregate.partial.contributors), size_bytes)
-        self.host.send(participant.requester, ready)
+        participant.offer()
 
     @handles(Invite)
     def on_invite(self, invite: Invite, source: PeerRef) -> None:
@@ -272,12 +299,19 @@ class Aggregation(Plugin):
         def replied(message: Message, peer: PeerRef) -> None:
             silent()
             if isinstance(message, StartRound) and message.round_id == round_id:
-                self._start(message)
+                self._start_told(message, peer)
 
         def silent() -> None:
             self._asking.pop(round_id, None)
 
         self.host.request(source, AskStart(round_id), ASK_TIMEOUT_S, replied, silent)
+
+    def _start_told(self, start: StartRound, teller: PeerRef) -> None:
+        try:
+            self._start(start)
+        except ProtocolError as error:
+            # The teller may have checked it with other roots, or before its requester was denied: no fault of its own.
+            self.host.count("peerd_aggregation_rejected_total", reason=error.reason)
 
     @handles(AskStart)
     def on_ask_start(self, ask: AskStart, source: PeerRef) -> StartRound | StopRound:
@@ -285,16 +319,8 @@ class Aggregation(Plugin):
         now = self.host.now()
         if participant is None or participant.expires_at <= now:
             return StopRound(ask.round_id)
-        return StartRound(
-            participant.round_id,
-            participant.requester,
-            participant.wire_query,
-            max(0, round((now - participant.started_at) * 1000)),
-            round((participant.expires_at - now) * 1000),
-            participant.census,
-            participant.lock,
-            participant.is_exact,
-        )
+        age_ms = max(0, round((now - participant.started_at) * 1000))
+        return replace(participant.start, age_ms=age_ms, remaining_ms=round((participant.expires_at - now) * 1000))
 
     @handles(InviteAnswer)
     def on_invite_answer(self, answer: InviteAnswer, source: PeerRef) -> None:
@@ -318,25 +344,47 @@ class Aggregation(Plugin):
             return participant.swap_requested(request, rest[0])
         if kind == RESULT and not rest and request.is_fetch:
             return participant.result_requested(request.peer)
+        if kind == OWN and not rest and request.is_fetch:
+            return participant.own_requested(request.peer)
         return RefuseSwap("bad_tag")
 
     # The requester's side
 
     @handles(Enrolled)
-    def on_enrolled(self, enrolled: Enrolled, source: PeerRef) -> EnrolNoted | StopRound:
+    def on_enrolled(self, enrolled: Enrolled, source: PeerRef) -> Noted | StopRound:
         requester = self.requesters.get(enrolled.round_id)
-        if requester is None:  # over, or started by somebody else in this node's name: the node need not keep it
+        if requester is None:  # it is over: the node need not keep it
             return StopRound(enrolled.round_id)
         requester.enrolled(source, enrolled)
-        return EnrolNoted(enrolled.round_id)
+        return Noted(enrolled.round_id)
+
+    def _enrolled_routed(self, enrolled: Enrolled, source: PeerRef) -> None:
+        named = ((each.peer, each.age_ms) for each in enrolled.absent)
+        statement = enrolled_statement(enrolled.round_id, source, enrolled.reason, named)
+        if not self.host.verify(source.id, statement, enrolled.proof):
+            raise ProtocolError("forged_enrolment", f"{source} has not signed it")
+        if enrolled.round_id in self.requesters:
+            self.on_enrolled(enrolled, source)
+            proof = self.host.sign(noted_statement(enrolled.round_id, source.id))
+            self.host.route(source.id, Noted(enrolled.round_id, proof))
+        else:
+            self.host.route(source.id, self._signed_stop(enrolled.round_id))
+
+    def _noted_routed(self, noted: Noted) -> None:
+        participant = self.participants.get(noted.round_id)
+        if participant is None:
+            return
+        if not self.host.verify(participant.requester.id, noted_statement(noted.round_id, self.host.id), noted.proof):
+            raise ProtocolError("forged_note", f"{participant.requester} has not signed it")
+        participant.noted()
 
     @handles(ResultReady)
-    def on_result_ready(self, ready: ResultReady, source: PeerRef) -> None:
+    def on_result_ready(self, ready: ResultReady, source: PeerRef) -> Noted | StopRound:
         requester = self.requesters.get(ready.round_id)
-        if requester is not None:
-            requester.offered(ready, source)
-        elif source.id != self.host.id:
-            self.host.send(source, StopRound(ready.round_id))
+        if requester is None:
+            return StopRound(ready.round_id)
+        requester.offered(ready, source)
+        return Noted(ready.round_id)
 
     @handles(WhyMissing)
     def on_why_missing(self, question: WhyMissing, source: PeerRef) -> RoundStatus:
@@ -350,16 +398,19 @@ class Aggregation(Plugin):
 
     @handles(StopRound)
     def on_stop_round(self, stop: StopRound, source: PeerRef) -> None:
-        self._stop(stop, source)
-
-    def _stop(self, stop: StopRound, sender: PeerRef | None) -> None:
-        """End a round for whoever shows the key to its lock, and for its requester on its own link."""
         participant = self.participants.get(stop.round_id)
         if participant is None:
             return
-        is_requester = sender is not None and sender.id == participant.requester.id
-        if not is_requester and lock_of(stop.key) != participant.lock:
+        if source.id != participant.requester.id:
             raise ProtocolError("forged_stop", "the end of a round that is not the sender's")
+        self._forget(stop.round_id, "stopped")
+
+    def _stop_routed(self, stop: StopRound) -> None:
+        participant = self.participants.get(stop.round_id)
+        if participant is None:
+            return
+        if not self.host.verify(participant.requester.id, stop_statement(stop.round_id), stop.proof):
+            raise ProtocolError("forged_stop", f"{participant.requester} has not signed it")
         self._forget(stop.round_id, "stopped")
 
     # Time and neighbours
@@ -385,6 +436,10 @@ class Aggregation(Plugin):
     @on_timer(ENROL_TIMER)
     def enrol_due(self, round_id: bytes) -> None:
         self.participants[round_id].enrol()
+
+    @on_timer(OFFER_TIMER)
+    def offer_due(self, round_id: bytes) -> None:
+        self.participants[round_id].offer()
 
     @on_timer(TreeTimer.LEVEL.value)
     def level_due(self, round_id: bytes) -> None:

@@ -10,17 +10,18 @@ from typing import Final
 from peerd.api import Host, SwapCallbacks, SwapHandle, Value, value_size_bytes
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id
-from peerd.messages import Message, PeerRef
+from peerd.messages import PeerRef
 from protocols.aggregation.answer import Answer, Rejected, RoundProgress, Shares, value_of
-from protocols.aggregation.collector import EXACT_CENSUS_MAX, NAMED_MISSING_MAX, Candidate, Collector, Missing, ago
+from protocols.aggregation.collector import DIRECT_CENSUS_MAX, Candidate, Collector, Missing
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.events import ResultRejected, RoundFinished, query_text
-from protocols.aggregation.exchange import Aggregate, decode_value, is_givers_fault, result_tag
-from protocols.aggregation.messages import Enrolled, NodeState, ResultReady, RoundStatus, WhyMissing
+from protocols.aggregation.exchange import Aggregate, decode_value, is_givers_fault, merge_all, result_tag
+from protocols.aggregation.leftovers import Leftovers
+from protocols.aggregation.messages import Enrolled, ResultReady
 from protocols.aggregation.partial import ExtractionReport, Partial
+from protocols.aggregation.prefix import HostNeighbourhood
 from protocols.aggregation.query import Query
 
-STATUS_TIMEOUT_S = 2.0
 REJECTED_MAX: Final = 16
 """Nodes that an answer names because it did not take their result."""
 FETCHES_MAX = 8
@@ -45,6 +46,11 @@ class Taken:
     computed_by: NodeId
 
 
+def census_of(ring_size: float, config: AggregationConfig) -> tuple[bool, bool]:
+    """Whether the nodes of so large a ring enrol, and whether on links of their own."""
+    return ring_size <= config.census_max, ring_size <= DIRECT_CENSUS_MAX
+
+
 class Requester:
     """State of one round at the node that asked. ``own_aggregate`` tells what its own tree holds so far."""
 
@@ -56,12 +62,11 @@ class Requester:
         query: Query,
         listener: RoundListener,
         on_answered: Callable[[bytes], None],
-        key: bytes,
+        *,
+        with_census: bool,
     ) -> None:
         self.host = host
         self.round_id = round_id
-        self.key = key
-        """Shows everybody that the round's end comes from this node."""
         self.query = query
         self.own_aggregate: Aggregate | None = None
         self.is_answered = False
@@ -70,14 +75,11 @@ class Requester:
         self._on_answered = on_answered
         self._began_at = host.now()
         estimate = host.estimated_ring_size()
-        self.with_census = estimate <= config.census_max
-        self.is_exact = self.with_census and estimate <= EXACT_CENSUS_MAX
+        self.with_census = with_census
         leaf_set, missing = host.leaf_set(), host.missing_members()
         near = len(leaf_set.members()) + 1
         expected = estimate * (near + len(missing)) / near  # as many are missing elsewhere as round this node
-        self.collector = Collector.start(
-            host.peer, leaf_set, expected, self.with_census, missing, host.now(), self.is_exact
-        )
+        self.collector = Collector.start(host.peer, leaf_set, expected, self.with_census, missing, host.now())
         self._fetching: PeerRef | None = None
         """Whose result is being fetched or decoded."""
         self._fetch: SwapHandle | None = None
@@ -86,8 +88,17 @@ class Requester:
         self._is_closing = False
         self._taken: Taken | None = None
         self._rejected: list[Rejected] = []
-        self._reasons: dict[NodeId, str] = {}
-        self._asked = 0
+        self._answered_in_s: dict[NodeId, float] = {}
+        """From the round's start to a node's enrolment: about a round trip to it, by the overlay's way."""
+        self._leftovers = Leftovers(
+            host,
+            round_id,
+            query,
+            self.collector,
+            self._rtt_s,
+            config.tree_settings(),
+            self._gathered,
+        )
 
     def tell(self, stage: str, level: int | None = None, contributors: int = 0) -> None:
         """Report progress to whoever asked."""
@@ -108,6 +119,7 @@ class Requester:
     def enrolled(self, peer: PeerRef, enrolled: Enrolled) -> None:
         """Take note that a node takes part, or why it does not."""
         self.collector.enrol(peer, enrolled.reason, enrolled.absent, self.host.now())
+        self._answered_in_s.setdefault(peer.id, self.host.now() - self._began_at)
         self.tell("enrolled")
         if self.collector.is_pointless:
             self.expire()
@@ -135,13 +147,14 @@ class Requester:
     def expire(self) -> None:
         """Answer with what there is, as the deadline has come."""
         if self._is_closing:
+            self._leftovers.stop()
             return
         own, taken = self.own_aggregate, self._taken
         had = 0 if taken is None else len(taken.partial.contributors)
         if own is not None and len(own.partial.contributors) > had and self._is_sound(own.partial, self.host.peer):
-            self._take(own.partial, own, self.host.id)
+            self._take(own.partial, own, self.host.id, has_time=False)
         else:
-            self._close()
+            self._close(has_time=False)
 
     def _consider(self) -> None:
         best = self.collector.best()
@@ -240,57 +253,53 @@ class Requester:
             self.collector.could_not_fetch(peer, reason)
             self._take_best()
 
-    def _take(self, partial: Partial, aggregate: Aggregate, computed_by: NodeId) -> None:
-        self._finish(Taken(partial, value_size_bytes(aggregate.value), aggregate.moved_bytes, computed_by))
+    def _take(self, result: Partial, aggregate: Aggregate, computed_by: NodeId, *, has_time: bool = True) -> None:
+        self._taken = Taken(result, value_size_bytes(aggregate.value), aggregate.moved_bytes, computed_by)
+        self._close(has_time=has_time)
 
-    def _finish(self, taken: Taken) -> None:
-        self._taken = taken
-        self._close()
-
-    def _close(self) -> None:
-        """The value is settled; ask the missing nodes why, all at once, then answer."""
+    def _close(self, *, has_time: bool = True) -> None:
+        """The result is settled; get from the missing nodes what it lacks, or why it does, all at once; then answer."""
         self._is_closing = True
         self.host.cancel_timer("settle_due", self.round_id)
         if self._fetch is not None:
             self._fetch.cancel()
-        missing = self.collector.missing(() if self._taken is None else self._taken.partial.contributors)
-        for peer in missing[:NAMED_MISSING_MAX]:
-            lost_s = self.collector.lost_s(peer.id, self.host.now())
-            if lost_s is not None:
-                self._reasons[peer.id] = f"lost {ago(lost_s)}"
-            elif peer.id in self.collector.declined or peer.id == self.host.id:
-                state = None if peer.id in self.collector.declined else NodeState.EXTRACTING
-                self._reasons[peer.id] = self.collector.reason(peer.id, state, "")
-            else:
-                self._ask_why(peer)
-        if self._asked == 0:
-            self._answer(missing)
+        self._leftovers.ask(self._missing(), has_time=has_time)
 
-    def _ask_why(self, peer: PeerRef) -> None:
-        self._asked += 1
+    def _rtt_s(self, peer: PeerRef) -> float:
+        """The round trip to a node, not taken too short: where nobody has measured it, as long as it took to enrol."""
+        known_s = HostNeighbourhood(self.host).rtt_s(peer)
+        return known_s if self.host.rtt(peer) is not None else max(known_s, self._answered_in_s.get(peer.id, 0.0))
 
-        def replied(message: Message, source: PeerRef) -> None:
-            state, detail = NodeState.UNKNOWN_ROUND, ""
-            if isinstance(message, RoundStatus) and message.state in set(NodeState):
-                state, detail = NodeState(message.state), message.detail
-            self._reason_known(peer, self.collector.reason(peer.id, state, detail))
+    def _missing(self) -> list[PeerRef]:
+        return self.collector.missing(() if self._taken is None else self._taken.partial.contributors)
 
-        def silent() -> None:
-            self._reason_known(peer, self.collector.reason(peer.id, None, ""))
+    def _gathered(self) -> None:
+        """Add what was fetched from nodes that the result lacks."""
+        taken, found = self._taken, self._leftovers.partials
+        if not found:
+            self._answer(self._missing())
+            return
 
-        self.host.request(peer, WhyMissing(self.round_id), STATUS_TIMEOUT_S, replied, silent)
+        def merged(result: Partial) -> None:
+            value_bytes = 0 if taken is None else taken.value_bytes
+            moved_bytes = self._leftovers.moved_bytes + (0 if taken is None else taken.moved_bytes)
+            computed_by = self.host.id if taken is None else taken.computed_by
+            self._taken = Taken(result, value_bytes, moved_bytes, computed_by)
+            self._answer(self._missing())
 
-    def _reason_known(self, peer: PeerRef, reason: str) -> None:
-        self._reasons[peer.id] = reason
-        self._asked -= 1
-        if self._asked == 0:
-            self._answer(self.collector.missing(() if self._taken is None else self._taken.partial.contributors))
+        def failed(error: BaseException) -> None:
+            if not isinstance(error, ProtocolError | Unavailable):
+                raise error
+            self._answer(self._missing())
+
+        everything = found if taken is None else [taken.partial, *found]
+        self.host.offload(merge_all, everything, done=merged, failed=failed)
 
     def _answer(self, missing: list[PeerRef]) -> None:
-        taken = self._taken
+        taken, reasons = self._taken, self._leftovers.reasons
         contributors = () if taken is None else taken.partial.contributors
         expected = self.collector.expected_count()  # never what a result says: its giver may have invented it
-        if not self.is_exact:  # here a contributor whose enrolment was lost on its way counts as well: it was there
+        if not self.with_census:  # nobody has enrolled: a contributor counts as well
             expected = max(expected, len(contributors) + len(missing))
         answer = Answer(
             round=self.round_id.hex(),
@@ -301,9 +310,9 @@ class Requester:
             expected=expected,
             expected_basis=self.collector.basis,
             missing=tuple(
-                Missing(peer.id, peer.address, self._reasons[peer.id], self.collector.lost_s(peer.id, self.host.now()))
+                Missing(peer.id, peer.address, reasons[peer.id], self.collector.lost_s(peer.id, self.host.now()))
                 for peer in missing
-                if peer.id in self._reasons
+                if peer.id in reasons
             ),
             missing_count=max(len(missing), expected - len(contributors)),
             report=ExtractionReport() if taken is None else taken.partial.report,

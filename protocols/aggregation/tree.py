@@ -150,6 +150,11 @@ class LevelState:
     is_hinted_empty: bool = False
 
 
+def patience_s(least_s: float, rtt_s: float) -> float:
+    """How long to wait for a node that far away to open a swap."""
+    return max(least_s, PATIENCE * OPENING_RTTS * rtt_s)
+
+
 class Tree:
     """The state machine. ``own`` is this node; ``neighbourhood`` is asked anew each time, so repairs count at once."""
 
@@ -177,7 +182,7 @@ class Tree:
 
     def patience_s(self, peer: PeerRef) -> float:
         """How long to wait for this partner to do what it agreed to."""
-        return max(self._settings.reserve_s, PATIENCE * OPENING_RTTS * self._neighbourhood.rtt_s(peer))
+        return patience_s(self._settings.reserve_s, self._neighbourhood.rtt_s(peer))
 
     # Events
 

@@ -294,8 +294,11 @@ class MemoryNode:
     def swap_requested(self, plugin: str, request: SwapRequest) -> AcceptSwap | RefuseSwap:
         return self.respond(plugin, request)
 
-    def run_as(self, plugin: str, callback: Callable[..., Any], *arguments: Any) -> None:
-        callback(*arguments)
+    def run_from(self, peer: PeerRef, plugin: str, callback: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            callback(*arguments)
+        except PeerMisbehaved as error:
+            self.misbehaved(peer, error)
 
     def emit(self, event: Event) -> int:
         assert isinstance(event, SwapFinished)

@@ -1,4 +1,4 @@
-"""Who pays when a handler says that a peer misbehaved: the sender of a direct message, nobody for a routed one."""
+"""Who pays when a plugin says that a peer misbehaved: the sender of a direct message, nobody for a routed one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import ClassVar
 
 import pytest
 
-from peerd.api import Plugin, handles
+from peerd.api import Plugin, handles, on_timer
 from peerd.errors import ProtocolError
+from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.sim.records import ListSink
 from peerd.sim.simulation import Place, Simulation
@@ -95,3 +96,83 @@ def test_what_a_node_sends_itself_is_its_own_mistake() -> None:
     plugin_of(one).host.send(one.peer, Say(8))
     with pytest.raises(SimulationFailure, match="strict raised ProtocolError: even"):
         simulation.run_for(1.0)
+
+
+class Late(Strict):
+    """Finds out only later that a number is even: in a timer, at the end of some work, or in the timer after that."""
+
+    name: ClassVar[str] = "late"
+
+    @handles(Say)
+    def on_say(self, say: Say, source: PeerRef) -> None:
+        """Look at it later."""
+        self.look_at(say.number)
+
+    def look_at(self, number: int) -> None:
+        """In the way that the number says."""
+        match number % 10:
+            case 2:
+                self.host.set_timer("look", 0.1, number)
+            case 4:
+                self.host.offload(abs, number, done=self.refuse, failed=self.refuse)
+            case 6:
+                self.host.set_timer("again", 0.1, number)
+
+    @on_timer("look")
+    def look(self, number: int) -> None:
+        """The number is even."""
+        self.refuse(number)
+
+    @on_timer("again")
+    def again(self, number: int) -> None:
+        """Look at it later still."""
+        self.host.set_timer("look", 0.1, number)
+
+    def refuse(self, number: object) -> None:
+        """Blame whoever it is that said it."""
+        raise ProtocolError("even", f"{number} is even")
+
+    def deliver(self, key: NodeId, message: Message, source: PeerRef) -> None:
+        """What is routed is looked at later, too."""
+        assert isinstance(message, Say)
+        self.look_at(message.number)
+
+
+def late_ring() -> tuple[Simulation, ListSink]:
+    sink = ListSink()
+    simulation = ring(4, seed=3, plugins=lambda index: (Late(),), sink=sink)
+    simulation.misbehaviour_is_failure = False
+    return simulation, sink
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_what_a_timer_or_work_finds_wrong_costs_the_sender_its_link(number: int) -> None:
+    simulation, _ = late_ring()
+    sender, receiver = simulation.nodes[:2]
+    sender.node.hosts["late"].send(receiver.peer, Say(number))
+    simulation.run_for(1.0)
+    assert accused(simulation) == [(receiver.peer, sender.peer, f"even: {number} is even")]
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_what_is_found_wrong_later_in_a_routed_message_costs_nobody_a_link(number: int) -> None:
+    simulation, sink = late_ring()
+    sender, receiver = simulation.nodes[:2]
+    sender.node.hosts["late"].route(receiver.id, Say(number))
+    simulation.run_for(1.0)
+    assert accused(simulation) == []
+    [record] = sink.of_kind("peer.misbehaved")
+    assert (record["node"], record["peer"], record["detail"]) == (
+        f"{receiver.id:032x}",
+        None,
+        f"late: even: {number} is even",
+    )
+
+
+def test_a_timer_that_a_timer_armed_is_nobodys_fault() -> None:
+    simulation, sink = late_ring()
+    sender, receiver = simulation.nodes[:2]
+    sender.node.hosts["late"].send(receiver.peer, Say(6))
+    simulation.run_for(1.0)
+    assert accused(simulation) == []
+    assert [record["peer"] for record in sink.of_kind("peer.misbehaved")] == [None]

@@ -1,0 +1,147 @@
+"""Why nodes are missing in the result that the requester has, and their own data from those that still have it.
+
+Trees can lose a node: its partner died, its level's nodes did not know of it, or one of them refused it with a lie.
+The requester knows who takes part, so it asks each of those that the result lacks, and fetches from whoever is alive
+what that node extracted itself. This data is of one node only, so it never overlaps with the result.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial as bind
+from typing import Final
+
+from peerd.api import Host, SwapCallbacks, SwapHandle, Value, value_size_bytes
+from peerd.errors import ProtocolError, Unavailable
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from protocols.aggregation.collector import NAMED_MISSING_MAX, Collector, ago
+from protocols.aggregation.exchange import decode_own, is_givers_fault, own_tag
+from protocols.aggregation.messages import NodeState, RoundStatus, WhyMissing
+from protocols.aggregation.partial import Partial
+from protocols.aggregation.query import Query
+from protocols.aggregation.tree import TreeSettings, patience_s
+
+STATUS_TIMEOUT_S: Final = 2.0
+"""How long at least a missing node has for its answer; more when it is far away."""
+PATIENCE_S_MAX: Final = 15.0
+"""No single answer or fetch is waited for longer, however far away a node says that it is."""
+FETCHED_AT_ONCE: Final = 16
+_HAVE_DATA: Final = (NodeState.RUNNING, NodeState.PRUNED, NodeState.FINISHED)
+
+
+class Leftovers:
+    """Asks these nodes, at most `NAMED_MISSING_MAX` of them, and calls ``done`` once.
+
+    ``rtt_s`` tells how far away a node is. Without ``has_time`` nothing is fetched.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        round_id: bytes,
+        query: Query,
+        collector: Collector,
+        rtt_s: Callable[[PeerRef], float],
+        settings: TreeSettings,
+        done: Callable[[], None],
+    ) -> None:
+        self.reasons: dict[NodeId, str] = {}
+        """Why each of them is missing, unless its data is among the following."""
+        self.partials: list[Partial] = []
+        self.moved_bytes = 0
+        self._host = host
+        self._round_id = round_id
+        self._query = query
+        self._collector = collector
+        self._rtt_s = rtt_s
+        self._settings = settings
+        self._done: Callable[[], None] | None = done
+        self._has_time = True
+        self._pending = 1  # `ask` itself
+        self._waiting: deque[PeerRef] = deque()
+        self._fetching: dict[NodeId, SwapHandle] = {}
+
+    def ask(self, missing: list[PeerRef], *, has_time: bool) -> None:
+        """Begin."""
+        self._has_time = has_time
+        now = self._host.now()
+        for peer in missing[:NAMED_MISSING_MAX]:
+            lost_s = self._collector.lost_s(peer.id, now)
+            if lost_s is not None:
+                self.reasons[peer.id] = f"lost {ago(lost_s)}"
+            elif peer.id in self._collector.declined or peer.id == self._host.id:
+                state = None if peer.id in self._collector.declined else NodeState.EXTRACTING
+                self.reasons[peer.id] = self._collector.reason(peer.id, state, "")
+            else:
+                self._ask_why(peer)
+        self._one_less()
+
+    def stop(self) -> None:
+        """The time is over: fetch nothing more."""
+        self._has_time = False
+        while self._waiting:
+            self._waiting.popleft()
+            self._one_less()
+        for handle in list(self._fetching.values()):
+            handle.cancel()
+
+    def _ask_why(self, peer: PeerRef) -> None:
+        self._pending += 1
+        self.reasons[peer.id] = self._collector.reason(peer.id, None, "")
+
+        def replied(message: Message, source: PeerRef) -> None:
+            state, detail = NodeState.UNKNOWN_ROUND, ""
+            if isinstance(message, RoundStatus) and message.state in set(NodeState):
+                state, detail = NodeState(message.state), message.detail
+            self.reasons[peer.id] = self._collector.reason(peer.id, state, detail)
+            if self._has_time and state in _HAVE_DATA:
+                self._waiting.append(peer)
+                self._fetch_next()
+            else:
+                self._one_less()
+
+        within_s = self._patience_s(STATUS_TIMEOUT_S, peer)
+        self._host.request(peer, WhyMissing(self._round_id), within_s, replied, self._one_less)
+
+    def _patience_s(self, least_s: float, peer: PeerRef) -> float:
+        return min(patience_s(least_s, self._rtt_s(peer)), PATIENCE_S_MAX)
+
+    def _fetch_next(self) -> None:
+        while self._waiting and len(self._fetching) < FETCHED_AT_ONCE:
+            peer = self._waiting.popleft()
+            callbacks = SwapCallbacks(done=bind(self._fetched, peer), failed=bind(self._fetch_failed, peer))
+            within_s = self._patience_s(self._settings.reserve_s, peer)
+            self._fetching[peer.id] = self._host.fetch(peer, own_tag(self._round_id), callbacks, within_s)
+
+    def _fetched(self, peer: PeerRef, value: Value) -> None:
+        self._fetching.pop(peer.id, None)
+
+        def decoded(partial: Partial) -> None:
+            self.partials.append(partial)
+            self.moved_bytes += value_size_bytes(value)
+            self._one_less()
+
+        def failed(error: BaseException) -> None:
+            if not isinstance(error, ProtocolError | Unavailable):
+                raise error
+            self.reasons[peer.id] = f"its data could not be used: {error}"
+            if isinstance(error, ProtocolError) and is_givers_fault(error):
+                self._host.misbehaved(peer, error)
+            self._one_less()
+
+        self._host.offload(decode_own, self._query, peer.id, value, done=decoded, failed=failed)
+        self._fetch_next()
+
+    def _fetch_failed(self, peer: PeerRef, reason: str) -> None:
+        self._fetching.pop(peer.id, None)
+        self.reasons[peer.id] += f"; its own data could not be had: {reason}"
+        self._one_less()
+        self._fetch_next()
+
+    def _one_less(self) -> None:
+        self._pending -= 1
+        if self._pending == 0 and self._done is not None:
+            done, self._done = self._done, None
+            done()

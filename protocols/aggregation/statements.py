@@ -1,0 +1,62 @@
+"""What the nodes of a round sign, because it reaches its reader through others: its start, its end and who takes part.
+
+A round's id is a hash of everything that its requester says of it, and of a number drawn for it. So nobody can start
+another round under the same id or pass the query on changed, and a signature over the id is one over all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Final
+
+from peerd.ids import NodeId, id_to_bytes
+from peerd.messages import PeerRef
+
+ROUND_ID_BYTES: Final = 16
+NONCE_BYTES: Final = 16
+_NUMBER_BYTES: Final = 8
+
+
+def round_id_of(
+    nonce: bytes, requester: PeerRef, query: bytes, begins_at_ms: int, lasts_ms: int, census: bool, is_direct: bool
+) -> bytes:
+    """Return the id of the round that this node starts."""
+    parts = (nonce, _peer(requester), _number(begins_at_ms), _number(lasts_ms), bytes((census, is_direct)), query)
+    return hashlib.sha256(b"round" + _joined(parts)).digest()[:ROUND_ID_BYTES]
+
+
+def start_statement(round_id: bytes) -> bytes:
+    """The requester: I ask this."""
+    return b"start" + round_id
+
+
+def stop_statement(round_id: bytes) -> bytes:
+    """The requester: there is no such round of mine (any more)."""
+    return b"stop" + round_id
+
+
+def enrolled_statement(
+    round_id: bytes, node: PeerRef, reason: str, absent: Iterable[tuple[PeerRef, int]] = ()
+) -> bytes:
+    """A node: I take part, or do not for this reason; and these neighbours of mine are missing for so long (ms)."""
+    named = [part for peer, age_ms in absent for part in (_peer(peer), _number(age_ms))]
+    return b"enrolled" + round_id + hashlib.sha256(_joined((_peer(node), reason.encode(), *named))).digest()
+
+
+def noted_statement(round_id: bytes, node: NodeId) -> bytes:
+    """The requester: I count on this node."""
+    return b"noted" + round_id + id_to_bytes(node)
+
+
+def _peer(peer: PeerRef) -> bytes:
+    return id_to_bytes(peer.id) + peer.address.encode()
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(_NUMBER_BYTES, "big")
+
+
+def _joined(parts: Iterable[bytes]) -> bytes:
+    """Each part with its length, so that no two lists of parts look alike."""
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
