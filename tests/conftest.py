@@ -97,7 +97,9 @@ def run_together(node_id: str) -> str:
     """
     file = node_id.partition("::")[0]
     folder = file.split("/")[-2:-1]
-    return "pipeline" if folder == ["pipeline"] else file if folder == ["cluster"] else node_id
+    if folder == ["pipeline"]:
+        return "pipeline"
+    return file if folder in (["cluster"], ["hostile"]) else node_id
 
 
 @pytest.hookimpl(optionalhook=True)

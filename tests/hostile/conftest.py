@@ -1,0 +1,19 @@
+"""One ring of honest daemons for all attacks of a file: whoever comes after an attack finds out what it left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.hostile.ring import Ring, honest_ring
+from tests.test_tidy import ROOT
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ring]:
+    """Start it; the daemons import `tests.hostile`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        with honest_ring(tmp_path_factory.mktemp("hostile")) as found:
+            yield found
