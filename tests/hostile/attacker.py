@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from peerd.api import AcceptSwap, Plugin, Priority, RefuseSwap, SwapRequest, Value
-from peerd.cluster.layout import Layout, Tables
+from peerd.cluster.layout import Layout
 from peerd.config import LoadedConfig, load_config
-from peerd.config.sources import leaves
 from peerd.daemon.service import Daemon
+from peerd.driver import StreamHandler
 from peerd.identity.authority import ClusterAuthority, create_node_files
 from peerd.ids import NodeId, closest, parse_id
 from peerd.messages import Message, PeerRef
@@ -82,6 +82,11 @@ class Between:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._node, name)
 
+    def stream_accepted(self, peer: PeerRef) -> StreamHandler:
+        """Have the script take a swap that a peer opens, if it wants it."""
+        accept = self._attacker.accept
+        return self._node.stream_accepted(peer) if accept is None else accept(peer)
+
     def frame_received(self, peer: PeerRef, frame: Frame) -> None:
         """Tell the script, then the node unless the script keeps the frame."""
         if not self._attacker.listen(peer, frame):
@@ -91,14 +96,19 @@ class Between:
 class Attacker:
     """An asynchronous context manager; inside it the attacker is in the ring, and in the leaf sets of a small one."""
 
-    def __init__(self, layout: Layout, name: str, settings: Tables | None = None) -> None:
+    def __init__(self, layout: Layout, name: str, data_root: Path, *, through: PeerRef | None = None) -> None:
         record = layout.read()
         assert record is not None
         directory = layout.directory.parent / name
         self.bystanders = [PeerRef(parse_id(node.id), "127.0.0.1", node.port) for node in record.nodes]
         self._make_identity(ClusterAuthority.load(layout.directory / "ca"), directory)
         self.listen: Listen = lambda peer, frame: False
-        loaded = self._config(record.name, directory, settings or {})
+        self.failures: list[str] = []
+        """Exceptions of the attacker's own plugins: mistakes of a script."""
+        self.accept: Callable[[PeerRef], StreamHandler] | None = None
+        """Takes the bulk connections of others instead of the attacker's node."""
+        seeds = self.bystanders if through is None else [through]
+        loaded = self._config(record.name, directory, data_root, seeds)
         aggregation = loaded.config.protocols.get("aggregation")
         assert isinstance(aggregation, AggregationConfig)
         self.aggregation = LyingAggregation(aggregation)
@@ -113,23 +123,23 @@ class Attacker:
         while closest(key, (*honest, create_node_files(authority, directory))) not in honest:
             shutil.rmtree(directory)
 
-    def _config(self, cluster: str, directory: Path, settings: Tables) -> LoadedConfig:
+    def _config(self, cluster: str, directory: Path, data_root: Path, seeds: Sequence[PeerRef]) -> LoadedConfig:
         flags: dict[str, object] = {
             "node.cluster": cluster,
             "node.profile": "local",
             "node.listen": "127.0.0.1:0",
             "node.state_dir": str(directory),
-            "node.bootstrap": [peer.address for peer in self.bystanders],
+            "node.bootstrap": [peer.address for peer in seeds],
             "node.shutdown_timeout": "1s",
             "admin.http": "",
-            "protocols.aggregation.share": "0/1",
+            "protocols.aggregation.data_root": str(data_root),
         }
-        flags.update(leaves(settings))
         return load_config(environment={}, flags=flags, plugin_models=plugin_models(find_plugins()))
 
     async def __aenter__(self) -> Attacker:
         await self.daemon.start()
         self.daemon.links.attach(Between(self.daemon.node, self))
+        self.daemon.driver.handler_failed = self._failed  # type: ignore[method-assign]  # a script must not fail unseen
         try:
             await until(lambda: self.daemon.node.is_ready, JOIN_S)
             await until(lambda: all(map(self.is_linked, self.bystanders)), JOIN_S)
@@ -140,6 +150,9 @@ class Attacker:
 
     async def __aexit__(self, *_: object) -> None:
         await self.daemon.stop()
+
+    def _failed(self, plugin: str, error: Exception, peer: PeerRef | None = None) -> None:
+        self.failures.append(f"{plugin}: {error!r}")
 
     @property
     def peer(self) -> PeerRef:

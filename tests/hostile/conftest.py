@@ -1,4 +1,4 @@
-"""One ring of honest daemons for all attacks of a file: whoever comes after an attack finds out what it left behind."""
+"""One ring of honest daemons for all attacks: whoever comes after an attack finds out what it left behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.hostile.ring import Ring, honest_ring
 from tests.test_tidy import ROOT
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ring]:
     """Start it; the daemons import `tests.hostile`."""
     with pytest.MonkeyPatch.context() as patch:

@@ -8,14 +8,15 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Final
 
 from peerd.client import Client, RequestRefused
-from peerd.cluster.layout import Tables
 from peerd.cluster.local import LocalCluster
 from peerd.cluster.processes import is_alive
 from peerd.ids import format_id, parse_id
+from peerd.messages import PeerRef
 from peerd.system.proc import resident_bytes
 from tests.hostile.attacker import Attacker
 from tests.hostile.work import PATIENCE_S, Work
@@ -48,8 +49,9 @@ class Ring:
         self.ids = [parse_id(node.id) for node in self.record.nodes]
         self.clients: list[Client] = []
         self._attackers = 0
+        self._words = count(1)
         self.wiped: set[int] = set()
-        """Nodes that a script has killed: nobody asks for them any more."""
+        """Daemons that a script kills."""
 
     def use(self, index: int) -> Use:
         """What a daemon occupies now. Raises ``OSError`` when it is gone."""
@@ -60,19 +62,23 @@ class Ring:
     # An attack
 
     @asynccontextmanager
-    async def attacked(self, settings: Tables | None = None) -> AsyncIterator[tuple[Attacker, Work]]:
-        """Inside, the attacker is a member and honest work has been going on for a while; afterwards all is judged."""
-        self._attackers += 1
+    async def attacked(self, *, spared: int | None = None) -> AsyncIterator[tuple[Attacker, Work]]:
+        """Inside, the attacker is a member and honest work has been going on for a while; afterwards all is judged.
+
+        ``spared``: a daemon that the script kills; nobody asks it anything.
+        """
+        self.wiped = set() if spared is None else {spared}
         async with AsyncExitStack() as stack:
             self.clients = [await stack.enter_async_context(self.cluster.client(index)) for index in self.indexes()]
             before = [self.use(index) for index in self.indexes()]
-            attacker = Attacker(self.cluster.layout, f"attacker-{self._attackers}", self._with_data(settings or {}))
-            async with attacker:
-                work = Work(self.clients, [self.ids[index] for index in self.indexes()], attacker.peer.id)
+            async with self.newcomer() as attacker:
+                work = Work(self.clients, [self.ids[index] for index in self.indexes()], attacker.peer.id, self._words)
                 async with work.going_on():
                     yield attacker, work
-                    await work.enough()
+                    if work.phases < 2:
+                        await work.enough()
                 assert await self.blamed() == {}, "honest nodes were blamed"
+                assert not attacker.failures, attacker.failures
             await self._forget()
             await self._judge(work, before)
 
@@ -82,13 +88,15 @@ class Ring:
             await client.forget(all_missing=True)
 
     def indexes(self) -> list[int]:
-        """The numbers of the daemons that no script has killed."""
+        """The numbers of the daemons that no script kills."""
         return [index for index in range(len(self.ids)) if index not in self.wiped]
 
-    def _with_data(self, settings: Tables) -> Tables:
-        root = data_folder(self.cluster.layout.directory.parent, LIAR_BIT)
-        protocols = {"aggregation": {"data_root": str(root)}}
-        return {**settings, "protocols": {**protocols, **settings.get("protocols", {})}}
+    def newcomer(self, *, through: PeerRef | None = None) -> Attacker:
+        """One more member, which is honest as long as no script says otherwise; ``through``: its only seed."""
+        self._attackers += 1
+        directory = self.cluster.layout.directory.parent
+        root = data_folder(directory, LIAR_BIT)
+        return Attacker(self.cluster.layout, f"member-{self._attackers}", root, through=through)
 
     # The judgement
 

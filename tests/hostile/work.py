@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from statistics import median
 from typing import Final, TypeVar
@@ -23,7 +23,7 @@ from protocols.aggregation.front.client import AggregationClient
 from tests.hostile.bystander import Heard, KeyBody, NumberBody, Outcome
 
 QUERY: Final = "sum(bytes)"
-DEADLINE_S: Final = 10.0
+DEADLINE_S: Final = 5.0
 PAUSE_S: Final = 0.05
 PATIENCE_S: Final = 90.0
 ENOUGH: Final = {"lookup": 20, "answer": 2, "record": 6, "word": 6}
@@ -40,7 +40,9 @@ Asked = TypeVar("Asked", Outcome, Heard)
 class Work:
     """The users of honest nodes. ``wrong`` has a sentence for each thing that nobody may be told."""
 
-    def __init__(self, clients: Sequence[Client], ids: Sequence[NodeId], liar: NodeId | None) -> None:
+    def __init__(
+        self, clients: Sequence[Client], ids: Sequence[NodeId], liar: NodeId | None, words: Iterator[int]
+    ) -> None:
         self._clients = clients
         self._ids = ids
         self._liar = liar
@@ -51,12 +53,16 @@ class Work:
         self.outcomes: Counter[str] = Counter()
         self.lookup_s: list[float] = []
         self.calm_lookup_s = 0.0
+        self.phases = 0
+        """How often there was `enough`; the first time without an attack."""
         self.wrong: list[str] = []
         self.rejected: set[NodeId] = set()
         """Whose results requesters have rejected, by the word of the answers."""
         self.written: dict[str, str] = {}
         """Value of each record that is known to be written."""
+        self._words = words
         self._said = 0
+        """The last word; no two of a ring are the same."""
 
     # Running
 
@@ -81,6 +87,7 @@ class Work:
             while any(self.done[what] < number for what, number in wanted.items()):
                 self._moved.clear()
                 await self._moved.wait()
+        self.phases += 1
 
     async def _repeat(self, step: Callable[[int], Awaitable[str]]) -> None:
         number = 0
@@ -168,7 +175,7 @@ class Work:
         return got
 
     async def _word(self, index: int) -> str:
-        self._said += 1
+        self._said = next(self._words)
         outcome = await self.ask(index, "say", Outcome, NumberBody(number=self._said))
         self.outcomes[f"word {outcome.outcome}"] += 1
         return "word"
@@ -190,8 +197,7 @@ class Work:
 
     async def hears_everybody(self) -> bool:
         """Whether a word that a node says now reaches all nodes; asked again, another one says another word."""
-        self._said += 1
-        number = self._said
+        number = self._said = next(self._words)
         await self.ask(number % len(self._clients), "say", Outcome, NumberBody(number=number))
         heard = [await self.heard(index) for index in range(len(self._clients))]
         return all(any(number in words for words in each.words.values()) for each in heard)
