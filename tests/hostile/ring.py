@@ -69,8 +69,8 @@ class Ring:
     ) -> AsyncIterator[tuple[Attacker, Work]]:
         """Inside, the attacker is a member and honest work has been going on for a while; afterwards all is judged.
 
-        ``spared``: a daemon that the script kills; nobody asks it anything. ``blame_max``: the highest score that honest
-        nodes may have of each other, when it is known that they suffer for what they pass on.
+        ``spared``: a daemon that the script kills; nobody asks it anything. ``blame_max``: the highest score that
+        honest nodes may have of each other, when it is known that they suffer for what they pass on.
         """
         self.wiped = set() if spared is None else {spared}
         async with AsyncExitStack() as stack:
