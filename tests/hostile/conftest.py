@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,3 +18,11 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ring]:
         patch.setenv("PYTHONPATH", str(ROOT))
         with honest_ring(tmp_path_factory.mktemp("hostile")) as found:
             yield found
+
+
+@pytest.fixture
+def own_ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ring]:
+    """Daemons of one test alone, of which it may kill one, or which it leaves unwell for a while."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with honest_ring(tmp_path, nodes=5) as found:
+        yield found

@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -112,8 +113,8 @@ class Ring:
         for index in self.indexes():
             assert is_alive(self.cluster.node(index).process), f"daemon {index} has ended"
         for number, client in enumerate(self.clients):
-            await eventually(lambda client=client: is_well(client), f"node {number} is ready and all checks pass")
-            await eventually(lambda client=client: knows(client, ids), f"node {number} has all others as neighbours")
+            await eventually(partial(is_well, client), f"node {number} is ready and all checks pass")
+            await eventually(partial(knows, client, ids), f"node {number} has all others as neighbours")
         await eventually(work.hears_everybody, "a word reaches every member of the group")
         await eventually(lambda: self._all_data(work), "an answer has the data of all honest nodes")
         await work.judge_words()
@@ -122,7 +123,7 @@ class Ring:
         assert not unread, unread
         assert not work.is_slow, work.is_slow
         for index, use in zip(self.indexes(), before, strict=True):
-            await eventually(lambda index=index, use=use: self._has_returned(index, use), f"node {index} is as before")
+            await eventually(partial(self._has_returned, index, use), f"node {index} is as before")
 
     async def _all_data(self, work: Work) -> bool:
         answer = await work.aggregate(0)
@@ -146,20 +147,17 @@ class Ring:
         numbers = {format_id(node_id): index for index, node_id in enumerate(self.ids)}
         found = {}
         for index, client in zip(self.indexes(), self.clients, strict=True):
-            known = await client.known()
-            for peer in (*known.peers, *known.departed):
-                if peer.misbehaviour and peer.id in numbers:
-                    found[f"{numbers[peer.id]} by {index}"] = peer.misbehaviour
+            for node_id, score in (await scored(client)).items():
+                if node_id in numbers:
+                    found[f"{numbers[node_id]} by {index}"] = score
         return found
 
     async def names(self, attacker: Attacker) -> list[str]:
         """What the honest nodes have against the attacker: scores, and verdicts of ``peerd peers --history``."""
         name, found = format_id(attacker.peer.id), []
         for index, client in zip(self.indexes(), self.clients, strict=True):
-            known = await client.known()
-            found += [
-                f"{index}: score" for peer in (*known.peers, *known.departed) if peer.id == name and peer.misbehaviour
-            ]
+            if name in await scored(client):
+                found.append(f"{index}: score")
             with suppress(RequestRefused):  # it has forgotten the attacker
                 verdicts = (await client.history(name)).verdicts
                 found += [f"{index}: {each.verdict}, {each.evidence}" for each in verdicts if each.verdict == "doubted"]
@@ -182,6 +180,14 @@ async def eventually(condition: Callable[[], Awaitable[object]], what: str, time
 async def is_well(client: Client) -> bool:
     """Whether /readyz and every health check say so."""
     return (await client.ready()).status == "ok" and (await client.health()).status == "ok"
+
+
+async def scored(client: Client) -> dict[str, float]:
+    """The nodes with a score of misbehaviour at a daemon, by id."""
+    known = await client.known()
+    scores = {peer.id: peer.misbehaviour for peer in known.peers}
+    scores |= {peer.id: peer.misbehaviour for peer in known.departed}
+    return {node_id: score for node_id, score in scores.items() if score}
 
 
 async def knows(client: Client, ids: set[str]) -> bool:

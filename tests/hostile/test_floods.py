@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cluster
 
 KEYS = 64
 MULTICASTS = 8_020
-PINGS = 30_000
+PINGS = 80_000
 DAYS_49_MS = 0xFFFFFFFF
 RECORDS = 3_000
 RECORD_BYTES = 4_000

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from peerd.ids import NodeId, format_id
-from peerd.messages import PeerRef
+from peerd.messages import Message, PeerRef
 from peerd.overlay.messages import (
     CANDIDATES_MAX,
     EntriesReply,
@@ -27,8 +25,7 @@ from peerd.services.groups.messages import GroupMulticast
 from peerd.wire.codec import decode, encode_reply
 from peerd.wire.frames import Frame
 from tests.hostile.attacker import Attacker
-from tests.hostile.ring import Ring, eventually, honest_ring, knows
-from tests.test_tidy import ROOT
+from tests.hostile.ring import Ring, eventually, knows
 
 pytestmark = pytest.mark.cluster
 
@@ -79,14 +76,6 @@ async def test_invented_neighbours_are_doubted_and_cost_nobody_its_answers(ring:
         await eventually(named, "somebody doubts the attacker")
 
 
-@pytest.fixture
-def own_ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ring]:
-    """Daemons of this test alone, of which it may kill one."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with honest_ring(tmp_path, nodes=5) as found:
-        yield found
-
-
 @pytest.mark.long
 async def test_invented_neighbours_hide_no_death_and_keep_no_newcomer_out(own_ring: Ring) -> None:
     """A daemon is killed while the attacker goes on, and a newcomer, honest, joins."""
@@ -125,6 +114,7 @@ async def test_who_is_sent_astray_by_a_member_joins_all_the_same(ring: Ring) -> 
             decoded = decode(frame)
             if decoded is None or decoded.correlation is None or decoded.is_reply:
                 return False
+            answer: Message
             match decoded.message:
                 case JoinRequest():
                     answer = JoinReply(True, None, (), (), inventor.some(peer.id, SIDE))

@@ -22,6 +22,8 @@ from peerd.services.groups.messages import (
     Redirect,
 )
 from peerd.services.records.messages import DELETE, PUT, RecordCopy, RecordRequest, ReplicaPut, RequestId
+from peerd.wire.codec import decode
+from peerd.wire.frames import Frame
 from tests.hostile.attacker import Attacker
 from tests.hostile.bystander import GROUP, Bystander, Word
 from tests.hostile.ring import ORIGIN_RECORDS_MAX, Ring, eventually
@@ -74,9 +76,9 @@ async def test_records_of_others_stay_as_they_were_written(ring: Ring, write: st
 
 @OWNERLESS
 @pytest.mark.long
-async def test_nobody_uses_up_what_another_may_keep(ring: Ring) -> None:
+async def test_nobody_uses_up_what_another_may_keep(own_ring: Ring) -> None:
     """It puts records in the name of an honest node until that one may put none."""
-    async with ring.attacked() as (attacker, work):
+    async with own_ring.attacked() as (attacker, work):
         victim, root = attacker.bystanders[0], attacker.bystanders[1]
         numbers = count()
 
@@ -113,10 +115,11 @@ async def test_who_is_no_parent_says_nothing_in_a_group(ring: Ring) -> None:
         await work.enough()
 
 
+@pytest.mark.xfail(reason="a join says itself who joins, and nobody asks that one", strict=True)
 @pytest.mark.long
-async def test_members_that_it_invents_keep_no_newcomer_out_of_a_group(ring: Ring) -> None:
+async def test_members_that_it_invents_keep_no_newcomer_out_of_a_group(own_ring: Ring) -> None:
     """It asks for places in the names of nodes that do not exist, more than a node has."""
-    async with ring.attacked() as (attacker, _):
+    async with own_ring.attacked() as (attacker, _):
         numbers = count()
 
         def join(_: int) -> None:
@@ -126,7 +129,7 @@ async def test_members_that_it_invents_keep_no_newcomer_out_of_a_group(ring: Rin
                     attacker.route_as(attacker.peer, GROUP_ID, Join(GROUP_ID, nobody, None, False), peer)
 
         await attacker.moments(20, 0.1, join)
-        async with ring.newcomer() as newcomer:
+        async with own_ring.newcomer() as newcomer:
 
             async def hears() -> bool:
                 await attacker.moments(2, 0.1, join)
@@ -137,14 +140,22 @@ async def test_members_that_it_invents_keep_no_newcomer_out_of_a_group(ring: Rin
 
 @pytest.mark.long
 async def test_an_inheritance_that_it_invents_makes_no_root(ring: Ring) -> None:
-    """It tells each node that all others leave, and that the group is now this node's."""
+    """It tells each node that all others leave, and that the group is now this node's, from the last word on."""
     async with ring.attacked() as (attacker, work):
+        positions: list[MulticastPosition] = []
+
+        def note(peer: PeerRef, frame: Frame) -> bool:
+            if frame.type_id == GroupMulticast.TYPE_ID and (decoded := decode(frame)) is not None:
+                assert isinstance(decoded.message, GroupMulticast)
+                positions.append(decoded.message.position)
+            return False
 
         def bequeath(_: int) -> None:
-            position = MulticastPosition(0, attacker.peer.id, 0)
             for peer in attacker.bystanders:
                 others = tuple(other.id for other in attacker.bystanders if other.id != peer.id)
-                attacker.send(peer, Bequest(GROUP_ID, position, True, others))
+                attacker.send(peer, Bequest(GROUP_ID, positions[-1], True, others))
 
+        attacker.listen = note
+        await work.enough()
         await attacker.moments(5, 0.1, bequeath)
         await work.enough()
