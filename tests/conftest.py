@@ -93,11 +93,14 @@ def run_together(node_id: str) -> str:
     """What one worker has to run, test after test, has the same name here.
 
     A file of real processes, whose fixtures are expensive, runs beside other files: their daemons, ports and folders
-    are their own. All that needs Spark shares one session. Any other test runs wherever there is room.
+    are their own. All that needs Spark shares one session, and all attacks one ring of daemons. Any other test runs
+    wherever there is room.
     """
     file = node_id.partition("::")[0]
     folder = file.split("/")[-2:-1]
-    return "pipeline" if folder == ["pipeline"] else file if folder == ["cluster"] else node_id
+    if folder in (["pipeline"], ["hostile"]):
+        return folder[0]
+    return file if folder == ["cluster"] else node_id
 
 
 @pytest.hookimpl(optionalhook=True)

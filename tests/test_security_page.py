@@ -17,6 +17,8 @@ PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
 TEST = re.compile(r"`(test_\w+)`")
 FILE = re.compile(r"tests/[\w/]+\.py")
 NAMES = {"half": 0.5}
+ATTACKS = 28
+"""Attacks that have a name, A01 and on."""
 
 
 def claims() -> Iterator[tuple[str, str]]:
@@ -31,6 +33,18 @@ def claims() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("name", "file"), sorted(set(claims())))
 def test_each_named_test_is_in_its_file(name: str, file: str) -> None:
     assert re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text("utf-8"), re.MULTILINE)
+
+
+def test_every_named_attack_has_its_line() -> None:
+    attacks = re.findall(r"^\| (A\d\d) ", PAGE, re.MULTILINE)
+    assert attacks == [f"A{number:02}" for number in range(1, ATTACKS + 1)]
+
+
+def test_every_script_of_an_attack_is_on_the_page() -> None:
+    named = {name for name, _ in claims()}
+    for file in sorted((ROOT / "tests" / "hostile").glob("test_*.py")):
+        scripts = re.findall(r"^async def (test_\w+)\(", file.read_text("utf-8"), re.MULTILINE)
+        assert not set(scripts) - named, f"{file.name} has scripts that docs/security.md does not name"
 
 
 def rows() -> Iterator[tuple[str, float]]:

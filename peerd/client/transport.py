@@ -106,25 +106,26 @@ class _Answer:
         """Send the request, and read the head of the answer."""
         length = {} if body is None else {"Content-Length": str(len(body))} if isinstance(body, bytes) else _CHUNKED
         every = {"Host": "localhost", "Connection": "close", "Accept": "*/*", **length, **headers}
+        head = self._http.send(h11.Request(method=method, target=path, headers=list(every.items()))) or b""
         # A server that answers before it has the whole request closes the connection; its answer tells why.
         with suppress(BrokenPipeError, ConnectionResetError):
-            writer.write(self._http.send(h11.Request(method=method, target=path, headers=list(every.items()))) or b"")
-            if isinstance(body, bytes):
-                writer.write(self._http.send(h11.Data(data=body)) or b"")
-            elif body is not None:
+            if isinstance(body, bytes):  # with the head in one write: a second one would fail after such an answer
+                head += self._http.send(h11.Data(data=body)) or b""
+            writer.write(head)
+            if body is not None and not isinstance(body, bytes):
                 async for part in body:
                     writer.write(self._http.send(h11.Data(data=part)) or b"")
                     await writer.drain()
             writer.write(self._http.send(h11.EndOfMessage()) or b"")
             await writer.drain()
-        head = await self._next()
-        while isinstance(head, h11.InformationalResponse):
-            head = await self._next()
-        if not isinstance(head, h11.Response):
+        answer = await self._next()
+        while isinstance(answer, h11.InformationalResponse):
+            answer = await self._next()
+        if not isinstance(answer, h11.Response):
             raise TransportFailed("the connection was closed without an answer")
-        self.status = head.status_code
-        self.reason = head.reason.decode("latin-1")
-        self.content_type = dict(head.headers).get(b"content-type", b"").decode("latin-1")
+        self.status = answer.status_code
+        self.reason = answer.reason.decode("latin-1")
+        self.content_type = dict(answer.headers).get(b"content-type", b"").decode("latin-1")
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """As `OpenAnswer.chunks`."""

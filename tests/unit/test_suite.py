@@ -13,6 +13,7 @@ from tests.conftest import run_together
         ("tests/pipeline/test_a.py::test_one", "tests/pipeline/test_b.py::TestIt::test_two[x::y]", True),
         ("tests/cluster/test_a.py::test_one", "tests/cluster/test_a.py::test_two", True),
         ("tests/cluster/test_a.py::test_one", "tests/cluster/test_b.py::test_one", False),
+        ("tests/hostile/test_a.py::test_one", "tests/hostile/test_b.py::test_two", True),
         ("tests/unit/test_a.py::test_one[1]", "tests/unit/test_a.py::test_one[2]", False),
     ],
 )
