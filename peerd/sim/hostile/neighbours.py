@@ -28,7 +28,7 @@ from peerd.wire.frames import Frame
 SIDE: Final = 8
 NEAR_BITS: Final = (20, 120)
 """Invented neighbours are at most ``2**bits`` away, with bits between these: often nearer than any true one."""
-TARGETS_MAX: Final = 16
+TARGETS_MAX: Final = 8
 """So many nodes are lied to at a time; in a small ring all are."""
 FAR_MAX: Final = 4
 
@@ -37,7 +37,7 @@ class InventedNeighbours(Behaviour):
     """Tells others, again and again, of neighbours of theirs that do not exist."""
 
     name = "invented neighbours"
-    gap_s: ClassVar[float] = 0.5
+    gap_s: ClassVar[float] = 1.0
 
     def act(self) -> None:
         node, rng = self.node, self.rng
