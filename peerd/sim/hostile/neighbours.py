@@ -29,7 +29,7 @@ SIDE: Final = 8
 NEAR_BITS: Final = (20, 120)
 """Invented neighbours are at most ``2**bits`` away, with bits between these: often nearer than any true one."""
 TARGETS_MAX: Final = 8
-"""So many nodes are lied to at a time; in a small ring all are."""
+"""So many nodes are lied to at a time."""
 FAR_MAX: Final = 4
 
 
@@ -38,10 +38,11 @@ class InventedNeighbours(Behaviour):
 
     name = "invented neighbours"
     gap_s: ClassVar[float] = 1.0
+    targets_max: ClassVar[int] = TARGETS_MAX
 
     def act(self) -> None:
         node, rng = self.node, self.rng
-        for peer in node.sample(node.others(), TARGETS_MAX):
+        for peer in node.sample(node.others(), self.targets_max):
             near = [node.stranger(peer.id, rng.randint(*NEAR_BITS)) for _ in range(2 * SIDE)]
             others = [node.stranger(peer.id, rng.randint(*NEAR_BITS)) for _ in range(CANDIDATES_MAX)]
             node.ask(peer, LeafSetProbe(True, tuple(near[:SIDE]), tuple(near[SIDE:]), tuple(others), ()))

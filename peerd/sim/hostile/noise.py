@@ -15,10 +15,10 @@ from peerd.sim.workload import SimulationProbe
 from peerd.wire.codec import Decoded
 from peerd.wire.frames import CORRELATION, FLAG_REPLY, FLAG_REQUEST, Frame
 
-BURST: Final = 60
+BURST: Final = 30
 """Requests of each kind in one burst to one node; each is answered with more bytes than it has."""
-MULTICASTS: Final = 6
-"""Messages to `KEYS_MAX` keys each, in one burst: each counts as so many messages, and a node passes on as many."""
+MULTICASTS: Final = 20
+"""Messages to `KEYS_MAX` keys each, in one burst. Each counts as so many messages: together they are over the limit."""
 RECORDED_MAX: Final = 64
 BODY_BYTES_MAX: Final = 300
 
@@ -27,7 +27,7 @@ class Flood(Behaviour):
     """Bursts of joins, questions and messages to very many keys, each burst at one victim."""
 
     name = "flood"
-    gap_s: ClassVar[float] = 4.0
+    gap_s: ClassVar[float] = 10.0
 
     def act(self) -> None:
         node, rng, others = self.node, self.rng, self.node.others()
