@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 from peerd.api import Plugin, PluginConfig
 from peerd.driver import Driver
 from peerd.errors import PeerMisbehaved
-from peerd.ids import NodeId
+from peerd.ids import NodeId, closest
 from peerd.linking.settings import LinkSettings
 from peerd.messages import Message, PeerRef
 from peerd.node.node import Node, NodeSettings, Traffic
@@ -195,6 +195,10 @@ class Simulation(World[ObservedNode]):
     def is_hostile(self, node_id: NodeId) -> bool:
         """Whether this is the id of a node that misbehaves."""
         return bool(self.hostile) and node_id in self.places and self.places[node_id].index in self.hostile
+
+    def honest_root(self, key: NodeId) -> NodeId:
+        """The honest node in the ring that is closest to a key. Raises ``ValueError`` when there is none."""
+        return closest(key, [node_id for node_id in self.truth.ready.ids if not self.is_hostile(node_id)])
 
     def find(self, node_id: NodeId) -> Place:
         """The place of an id. Raises ``KeyError``."""

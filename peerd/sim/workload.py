@@ -71,7 +71,8 @@ class LookupReport:
     orphaned: int = 0
     """Not delivered, and the source was gone or paused when the time was over."""
     excused: int = 0
-    """Lost, or delivered by another node, after a hostile node had them in its hands."""
+    """Lost, or delivered by another node, after a hostile node had them in its hands; or delivered by the closest
+    honest node, with only hostile ones closer."""
     duplicates: int = 0
     """Deliveries of a probe after its first."""
     moved: int = 0
@@ -262,7 +263,7 @@ class Workload(Watcher):
         root = simulation.truth.ready.root(probe.key) if len(simulation.truth.ready) else None
         if delivery.node.id == root:
             report.right += 1
-        elif self._excuses(delivery.type_id, delivery.body):
+        elif self._excuses(delivery.type_id, delivery.body) or self._is_passed_over(root, delivery):
             report.excused += 1
         else:
             report.wrong += 1
@@ -275,6 +276,12 @@ class Workload(Watcher):
             report.path_s_sum += elapsed_s
             report.direct_s_sum += simulation.network.latency_s(probe.source.port, target.port)
         return None
+
+    def _is_passed_over(self, root: NodeId | None, delivery: Delivery) -> bool:
+        """Whether only hostile nodes are closer to the key than the one that delivered."""
+        simulation = self._simulation
+        is_hostile = root is not None and simulation.is_hostile(root)
+        return is_hostile and simulation.honest_root(delivery.key) == delivery.node.id
 
     def _expire(self, body: bytes) -> None:
         self._done.discard(body)

@@ -11,7 +11,6 @@ from peerd.ids import (
     RING,
     NodeId,
     clockwise_distance,
-    closest,
     format_id,
     is_closer,
     shared_prefix_digits,
@@ -71,10 +70,7 @@ class CorrectDelivery(Checker):
 
 def _is_next_to(simulation: Simulation, root: NodeId, delivery: Delivery) -> bool:
     """Whether only hostile nodes are closer: the others may have good reasons to have nothing to do with those."""
-    if not simulation.is_hostile(root):
-        return False
-    honest = [node_id for node_id in simulation.truth.ready.ids if not simulation.is_hostile(node_id)]
-    return closest(delivery.key, honest) == delivery.node.id
+    return simulation.is_hostile(root) and simulation.honest_root(delivery.key) == delivery.node.id
 
 
 class SingleRoot(Checker):

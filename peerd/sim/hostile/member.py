@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 from typing import ClassVar, Final
 
-from peerd.api import Plugin, Priority
+from peerd.api import Plugin, Priority, SendRefusal
 from peerd.driver import Driver
 from peerd.errors import PeerMisbehaved
 from peerd.ids import RING, NodeId, clockwise_distance
@@ -126,6 +126,14 @@ class HostileNode(ObservedNode):
             if not all(heard):
                 return
         super().frame_received(peer, frame)
+
+    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
+        """As ever; but what a behaviour made up, and the node underneath cannot read, is nobody's loss."""
+        try:
+            decode(frame)
+        except PeerMisbehaved:
+            return
+        super().frame_refused(peer, frame, reason)
 
     def send(self, peer: PeerRef, message: Message, priority: Priority = Priority.NORMAL) -> None:
         """As the behaviours want it."""

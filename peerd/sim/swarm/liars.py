@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from peerd.api import LookupResult
-from peerd.ids import NodeId, closest, format_id, short_id
+from peerd.ids import closest, format_id, short_id
 from peerd.sim.hostile.member import Behaviour, Party
 from peerd.sim.hostile.repertoire import KINDS, behaviours_by_name
 from peerd.sim.rng import fork
@@ -61,14 +61,10 @@ class Liars:
             self._unanswered += 1
         elif simulation.is_hostile(result.root.id):
             self._misled += result.root.id != closest(result.key, ids)
-        elif result.root.id != self._honest_root(result.key, ids):
+        elif result.root.id != simulation.honest_root(result.key):
             raise simulation.failure(
                 f"a lookup of {format_id(result.key)} names {short_id(result.root.id)} as its root"
             )
-
-    def _honest_root(self, key: NodeId, ids: Sequence[NodeId]) -> NodeId:
-        honest = [node_id for node_id in ids if not self._simulation.is_hostile(node_id)]
-        return closest(key, honest)
 
     def finish(self, states: States) -> None:
         """Say what was reached."""
