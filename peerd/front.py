@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from peerd.client import Client
     from peerd.lab.experiment import Experiment
     from peerd.sim.checkers import Checker
+    from peerd.sim.hostile.member import Behaviour
     from peerd.sim.simulation import Place
     from peerd.sim.swarm.work import SwarmWork
 
@@ -199,6 +200,10 @@ class Front:
     def swarm_work(self) -> type[SwarmWork] | None:
         """Return what a seed of ``peerd sim swarm --protocol <name>`` does with this protocol, and how it is judged."""
         return None
+
+    def behaviours(self) -> Mapping[str, type[Behaviour]]:
+        """Return ways in which a hostile node of the simulator misbehaves in this protocol, by name."""
+        return {}
 
     def experiments(self) -> Sequence[Experiment]:
         """Return experiments of ``peerd lab``, named ``<name>/...``."""

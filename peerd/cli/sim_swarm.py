@@ -14,6 +14,7 @@ from peerd.cli.output import RowWriter, Terminal, print_facts, print_table, seco
 from peerd.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
+    from peerd.sim.swarm.plan import Attackers
     from peerd.sim.swarm.swarm import SeedResult, SwarmSummary
 
 SEEDS_MAX: Final = 10_000_000
@@ -34,6 +35,13 @@ def swarm(
         list[str] | None,
         typer.Option("--protocol", metavar="NAME", help="Every node runs this protocol, too; may be repeated."),
     ] = None,
+    attackers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COUNT",
+            help="Every ring has so many hostile nodes, such as 2 or 10%; default: drawn, in a quarter of the seeds.",
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print what happened in each seed, and when.")] = False,
     check_determinism: Annotated[
         bool,
@@ -51,14 +59,16 @@ def swarm(
     try:
         chosen = _range(seeds)
         protocols = _protocols(protocol or ())
+        wanted = _attackers(attackers)
         run = partial(run_swarm, chosen, jobs=jobs, nodes=nodes, without=_features(without), protocols=protocols)
+        run = partial(run, attackers=wanted)
         results = _compared(*(run(hash_seed=each) for each in HASH_SEEDS)) if check_determinism else run()
         summary = _watch(results, len(chosen), verbose, output, errors)
     except ConfigError as error:
         errors.print(f"peerd sim swarm: {error}")
         raise typer.Exit(ExitCode.CONFIG) from error
     for result in summary.red:
-        command = repeat_command(result.seed, without, nodes, check_determinism, protocols)
+        command = repeat_command(result.seed, without, nodes, check_determinism, protocols, attackers)
         errors.print(f"repeat with: {command}")
     if summary.red:
         raise typer.Exit(ExitCode.FAILURE)
@@ -89,12 +99,26 @@ def _protocols(names: Sequence[str]) -> tuple[str, ...]:
     return chosen
 
 
-def repeat_command(seed: int, without: str, nodes: int | None, is_checked: bool, protocols: Sequence[str] = ()) -> str:
+def _attackers(text: str | None) -> Attackers | None:
+    from peerd.sim.swarm.plan import Attackers
+
+    return None if text is None else Attackers.parse(text)
+
+
+def repeat_command(
+    seed: int,
+    without: str,
+    nodes: int | None,
+    is_checked: bool,
+    protocols: Sequence[str] = (),
+    attackers: str | None = None,
+) -> str:
     """Return the command line that repeats one seed."""
     words = ["peerd", "sim", "swarm", "--seeds", f"{seed}:{seed + 1}", "--verbose"]
     words += ["--without", without] if without else []
     words += ["--nodes", str(nodes)] if nodes is not None else []
     words += [word for name in protocols for word in ("--protocol", name)]
+    words += ["--attackers", attackers] if attackers is not None else []
     return shlex.join([*words, "--check-determinism"] if is_checked else words)
 
 

@@ -148,6 +148,9 @@ class Broadcaster(Part):
         is_first: bool = True,
     ) -> None:
         host, state = self._host, self.state
+        if broadcast.source.id != state.own and not state.transit.may_pass(peer.id, 1, host.now()):
+            self._drop("rate")
+            return
         sent_at = host.now()
 
         def answered(reply: Message, source: PeerRef) -> None:

@@ -216,6 +216,10 @@ class Forwarder(Part):
 
     def _send(self, hop: PeerRef, transit: Transit, keys: tuple[NodeId, ...], *, is_detour: bool) -> None:
         state, route = self.state, transit.route
+        is_foreign = transit.previous.id != state.own
+        if is_foreign and not state.transit.may_pass(hop.id, len(keys), self._host.now()):
+            self._drop("rate", len(keys))
+            return
         trace = route.trace
         if trace is not None:
             trace = (*trace, TraceHop(hop, state.proximity.rtt_s(hop.id)))[-limits.HOPS_MAX :]

@@ -21,6 +21,7 @@ from peerd.overlay.outlook import Outlook
 from peerd.overlay.ports import OverlayHost
 from peerd.overlay.proximity import Proximity
 from peerd.overlay.table import RoutingTable
+from peerd.overlay.transit import TransitBudget
 from peerd.overlay.tuning import FailureRate
 from peerd.overlay.vouching import Vouches
 from peerd.telemetry.schema import LeafSetChanged, PartitionSuspected
@@ -70,6 +71,7 @@ class OverlayState:
         """Peers that must not be routed through now, and the evidence."""
         self.departed = DepartedPeers(config.failed_memory, config.departed_memory, config.departed_interval)
         self.vouches = Vouches(self.departed, config.vouch_delay, VOUCH_EXCHANGES * config.exchange_interval)
+        self.transit = TransitBudget()
         self.mass_loss = MassLoss(2 * config.failure_timeout, config.partition_share, PARTITION_PEERS_MIN)
         self.expectations = Expectations(self.own, config.expect_for)
         self.lease = Lease(self.leaves, self.heard, config.lease, ABSENCE_SHARE * config.failure_timeout)

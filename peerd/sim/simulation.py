@@ -11,10 +11,12 @@ simulation.check(RING_CHECKERS)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 from peerd.api import Plugin, PluginConfig
-from peerd.ids import NodeId
+from peerd.driver import Driver
+from peerd.errors import PeerMisbehaved
+from peerd.ids import NodeId, closest
 from peerd.linking.settings import LinkSettings
 from peerd.messages import Message, PeerRef
 from peerd.node.node import Node, NodeSettings, Traffic
@@ -22,7 +24,7 @@ from peerd.overlay.config import OverlayConfig
 from peerd.sim.driver import SimDriver
 from peerd.sim.latency import LatencyModel
 from peerd.sim.network import NetworkConfig, State
-from peerd.sim.observed import Delivery, ObservedNode, Place as Place, WatchedNode
+from peerd.sim.observed import Delivery, ObservedNode, Observer, Place as Place, WatchedNode
 from peerd.sim.records import RecordSink
 from peerd.sim.rng import fork
 from peerd.sim.truth import RingOracle, Truth
@@ -38,6 +40,8 @@ SWEEP_S: Final = 5.0
 """Virtual seconds between two sweeps at most: in a small ring little happens."""
 SHUTDOWN_TIMEOUT_S: Final = 5.0
 """How long a node may take to stop; the default of the daemon's ``node.shutdown_timeout``."""
+NodeKind: TypeAlias = Callable[[Driver, NodeSettings, Sequence[Plugin], Observer, int], ObservedNode]
+"""Makes a node: a subclass of `ObservedNode`, for instance."""
 _HOOKS: Final = ("booted", "delivered", "passed", "handled", "sent", "emitted", "ready_changed")
 
 
@@ -86,8 +90,8 @@ class Checker(Watcher):
     holds_always: ClassVar[bool] = False
 
     def check(self, simulation: Simulation) -> list[str]:
-        """Return what does not hold now; by default `check_node` is asked about every running node."""
-        return [text for place in simulation.live_nodes() for text in self.check_node(simulation, place)]
+        """Return what does not hold now; by default `check_node` is asked about every running node that is honest."""
+        return [text for place in simulation.honest_nodes() for text in self.check_node(simulation, place)]
 
     def check_node(self, simulation: Simulation, place: Place) -> list[str]:
         """Return what does not hold at this node."""
@@ -124,6 +128,9 @@ class Simulation(World[ObservedNode]):
         """The places by id; if two have the same id, the newer one."""
         self.introducers: dict[int, list[Place]] = {}
         """By index, the nodes that the newest incarnation of a node was given to join through."""
+        self.hostile: dict[int, NodeKind] = {}
+        """Nodes that misbehave, by index, and what makes them; to be filled before they start. Checkers ask nothing of
+        them, and an honest node may say that they misbehave."""
         self.checkers = tuple(checkers)
         self.sweeps = 0
         self._plugins = plugins
@@ -160,23 +167,41 @@ class Simulation(World[ObservedNode]):
         )
         plugins = self._plugins(place.index)
         is_watched = any(self._watchers[hook] for hook in ("handled", "sent", "emitted"))
-        kind = WatchedNode if is_watched else ObservedNode
-        node = kind(driver, settings, plugins, self, place.index)
+        honest: NodeKind = WatchedNode if is_watched else ObservedNode
+        node = self.hostile.get(place.index, honest)(driver, settings, plugins, self, place.index)
         self.truth.runs(place)
         for watcher in self._watchers["booted"]:
             self._judge(watcher, watcher.booted(self, place, node), place)
         return node
 
     def started(self, place: Place) -> None:
-        """Have a new node join through a few running nodes; the first one founds the ring."""
+        """Have a new node join through a few running nodes, an honest one among them if there is any.
+
+        The first node founds the ring.
+        """
         running = [other for other in self.live_nodes() if other is not place]
         contacts = self._contacts.sample(running, min(CONTACTS, len(running)))
+        if contacts and all(other.index in self.hostile for other in contacts):
+            contacts[0] = next((other for other in running if other.index not in self.hostile), contacts[0])
         self.introducers[place.index] = contacts
         place.node.start([(other.peer.host, other.peer.port) for other in contacts])
 
     def live_nodes(self) -> list[Place]:
         """The nodes that run, in order of creation."""
         return [self.nodes[index] for index in self.truth.running]
+
+    def honest_nodes(self) -> list[Place]:
+        """Those of them that do not misbehave."""
+        live = self.live_nodes()
+        return [place for place in live if place.index not in self.hostile] if self.hostile else live
+
+    def is_hostile(self, node_id: NodeId) -> bool:
+        """Whether this is the id of a node that misbehaves."""
+        return bool(self.hostile) and node_id in self.places and self.places[node_id].index in self.hostile
+
+    def honest_root(self, key: NodeId) -> NodeId:
+        """The honest node in the ring that is closest to a key. Raises ``ValueError`` when there is none."""
+        return closest(key, [node_id for node_id in self.truth.ready.ids if not self.is_hostile(node_id)])
 
     def find(self, node_id: NodeId) -> Place:
         """The place of an id. Raises ``KeyError``."""
@@ -259,8 +284,8 @@ class Simulation(World[ObservedNode]):
             place.current = None
 
     def is_ready(self) -> bool:
-        """Whether every node that should run does, and is ready."""
-        live = self.live_nodes()
+        """Whether every node that should run does, and is ready; of those that misbehave nobody asks that."""
+        live = self.honest_nodes()
         return bool(live) and all(place.node.is_ready for place in live) and not self.starting
 
     # Invariants
@@ -277,7 +302,7 @@ class Simulation(World[ObservedNode]):
 
     def validate(self) -> None:
         """`Node.validate` on every running node."""
-        for place in self.live_nodes():
+        for place in self.honest_nodes():
             self._validate(place)
 
     def _validate(self, place: Place) -> None:
@@ -292,7 +317,7 @@ class Simulation(World[ObservedNode]):
             self._until_check -= 1
             if self._until_check <= 0:
                 self._until_check = self._check_every
-                if self.nodes[index].is_live:
+                if self.nodes[index].is_live and index not in self.hostile:
                     self._check_node(self.nodes[index])
         if self._sweep_every:
             self._until_sweep -= 1
@@ -363,8 +388,15 @@ class Simulation(World[ObservedNode]):
             self._judge(watcher, watcher.emitted(self, self.nodes[index], event), self.nodes[index])
 
     def _judge(self, watcher: Watcher, offence: str | None, place: Place) -> None:
-        if offence is not None:
+        if offence is not None and place.index not in self.hostile:
             raise self.failure(f"{watcher.name}: {offence}", place)
+
+    def misbehaved(self, driver: SimDriver, peer: PeerRef, error: PeerMisbehaved) -> None:
+        """As ever, but of a hostile node anything may be said, and what one says is only noted."""
+        if driver.port.index in self.hostile or self.is_hostile(peer.id):
+            self.misbehaviours.append((self.now, driver.peer, peer, str(error)))
+        else:
+            super().misbehaved(driver, peer, error)
 
     # Traffic
 

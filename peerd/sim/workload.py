@@ -7,6 +7,7 @@ the cost of a probe is the cost of routing.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -57,7 +58,7 @@ class MessageRate:
 
 @dataclass
 class LookupReport:
-    """The outcome of one workload. Every probe is in exactly one of the first five counts, or still on its way."""
+    """The outcome of one workload. Every probe is in exactly one of the first six counts, or still on its way."""
 
     phase: str = ""
     sent: int = 0
@@ -69,6 +70,9 @@ class LookupReport:
     """Probes not delivered within `LOST_AFTER_S`, although the source ran all the time."""
     orphaned: int = 0
     """Probes not delivered in time whose source was gone or paused at the end of it."""
+    excused: int = 0
+    """Lost, or delivered by another node, after a hostile node had them in its hands; or delivered by the closest
+    honest node, with only hostile ones closer."""
     duplicates: int = 0
     """Deliveries of a probe after its first."""
     moved: int = 0
@@ -155,8 +159,18 @@ class Workload(Watcher):
 
     name = "workload"
 
-    def __init__(self, simulation: Simulation, rate_per_s: float, *, name: str = "workload", phase: str = "") -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        rate_per_s: float,
+        *,
+        name: str = "workload",
+        phase: str = "",
+        excuses: Callable[[int, bytes], bool] = lambda type_id, body: False,
+    ) -> None:
+        """``excuses``: whether a routed message, of this type and body, cannot be asked of honest nodes any more."""
         self.report = LookupReport(phase)
+        self._excuses = excuses
         self._simulation = simulation
         self._gap_s = 1.0 / rate_per_s
         self._rng = fork(simulation.seed, name)
@@ -201,9 +215,14 @@ class Workload(Watcher):
     def send(self) -> bool:
         """Send a probe now. Returns whether there was a node to send it."""
         simulation, ready = self._simulation, self._simulation.truth.ready
-        if not len(ready) or len(self._pending) >= PENDING_MAX:
+        sources = (
+            [node_id for node_id in ready.ids if not simulation.is_hostile(node_id)]
+            if simulation.hostile
+            else ready.ids
+        )
+        if not sources or len(self._pending) >= PENDING_MAX:
             return False
-        source = simulation.places[self._rng.choice(ready.ids)]
+        source = simulation.places[self._rng.choice(sources)]
         key = random_id(self._rng)
         self._number += 1
         probe = SimulationProbe(self._number)
@@ -242,8 +261,12 @@ class Workload(Watcher):
             return None
         self._done.add(delivery.body)
         root = simulation.truth.ready.root(probe.key) if len(simulation.truth.ready) else None
-        report.right += delivery.node.id == root
-        report.wrong += delivery.node.id != root
+        if delivery.node.id == root:
+            report.right += 1
+        elif self._excuses(delivery.type_id, delivery.body) or self._is_passed_over(root, delivery):
+            report.excused += 1
+        else:
+            report.wrong += 1
         report.moved += root != probe.root
         report.count_hops(probe.hops)
         elapsed_s = simulation.now - probe.sent_at
@@ -254,12 +277,20 @@ class Workload(Watcher):
             report.direct_s_sum += simulation.network.latency_s(probe.source.port, target.port)
         return None
 
+    def _is_passed_over(self, root: NodeId | None, delivery: Delivery) -> bool:
+        """Whether only hostile nodes are closer to the key than the one that delivered."""
+        simulation = self._simulation
+        is_hostile = root is not None and simulation.is_hostile(root)
+        return is_hostile and simulation.honest_root(delivery.key) == delivery.node.id
+
     def _expire(self, body: bytes) -> None:
         self._done.discard(body)
         probe = self._pending.pop(body, None)
         if probe is None:
             return
-        if probe.source.is_live and probe.source.boot_epoch == probe.boot_epoch:
+        if self._excuses(SimulationProbe.TYPE_ID, body):
+            self.report.excused += 1
+        elif probe.source.is_live and probe.source.boot_epoch == probe.boot_epoch:
             self.report.lost += 1
         else:
             self.report.orphaned += 1

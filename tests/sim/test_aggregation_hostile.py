@@ -4,86 +4,75 @@ from __future__ import annotations
 
 import pytest
 
+from peerd.sim.hostile.member import Party
 from peerd.sim.simulation import Simulation
-from peerd.testing.simulation import ring
-from protocols.aggregation.config import AggregationConfig
-from protocols.aggregation.messages import Enrolled, InviteAnswer, ResultReady, StartRound, StopRound
-from protocols.aggregation.plugin import Aggregation
-from tests.support.aggregation import Round, check_answer, number_extractor
+from protocols.aggregation.front.hostile import (
+    BEHAVIOURS,
+    EndlessRounds,
+    GivesGarbage,
+    InventsContributors,
+    NeverSwaps,
+    OffersMore,
+    RoundBehaviour,
+    StartsDirectly,
+    StopsDirectly,
+)
+from tests.support.aggregation import Round, aggregation_plugins, check_answer
 
 COUNT, LIAR = 5, 3
+READY_S = 60.0
+LIES_ABOUT_ITSELF = (GivesGarbage, InventsContributors, NeverSwaps)
 
 
-class Liar(Aggregation):
-    """Takes part, and tells the others what is not so, ``how`` the test says."""
-
-    how = ""
-
-    def lie(self, start: StartRound) -> None:
-        """Say it, as soon as the round is known."""
-        host, others = self.host, [peer for peer in self.host.leaf_set().members() if peer.id != self.host.id]
-        round_id, asker = start.round_id, start.requester
-        match self.how:
-            case "stops by broadcast":
-                host.broadcast(StopRound(round_id, b"guess"))
-            case "stops directly":
-                for peer in others:
-                    host.send(peer, StopRound(round_id))
-            case "offers what it has not":
-                host.send(asker, ResultReady(round_id, COUNT, 100))
-                host.send(asker, ResultReady(round_id, 15, 100))
-            case "declines for others":
-                for _ in others:
-                    host.route(asker.id, Enrolled(round_id, "no data"))
-            case "answers for others":
-                for peer in others:
-                    host.route(peer.id, InviteAnswer(round_id, 0, 0))
-            case "starts rounds directly":
-                for number in range(300):
-                    host.send(others[number % len(others)], start)
-
-    def _start(self, start: StartRound) -> None:
-        super()._start(start)
-        self.lie(start)
-
-
-def ring_with(how: str) -> Simulation:
-    def plugins(index: int) -> list[Aggregation]:
-        plugin = Liar(AggregationConfig()) if index == LIAR else Aggregation(AggregationConfig())
-        if isinstance(plugin, Liar):
-            plugin.how = how
-        plugin.extractor = number_extractor(index)
-        return [plugin]
-
-    simulation = ring(COUNT, 11, plugins=plugins)
-    simulation.misbehaviour_is_failure = False
+def ring_with(kind: type[RoundBehaviour]) -> Simulation:
+    """A calm ring of five, one of which misbehaves in that way."""
+    simulation = Simulation(11, plugins=aggregation_plugins)
+    party = Party(simulation, {LIAR: [kind]})
+    simulation.start(COUNT, spacing_s=0.2)
+    simulation.run_for(COUNT * 0.2)
+    simulation.run_until(simulation.is_ready, READY_S)
+    simulation.run_for(5.0)
+    party.begin()
     return simulation
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "stops by broadcast",
-        "stops directly",
-        "offers what it has not",
-        "declines for others",
-        "answers for others",
-        "starts rounds directly",
-    ],
-)
+def accused(simulation: Simulation) -> set[int]:
+    """Whom anybody has said to break the protocol."""
+    return {about.id for _, _, about, _ in simulation.misbehaviours}
+
+
+@pytest.mark.parametrize("how", [name for name, kind in BEHAVIOURS.items() if kind not in LIES_ABOUT_ITSELF])
 def test_what_one_member_says_costs_nobody_elses_data(how: str) -> None:
-    simulation = ring_with(how)
+    kind = BEHAVIOURS[how]
+    assert issubclass(kind, RoundBehaviour)
+    simulation = ring_with(kind)
+    if kind is EndlessRounds:
+        simulation.run_for(60.0)
     answer = Round(simulation).answer()
     check_answer(simulation, answer)
     assert answer.expected == COUNT
-    honest = {place.id for place in simulation.nodes if place.index != LIAR}
+    honest = {place.id for place in simulation.honest_nodes()}
     assert honest <= set(answer.contributor_ids)
-    accused = {about.id for _, _, about, _ in simulation.misbehaviours}
-    assert accused <= {simulation.nodes[LIAR].id}
-    if how in ("stops directly", "starts rounds directly"):
-        assert accused, "it lost its links"
-    if how == "offers what it has not":
-        assert [each.node for each in answer.rejected] == [simulation.nodes[LIAR].id]
+    liar = simulation.nodes[LIAR].id
+    assert accused(simulation) <= {liar}
+    if kind in (StopsDirectly, StartsDirectly):
+        assert accused(simulation), "it lost its links"
+    if kind is OffersMore:
+        assert [each.node for each in answer.rejected] == [liar]
         assert any("was rejected" in warning for warning in answer.warnings)
     simulation.run_for(10)
     assert Round(simulation, requester=1).answer().expected == COUNT
+
+
+@pytest.mark.parametrize("kind", LIES_ABOUT_ITSELF, ids=lambda kind: kind.name)
+def test_a_member_that_spoils_its_own_swaps_makes_answers_partial_at_most(kind: type[RoundBehaviour]) -> None:
+    simulation = ring_with(kind)
+    everybody = {place.id for place in simulation.nodes}
+    honest = {place.id for place in simulation.honest_nodes()}
+    for requester in (0, 1, 2):
+        answer = Round(simulation, requester=requester).answer()
+        named = set(answer.contributor_ids)
+        assert named <= everybody, "nobody who does not exist"
+        assert honest <= named or answer.outcome == "partial"
+        assert answer.contributors + answer.missing_count == answer.expected == COUNT
+    assert accused(simulation) <= {simulation.nodes[LIAR].id}

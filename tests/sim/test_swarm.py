@@ -14,7 +14,7 @@ from peerd.cli.sim_swarm import repeat_command
 from peerd.errors import ConfigError, ExitCode
 from peerd.overlay.dedupe import Window
 from peerd.overlay.membership import Membership
-from peerd.sim.swarm.plan import FEATURES, LARGE_NODES, NODES, draw
+from peerd.sim.swarm.plan import FEATURES, HALVES, LARGE_NODES, LIARS, LIARS_SHARE_MAX, NODES, Attackers, draw
 from peerd.sim.swarm.states import SOMETIMES
 from peerd.sim.swarm.swarm import SeedRun, SwarmSummary, run_seed, run_swarm
 from peerd.sim.world import SimulationFailure
@@ -60,8 +60,12 @@ def test_draws_cover_sizes_and_features() -> None:
     assert {plan.nodes for plan in plans} >= set(NODES)
     large = [plan.nodes for plan in plans if plan.nodes >= LARGE_NODES[0]]
     assert 0 < len(large) < 20 and all(nodes <= LARGE_NODES[1] for nodes in large)
-    for feature in FEATURES:
+    for feature in HALVES:
         assert 150 < sum(plan.has(feature) for plan in plans) < 250, feature
+    among_liars = [plan for plan in plans if plan.has(LIARS)]
+    assert 60 < len(among_liars) < 140
+    assert all(1 <= plan.liars <= max(1, LIARS_SHARE_MAX * plan.nodes) for plan in among_liars)
+    assert all(plan.nodes > 1 for plan in among_liars), "who is alone has nobody to lie to"
     assert draw(7) == draw(7) != draw(8)
     assert all(0 <= plan.loss <= 0.3 and 0 <= plan.duplication <= 0.5 for plan in plans)
 
@@ -73,6 +77,26 @@ def test_leaving_a_feature_out_changes_nothing_else() -> None:
     assert "loss" in str(plan) and "loss" not in str(less)
     with pytest.raises(ConfigError, match="no feature 'losss'"):
         plan.without(frozenset({"losss"}))
+
+
+def test_hostile_nodes_change_nothing_else_in_a_plan() -> None:
+    for seed in range(100):
+        plan = draw(seed)
+        among = draw(seed, attackers=Attackers(number=1))
+        assert replace(among.without(frozenset({LIARS})), liars=0) == replace(plan.without(frozenset({LIARS})), liars=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "count"), [("1", 64, 1), ("3", 64, 3), ("10%", 64, 6), ("10%", 8, 1), ("50%", 3, 1)]
+)
+def test_attackers_are_a_number_or_a_share(text: str, nodes: int, count: int) -> None:
+    assert Attackers.parse(text).count(nodes) == count
+    assert draw(QUICK, nodes, Attackers.parse(text)).liars == count
+
+
+def test_somebody_honest_is_always_left() -> None:
+    assert draw(QUICK, 3, Attackers(number=9)).liars == 2
+    assert not draw(QUICK, 1, Attackers(number=9)).has(LIARS)
 
 
 # Runs
@@ -178,6 +202,31 @@ def test_protocols_can_be_given() -> None:
     assert code == ExitCode.CONFIG and 'did you mean "aggregation"' in errors
 
 
+def test_attackers_can_be_given() -> None:
+    arguments = (
+        "--seeds",
+        f"{QUICK}:{QUICK + 1}",
+        "--nodes",
+        "5",
+        "--attackers",
+        "1",
+        "--without",
+        "churn,crashes,loss",
+    )
+    code, output, errors = invoke(*arguments, "--verbose")
+    assert code == ExitCode.OK, errors
+    assert "1 liar: green" in output and "misbehaves from now on: " in output
+    assert repeat_command(3, "", None, False, (), "10%") == "peerd sim swarm --seeds 3:4 --verbose --attackers 10%"
+
+
+def test_a_seed_with_hostile_nodes_is_one_run_in_any_process() -> None:
+    attackers = Attackers(number=1)
+    here = run_seed(9, nodes=5, protocols=("aggregation",), attackers=attackers)
+    there = next(run_swarm([9], nodes=5, protocols=("aggregation",), attackers=attackers, hash_seed="2"))
+    assert here.digest == there.digest and here.log == there.log
+    assert here.passed, here.failure
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -186,6 +235,9 @@ def test_protocols_can_be_given() -> None:
         (("--seeds", "-1:5"), "expected A:B with A < B"),
         (("--seeds", "0:99999999999"), "at most 10000000 seeds"),
         (("--without", "rain"), "no feature 'rain'; known: loss"),
+        (("--attackers", "0"), "expected a number from 1, or a share"),
+        (("--attackers", "51%"), "a share from 1% to 50%, not '51%'"),
+        (("--attackers", "many"), "not 'many'"),
     ],
 )
 def test_bad_option_is_told(arguments: tuple[str, ...], expected: str) -> None:

@@ -70,7 +70,13 @@ class ExpectedMembers(Checker):
     def _is_due(self, simulation: Simulation, place: Place, node_id: NodeId) -> bool:
         """Whether the former member is gone in silence, and its place is still among this node's neighbours."""
         other, state = simulation.places.get(node_id), place.node.overlay.state
-        if other is None or other.is_live or node_id in self._left or node_id in self.forgotten:
+        if (
+            other is None
+            or other.is_live
+            or other.index in simulation.hostile
+            or node_id in self._left
+            or node_id in self.forgotten
+        ):
             return False
         ended = simulation.truth.ended.get(node_id, simulation.now)
         if simulation.truth.since.get(place.id, simulation.now) > ended:

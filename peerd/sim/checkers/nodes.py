@@ -109,7 +109,7 @@ class FailureDetection(Checker):
         if not isinstance(event, PeerFailed) or event.evidence == LEFT:
             return None
         accused = simulation.places.get(parse_id(event.peer))
-        if accused is None or not accused.is_live:
+        if accused is None or not accused.is_live or accused.index in simulation.hostile:
             return None
         self.false_alarms += 1
         truth, now = simulation.truth, simulation.now

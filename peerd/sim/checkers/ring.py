@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from peerd import limits
 from peerd.ids import NodeId, short_id
 from peerd.sim.network import State
@@ -20,14 +22,17 @@ class EverybodyReady(Checker):
 
 
 class RingUnity(Checker):
-    """Successor pointers of the live nodes form one cycle through all of them."""
+    """Successor pointers of the live nodes form one cycle through all of them.
+
+    Hostile nodes are left out, and passed over: an honest node's successor is the first honest one in its leaf set.
+    """
 
     name = "ring unity"
     number = 5
 
     def check(self, simulation: Simulation) -> list[str]:
         """Walk the successors from the first live node."""
-        live = {place.id: place for place in simulation.live_nodes()}
+        live = {place.id: place for place in simulation.honest_nodes()}
         if len(live) < 2:
             return []
         first = min(live)
@@ -35,7 +40,9 @@ class RingUnity(Checker):
         current = first
         for _ in range(len(live)):
             seen.append(current)
-            larger = live[current].node.overlay.leaf_set().larger
+            larger = [
+                peer for peer in live[current].node.overlay.leaf_set().larger if not simulation.is_hostile(peer.id)
+            ]
             if not larger:
                 return [f"{short_id(current)} has no successor"]
             current = larger[0].id
@@ -51,7 +58,11 @@ class RingUnity(Checker):
 
 
 class LeafSetConsistency(Checker):
-    """Every leaf set is the nearest live nodes on each side, as the sorted ring says, and says that it is complete."""
+    """Every leaf set is the nearest live nodes on each side, as the sorted ring says, and says that it is complete.
+
+    Whether a hostile node is in it is left open: each honest node decides for itself whom it has to do with. In its
+    place may be the next honest one.
+    """
 
     name = "leaf sets"
     number = 4
@@ -62,9 +73,27 @@ class LeafSetConsistency(Checker):
     def check(self, simulation: Simulation) -> list[str]:
         """Compare each node with the oracle."""
         oracle = simulation.oracle()
-        return [text for place in simulation.live_nodes() for text in self._check_node(place, oracle)]
+        honest = RingOracle(place.id for place in simulation.honest_nodes())
+        judge = partial(self._check_honest, oracle, honest) if simulation.hostile else partial(self._check_node, oracle)
+        return [text for place in simulation.honest_nodes() for text in judge(place)]
 
-    def _check_node(self, place: Place, oracle: RingOracle) -> list[str]:
+    def _check_honest(self, oracle: RingOracle, honest: RingOracle, place: Place) -> list[str]:
+        """The honest among the nearest nodes are in it; nobody honest is who is not among the nearest honest ones."""
+        leaf_set = place.node.overlay.leaf_set()
+        members = {peer.id for peer in leaf_set.members()}
+        needed, allowed = (
+            {node_id for side in ring.neighbours(place.id, self._side) for node_id in side} for ring in (oracle, honest)
+        )
+        needed &= set(honest.ids)
+        known = members & set(honest.ids)
+        offences = [] if leaf_set.is_complete else [f"{short_id(place.id)}: its leaf set is not complete"]
+        return [
+            *offences,
+            *_difference(place.id, "leaf set", known & needed, needed),
+            *_difference(place.id, "leaf set", known | allowed, allowed),
+        ]
+
+    def _check_node(self, oracle: RingOracle, place: Place) -> list[str]:
         leaf_set = place.node.overlay.leaf_set()
         expected = oracle.neighbours(place.id, self._side)
         offences = []

@@ -52,7 +52,7 @@ class CorrectDelivery(Checker):
         self.deliveries += 1
         ready = simulation.truth.ready
         root = ready.root(delivery.key) if len(ready) else None
-        if root == delivery.node.id:
+        if root == delivery.node.id or (root is not None and _is_next_to(simulation, root, delivery)):
             return None
         if simulation.truth.calm_s() < HEAL_S:
             self.excused += 1
@@ -66,6 +66,11 @@ class CorrectDelivery(Checker):
             f"{kind.__name__ if kind else hex(delivery.type_id)} for {format_id(delivery.key)} was delivered at "
             f"{short_id(delivery.node.id)}, but {closer}"
         )
+
+
+def _is_next_to(simulation: Simulation, root: NodeId, delivery: Delivery) -> bool:
+    """Whether only hostile nodes are closer: the others may have good reasons to have nothing to do with those."""
+    return simulation.is_hostile(root) and simulation.honest_root(delivery.key) == delivery.node.id
 
 
 class SingleRoot(Checker):
@@ -96,7 +101,7 @@ class SingleRoot(Checker):
         for position, first in enumerate(ids if len(ids) > 1 else ()):
             second = ids[(position + 1) % len(ids)]
             key = _served_twice(simulation.places[first], simulation.places[second])
-            if key is None:
+            if key is None or simulation.is_hostile(first) or simulation.is_hostile(second):
                 continue
             since = self._since[first, second] = before.get((first, second), now)
             self.longest_s = max(self.longest_s, now - since)
@@ -123,7 +128,8 @@ class Progress(Checker):
 
     A hop inside a leaf set may share a shorter prefix, so one of the two is enough. Loops are seen on lookups, which
     carry their path; messages that a plugin redirects, or that are on a detour, are not checked. Hops and loops are
-    checked once the network has been calm for `DETECT_S`.
+    checked once the network has been calm for `DETECT_S`, and never where there are hostile nodes: those send messages
+    anywhere. What honest nodes send is checked there, too.
     """
 
     name = "progress"
@@ -138,12 +144,12 @@ class Progress(Checker):
         """Judge the hop that brought it here."""
         here, there = place.id, source.id
         self.hops_max = max(self.hops_max, message.hops)
-        if message.detours or _is_redirected(place, message.type_id):
+        if message.detours or _is_redirected(place, message.type_id) or simulation.is_hostile(there):
             return None
         for key in message.keys:
             if shared_prefix_digits(here, key) <= shared_prefix_digits(there, key) and not is_closer(key, here, there):
                 return f"{short_id(there)} sent {format_id(key)} to {short_id(here)}, which is no step forward"
-        if simulation.truth.calm_s() < DETECT_S:
+        if simulation.truth.calm_s() < DETECT_S or simulation.hostile:
             return None
         bound = math.ceil(math.log(max(len(simulation.truth.running), 2), DIGIT_VALUES)) + HOPS_SLACK
         if message.hops > bound:
@@ -175,7 +181,7 @@ class Dedupe(Checker):
 
     def delivered(self, simulation: Simulation, delivery: Delivery) -> str | None:
         """Remember a delivery: the message, and the incarnation that got it."""
-        if delivery.type_id not in self._unique:
+        if delivery.type_id not in self._unique or simulation.is_hostile(delivery.source.id):
             return None
         place = simulation.places[delivery.node.id]
         identity = (

@@ -30,6 +30,11 @@ SOMETIMES: Final = (
     "restart unnoticed",  # a node was back before anybody missed it
     "half the ring died at once",
     "start repeated",  # a node had nobody left to join through
+    "liar accused",  # an honest node said of a hostile one that it broke the protocol
+    "liar doubted",  # its names had proved false too often
+    "message in a liar's hands",
+    "lookup misled",  # it ended at a hostile node that was not the root
+    "lookup unanswered",  # and its asker knows that
 )
 """States that a swarm should reach. One that none of many seeds reaches is a hole in the swarm."""
 

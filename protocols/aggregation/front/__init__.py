@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from peerd.client import Client
     from peerd.sim.checkers import Checker
+    from peerd.sim.hostile.member import Behaviour
     from peerd.sim.swarm.work import SwarmWork
     from protocols.aggregation.front.client import AggregationClient
 
@@ -61,6 +62,11 @@ class AggregationFront(Front):
         from protocols.aggregation.front.simulator import Rounds
 
         return Rounds
+
+    def behaviours(self) -> Mapping[str, type[Behaviour]]:
+        from protocols.aggregation.front.hostile import BEHAVIOURS
+
+        return BEHAVIOURS
 
     def tables(self) -> Sequence[SparkTable]:
         from protocols.aggregation.front.tables import TABLES

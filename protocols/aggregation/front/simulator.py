@@ -22,7 +22,10 @@ COUNT = Query("count", files="**/*")
 
 
 class CountedOnce(Checker):
-    """Whatever has been merged anywhere names each contributor once, and only nodes that there have been."""
+    """Whatever has been merged anywhere names each contributor once, and only nodes that there have been.
+
+    Where there are hostile nodes, only the requester can tell who took part: it is answers that are judged there.
+    """
 
     name = "aggregation once"
     holds_always = True
@@ -41,7 +44,7 @@ class CountedOnce(Checker):
             found += [
                 f"round {round_id.hex()[:8]} has data of {format_id(node)}, which has never been there"
                 for node in contributors
-                if node not in simulation.places
+                if node not in simulation.places and not simulation.hostile
             ]
         return found
 
@@ -49,7 +52,8 @@ class CountedOnce(Checker):
 class Rounds(SwarmWork):
     """Each node has one record. Rounds run during the faults; what they count must be who contributed, each once.
 
-    In the calm ring one round must have the data of all nodes.
+    In the calm ring one round must have the data of all nodes. With hostile nodes in the ring it may be partial, but
+    must say so, and it names nobody who does not exist. What a hostile node says of its own data is believed.
     """
 
     gap_s: ClassVar[float] = 8.0
@@ -80,6 +84,8 @@ class Rounds(SwarmWork):
 
     def verdict(self) -> list[str]:
         live = len(self.simulation.live_nodes())
+        if self.simulation.hostile:
+            return [*self._offences, *self._judge_among_liars()]
         if self._proof is None:
             return [*self._offences, "a round in a calm ring has no answer"]
         if self._proof.contributors != live:
@@ -89,11 +95,35 @@ class Rounds(SwarmWork):
 
     def _judge(self, answer: Answer) -> None:
         """Right at any time: the number of records is the number of contributors, each of which is a node."""
+        if self.simulation.hostile:
+            self._judge_names(answer)
+            return
         counted = answer.value or 0
         distinct = len(set(answer.contributor_ids))
         if not counted == distinct == answer.contributors:
             self._offences.append(
                 f"a round counts {counted} records of {distinct} nodes, and says {answer.contributors}"
             )
+        if answer.contributors + answer.missing_count < answer.expected:
+            self._offences.append(f"a round has {answer.contributors} of {answer.expected} nodes and hides some")
+
+    def _judge_among_liars(self) -> list[str]:
+        """The last round: an answer there is, and one that says that it is complete has all honest nodes."""
+        if self._proof is None:
+            return ["a round in a calm ring has no answer"]
+        named = set(self._proof.contributor_ids)
+        missing = [place.index for place in self.simulation.honest_nodes() if place.id not in named]
+        if self._proof.outcome == "complete" and missing:
+            return [f"a round in a calm ring says that it is complete, and lacks the honest nodes {missing}"]
+        return []
+
+    def _judge_names(self, answer: Answer) -> None:
+        """Nobody counts twice or never was, and who is not counted is missing. The value may be a hostile node's."""
+        names = answer.contributor_ids
+        invented = [format_id(node) for node in names if node not in self.simulation.places]
+        if invented:
+            self._offences.append(f"a round has data of {invented[0]}, which has never been there")
+        if len(set(names)) != len(names):
+            self._offences.append("a round names a contributor twice")
         if answer.contributors + answer.missing_count < answer.expected:
             self._offences.append(f"a round has {answer.contributors} of {answer.expected} nodes and hides some")

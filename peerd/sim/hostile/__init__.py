@@ -1,0 +1,1 @@
+"""Members of a simulated ring that misbehave: valid identities, real nodes underneath, behaviours on top of them."""

@@ -1,0 +1,168 @@
+"""How a hostile node of the simulator misbehaves in rounds of aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar, Final
+
+from peerd.ids import RING, NodeId
+from peerd.messages import Message, PeerRef
+from peerd.sim.hostile.member import Behaviour
+from protocols.aggregation.exchange import Aggregate
+from protocols.aggregation.messages import Enrolled, InviteAnswer, ProposeAnswer, ResultReady, StartRound, StopRound
+from protocols.aggregation.plugin import Aggregation
+from protocols.aggregation.query import Query
+from protocols.aggregation.round_id import KEY_BYTES, lock_of, round_id_of
+
+LONG_MS: Final = 2**32 - 1
+"""The longest that a round can be said to last: 49 days."""
+ROUNDS: Final = 24
+DIRECT_STARTS: Final = 300
+INVENTED: Final = 15
+MOVED_BYTES: Final = 8
+"""The bytes of a value before its partial: a count of what was moved for it."""
+GARBAGE: Final = b"\x81\xa1k\x80" * 40
+"""The column of empty maps that once stopped the plugin, again and again."""
+COUNT: Final = Query("count", files="**/*").to_wire()
+
+
+class RoundBehaviour(Behaviour):
+    """Base: strikes as soon as a round of somebody else's is known."""
+
+    def delivered(self, message: Message, source: PeerRef) -> None:
+        if isinstance(message, StartRound) and message.requester.id != self.node.peer.id:
+            self.strike(message)
+
+    def strike(self, start: StartRound) -> None:
+        """A round has begun."""
+
+    @property
+    def plugin(self) -> Aggregation | None:
+        """The plugin underneath, unless the node runs without it."""
+        plugin = self.node.plugins.get(Aggregation.name)
+        return plugin if isinstance(plugin, Aggregation) else None
+
+
+class StopsByBroadcast(RoundBehaviour):
+    """Has everybody end the round, with a key that does not fit."""
+
+    name = "stops rounds by broadcast"
+
+    def strike(self, start: StartRound) -> None:
+        self.node.overlay.broadcast(StopRound(start.round_id, b"guess"))
+
+
+class StopsDirectly(RoundBehaviour):
+    """Tells each node that the round is over."""
+
+    name = "stops rounds directly"
+
+    def strike(self, start: StartRound) -> None:
+        for peer in self.node.others():
+            self.node.say(peer, StopRound(start.round_id))
+
+
+class OffersMore(RoundBehaviour):
+    """Offers a result that it does not have, with more contributors than there are nodes."""
+
+    name = "offers what it has not"
+
+    def strike(self, start: StartRound) -> None:
+        nodes = len(self.node.others()) + 1
+        self.node.say(start.requester, ResultReady(start.round_id, nodes, 100))
+        self.node.say(start.requester, ResultReady(start.round_id, 3 * nodes, 100))
+
+
+class Declines(RoundBehaviour):
+    """Tells the requester, by routed messages, that other nodes take no part."""
+
+    name = "declines for others"
+
+    def strike(self, start: StartRound) -> None:
+        for _ in self.node.sample(self.node.others(), ROUNDS):
+            self.node.overlay.route(start.requester.id, Enrolled(start.round_id, "no data"))
+
+
+class Answers(RoundBehaviour):
+    """Tells nodes, by routed messages, what others answer to their invitations."""
+
+    name = "answers for others"
+
+    def strike(self, start: StartRound) -> None:
+        for peer in self.node.sample(self.node.others(), ROUNDS):
+            self.node.overlay.route(peer.id, InviteAnswer(start.round_id, 0, 0))
+
+
+class StartsDirectly(RoundBehaviour):
+    """Sends the start of the round directly, again and again: no round is started so."""
+
+    name = "starts rounds directly"
+
+    def strike(self, start: StartRound) -> None:
+        others = self.node.others()
+        for number in range(DIRECT_STARTS):
+            self.node.say(others[number % len(others)], start)
+
+
+class EndlessRounds(RoundBehaviour):
+    """Starts rounds of 49 days, and never asks for a result."""
+
+    name = "endless rounds"
+    gap_s: ClassVar[float] = 15.0
+
+    def act(self) -> None:
+        node = self.node
+        for _ in range(ROUNDS):
+            lock = lock_of(self.rng.randbytes(KEY_BYTES))
+            round_id = round_id_of(lock, node.peer.id, COUNT)
+            node.overlay.broadcast(StartRound(round_id, node.peer, COUNT, 0, LONG_MS, True, lock, True))
+
+
+class InventsContributors(RoundBehaviour):
+    """Says of its own data that it is that of many nodes, most of which do not exist."""
+
+    name = "invents contributors"
+    gap_s: ClassVar[float] = 0.2
+
+    def act(self) -> None:
+        for participant in self.plugin.participants.values() if self.plugin is not None else ():
+            if participant.aggregate is not None:
+                participant.aggregate = replace(participant.aggregate, encoded=self._inflated(participant.aggregate))
+
+    def _inflated(self, held: Aggregate) -> bytes:
+        """The value of an aggregate that says of `INVENTED` more nodes that they have contributed to it."""
+        partial, own = held.partial, self.node.peer.id
+        shares = {NodeId((own + number) % RING): (0, 0) for number in range(1, INVENTED + 1)}
+        shares |= zip(partial.contributors, partial.shares, strict=True)
+        names = tuple(sorted(shares))
+        told = replace(partial, contributors=names, shares=tuple(shares[name] for name in names))
+        return held.encoded[:MOVED_BYTES] + told.encode()
+
+
+class GivesGarbage(RoundBehaviour):
+    """Gives its partners and the requester values that cannot be decoded."""
+
+    name = "gives garbage"
+    gap_s: ClassVar[float] = 0.2
+
+    def act(self) -> None:
+        for participant in self.plugin.participants.values() if self.plugin is not None else ():
+            if participant.aggregate is not None:
+                participant.aggregate = replace(participant.aggregate, encoded=bytes(MOVED_BYTES) + GARBAGE)
+
+
+class NeverSwaps(RoundBehaviour):
+    """Agrees to every swap that is proposed, and then knows nothing of it."""
+
+    name = "never swaps"
+
+    def tells(self, peer: PeerRef, message: Message) -> Message | None:
+        return replace(message, accepted=True) if isinstance(message, ProposeAnswer) else message
+
+
+KINDS: Final[tuple[type[Behaviour], ...]] = (
+    *(StopsByBroadcast, StopsDirectly, OffersMore, Declines, Answers, StartsDirectly),
+    *(EndlessRounds, InventsContributors, GivesGarbage, NeverSwaps),
+)
+BEHAVIOURS: Final[Mapping[str, type[Behaviour]]] = {kind.name: kind for kind in KINDS}
