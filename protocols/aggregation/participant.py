@@ -68,7 +68,7 @@ from protocols.aggregation.tree import (
 
 ENROL_TIMEOUT_S: Final = 5.0
 ENROL_TRIES_MAX: Final = 4
-"""So often a node tells a silent requester that it takes part, `ENROL_PAUSE_S` apart, and then leaves the round."""
+"""A node tells a silent requester at most this often that it takes part, `ENROL_PAUSE_S` apart; then it leaves."""
 ENROL_PAUSE_S: Final = 1.0
 ENROL_TIMER: Final = "enrol_due"
 

@@ -29,7 +29,7 @@ FETCHES_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class RoundListener:
-    """The part that waits for the answer. ``finished`` is called exactly once."""
+    """The callbacks of whoever asked. ``finished`` is called exactly once."""
 
     finished: Callable[[Answer], None]
     progress: Callable[[RoundProgress], None] | None = None
@@ -61,7 +61,7 @@ class Requester:
         self.host = host
         self.round_id = round_id
         self.key = key
-        """Shows everybody that the round's end comes from this node."""
+        """The key to the round's lock: with it, nodes see that the round's end comes from this node."""
         self.query = query
         self.own_aggregate: Aggregate | None = None
         self.is_answered = False
@@ -79,7 +79,7 @@ class Requester:
             host.peer, leaf_set, expected, self.with_census, missing, host.now(), self.is_exact
         )
         self._fetching: PeerRef | None = None
-        """Whose result is being fetched or decoded."""
+        """The node whose result is being fetched or decoded."""
         self._fetch: SwapHandle | None = None
         self._fetches = 0
         self._is_settling = False
@@ -129,7 +129,7 @@ class Requester:
         self._take_best()
 
     def neighbours_changed(self) -> None:
-        """Perhaps those that we wait for are known to be dead now."""
+        """The leaf set changed: perhaps the nodes that this round waits for are known to be dead now."""
         self._consider()
 
     def expire(self) -> None:
