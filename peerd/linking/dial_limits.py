@@ -51,7 +51,7 @@ class Attempt:
 
 
 class _Buckets(Generic[K]):
-    """One bucket for each key; those that are full again need not be kept."""
+    """Token buckets by key; a bucket that is full again need not be kept."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self._rate = rate
