@@ -487,7 +487,7 @@ class Plugin(Part):
 
     host: Host
     handlers: HandlerTable
-    """What runs for each message and timer; made by `start`, the same for a plugin of one class and one of parts."""
+    """The handlers of messages and timers, the plugin's own and those of its parts; `start` makes it."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

@@ -76,7 +76,7 @@ K = TypeVar("K", str, type[Message])
 
 
 def _each_once(owner: type, found: list[tuple[K, str]]) -> dict[K, str]:
-    """What one class marks. Raises `Bug` when two of its methods are marked for the same."""
+    """Return the marks of one class. Raises `Bug` when two of its methods are marked for the same thing."""
     names: dict[K, str] = {}
     for key, attribute in found:
         if key in names:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class FollowedLine(Protocol):
-    """One line of a stream."""
+    """A line of a stream that shows progress."""
 
     @property
     def type(self) -> str: ...

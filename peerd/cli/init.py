@@ -31,7 +31,7 @@ SOCKET_NAME = "admin.sock"
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """What `create_node` made, for the text that is printed at the end."""
+    """The things that `create_node` made, for the text that is printed at the end."""
 
     config_file: Path
     authority: Path

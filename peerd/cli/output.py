@@ -77,7 +77,7 @@ def print_data(output: Output, document: Document, rows: Iterable[Document] | No
 
 
 def print_json(value: Document) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     print_data(Output.JSON, value)
 
 
@@ -94,7 +94,7 @@ class RowWriter:
         self._table: csv.DictWriter[str] | None = None
 
     def write(self, row: Document) -> None:
-        """One row, at once."""
+        """Write one row, at once."""
         shown = plain(row)
         if self._output is Output.CSV:
             self._write_csv(_flat(shown))

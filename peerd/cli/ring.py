@@ -125,7 +125,7 @@ def _show_verdict(found: RingCheck, output: Output, about: Status | None) -> Non
 
 
 def _findings(found: RingCheck) -> list[dict[str, str]]:
-    """What is wrong, as rows."""
+    """Return the findings as rows."""
     rows = [{"finding": "wrong", "text": line} for line in found.problems]
     rows += [{"finding": "no answer", "text": line} for line in found.unanswered]
     rows += [{"finding": "note", "text": line} for line in found.notes]

@@ -122,7 +122,7 @@ class Layout:
         return self.node(index) / "peerd.toml"
 
     def command(self, word: str) -> str:
-        """What to type for this cluster: ``peerd cluster down``, with the name or the folder where it needs one."""
+        """Return the command for this cluster, such as ``peerd cluster down``, with its name or folder if needed."""
         if self.directory == default_directory():
             return f"peerd cluster {word}"
         is_named = self.directory == default_directory(self.directory.name)

@@ -60,7 +60,7 @@ class Forming:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One node now. ``status`` is ``None`` when it does not answer."""
+    """The state of one node now. ``status`` is ``None`` when it does not answer."""
 
     node: NodeRecord
     is_alive: bool
@@ -200,7 +200,7 @@ class LocalCluster:
     def wait_complete(
         self, timeout_s: float = READY_TIMEOUT_S, progress: Callable[[Forming], None] | None = None
     ) -> None:
-        """Until every node is ready, with exactly the leaf set that these nodes make. Not inside an event loop.
+        """Wait until every node is ready, with exactly the leaf set that these nodes make. Not inside an event loop.
 
         Raises `Unavailable` as `up` does.
         """

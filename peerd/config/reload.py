@@ -1,4 +1,4 @@
-"""What a new configuration means for a daemon that runs: which keys changed, which of them apply, which need a restart.
+"""Compares a new configuration with the running one: which keys changed, which of them apply, which need a restart.
 
 The mark on each field (``setting(..., reloads=True)``) decides; `reloading_keys` lists the fields that have it, for the
 table in docs/operating.md. Nothing here reads a file or changes a daemon: `plan_reload` compares two configurations.

@@ -29,7 +29,7 @@ from peerd.telemetry.sinks import EventSink
 
 
 class HttpSide(Protocol):
-    """What is needed of `peerd.daemon.admin.server.AdminServer`."""
+    """The part of `peerd.daemon.admin.server.AdminServer` that is used here."""
 
     def load_tls(self, config: PeerdConfig) -> ssl.SSLContext | None:
         """What data clients would see of us over TCP with this configuration. Raises `ConfigError`."""

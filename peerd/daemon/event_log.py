@@ -1,4 +1,4 @@
-"""Where the event log goes, as the table ``[telemetry]`` names it."""
+"""Opens the destination of the event log that the table ``[telemetry]`` names."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 def loop_factory(loop: LoopName = "auto") -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes the loop. Raises `ConfigError` when uvloop is asked for and missing."""
+    """Return the function that makes the loop. Raises `ConfigError` when uvloop is asked for and missing."""
     if loop == "asyncio" or (loop == "auto" and find_spec("uvloop") is None):
         return asyncio.SelectorEventLoop
     try:

@@ -50,7 +50,7 @@ def load_identity(config: PeerdConfig) -> Identity:
 
 
 def advertised(config: PeerdConfig, node_id: NodeId, listening: tuple[str, int]) -> PeerRef:
-    """Where others reach this node. Raises `ConfigError` when that cannot be found out."""
+    """Return the address at which others reach this node. Raises `ConfigError` when it cannot be found out."""
     host, port = listening
     if config.node.advertise:
         host, advertised_port = split_address(config.node.advertise)
@@ -91,7 +91,7 @@ def _outgoing_host(config: PeerdConfig) -> str:
 
 
 def node_settings(config: PeerdConfig, peer: PeerRef, boot_epoch: int) -> NodeSettings:
-    """What `peerd.node.node.Node` is made with."""
+    """Return the settings with which `peerd.node.node.Node` is made."""
     return NodeSettings(
         peer=peer,
         boot_epoch=boot_epoch,

@@ -69,7 +69,7 @@ class _Job:
             self.pool.call_off(self)
 
     def outcome(self) -> bytes | Unavailable:
-        """What the job returned, or why it did not."""
+        """Return the job's result, or the reason why there is none."""
         kind, text = bytes(self.answer[:1]), self.answer[1:]
         if self.code == 0 and not self.is_too_long and kind == RESULT:
             return bytes(text)

@@ -493,7 +493,7 @@ class Daemon:
         }
 
     def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What no task or callback caught: a bug of ours, logged at a bounded rate (a full table repeats itself)."""
+        """Log what no task or callback caught: a bug of ours. At a bounded rate, as it may repeat itself."""
         if self._loop_errors.take(monotonic_s()):
             error = context.get("exception")
             _log.error("loop.failed", message=str(context.get("message")), error=repr(error), exc_info=error)

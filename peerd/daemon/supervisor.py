@@ -1,4 +1,4 @@
-"""What happens when a plugin's handler raises: the plugin is replaced, a few times, then it stays off.
+"""Replaces a plugin whose handler has raised an exception; after a few times it stays off.
 
 A failure while a peer's message is handled also replaces the plugin, after a pause that grows. But it never counts
 towards switching the plugin off: otherwise one member with the right message could switch it off on every node.

@@ -258,7 +258,7 @@ def _check_server(tls: ssl.SSLSocket, pin: Pin, issuers: Sequence[PeerRef]) -> N
 
 
 def _receive(sock: socket.socket, kind: type[M], where: str) -> M:
-    """One message. Raises `JoinFailed` for a refusal or what is no answer, ``OSError``."""
+    """Receive one message. Raises `JoinFailed` for a refusal or something that is not an answer, ``OSError``."""
     try:
         header = _exactly(sock, FRAME_HEADER_BYTES)
         type_id, flags, length = parse_header(header, 0, PREAUTH_FRAME_BYTES_MAX)

@@ -299,7 +299,7 @@ def known_issuers(
 
 
 def key_of_notice(notice: Notice) -> str:
-    """What a notice is about: of several notices with the same key the one with the highest version counts."""
+    """Return the key of a notice: of several notices with the same key the one with the highest version counts."""
     match notice:
         case Denial(subject=subject):
             return f"deny {subject}"

@@ -69,7 +69,7 @@ class PeerIdentity:
     node_id: NodeId
     cluster: str
     roles: frozenset[str]
-    """Some may be unknown here (`KNOWN_ROLES`), because a newer version gave them: they allow nothing."""
+    """The node's roles. Some may be unknown here (`KNOWN_ROLES`), as a newer version gave them: they allow nothing."""
     not_after: datetime
     """End of validity, UTC."""
     serial: int
@@ -286,5 +286,5 @@ def load_certificate(path: Path) -> x509.Certificate:
 
 
 def describe(identity: PeerIdentity) -> str:
-    """One line for logs: short id, cluster, roles."""
+    """Return one line for logs: short id, cluster, roles."""
     return f"{short_id(identity.node_id)}@{identity.cluster} ({', '.join(sorted(identity.roles)) or 'no roles'})"

@@ -1,1 +1,1 @@
-"""What decides about links between peers: sans-IO, the same objects in the daemon and in the simulator."""
+"""Decides about links between peers: sans-IO, the same objects in the daemon and in the simulator."""

@@ -47,7 +47,7 @@ class Link(Protocol):
         """Whether frames may be sent on it."""
 
     def wake(self) -> None:
-        """Something is queued for the peer."""
+        """Take note that something is queued for the peer."""
 
     def flush(self) -> None:
         """Send what is queued, as far as the link takes it at once."""
@@ -116,7 +116,7 @@ class Channel:
     attempt: Attempt | None = None
     """The permission of the dial under way; it is settled when the dial has ended."""
     reached: tuple[str, int] | None = None
-    """Where this node reached the peer by a dial of its own."""
+    """The host and port at which this node has reached the peer by its own dial."""
     linked_at: float = 0.0
     """Since when there has been a link without a break, if there is one."""
     is_down_due: bool = False

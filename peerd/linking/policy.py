@@ -131,7 +131,7 @@ class LinkPolicy(Generic[L]):
         return self.scores.add(peer_id, reason, self._host.now())
 
     def stop(self) -> None:
-        """From now on nothing is dialled or admitted, and the node is told nothing."""
+        """Dial and admit nothing any more, and tell the node nothing."""
         self.is_stopping = True
         for channel in self.channels.values():
             channel.abandon_dial()
@@ -187,7 +187,7 @@ class LinkPolicy(Generic[L]):
         return None
 
     def admit_stream(self, peer_id: NodeId, streams: int) -> tuple[str, str] | None:
-        """The same for a bulk connection, when so many of them are open."""
+        """Decide in the same way about a bulk connection; ``streams``: how many of them are open."""
         if self.is_stopping:
             return "stopping", "this node is going down"
         if self.scores.is_banned(peer_id, self._host.now()):

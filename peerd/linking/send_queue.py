@@ -1,4 +1,4 @@
-"""What waits for one peer: frames in three priorities, bounded in bytes."""
+"""The frames that wait for one peer, in three priorities, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SendQueue:
         return True
 
     def take_frames(self, bytes_max: int) -> list[Frame]:
-        """Up to about ``bytes_max`` bytes (at least one frame) in sending order."""
+        """Take up to about ``bytes_max`` bytes of frames (at least one frame), in sending order."""
         frames: list[Frame] = []
         taken = 0
         for queue in self._queues:
@@ -76,7 +76,7 @@ class SendQueue:
         return frames
 
     def take(self, bytes_max: int) -> list[bytes]:
-        """The same as bytes for a socket, headers and bodies in turn."""
+        """Take frames as bytes for a socket: headers and bodies in turn."""
         parts: list[bytes] = []
         for type_id, flags, body in self.take_frames(bytes_max):
             parts.append(HEADER.pack(MAGIC, type_id, flags, len(body)))

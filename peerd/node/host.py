@@ -42,7 +42,7 @@ from peerd.telemetry.schema import CORE_EVENTS, Event
 
 
 class _Work:
-    """What a plugin holds of a job that it gave away."""
+    """The handle of a job that a plugin gave away."""
 
     def __init__(self, running: dict[int, WorkHandle], number: int) -> None:
         self._running = running

@@ -52,7 +52,7 @@ class RefusedSends:
             self.note(peer, frame.type_id, reason)
 
     def note(self, peer: PeerRef, type_id: int, reason: SendRefusal) -> None:
-        """One more message of this type will not arrive."""
+        """Note one more message of this type that will not arrive."""
         kind = message_type(type_id)
         if kind is None or not self._cares(kind):
             return

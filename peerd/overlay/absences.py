@@ -1,8 +1,8 @@
 """Keeps a node's expectations up to date: who went without goodbye, who is back, and who was forgotten.
 
-A loss costs no message: each former member of a node's leaf set notices it by itself. Whoever becomes a member of a
-leaf set is told by those that have it now, once, so a node's absence outlives those that saw it. A dismissal by an
-operator is broadcast; who missed it hears of it when it names the node again.
+A loss costs no message: each node that had the lost one in its leaf set notices it by itself. A new member of a leaf
+set is told once, by the nodes that have it now, so knowledge of an absence outlives the nodes that saw it. A dismissal
+by an operator is broadcast; a node that missed it is told when it names the dismissed node again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from peerd.overlay.state import OverlayState
 from peerd.telemetry.schema import MemberForgotten, MemberMissing, MemberReturned
 
 SAVE_DELAY_S: Final = 1.0
-"""A change waits so long before it is written down: several losses at once then cost one write."""
+"""A change waits for so many seconds before it is saved, so that several losses at once cost one write."""
 SAVE_RETRY_S: Final = 60.0
 """Pause before a disk that refused is tried again."""
 TOLD_LATELY_S: Final = 60.0
 """A new member that was told who is missing within this time is not told again when it announces itself."""
 TOLD_LATELY_MAX: Final = 64
 RETELL_EVERY: Final = 12
-"""Exchanges with the left neighbour for one reminder to a random member: a message may have been lost."""
+"""Once in so many exchanges with the left neighbour a random member is reminded, in case a message was lost."""
 TOLD_MAX: Final = 32
 """A view of the ring names at most so many missing members."""
 
@@ -80,11 +80,11 @@ class AbsenceKeeper(Part):
     # First-hand
 
     def remember(self, peers: Iterable[PeerRef]) -> None:
-        """Who was in the ring before this node's restart, as far as it knows."""
+        """Take over the peers that this node knew in the ring before its restart."""
         self._remembered = tuple(peers)
 
     def became_ready(self) -> None:
-        """In the ring: who was there before the restart and is not now, is missing; tell the others who is."""
+        """This node is in the ring: peers from before the restart that are not there are missing; tell the others."""
         now, leaves = self._host.now(), self.state.leaves
         remembered, self._remembered = self._remembered, ()
         for peer in remembered:
@@ -107,7 +107,7 @@ class AbsenceKeeper(Part):
         self._save_soon()
 
     def announced(self, peer: PeerRef) -> None:
-        """A node is ready. One that restarted so soon that nobody missed it was not admitted anew, and is told now."""
+        """A node is ready. If it restarted before anybody missed it, `admitted` was not called, so it is told now."""
         told_at = self._told_at.pop(peer.id, float("-inf"))
         if peer.id in self.state.leaves and self._host.now() - told_at > TOLD_LATELY_S:
             self._send(peer)
@@ -195,7 +195,7 @@ class AbsenceKeeper(Part):
         self._save_soon()
 
     def _settle(self) -> None:
-        """Hearsay counts once this node knows who its neighbours are."""
+        """Act on hearsay, which counts only once this node knows its neighbours."""
         if self.state.is_ready:
             leaves = self.state.leaves
             for absent in self._known.settle(leaves, len(leaves), self._host.now()):

@@ -29,7 +29,7 @@ HELD_MAX: Final = 256
 
 @dataclass(slots=True)
 class Held:
-    """A stretch that nobody could take over just now."""
+    """A stretch that is kept because no node could take it over yet."""
 
     broadcast: Broadcast
     deadline: float

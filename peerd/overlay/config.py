@@ -11,7 +11,7 @@ from peerd.quantities import Age, Interval, format_duration, misfit, setting
 
 
 class OverlayConfig(PluginConfig):
-    """How patient and how talkative the overlay is."""
+    """The overlay's time limits, and how often it sends what."""
 
     heartbeat_interval: Interval = setting(
         "7.5s",

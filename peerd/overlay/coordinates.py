@@ -1,4 +1,4 @@
-"""Network coordinates: what the round trip to a peer would be, without asking it. Pure state.
+"""Network coordinates, which predict the round trip to a peer without a message to it. Pure state.
 
 Vivaldi (Dabek, Cox, Kaashoek and Morris 2004, section 3) in three dimensions with a height, which stands for the access
 link. Positions are milliseconds, so that a coordinate is readable; each node moves its own by a fraction of the error
@@ -26,7 +26,7 @@ NEAR_MS: Final = 10.0
 _GAIN: Final = 0.25
 """Both c_c and c_e of the paper."""
 _PULL_MAX_MS: Final = 250.0
-"""How far one sample may move a node: a liar's, or one taken through a full queue, must not throw it about."""
+"""How far one sample may move a node: false ones, or those taken through a full queue, must not move it far."""
 
 ORIGIN: Final = Coordinate(0.0, 0.0, 0.0, HEIGHT_MIN_MS, ERROR_MAX)
 

@@ -8,7 +8,7 @@ from peerd import limits
 from peerd.ids import NodeId
 
 BROADCAST_KEY: Final = -1
-"""What a broadcast has in the place of a routed message's key."""
+"""The key of every broadcast in the window, where a routed message has its own."""
 
 MessageIdentity = tuple[NodeId, int, int, int]
 """(source, boot epoch of the source, its sequence number, key)."""

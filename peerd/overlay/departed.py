@@ -1,4 +1,4 @@
-"""Peers that this node has removed: whom to disbelieve for a while, and whom to look for again. Pure state.
+"""Peers that this node has removed: hearsay about them is ignored for a while, and later they are looked for. Pure.
 
 The list is what merges two rings after a partition: each side has purged the other, so only a memory of the dead can
 find them alive (HyParView's passive view and serf's "gossip to the dead" serve the same end). One peer is probed at a
@@ -20,7 +20,7 @@ PROBE_PAUSE_MAX_S: Final = 3600.0
 FIRST_PAUSES: Final = 6
 """The first search in ordinary times comes after so many of the pauses between searches after a mass loss."""
 ANSWER_PAUSE_MAX_S: Final = 60.0
-"""Longest pause for a removed peer that we hear, but that never answers."""
+"""The longest pause between probes of a removed peer that we hear, but that never answers."""
 
 
 @dataclass(slots=True)

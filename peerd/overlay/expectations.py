@@ -1,4 +1,4 @@
-"""Who belongs to the ring although it is silent: the members that went without goodbye. Pure state.
+"""The members that went without goodbye, and so still belong to the ring. Pure state.
 
 A node that is silent is missing, not gone. It stays expected until it is back, said goodbye, was denied, an operator
 forgot it, or a stated time has passed. A node knows this first-hand of its former members; of others it takes the word
@@ -21,7 +21,7 @@ from peerd.messages import PeerRef
 ABSENT_MAX: Final = 192
 """Missing members that one node keeps; those that it lost last stay."""
 CLAIMS_MAX: Final = 1024
-"""Missing members that others name, and that not enough of them have named yet."""
+"""How many missing members are kept that not enough others have named yet."""
 CLAIMS_PER_INFORMANT_MAX: Final = 64
 """At most so many of these claims may come from one informant."""
 DISMISSALS_MAX: Final = 256
@@ -112,7 +112,7 @@ class Expectations:
         return dismissed_at is None or (is_dated and lost_at > dismissed_at + DISMISSAL_SLACK_S)
 
     def returned(self, node_id: NodeId) -> Absent | None:
-        """The node is here: nothing that was said of it before counts. Returns what it was missing as."""
+        """The node is back: what was said of it before does not count. Returns its entry among the missing, if any."""
         self._drop_claim(node_id)
         if self._dismissed.pop(node_id, None) is not None:
             self.changes += 1
@@ -164,7 +164,7 @@ class Expectations:
     # Dismissal
 
     def dismiss(self, node_id: NodeId, at: float) -> Absent | None:
-        """Nothing that began before ``at`` counts any more. Returns what the node was missing as, if that ended."""
+        """Absences that began before ``at`` do not count any more. Returns the entry that this ended, if any."""
         if node_id == self.own:
             return None
         before = self._dismissed.pop(node_id, None)
@@ -228,7 +228,7 @@ class Expectations:
             self.lost(each.peer, each.lost_at, now, is_dated=each.is_dated)
 
     def validate(self) -> None:
-        """Assert the bounds, and that the books agree."""
+        """Assert the bounds, and that the tables agree with each other."""
         assert len(self._absent) <= ABSENT_MAX
         assert len(self._claims) <= CLAIMS_MAX
         assert len(self._dismissed) <= DISMISSALS_MAX

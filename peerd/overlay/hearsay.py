@@ -1,4 +1,4 @@
-"""How much of what others say of strangers this node looks into, and what it thinks of those who said it. Pure state.
+"""Budgets for probing peers that only others have named, and a record of informants that named false ones. Pure.
 
 A peer that is named and unknown costs a probe. One member that invents neighbours must neither use up all probes, which
 would hide deaths and keep newcomers out, nor go on for ever: so hearsay has its own share of the probes, each informant
@@ -17,10 +17,10 @@ HEARSAY_PROBES_MAX: Final = 64
 INFORMANT_PROBES_MAX: Final = 16
 """The same for one informant: as many as a leaf set has members."""
 FALSE_NAMES_MAX: Final = 48
-"""An informant with so many names behind which nobody answered is asked into no more, until some are forgiven. After a
-disaster honest members name the dead for a while, but hardly more than two leaf sets of them that are strangers."""
+"""If an informant has named so many peers that did not answer, its names are not probed until some are forgiven. After
+a mass failure honest members name the dead for a while, but hardly more than two leaf sets of unknown ones."""
 FORGIVEN_AFTER_S: Final = 30.0
-"""So often one false name is forgiven."""
+"""One false name is forgiven each time that so many seconds have passed."""
 PASSED_ON_WEIGHT: Final = 0.25
 """A false name that the informant passed on as unverified counts so much; one that it called its member counts 1."""
 INFORMANTS_MAX: Final = 256

@@ -1,4 +1,4 @@
-"""What this node thought of each peer, when, on what evidence, and whether it was itself lagging. Pure state.
+"""The verdicts of this node on each peer: when, on what evidence, and how late its own timers were. Pure state.
 
 Bounded: the peers about whom something was noted last, and the latest notes about each.
 """
@@ -62,5 +62,5 @@ class History:
         return tuple(self._notes.get(peer, ()))
 
     def peers(self) -> tuple[NodeId, ...]:
-        """Everybody something was noted about, the latest last."""
+        """Every peer about which something was noted, the latest last."""
         return tuple(self._notes)

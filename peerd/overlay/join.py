@@ -43,7 +43,7 @@ class Phase(Enum):
 
 
 class Joiner(Part):
-    """Drives one node from nothing to ready, and back there when it loses its place."""
+    """Brings one node into the ring until it is ready, and again when it has lost its place."""
 
     def __init__(
         self, state: OverlayState, membership: Membership, near_search: NearSearch, ready: Callable[[bool], None]
@@ -151,7 +151,7 @@ class Joiner(Part):
         )
 
     def _contact_done(self, round_number: int) -> None:
-        """One contact is of no use; after the last one, found a ring or try again later."""
+        """One contact did not lead to a ring; after the last one, found a ring or try again later."""
         if round_number != self._round or self.phase is not Phase.CONTACTING:
             return
         self._waiting -= 1
@@ -273,7 +273,7 @@ class Joiner(Part):
         return reply
 
     def _asked_outside(self, source: PeerRef) -> None:
-        """Somebody looks for the ring, too. It may be the seed that this node waits for, or know one: look soon.
+        """Another node looks for the ring, too. It may be the seed that this node waits for, or know one: look soon.
 
         Only for those that have not asked before, and `RECENT_MAX` at most, so that two who wait for a third one do not
         keep each other busy.

@@ -30,7 +30,7 @@ SideRule = Callable[[NodeId, bool], bool]
 
 
 def on_any_side(node_id: NodeId, is_larger: bool) -> bool:
-    """The rule of who knows nothing about the ring but the members."""
+    """The rule for when nothing is known about the ring but the members."""
     return True
 
 

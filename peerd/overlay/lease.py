@@ -55,7 +55,7 @@ class Lease:
         self._absent_until = now
         self._confirmed.clear()
         for node_id in self._heard:
-            self._heard[node_id] = now  # silence that this node slept through is nobody's fault
+            self._heard[node_id] = now  # silence while this node was not running does not count
         return gap_s
 
     @property

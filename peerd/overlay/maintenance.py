@@ -18,7 +18,7 @@ JITTER: Final = 0.2
 HEARTBEATS_MISSED: Final = 1.25
 """So many heartbeat intervals of silence at least, before the right neighbour is suspected."""
 LAG_STRETCH: Final = 2.0
-"""A node whose own timers are late is more patient with others, by so many times the lag."""
+"""A node whose own timers are late waits longer for others, by so many times the lag."""
 VOUCHERS_ASKED_MAX: Final = 4
 """Peers asked in one exchange whether they still see what this node does not."""
 RANDOM_EVERY: Final = 12

@@ -25,7 +25,7 @@ LEFT: Final = "left"
 DENIED: Final = "denied"
 """Evidence: the peer is on the cluster's deny list."""
 SENT_AWAY: Final = (LEFT, DENIED)
-"""Evidence after which nobody waits for the peer, or looks for it."""
+"""Evidence after which the peer is not waited for and not looked for."""
 NO_LINK: Final = "peer_down"
 """Evidence: the driver could not get a link to the peer. It takes no probe to find that out."""
 BACK_AT_ONCE: Final = 3
@@ -107,7 +107,7 @@ class Membership(Part):
         for peer in peers:
             node_id = peer.id
             if node_id in members or node_id == own or node_id in probes:
-                continue  # nearly all of them, of nearly every message
+                continue  # true for nearly all peers that messages name
             if len(departed) and state.is_failed(node_id):
                 continue
             if leaves.would_accept(peer.id):
@@ -142,7 +142,7 @@ class Membership(Part):
             probe.weight = weight if departed is None or not departed.was_member else 0.0  # that one did exist
             self._hearsay.began(informant, self._host.now())
             if weight < 1.0:
-                self.state.candidates.pop(peer.id, None)  # nobody has vouched for it: it is not passed on any further
+                self.state.candidates.pop(peer.id, None)  # this node has not verified it, so it does not pass it on
 
     def review(self) -> None:
         """Probe what the routing table knows, and the leaf set overlooks: in a right ring there is nobody.
@@ -182,7 +182,7 @@ class Membership(Part):
         self._mark(peer, evidence)
         self.exchange(peer, evidence, is_reported=is_reported, is_check=evidence != NO_HEARTBEAT)
         if peer.id not in self._probes:
-            del state.suspects[peer.id]  # too many probes under way; whoever trips over it next asks again
+            del state.suspects[peer.id]  # too many probes are under way; the next message to it starts another one
 
     def down(self, peer: PeerRef) -> None:
         """The link is gone, and a new one could not be had."""
@@ -258,7 +258,7 @@ class Membership(Part):
             return
         self.state.answered(source, probe.sent_at, reply.coordinate)
         self.state.lease.confirm(source.id, probe.sent_at)
-        # Alive here, and given up elsewhere: then it matters who sees whom.
+        # The peer answers here, and another node has given it up: then leaf sets have to be compared.
         is_asked = not probe.is_check or probe.is_reported or probe.is_confirmed
         if isinstance(reply, Pong) and is_asked and probe.reprieves < REPRIEVES_MAX:
             probe.reprieves += 1
@@ -323,7 +323,7 @@ class Membership(Part):
         return probed_s < share_s or (silence_s < share_s and probed_s < UNHEEDED_TIMEOUTS * timeout_s)
 
     def _withhold(self, peer: PeerRef, evidence: str) -> None:
-        """Nobody at all is heard: accuse nobody yet, and ask everybody. Whoever answers ends the isolation."""
+        """This node hears nobody at all: it accuses nobody yet, and asks every peer. Any answer ends the isolation."""
         is_first = not self._withheld
         self.state.history.note(peer.id, "withheld", evidence, self.state.silence_s(peer.id))
         self._withheld.setdefault(peer.id, (peer, evidence))
@@ -515,7 +515,7 @@ class Membership(Part):
         notice = FailureNotice((peer.id,))
         if evidence not in SENT_AWAY:
             self._host.send(peer, notice, Priority.URGENT)  # if it lives after all, it says so
-        if is_told and was_neighbour:  # its two neighbours tell everybody whom it concerns
+        if is_told and was_neighbour:  # its two neighbours tell the rest of the leaf set
             for other in state.leaves:
                 self._host.send(other, notice, Priority.URGENT)
         state.tell_change((), (member,))

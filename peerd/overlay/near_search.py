@@ -56,7 +56,7 @@ _DISTANCE: Final = itemgetter(0)
 
 
 class NearSearch(Part):
-    """Finds near peers for one node's routing table, and tells others whom it knows."""
+    """Finds near peers for one node's routing table, and answers such questions of other nodes."""
 
     def __init__(self, state: OverlayState, membership: Membership, table_care: TableCare) -> None:
         self.state = state
@@ -76,7 +76,7 @@ class NearSearch(Part):
         self._host.set_timer("table", self._host.rng.uniform(0.0, self._pause_s))
 
     def became_ready(self) -> None:
-        """A newcomer has a leaf set; its table is what its way in told. Find near peers, soon."""
+        """This node has just joined: its table has only what it learned on the way. Look for near peers soon."""
         self._early_steps = EARLY_STEPS
         self._host.cancel_timer("table")
         self._arm()

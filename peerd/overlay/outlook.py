@@ -1,4 +1,4 @@
-"""What the rest of a way should take, judged by this node's own tables: how next hops are compared. Pure.
+"""Estimates how long the rest of a path takes, from this node's own tables, in order to compare next hops. Pure.
 
 Every node's tables look alike: a cell of row r holds the nearest of some N / 16**(r + 1) nodes, and the members of a
 leaf set are random places. So the mean round trips to this node's own entries, row by row, and to its own members say

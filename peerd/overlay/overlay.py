@@ -45,7 +45,7 @@ from peerd.overlay.table_care import TableCare
 
 
 class Overlay(Plugin):
-    """Makes the parts, and answers for them to node and hosts. Its host is a `peerd.overlay.ports.OverlayHost`."""
+    """Makes the parts, and offers what they do to node and hosts. Its host is a `peerd.overlay.ports.OverlayHost`."""
 
     name: ClassVar[str] = "overlay"
     version: ClassVar[int] = 1
@@ -69,7 +69,7 @@ class Overlay(Plugin):
         self._ring_order: tuple[LeafSet, int, dict[NodeId, PeerRef], list[NodeId]] | None = None
 
     def start(self, host: Host) -> None:
-        """Build the parts; `join` sets them going."""
+        """Build the parts; `join` starts them."""
         super().start(host)
         self._host = cast(OverlayHost, host)
         self._now = host.now

@@ -1,4 +1,4 @@
-"""Two rings of one cluster that never knew each other find out, and become one.
+"""Finds a second ring of the same cluster, of which this one never knew, and merges the two.
 
 It happens when two seeds were each told to found a ring, or when a ring began behind a cut. The departed peers of
 `membership` cannot help: nobody was lost. So now and then a node dials one of its configured addresses, and has itself

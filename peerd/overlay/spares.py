@@ -1,6 +1,6 @@
 """Peers that fit a cell of the routing table which another one holds: further next hops, while a link to them is open.
 
-They cost no message: nobody probes them, and nobody misses them. A node has links to them anyway, because it has
+They cost no message: they are not probed, and their loss has no effect. A node has links to them anyway, because it has
 measured them, or because they have this node in their own tables.
 """
 

@@ -40,7 +40,7 @@ SAMPLES_AGAIN: Final = 2
 SAMPLED_PEERS_MAX: Final = 64
 """Measured peers that it learns from again; above it a new one takes the place of one at random."""
 OUTLOOK_S: Final = 10.0
-"""So often, at most, a node judges anew what ways through the ring should take."""
+"""A node computes its `outlook` anew at most once in so many seconds."""
 PARTITION_PEERS_MIN: Final = 4
 """Fewer peers lost at once are no sign of a partition."""
 
@@ -202,7 +202,7 @@ class OverlayState:
         return distance_s + self.outlook().rest_s(key, peer.id)
 
     def outlook(self) -> Outlook:
-        """What ways through the ring should take, as of `OUTLOOK_S` ago at most."""
+        """Estimates for paths through the ring, at most `OUTLOOK_S` old."""
         now = self.host.now()
         if now >= self._outlook_until:
             self._outlook_until = now + OUTLOOK_S

@@ -53,7 +53,7 @@ class SwapState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What an initiator asks for."""
+    """The request of an initiator."""
 
     plugin: str
     tag: bytes

@@ -137,7 +137,7 @@ class QueuedSink:
         self._thread.start()
 
     def write(self, record: dict[str, object]) -> None:
-        """One append; past half of the queue the thread is woken early."""
+        """Append a record to the queue; past half of the queue the thread is woken early."""
         # No lock: only the event loop appends and only the thread takes, and a deque's ends are safe for that.
         waiting = len(self._queue)
         if waiting >= self._queue_records_max or self._closing:

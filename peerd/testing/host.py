@@ -473,7 +473,7 @@ class FakeStore(SimStore):
         self._open: dict[str, Log] = {}
 
     def log(self, name: str) -> Log:
-        """One log, as long as the test's host lives."""
+        """Return a log, which lives as long as the test's host."""
         if name not in self._open:
             disk = self.logs.setdefault(name, LogDisk())
             self._open[name] = open_log(disk, lambda delay_s, callback: self._host.later.append(callback))

@@ -29,7 +29,7 @@ PROTOCOL_MAX: Final = 1
 
 
 class Purpose(Enum):
-    """What a connection is for. Control and bulk never share one."""
+    """The purpose of a connection. Control and bulk never share one."""
 
     CONTROL = 0
     BULK = 1
@@ -138,7 +138,7 @@ class Handshake:
         self.refusal: Frame | None = None
 
     def hello(self) -> Frame:
-        """What the dialler sends first."""
+        """Return the dialler's first frame."""
         local = self._local
         return encode(
             Hello(

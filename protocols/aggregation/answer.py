@@ -1,4 +1,4 @@
-"""The answer of a round: the value, and the whole truth about it.
+"""The answer of a round: the value, and which nodes' data is in it and which is not.
 
 The one model of it: the plugin makes it, the HTTP API sends it, client and command line read it. As JSON (`LINE`) an id
 is 32 hexadecimal digits; fields are only ever added, and a reader ignores those that it does not know.
@@ -139,7 +139,7 @@ class Answer:
     @computed_field  # type: ignore[prop-decorator]  # what pydantic asks for, and mypy does not know
     @property
     def outcome(self) -> Literal["complete", "partial", "failed"]:
-        """ "complete", "partial" or "failed"; a partial answer is never dressed as a full one."""
+        """ "complete", "partial" or "failed"; an answer that lacks an expected node is never called complete."""
         if not self.contributors:
             return "failed"
         return "complete" if self.missing_count == 0 and self.completeness >= 1.0 else "partial"

@@ -1,4 +1,4 @@
-"""The requester's side of a round, pure: whom to expect, which tree's result to take, who is missing and why."""
+"""The requester's side of a round, pure: expected nodes, which tree's result to take, missing nodes and reasons."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ The estimate comes from the stretch that the 16 members of a leaf set share, whi
 ring takes the ring for less than half as large, and would refuse every honest result at 2. At 4 it is one of 5 * 10^12.
 """
 NAMERS_MIN: Final = 2
-"""Nodes that have to name an absent one before it is expected: nobody alone can make one up."""
+"""How many nodes have to name an absent one before it is expected, so that no single node can make one up."""
 NEIGHBOURS_NAMING: Final = 2
 """Live neighbours on each side up to which a node names the absent; four name each, and two of them may be silent."""
 NAMED_ABSENT_MAX: Final = 4096
@@ -109,7 +109,7 @@ class Collector:
     named: dict[NodeId, Named] = field(default_factory=dict)
     failed: dict[NodeId, str] = field(default_factory=dict)
     fetched: set[NodeId] = field(default_factory=set)
-    """Whose result was had; nobody's is fetched twice."""
+    """Nodes whose result was fetched; none is fetched twice."""
     candidates: list[Candidate] = field(default_factory=list)
 
     @staticmethod
@@ -121,7 +121,7 @@ class Collector:
         missing: Iterable[MissingMember] = (),
         now: float = 0.0,
     ) -> Collector:
-        """Membership is fixed now: those in the leaf set, this node, whoever is missing, and whoever enrols."""
+        """Fix whom the round expects: the leaf set, this node, the missing members, and later those that enrol."""
         expected = {peer.id: peer for peer in leaf_set.members()}
         expected[own.id] = own
         otherwise = Basis.CENSUS if with_census else Basis.ESTIMATE
@@ -173,12 +173,12 @@ class Collector:
             self.candidates.sort(key=lambda each: -each.contributors)
 
     def have_fetched(self, peer: PeerRef) -> None:
-        """This candidate's value is here."""
+        """This candidate's value was fetched."""
         self.fetched.add(peer.id)
         self.candidates = [candidate for candidate in self.candidates if candidate.peer.id != peer.id]
 
     def could_not_fetch(self, peer: PeerRef, reason: str) -> None:
-        """This candidate's value could not be had; the next one is tried."""
+        """This candidate's value could not be fetched; the next one is tried."""
         self.failed[peer.id] = reason
         self.candidates = [candidate for candidate in self.candidates if candidate.peer.id != peer.id]
 

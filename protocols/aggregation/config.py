@@ -27,7 +27,7 @@ def _check_share(text: str) -> str:
 
 
 class AggregationConfig(PluginConfig):
-    """The settings of aggregation: what this node contributes, and how patient a round is."""
+    """The settings of aggregation: what this node contributes, and the time limits of a round."""
 
     data_root: str = setting(
         "",

@@ -315,7 +315,7 @@ def _json_rows(names: tuple[str, ...], lines: Iterator[tuple[bytes, bool]]) -> I
 
 
 def _member(record: dict[str, object], name: str) -> object:
-    """The member of that very name, or else the one that its dots lead to; ``None`` when there is none."""
+    """Return the member with exactly this name, else the nested one that its dots lead to, else ``None``."""
     if name in record or "." not in name:
         return record.get(name)
     value: object = record

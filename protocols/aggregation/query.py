@@ -263,7 +263,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Parser:
-    """``value [by FIELD] [where FILTER]``, one token of look-ahead."""
+    """Parses ``value [by FIELD] [where FILTER]``, with one token of look-ahead."""
 
     def __init__(self, text: str) -> None:
         self.text = text

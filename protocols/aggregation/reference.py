@@ -1,4 +1,4 @@
-"""The plain way: one process, all files, no merging. What an aggregate is compared with.
+"""The reference computation that aggregates are compared with: one process, all files, no merging.
 
 Deliberately simple, slow and separate: it shares with the aggregate only the meaning of the query (`Query`), of a
 share (`Share`), of a pattern and of a filter, none of the code that walks, parses, folds, merges or rounds. Exact

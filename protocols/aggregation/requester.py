@@ -30,7 +30,7 @@ FETCHES_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class RoundListener:
-    """The part that waits for the answer. ``finished`` is called exactly once."""
+    """The callbacks of whoever asked. ``finished`` is called exactly once."""
 
     finished: Callable[[Answer], None]
     progress: Callable[[RoundProgress], None] | None = None
@@ -81,7 +81,7 @@ class Requester:
         expected = estimate * (near + len(missing)) / near  # as many are missing elsewhere as round this node
         self.collector = Collector.start(host.peer, leaf_set, expected, self.with_census, missing, host.now())
         self._fetching: PeerRef | None = None
-        """Whose result is being fetched or decoded."""
+        """The node whose result is being fetched or decoded."""
         self._fetch: SwapHandle | None = None
         self._fetches = 0
         self._is_settling = False
@@ -141,7 +141,7 @@ class Requester:
         self._take_best()
 
     def neighbours_changed(self) -> None:
-        """Perhaps those that we wait for are known to be dead now."""
+        """The leaf set changed: perhaps the nodes that this round waits for are known to be dead now."""
         self._consider()
 
     def expire(self) -> None:

@@ -1,4 +1,4 @@
-"""Async tests on both event loops, and a place where counters go."""
+"""Runs async tests on both event loops, and collects counters."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Handler:
 
 
 class ContractNode:
-    """What a driver drives. It notes everything down, and that nothing is called from within a call of its own."""
+    """The node above a driver. It records every call, and checks that none comes from within a call of its own."""
 
     def __init__(self, peer: PeerRef) -> None:
         self.peer = peer
@@ -95,12 +95,12 @@ class ContractNode:
         self.received: list[tuple[PeerRef, int]] = []
         self.downs: list[tuple[PeerRef, str]] = []
         self.refused: list[tuple[PeerRef, int, SendRefusal]] = []
-        """For whom, which number, and why."""
+        """The peer, number and reason of each refused frame."""
         self.writables: list[PeerRef] = []
         self.accepted: list[Handler] = []
         self.misbehaviours: list[str] = []
         self.others: list[tuple[PeerRef, Message]] = []
-        """What is no `Note`."""
+        """The messages that are not `Note`, with their senders."""
         self.records: list[dict[str, object]] = []
         self.on_frame: Callable[[PeerRef, Frame], None] = lambda peer, frame: None
         self.reentered: list[str] = []
@@ -123,7 +123,7 @@ class ContractNode:
         self.downs.append((peer, reason))
 
     def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
-        """Only this may be told from within a call."""
+        """Record a refusal; only this may be called from within a call."""
         decoded = decode(frame)
         assert decoded is not None and isinstance(decoded.message, Note)
         self.refused.append((peer, decoded.message.number, reason))
@@ -141,7 +141,7 @@ class ContractNode:
         return 1
 
     def upcall(self) -> None:
-        """Whatever the driver calls comes by here."""
+        """Check every call of the driver."""
         if self._is_calling:
             self.reentered.append(inspect.stack()[1].function)
 
@@ -189,10 +189,10 @@ class ContractRig(Protocol):
         """A node that runs; the number is its id."""
 
     def again(self, node: ContractNode) -> ContractNode:
-        """A new process of a node that has ended, with the same identity, address and state directory."""
+        """Start a node that has ended again, with the same identity, address and state directory."""
 
     def nobody(self) -> PeerRef:
-        """An address where a machine is and nobody listens."""
+        """An address where a machine runs and no process listens."""
 
     def dropped(self, node: ContractNode, reason: str) -> float:
         """How many control frames were dropped for that reason."""
@@ -207,16 +207,16 @@ class ContractRig(Protocol):
         """It reads again."""
 
     async def crash(self, node: ContractNode) -> None:
-        """As SIGKILL."""
+        """End a node as SIGKILL does."""
 
     async def stop(self, node: ContractNode) -> None:
-        """The links' part of a graceful stop."""
+        """Stop a node's links as in a graceful stop."""
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait for it; fails when it takes too long."""
+        """Wait until the condition holds; fails when that takes too long."""
 
     async def close(self) -> None:
-        """The test is over."""
+        """End all nodes after the test."""
 
 
 class SocketRig:
@@ -313,7 +313,7 @@ class SocketRig:
 
 
 class _Sink:
-    """Where event records go."""
+    """Drops event records."""
 
     def __init__(self, node: ContractNode) -> None:
         self._node = node
@@ -353,7 +353,7 @@ class SimulatedRig:
 
     @property
     def settings(self) -> LinkSettings:
-        """Of every node of the network."""
+        """The link settings of every node of the network."""
         return self.world.network.links
 
     @settings.setter
@@ -401,7 +401,7 @@ class SimulatedRig:
         self.world.run_until(lambda: bool(condition()), limit_s=LIMIT_S, poll_s=0.001)
 
     async def close(self) -> None:
-        """Nothing is left but memory."""
+        """Do nothing: a simulation holds only memory."""
 
 
 Scenario = Callable[[ContractRig], Awaitable[None]]

@@ -22,7 +22,7 @@ PATIENCE_S = 40.0
 
 
 def peerd(*arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-    """One command, to its end."""
+    """Run one command to its end."""
     with open(os.devnull, "rb") as nothing, TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
         command = Forked(
             arguments,
@@ -41,7 +41,7 @@ def peerd(*arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProce
 
 
 def clean_environment() -> dict[str, str]:
-    """Without settings of whoever runs the tests."""
+    """Return the environment without peerd's settings of the person who runs the tests."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PEERD_")}
 
 
@@ -97,7 +97,7 @@ class DaemonProcess:
 
     @property
     def ports(self) -> dict[str, Any]:
-        """What it wrote once it served."""
+        """The ports file, which the daemon wrote once it served."""
         wait_until(lambda: self._ports_file.exists() or self.process.poll() is not None, "it serves or ends")
         assert self._ports_file.exists(), self.log()
         ports: dict[str, Any] = json.loads(self._ports_file.read_text())
@@ -114,11 +114,11 @@ class DaemonProcess:
         return int(self.address.rpartition(":")[2])
 
     def log(self) -> str:
-        """All that it said so far."""
+        """The daemon's log so far."""
         return (self.directory / "log").read_text(errors="replace")
 
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command about this daemon."""
+        """Run a command that asks this daemon."""
         return peerd(*arguments, "--socket", self.socket)
 
     def ready(self) -> None:
@@ -131,11 +131,11 @@ class DaemonProcess:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def exit_code(self) -> int:
-        """Wait for its own end."""
+        """Wait until the process ends by itself; returns its exit code."""
         return self.process.wait(PATIENCE_S)
 
     def stop(self) -> int:
-        """TERM, and the exit code."""
+        """Send TERM; returns the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:

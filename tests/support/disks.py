@@ -1,4 +1,4 @@
-"""A disk that is full, for what is written by C code that no patch of ``os`` reaches."""
+"""Simulates a full disk, also for C code that writes without Python's ``os``."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ LOCAL_OPERATOR = Caller("admin_socket", user_id=os.geteuid(), process_id=os.getp
 
 
 def answer_commands(monkeypatch: pytest.MonkeyPatch, client: Callable[[], AbstractAsyncContextManager[Client]]) -> None:
-    """Have every command ask whom this client reaches."""
+    """Make every command use this client."""
 
     def run_sync(call: Callable[[Client], Coroutine[Any, Any, Any]], address: str) -> Any:
         async def run() -> Any:
@@ -70,7 +70,7 @@ def answer_commands(monkeypatch: pytest.MonkeyPatch, client: Callable[[], Abstra
 
 
 def called_by(caller: Caller | None, app: App) -> App:
-    """The application as that caller's listener would ask it."""
+    """Wrap the application as that caller's listener would call it."""
 
     async def called(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, "state": {STATE_KEY: caller}}, receive, send)
@@ -110,11 +110,11 @@ class FakeSurvey:
         return ViewReply(True, True, False, leaves.is_complete, leaves.covers_ring, *sides, coordinate, 17.4, False)
 
     def ask_view(self, asked: PeerRef, done: Callable[[ViewReply | None], None]) -> None:
-        """Everybody sees the same."""
+        """Answer with the same view for every node."""
         done(self.view())
 
     def walk(self, finished: Callable[[Survey], None], progress: Callable[[WalkProgress], None]) -> object:
-        """Over at once."""
+        """Finish at once."""
         view = self.view()
         finished(Survey(OWN.id, {OWN.id: NodeView(OWN, view)}, {other.id: other for other in view.larger}))
         return None
@@ -126,7 +126,7 @@ class FakeSurvey:
         pings: int,
         done: Callable[[dict[NodeId, Reached] | str], None],
     ) -> None:
-        """Everybody answers."""
+        """Answer that every node was reached."""
         done({target.id: Reached(target.id, True, 0.002) for target in targets})
 
 
@@ -166,7 +166,7 @@ class FakeOverlay:
         return self.missing
 
     def estimated_members(self) -> float:
-        """As many are missing everywhere."""
+        """Estimate as if as many were missing everywhere."""
         return 17.4 + len(self.missing)
 
     @property
@@ -199,7 +199,7 @@ class FakeLinks:
         return "link" if peer_id == peer(0x30).id else None
 
     def misbehaviour(self, peer_id: NodeId) -> float:
-        """0x60 sent something odd."""
+        """The score: only 0x60 has misbehaved."""
         return 7.5 if peer_id == peer(0x60).id else 0.0
 
 
@@ -217,7 +217,7 @@ class FakeHost:
 
 
 class FakeMetrics:
-    """One line; what is counted is kept."""
+    """Metrics that render as one line, and keep what is counted."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -304,7 +304,7 @@ class FakeDaemon:
         return {**usable_fronts(), **own}
 
     async def reload(self) -> ReloadPlan:
-        """What the test says: a plan or an error."""
+        """Return the plan or raise the error that the test has set."""
         if isinstance(self.reloads, Exception):
             raise self.reloads
         return self.reloads

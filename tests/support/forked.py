@@ -28,7 +28,7 @@ from typing import Any, Final, NoReturn
 ROOT: Final = Path(__file__).resolve().parents[2]
 REQUEST_BYTES_MAX: Final = 256 * 1024
 DESCRIPTORS: Final = 4
-"""Of a request: standard input, output and error, and where the exit code goes."""
+"""Descriptors sent with a request: standard input, output, error, and the pipe for the exit code."""
 IMPORTED: Final = (
     "peerd.cli.app",
     "peerd.cli.run",
@@ -89,7 +89,7 @@ class Forked:
         return None
 
     def send_signal(self, number: int) -> None:
-        """Nothing happens when it has ended."""
+        """Send a signal; does nothing when the process has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -101,7 +101,7 @@ class Forked:
 
 @functools.cache
 def _server() -> socket.socket:
-    """The line to the server, which ends with this process."""
+    """Return the connection to the server, which ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, "-m", "tests.support.forked", str(theirs.fileno())]
@@ -123,16 +123,16 @@ def _without_settings() -> dict[str, str]:
 
 
 class Server:
-    """Forks, reaps, and tells each exit code. One thread."""
+    """Forks commands, and reports their exit codes. One thread."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
         self._endings: dict[int, int] = {}
-        """By process id, where the exit code goes."""
+        """For each process id, the pipe for its exit code."""
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> None:
-        """Until the tests hang up; then whatever is still there is killed."""
+        """Serve until the tests close the connection; then kill the processes that are left."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the tests end this process
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
@@ -155,7 +155,7 @@ class Server:
             if pid == 0:
                 return
             ending = self._endings.pop(pid)
-            with contextlib.suppress(BrokenPipeError):  # nobody waits for it
+            with contextlib.suppress(BrokenPipeError):  # nobody waits for the exit code any more
                 os.write(ending, str(os.waitstatus_to_exitcode(status)).encode())
             os.close(ending)
 
@@ -176,7 +176,7 @@ class Server:
 
 
 def be_peerd(asked: dict[str, Any], standard: list[int]) -> NoReturn:
-    """The child's whole life."""
+    """Run the command in the child, which ends afterwards."""
     status = 1
     try:
         for target, descriptor in enumerate(standard):

@@ -1,5 +1,5 @@
-"""Environments of their own, made without a network: our wheels are really built and installed; what they depend on is
-seen where it is already.
+"""Virtual environments made without a network: our wheels are really built and installed, and their dependencies are
+found where they are installed already.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class FreshEnvironment:
         assert done.returncode == 0, done.stderr
 
     def _see_dependencies(self) -> None:
-        """By a path that comes behind the environment's own packages. Editable installs there take no effect."""
+        """Add their folder at the end of the import path. Editable installs in it have no effect."""
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         packages = self.directory / "lib" / version / "site-packages"
         (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
     def run(self, program: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """One of its programs, to its end."""
+        """Run one of its programs to its end."""
         return self._run([str(self._bin / program), *arguments], cwd)
 
     def shell(self, commands: str, cwd: Path) -> subprocess.CompletedProcess[str]:

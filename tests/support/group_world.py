@@ -1,7 +1,7 @@
-"""A handful of groups services on fake hosts, with links that are in order and nothing else that can be relied on.
+"""A few groups services on fake hosts. The links keep their order, and nothing else can be relied on.
 
-The test decides which link delivers next, when time passes, and who dies. Routing is what the overlay promises at its
-best: every hop is closer to the key, and it ends at the closest live node.
+The test decides which link delivers next, when time passes, and which node dies. Routing is ideal: every hop is closer
+to the key, and it ends at the closest live node.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ QUICK = GroupsConfig(
     publish_timeout=1,
 )
 SETTLE_S = 40.0
-"""By then a lease has run out, a pause between joins is over, and a few refreshes have followed."""
+"""Long enough for a lease to run out, a pause between joins to pass, and a few refreshes to follow."""
 
 
 class Speaker(Plugin):
@@ -58,7 +58,7 @@ class GroupNode:
         self.is_member = False
         self.is_draining = False
         self.questions: list[list[Request]] = []
-        """Those of its service that may still be answered."""
+        """The service's requests that may still be answered."""
 
     @property
     def id(self) -> NodeId:
@@ -99,7 +99,7 @@ class GroupWorld:
     # Nodes
 
     def add(self, node_id: int) -> GroupNode:
-        """A node comes into the ring, and everybody knows."""
+        """Add a node to the ring; every other node knows at once."""
         node = GroupNode(node_id, self.config)
         node.host.time_s = self.now
         self.boots += 1
@@ -110,14 +110,14 @@ class GroupWorld:
         return node
 
     def crash(self, node: GroupNode) -> None:
-        """A node is gone, with all that is on its way to it and from it."""
+        """Remove a node, with all messages on their way to it and from it."""
         del self.nodes[node.id]
         for link in [link for link in self.links if node.id in link]:
             del self.links[link]
         self._ring_changed(NeighbourChange((), (node.host.peer,)))
 
     def stop(self, node: GroupNode) -> None:
-        """A node leaves in order: what it said last arrives."""
+        """Have a node leave in order: its last messages arrive."""
         node.service.stop()
         self.collect(node)
         del self.nodes[node.id]
@@ -132,7 +132,7 @@ class GroupWorld:
         self.collect(node)
 
     def restart(self, node: GroupNode) -> None:
-        """The service of a node fails. The next one inherits what is the plugins'."""
+        """Have the service of a node fail. The next instance inherits what belongs to the plugins."""
         failed = node.service
         failed.plugin_disabled(failed.name)
         node.host.timers.clear()
@@ -238,7 +238,7 @@ class GroupWorld:
         raise AssertionError("messages cause messages without end")
 
     def pass_time(self) -> None:
-        """Until the next timer or time-out is due; it goes off."""
+        """Let time pass until the next timer or time-out is due, and fire it."""
         timers: list[tuple[float, NodeId, tuple[str, Hashable]]] = [
             (due, node.id, timer) for node in self.nodes.values() for timer, due in node.host.timers.items()
         ]
@@ -261,7 +261,7 @@ class GroupWorld:
             node.host.time_s = self.now
 
     def settle(self, duration_s: float) -> None:
-        """Everything arrives at once, for a while."""
+        """For a while deliver every message at once."""
         until = self.now + duration_s
         while self.now < until and (self.expiries or any(node.host.timers for node in self.nodes.values())):
             self.deliver_all()
@@ -271,16 +271,16 @@ class GroupWorld:
     # What must hold
 
     def parts(self) -> dict[NodeId, Group]:
-        """Who is in the tree."""
+        """The nodes in the tree, with their parts."""
         return {node.id: part for node in self.nodes.values() if (part := node.part) is not None}
 
     def validate(self) -> None:
-        """What holds on each node at any time."""
+        """Assert what holds on each node at any time."""
         for node in self.nodes.values():
             node.service.validate()
 
     def check_tree(self) -> None:
-        """One tree below the closest node, with all members, and nobody in it in vain."""
+        """Assert that there is one tree below the closest node, with all members and no node that is not needed."""
         parts = self.parts()
         members = {node.id for node in self.nodes.values() if node.is_member}
         assert members <= parts.keys(), "a member is in no tree"

@@ -91,7 +91,7 @@ def trees(simulation: Simulation, group: str) -> dict[NodeId, Group]:
 
 
 def tree_offences(simulation: Simulation, group: str, members: list[Place]) -> list[str]:
-    """What keeps a group's parts from being one tree below the right root, with all members and nobody in vain."""
+    """Return why a group's parts are not one tree below the right root, with all members and no unneeded node."""
     parts = trees(simulation, group)
     key = group_key(Chatter.name, group)
     offences = [f"{place} is in no tree" for place in members if place.id not in parts]

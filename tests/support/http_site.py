@@ -37,7 +37,7 @@ class HttpSite:
 
     @property
     def ports(self) -> dict[str, int | None]:
-        """By listener, of those over TCP."""
+        """The port of each listener over TCP."""
         return {"admin_http": self.server.http_port, "data_http": self.server.data_http_port}
 
     def http(self, listener: str, token: str = "", **options: Any) -> httpx.AsyncClient:
@@ -54,7 +54,7 @@ class HttpSite:
         return client
 
     def path(self, listener: str) -> str:
-        """Of a unix socket."""
+        """The path of a listener's unix socket."""
         config = self.daemon.loaded.config
         return config.admin.socket if listener == "admin_socket" else config.data_socket()
 
@@ -76,11 +76,11 @@ class HttpSite:
         await until(lambda: front._running == count)
 
     def token(self, *scopes: str, name: str = "program", life_s: float = 3600.0) -> str:
-        """A new one."""
+        """Make an access token."""
         return self.daemon.access.create(name, scopes, life_s)[0]
 
     def refused(self, listener: str, reason: str) -> int:
-        """How often."""
+        """How often a listener has refused something for this reason."""
         return self.daemon.metrics.counts[listener, reason]
 
 
@@ -111,6 +111,6 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def detail(response: httpx.Response) -> str:
-    """What a problem says."""
+    """The text of a problem document."""
     assert response.headers["content-type"] == "application/problem+json", response.text
     return str(json.loads(response.text)["detail"])

@@ -1,4 +1,4 @@
-"""Programs that are to be interrupted as from a terminal."""
+"""Makes programs react to interrupts as on a terminal."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import signal
 
 
 def take_interrupts() -> None:
-    """For ``Popen(preexec_fn=...)``: what runs in the background ignores SIGINT, and so would its child."""
+    """For ``Popen(preexec_fn=...)``: programs in the background ignore SIGINT, which their children inherit."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -111,7 +111,7 @@ class CollectingHandler:
 
 
 class FakeNode:
-    """What links see of a node: it notes everything down."""
+    """The node above links: it records every call."""
 
     def __init__(self) -> None:
         self.received: list[tuple[PeerRef, Frame]] = []
@@ -185,7 +185,7 @@ class Peer:
         await self.links.stop(timeout_s)
 
     async def crash(self) -> None:
-        """As after SIGKILL, near enough: everything is reset, nobody is told."""
+        """End nearly as SIGKILL does: everything is reset, and nobody is told."""
         self.listener.close()
         await self.listener.wait_closed()
         self.links.context.settings = replace(self.links.context.settings, close_linger_s=0.0)

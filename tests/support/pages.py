@@ -1,6 +1,6 @@
-"""The pages of the documentation: their blocks of code, what is marked on a block, and the commands in it.
+"""Reads the pages of the documentation: their blocks of code, the marks on a block, and the commands in it.
 
-What stands behind the language of a block says what the tests do with it (docs/contributing.md, *Pages*):
+The words after the language of a block say what the tests do with it (docs/contributing.md, *Pages*):
 
 - nothing: a block of ``sh`` or ``console`` is run, in order with the others of its page;
 - ``not-run: REASON``: it needs what a test machine has not; its commands are only compared with those that exist;
@@ -26,7 +26,7 @@ MARKS = frozenset({"not-run", "tested-by", "long", "file"})
 PROMPT, CONTINUATION = "$ ", "> "
 SEPARATORS = frozenset({"&&", "||", "|", ";", "&", "(", ")"})
 GOES_ON = ("\\", "|", "&&")
-"""How a line of shell ends that goes on in the next one."""
+"""A line of shell that ends with one of these goes on in the next line."""
 
 
 @dataclass(frozen=True)

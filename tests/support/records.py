@@ -26,7 +26,7 @@ class RecordUser(Plugin):
     name: ClassVar[str] = "record_user"
 
     def start(self, host: Host) -> None:
-        """Nothing noted yet."""
+        """Begin with nothing noted."""
         super().start(host)
         self.roles: dict[NodeId, RecordRole] = {}
         self.items: dict[tuple[NodeId, bytes], RecordRole] = {}
@@ -169,7 +169,7 @@ class Workload:
             self._simulation.after(self.PERIOD_S, self._tick)
 
     def _bury(self) -> None:
-        """What a node that died was doing may have taken effect or not."""
+        """An operation of a node that died may or may not have taken effect."""
         for key, (place, value, is_write) in list(self._busy.items()):
             if not place.is_live:
                 del self._busy[key]
@@ -206,7 +206,7 @@ class Workload:
             self.allowed[key].append(value)
 
     def check(self) -> None:
-        """Every key holds what it may, and no get was wrong on the way."""
+        """Assert that every key holds an allowed value, and that no get returned a wrong one."""
         for key, result in get_many(self._simulation, self.keys).items():
             assert result.outcome in (RecordOutcome.FOUND, RecordOutcome.ABSENT)
             if result.value not in self.allowed[key]:

@@ -45,7 +45,7 @@ class Relay:
         return f"127.0.0.1:{self.port}"
 
     def quiet(self) -> None:
-        """Forward nothing more, close nothing, not even what an end closes."""
+        """Forward nothing any more, and close nothing, even if an end closes its connection."""
         self._open.clear()
 
     def resume(self) -> None:

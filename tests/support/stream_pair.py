@@ -49,7 +49,7 @@ class Faults:
     cut_at: int | None = None
     """The connection is reset once this many bytes were delivered."""
     freeze_at: int | None = None
-    """From here on nothing is delivered, and nothing says so."""
+    """From this byte on nothing is delivered, without any sign."""
     flip_at: int | None = None
     """The lowest bit of this byte is inverted."""
 
@@ -276,7 +276,7 @@ class MemoryNode:
     events: list[SwapFinished] = field(default_factory=list)
     allocations: list[int] = field(default_factory=list)
     blamed: list[str] = field(default_factory=list)
-    """Why *this* node was blamed by its peers."""
+    """The reasons for which its peers blamed this node."""
 
     def __post_init__(self) -> None:
         self.layer = SwapLayer(self.config, self)

@@ -1,4 +1,4 @@
-"""A plugin that does nothing but swap, and says how far it has come."""
+"""A plugin that only swaps, and reports how far it has come."""
 
 from __future__ import annotations
 

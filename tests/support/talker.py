@@ -1,4 +1,4 @@
-"""Plugins that talk to each other directly and note what they are told of it, for tests against both Hosts."""
+"""Plugins that send each other messages and note what their hosts report, for tests against both Hosts."""
 
 from __future__ import annotations
 

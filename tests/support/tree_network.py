@@ -176,7 +176,7 @@ class TreeNetwork:
                 self._swap(target, source, level)
 
     def _bounce(self, kind: object, target: NodeId, *rest: object) -> None:
-        """What the sender of something to a dead node sees."""
+        """Tell the sender that its message went to a dead node."""
         gone = self.peers[target]
         if kind == "propose" and isinstance(rest[0], PeerRef):
             self.in_flight.append(("lost", rest[0].id, gone))

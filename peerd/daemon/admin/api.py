@@ -78,7 +78,7 @@ def admin_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
 
 
 def data_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
-    """What data clients may call: the plugins' routes for them, and nothing of the daemon but its probes."""
+    """The application for data clients: the plugins' routes for them, and of the daemon's own only the probes."""
     app = _new_app(daemon, "peerd data API")
     if origins := daemon.loaded.config.data.cors_origins:
         app.add_middleware(
@@ -176,7 +176,7 @@ async def _answered_in_front() -> Response:
 
 
 def _document_probes(app: FastAPI, paths: Sequence[str]) -> None:
-    """In the OpenAPI document; `Gate`, in front of this application, answers them."""
+    """Add the probes to the OpenAPI document; `Gate`, in front of this application, answers them."""
     for path in paths:
         app.add_api_route(
             path,

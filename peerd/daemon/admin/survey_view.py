@@ -1,4 +1,4 @@
-"""What surveys found, as the admin API's models: pure."""
+"""Converts the results of surveys to the admin API's models. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MATRIX_NODES_MAX: Final = 32
 
 
 def walk_line(item: WalkProgress | Survey) -> models.WalkProgressView | models.RingCheck:
-    """One line of a walk's stream."""
+    """Convert one line of a walk's stream."""
     if isinstance(item, Survey):
         return ring_check(item)
     return models.WalkProgressView(
@@ -68,7 +68,7 @@ def _ring_node(view: NodeView) -> models.RingNode:
 
 
 def reach_line(item: ReachProgress | Reachability) -> models.ReachProgressView | models.ReachAnswer:
-    """One line of a test's stream."""
+    """Convert one line of a test's stream."""
     if isinstance(item, Reachability):
         return reach_answer(item)
     return models.ReachProgressView(measured=item.measured, total=item.total)

@@ -1,4 +1,4 @@
-"""What every HTTP request of a listener passes before the routes: host name, origin, probes, budget, token.
+"""The checks that every HTTP request passes before the routes: host name, origin, probes, budget, token.
 
 Plain ASGI, without FastAPI: a daemon that is only probed and scraped never loads it. Probes are answered before the
 budget is looked at, so that no client keeps a supervisor from hearing that the daemon is well.

@@ -1,4 +1,4 @@
-"""What every request of the admin API passes before a route sees it, and how errors look.
+"""The bounds on every request's body before a route sees it, and the form of errors.
 
 A request body above its cap, or too slow, is refused while it arrives. A body of JSON lines may be of any length and
 take any time where the route takes it line by line (`peerd.daemon.http.ingest`), and only there.

@@ -23,7 +23,7 @@ SEND_BUFFER_BYTES: Final = 128 * KIB
 
 
 class ConnectionWatcher(Protocol):
-    """What a connection tells its listener, `peerd.daemon.http.listener.HttpListener`."""
+    """The listener of a connection, which is told its state: `peerd.daemon.http.listener.HttpListener`."""
 
     def waits(self, connection: BoundedProtocol) -> None:
         """The connection has no request under way from now on."""

@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Source(Generic[T]):
-    """What a route streams: a feed, how an item becomes JSON (one line), and which items this client wants."""
+    """The source of a stream: a feed, how an item becomes JSON (one line), and which items this client wants."""
 
     feed: Feed[T]
     encode: Callable[[T], bytes]
@@ -68,7 +68,7 @@ class Source(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What every stream lets its client say: where to begin, and whether to stay once everything has been sent."""
+    """The choices of a stream's client: where to begin, and whether to stay once everything has been sent."""
 
     place: Place | None
     follow: bool

@@ -148,6 +148,6 @@ async def _receive_exactly(sock: socket.socket, size: int) -> bytes:
 
 
 async def _read_frame(reader: asyncio.StreamReader) -> Frame:
-    """One frame. Raises `ProtocolError`, ``asyncio.IncompleteReadError``, ``OSError``."""
+    """Read one frame. Raises `ProtocolError`, ``asyncio.IncompleteReadError``, ``OSError``."""
     type_id, flags, length = parse_header(await reader.readexactly(FRAME_HEADER_BYTES), 0, PREAUTH_FRAME_BYTES_MAX)
     return Frame(type_id, flags, await reader.readexactly(length))

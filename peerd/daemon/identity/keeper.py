@@ -108,7 +108,7 @@ class IdentityKeeper:
         self._links = links
         self._offload = offload
         self.seeds = seeds
-        """Where to ask when the certificate has ended; replaced when the operator names others."""
+        """The addresses to ask when the certificate has ended; replaced when the operator names others."""
         self._neighbours = neighbours
         self._rng = random.Random()
         self._asked: tuple[NodeId, float] | None = None
@@ -188,7 +188,7 @@ class IdentityKeeper:
     # For newcomers: `peerd.daemon.identity.enrolment.Desk`
 
     def offer(self) -> JoinOffer:
-        """What a newcomer is told before there is TLS: nothing of it is secret."""
+        """Return what a newcomer is told before there is TLS; nothing of it is secret."""
         roots = self.ledger.roots
         ders = tuple(each.public_bytes(Encoding.DER) for each in (*roots.trusted, *roots.chain))
         notices = self.ledger.issuer_notices(self.wall_time())[:OFFERED_PEERS_MAX]

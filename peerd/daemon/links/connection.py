@@ -19,7 +19,7 @@ from peerd.wire.handshake import Established, Goodbye, Handshake, Hello, HelloAc
 
 
 class ConnectionOwner(Protocol):
-    """Who decides about connections: `peerd.daemon.links.links.Links`."""
+    """Decides about connections: `peerd.daemon.links.links.Links`."""
 
     @property
     def sockets(self) -> int:

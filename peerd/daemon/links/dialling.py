@@ -23,7 +23,7 @@ FAILURES_MAX: Final = 16
 
 
 class DialOwner(ConnectionOwner, Protocol):
-    """Who wants the connections: `peerd.daemon.links.links.Links`."""
+    """Gets the connections: `peerd.daemon.links.links.Links`."""
 
     def links(self) -> list[TcpLink]: ...
 

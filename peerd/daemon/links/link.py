@@ -30,7 +30,7 @@ HEARTBEAT_BYTES: Final = encode(LinkHeartbeat()).to_bytes()
 
 
 class LinkOwner(Protocol):
-    """Who hears of a link: `peerd.daemon.links.links.Links`."""
+    """Is told what happens to a link: `peerd.daemon.links.links.Links`."""
 
     def frame_received(self, peer: PeerRef, frame: Frame) -> None: ...
 

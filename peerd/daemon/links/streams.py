@@ -15,7 +15,7 @@ STREAM_LOW_WATER_BYTES: Final = 256 * KIB
 
 
 class StreamOwner(Protocol):
-    """Who hears of a stream: `peerd.daemon.links.links.Links`."""
+    """Is told what happens to a stream: `peerd.daemon.links.links.Links`."""
 
     def stream_misbehaved(self, stream: BulkStream, error: PeerMisbehaved) -> None: ...
 

@@ -71,7 +71,7 @@ class LinkTelemetry:
         self._told: dict[tuple[str, str], float] = {}
         """Address and reason of refusals that were written out, and when: oldest first."""
         self._throttled: dict[str, tuple[int, float]] = {}
-        """By limit: closed since it was last logged, and when it may be logged again."""
+        """For each limit, how many connections it closed since it was last logged, and when it may be logged again."""
 
     def attach(self, emit: Callable[[Event], object]) -> None:
         """Events go to this from now on (the node numbers them)."""

@@ -41,7 +41,7 @@ OldRows = Iterator[tuple[TableSchema, Row]]
 
 
 class DamagedFile(Exception):
-    """What is wrong with an old file. ``entries``: of a plugin's store, what came before the damage."""
+    """An old file is damaged. ``entries``: of a plugin's store, the entries before the damage."""
 
     def __init__(self, reason: str, entries: dict[str, bytes] | None = None) -> None:
         super().__init__(reason)
@@ -54,7 +54,7 @@ def old_files(folder: Path) -> list[Path]:
 
 
 def old_rows(path: Path) -> list[tuple[TableSchema, Row]]:
-    """What an old file holds. Raises `DamagedFile`, and `ConfigError` when it cannot be read."""
+    """Read the rows of an old file. Raises `DamagedFile`, and `ConfigError` when it cannot be read."""
     try:
         with path.open("rb") as file:
             content = file.read(FILE_BYTES_MAX)

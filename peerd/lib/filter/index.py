@@ -91,7 +91,7 @@ class FilterIndex(Generic[K]):
         self._alive_pair = 0
         self._lower_half = 0
         self._presence: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        """By name, the slots that want it missing and those that want it present."""
+        """For each attribute, the slots that need it to be missing, and those that need it to be present."""
         self._residual: dict[int, tuple[Fits, ...]] = {}
         self._residual_bits = 0
         self._testers: dict[Fits, Callable[[str], bool]] = {}

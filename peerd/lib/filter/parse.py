@@ -1,4 +1,4 @@
-"""From the text of a filter to its tree. Errors point at the column."""
+"""Parses the text of a filter into its tree. Errors point at the column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From tests of a normal form back to conditions that people read."""
+"""Converts tests of a normal form back to conditions that people can read."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Schema:
 
     @staticmethod
     def read(document: object) -> Schema:
-        """From a mapping of names to words. Raises `FilterError`."""
+        """Read a schema from a mapping of names to words for types. Raises `FilterError`."""
         if not isinstance(document, Mapping) or len(document) > ATTRIBUTES_MAX:
             raise FilterError(f"a schema is an object of at most {ATTRIBUTES_MAX} names and types")
         types = {}

@@ -41,7 +41,7 @@ class Histogram:
 
     @staticmethod
     def of(values: Iterable[Any], view: View = View.NUMBER, buckets: int = BUCKETS_DEFAULT) -> Histogram:
-        """From the attribute's values in a sample of events (``None`` where it is missing)."""
+        """Make a histogram of an attribute's values in a sample of events (``None`` where it is missing)."""
         total, keys = 0, []
         for value in values:
             total += 1

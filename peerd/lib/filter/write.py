@@ -1,4 +1,4 @@
-"""From a tree to text: ``parse(write(node))`` is the same tree again."""
+"""Writes a tree as text: ``parse(write(node))`` gives the same tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether what the nodes of a ring say of each other fits together. Pure.
+"""Judges whether the views of all nodes of a ring agree with each other. Pure.
 
 The rules are those of a converged Pastry ring: successors form one cycle through everybody, leaf sets are mutual and
 hold the nearest nodes on each side, everybody that is listed answers, and every node may serve.
@@ -142,7 +142,7 @@ def _leaf_sets(
 
 
 def _wanted(members: Sequence[NodeId], position: int, view: NodeView, kept: _Sides) -> set[NodeId]:
-    """Whom a node has to list: the nearest on each side. A place that somebody silent holds stays his."""
+    """Return the nodes that a node has to list: the nearest on each side. A silent node keeps its place among them."""
     count = len(members)
     wanted: set[NodeId] = set()
     for step, listing, answering in ((-1, view.says.smaller, kept.smaller), (1, view.says.larger, kept.larger)):

@@ -21,7 +21,7 @@ from peerd.overlay.survey.walk import Survey
 PINGS: Final = 2
 """How often each peer is pinged. The shortest round trip counts, since the pings go out in a burst."""
 NODES_IN_FLIGHT_MAX: Final = 8
-"""So many nodes ping at a time: if all did, answers would be late because of the crowd."""
+"""How many nodes ping at a time: if all did, their own traffic would delay the answers."""
 OUTLIER_FACTOR: Final = 3.0
 OUTLIER_FLOOR_S: Final = 0.02
 COORDINATE_ERROR_MAX: Final = 0.5

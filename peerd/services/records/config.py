@@ -11,7 +11,7 @@ from peerd.api import PluginConfig
 from peerd.quantities import Count, Duration, Interval, Size, between_durations, between_sizes, misfit, setting
 
 TOMBSTONE_MARGIN_S: Final = 600.0
-"""A tombstone outlives, by this, every copy that it must beat: room for pauses, queues and drift of clocks."""
+"""A tombstone lives this much longer than every older copy can: a reserve for pauses, queues and drifting clocks."""
 RECORD_OVERHEAD_BYTES: Final = 256
 """Charged to a quota for each record on top of its value, the name of its item and its proof, tombstones included."""
 
@@ -21,7 +21,7 @@ Quota = Annotated[Size, between_sizes("1KiB", "1TiB")]
 
 
 class RecordsConfig(PluginConfig):
-    """How many copies, for how long, and how much of them."""
+    """How many copies of a record there are, how long they live, and how much a node holds."""
 
     replicas: Copies = setting(
         3,

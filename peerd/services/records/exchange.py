@@ -54,7 +54,9 @@ Task = Callable[[], None]
 
 
 class Exchange:
-    """With one peer, started here. ``finished`` is called once, with this object and whether everything was answered.
+    """A comparison with one peer, started here.
+
+    ``finished`` is called once, with this object and whether everything was answered.
 
     It is handed this object, rather than holding it, so that what is over is freed at once.
     """
@@ -71,14 +73,14 @@ class Exchange:
         self.sent = 0
         self.received = 0
         self.confirmed: dict[RecordId, RecordVersion] = {}
-        """Which version, or a newer one, the peer is known to hold."""
+        """For each record, a version that the peer is known to hold, unless it has a newer one."""
         self.is_established = False
-        """Of the peer, as it said in a comparison."""
+        """Whether the peer is established, as it said in a comparison."""
         self.is_equal = False
         """Whether the ranges held the same versions."""
 
     def compare(self, shared: Sequence[Arc], pull: Sequence[Arc] = ()) -> None:
-        """Bring the records of shared ranges level, both ways; take what this node lacks in ranges to pull."""
+        """Exchange records until both hold the same in shared ranges; only take what is lacking in ranges to pull."""
         self._ends_at = self.started_at + SLICE_S
         arcs = [(arc, False) for arc in shared] + [(arc, True) for arc in pull]
         self._tasks.append(partial(self._ask_digests, arcs, is_first=True))

@@ -45,7 +45,7 @@ class Operation:
 
 
 class Operations(Part):
-    """See the module. Results go back through the host, never from within the plugin's own call."""
+    """The operations of this node's plugins. Results go back through the host, never within the plugin's own call."""
 
     def __init__(self, state: RecordState) -> None:
         self._state = state
@@ -142,7 +142,7 @@ class Operations(Part):
         self._finish(answer.sequence, result)
 
     def forget(self, namespace: str) -> None:
-        """The plugin is gone: nobody waits for these."""
+        """Drop the operations of a plugin that is gone."""
         for sequence in [one for one, each in self._pending.items() if each.request.namespace == namespace]:
             self._host.cancel_timer("operation", sequence)
             del self._pending[sequence]

@@ -68,9 +68,9 @@ class Replicator(Part):
         return push is not None and len(push.waiting) >= WAITING_MAX
 
     def push(self, record: Record, request: RequestKey | None = None, waiting: Waiting | None = None) -> None:
-        """Have the replicas hold ``record``; tell ``waiting`` when all do, or one refuses it.
+        """Offer ``record`` to the replicas until all hold it; call ``waiting`` then, or when one refuses it.
 
-        A later version takes over who waits for an earlier one: where it is held, the earlier one is superseded.
+        A later version takes over those that wait for an earlier one, which it supersedes wherever it is held.
         """
         push = self._pushes.get(record.identity)
         if push is None or push.record.version != record.version:

@@ -35,7 +35,7 @@ class CatchUp:
     """There are no other nodes."""
     requests: dict[RequestKey, tuple[RecordRequest, PeerRef]] = field(default_factory=dict)
     answers: dict[NodeId, bool | None] = field(default_factory=dict)
-    """Whether who answered is established; ``None`` for who was silent."""
+    """For each node asked, whether it says that it is established; ``None`` if it was silent."""
     versions: dict[NodeId, RecordVersion | None] = field(default_factory=dict)
     """What those who answered had."""
     is_refused: bool = False
@@ -150,7 +150,7 @@ class Root:
                 self._execute(request, source)
 
     def _repair(self, current: Record, catch_up: CatchUp) -> None:
-        """Replicas that answered with less than this get it now."""
+        """Send the record to replicas that answered with an older version, or none."""
         view, versions = self._state.view, catch_up.versions
         replicas = [peer.id for peer in view.holders(current.key, view.copies) if peer.id in versions]
         if any(versions[node_id] != current.version for node_id in replicas) and not self._replicator.is_full:

@@ -46,7 +46,7 @@ class RecordState:
         return self.host.is_ready and self.view.is_settled
 
     def sources(self) -> list[PeerRef]:
-        """Whom to compare with next, at most one a side, before this node has caught up.
+        """The neighbours to compare with next, at most one a side, before this node has caught up.
 
         The records of a key are where its replica set was before the last changes: with the r nodes closest to the key
         that were there then. So, on each side, the neighbours count up to the r-th that is established; newcomers

@@ -1,4 +1,4 @@
-"""When a node compares its records with whom, and how it lets go of those that are no longer its own.
+"""Decides when a node compares its records with which peer, and hands over those outside its range.
 
 After a change of neighbours: with all that are near, at once. At rest: with one partner at a time, ever more rarely
 (`peerd.services.records.schedule`). Records outside the node's range are offered to their replica set, and dropped only
@@ -27,7 +27,7 @@ HANDOVER_RECORDS: Final = 1024
 
 @dataclass(slots=True)
 class Handover:
-    """Records on their way to others, one part after another: who should have which, and who is known to."""
+    """Records on their way to others, one part after another: which nodes should hold which, and which do."""
 
     rest: deque[RecordId]
     """What comes after this part."""
@@ -48,7 +48,7 @@ class Handover:
                 self.missing[identity].pop(peer.id, None)
 
     def held(self) -> list[RecordId]:
-        """The records that all nodes hold that should."""
+        """The records that every node holds which should hold them."""
         return [identity for identity, missing in self.missing.items() if not missing]
 
 
@@ -123,7 +123,7 @@ class Synchroniser(Part):
     # Comparing
 
     def _catch_up(self) -> None:
-        """With the next neighbour that is missing; when it is silent, with that of the other side first."""
+        """Compare with the next neighbour that is missing; if it was silent, with that of the other side first."""
         sources = self._state.sources()
         untried = [peer for peer in sources if peer.id not in self._silent]
         if untried:

@@ -27,7 +27,7 @@ from peerd.services.records.view import ITEM_BITS, Arc
 NAMESPACES_PER_KEY_MAX: Final = 32
 """How many plugins may have items under one key. Each of them has its own limits there."""
 COUNTER_JUMP_MAX: Final = 1 << 40
-"""A version may be this far ahead of every other seen here; further, somebody tries to use the counters up."""
+"""A version may be this far ahead of every other seen here. More would be an attempt to use the counters up."""
 COUNTER_MAX: Final = 1 << 62
 WRITES_REMEMBERED_MAX: Final = 16_384
 HEAP_SLACK: Final = 1024
@@ -58,7 +58,7 @@ class Usage:
 
 
 class RecordTable:
-    """See the module. ``changed`` is called with the identity of every record that comes, changes or goes.
+    """The records of one node. ``changed`` is called with the identity of every record that comes, changes or goes.
 
     ``is_genuine`` says whether the origin of a record has signed it; asked once for each write that is taken in.
     """
@@ -295,7 +295,7 @@ class RecordTable:
         return self._lapses[0][0] if self._lapses else None
 
     def lapse(self, now: float) -> int:
-        """Drop what has outlived its time; how many values that were."""
+        """Drop what has outlived its time; returns how many values that were."""
         count = 0
         while self._lapses and self._lapses[0][0] <= now:
             held = self.get(heappop(self._lapses)[1])

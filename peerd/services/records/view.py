@@ -1,4 +1,4 @@
-"""Who holds which keys, as one node's leaf set says. Pure.
+"""Computes from one node's leaf set which nodes hold which keys. Pure.
 
 The r closest nodes to a key are neighbours on the ring. Of the nodes n_0, n_1, ... in ring order, the set moves from
 n_j .. n_(j+r-1) to n_(j+1) .. n_(j+r) where n_(j+r) becomes closer than n_j: at the middle between the two. So the keys
@@ -79,8 +79,8 @@ def boundary(left: NodeId, right: NodeId) -> NodeId:
 class ReplicaView:
     """The neighbourhood at one moment: roles, holders and shared ranges for ``copies`` = r.
 
-    Leaf sets change all the time while a ring forms, and who holds nothing asks for no ranges: these are computed when
-    somebody does.
+    Ranges are computed when they are asked for: leaf sets change all the time while a ring forms, and a node that holds
+    nothing needs none.
     """
 
     def __init__(self, own: PeerRef, leaf_set: LeafSet, copies: int) -> None:

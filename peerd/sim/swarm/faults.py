@@ -31,7 +31,7 @@ class Faults:
         self._churn = Churn(simulation, plan.churn, name="swarm/churn", note=self.note)
 
     def note(self, text: str, kind: str = "") -> None:
-        """Something happened now."""
+        """Add a line to the log: something happened now."""
         if len(self.log) < LOG_LINES_MAX:
             self.log.append((self._simulation.now, text))
         if kind:

@@ -1,4 +1,4 @@
-"""Rare states that a swarm should reach: proof that its faults bite."""
+"""Rare states that a swarm should reach, which shows that its faults have an effect."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class States(Watcher):
         return self._expected.setdefault(encode_body(probe), set())
 
     def booted(self, simulation: Simulation, place: Place, node: Node) -> str | None:
-        """Who is back before it was missed?"""
+        """Note a node that is back before it was missed."""
         others = (other for other in simulation.live_nodes() if other is not place)
         if place.boot_epoch > 1 and any(place.id in other.node.overlay.state.leaves for other in others):
             self.count("restart unnoticed")
         return None
 
     def ready_changed(self, simulation: Simulation, place: Place, is_ready: bool) -> str | None:
-        """In and out of the ring."""
+        """Note nodes that get into the ring or lose their place."""
         incarnation = (place.index, place.boot_epoch)
         if is_ready:
             self.count("place found again", incarnation in self._were_ready)
@@ -78,13 +78,13 @@ class States(Watcher):
         return None
 
     def delivered(self, simulation: Simulation, delivery: Delivery) -> str | None:
-        """Broadcasts."""
+        """Note which nodes a broadcast has reached."""
         if delivery.body in self._expected:
             self._expected[delivery.body].add(delivery.node.id)
         return None
 
     def handled(self, simulation: Simulation, place: Place, message: Route, source: PeerRef) -> str | None:
-        """Copies."""
+        """Note copies of a message that has come before."""
         identity = (place.index, place.boot_epoch, message.source.id, message.epoch, message.sequence, message.keys)
         if identity in self._seen and message.trace is None:
             self.count("copy suppressed")
@@ -92,7 +92,7 @@ class States(Watcher):
         return None
 
     def emitted(self, simulation: Simulation, place: Place, event: Event) -> str | None:
-        """Leaf sets that fall short."""
+        """Note leaf sets that lost members which they could not replace."""
         if isinstance(event, LeafSetChanged) and event.removed and not event.complete:
             self.count("side lost")
         return None

@@ -1,4 +1,4 @@
-"""The front of aggregation: what it adds to HTTP API, client, command line, simulator and pipeline."""
+"""The front of aggregation: its pieces for the HTTP API, client, command line, simulator and pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``peerd aggregate``: ask all nodes, watch the round, print the answer and what it lacks."""
+"""``peerd aggregate``: ask all nodes, watch the round, print the answer and the nodes that are missing from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from protocols.aggregation.query import FORMATS, QUERY_HELP, Format, Query, pars
 TOP_DEFAULT = 20
 SHOWN_MISSING_MAX = 20
 NAMED_INLINE_MAX = 4
-"""Missing nodes that the line of the verdict names."""
+"""How many missing nodes the verdict's line names at most."""
 
 STAGES = {
     "started": "the question goes out",
@@ -87,7 +87,7 @@ def _rows(answer: Answer) -> list[dict[str, Any]]:
 
 
 def is_enough(answer: Answer, require: float) -> bool:
-    """Whether an answer satisfies ``--require``: complete, or complete enough for somebody who said how much is."""
+    """Whether an answer satisfies ``--require``: it is complete, or as complete as that option demands."""
     return answer.outcome == "complete" or (require < 1.0 and answer.completeness >= require)
 
 
@@ -132,14 +132,14 @@ class _Watcher:
         self._stage = ""
 
     def __enter__(self) -> None:
-        """Nothing is shown yet."""
+        """Begin without showing anything."""
 
     def __exit__(self, *_: object) -> None:
         if self._terminal is not None:
             self._terminal.overwrite("")
 
     def show(self, progress: RoundProgress) -> None:
-        """Show where the round is."""
+        """Show how far the round has come."""
         if self._terminal is None:
             return
         text = progress_line(progress)
@@ -151,14 +151,14 @@ class _Watcher:
 
 
 def progress_line(progress: RoundProgress) -> str:
-    """One line: time, nodes, what happens."""
+    """Return one line with the time, the nodes so far, and the stage."""
     level = "" if progress.level is None else f", level {progress.level}"
     have = f"{progress.enrolled} of {progress.expected} nodes enrolled, {progress.contributors} in the result"
     return f"{progress.elapsed_s:6.2f} s  {have}{level}  {STAGES.get(progress.stage, progress.stage)}"
 
 
 def print_answer(answer: Answer, console: Terminal) -> None:
-    """Value first, then how it came about."""
+    """Print the value, then the verdict and the figures of the round."""
     if isinstance(answer.value, GroupedAnswer):
         _print_groups(answer.value, console)
     else:
@@ -189,7 +189,7 @@ def _missing(answer: Answer) -> str:
 
 
 def _spread(answer: Answer) -> str:
-    """What the nodes read, each, in one line."""
+    """Return one line on how much the nodes have read."""
     shares, parts = answer.shares, []
     for what, spread in (("files", shares.files), ("records", shares.records)):
         if spread.least == spread.most:
@@ -201,7 +201,7 @@ def _spread(answer: Answer) -> str:
 
 
 def print_shares(answer: Answer, console: Terminal) -> None:
-    """What each node read."""
+    """Print how much each node has read."""
     rows = [(share.node, f"{share.files:,}", f"{share.records:,}") for share in answer.shares.listed]
     print_table(console, ("node", "files", "records"), rows, numbers=("files", "records"))
 
@@ -220,7 +220,7 @@ def _print_groups(value: GroupedAnswer, console: Terminal) -> None:
 
 
 def print_gaps(answer: Answer, console: Terminal) -> None:
-    """What the answer lacks, on standard error: nodes with reasons, files that were not there or could not be read."""
+    """Print on standard error what the answer lacks: nodes, with reasons, and files that were missing or unreadable."""
     for warning in answer.warnings:
         console.print(f"warning: {warning}")
     if answer.missing_count:

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 STREAM_TYPE: Final = "application/x-ndjson"
 STREAMS_MAX: Final = 16
-"""Rounds watched over HTTP at a time."""
+"""How many rounds may be watched over HTTP at a time."""
 PROGRESS_PENDING_MAX: Final = 64
-"""Progress lines waiting for a slow client; older ones go first, each is a full picture by itself."""
+"""How many progress lines wait for a slow client; older ones are dropped, as each line is complete in itself."""
 ANSWER_GRACE_S: Final = 15.0
 """How long after its deadline a round may still ask why nodes are missing."""
 DEADLINE_MAX_S: Final = 86_400.0
@@ -109,7 +109,7 @@ class AggregateBody(_Body):
 
 
 def open_feed() -> tuple[Reports[RoundProgress | Answer], RoundListener]:
-    """Between the plugin, which must not wait, and the stream, which may have to: the reader, and what to report to.
+    """Connect the plugin, which must not wait, with the stream, which may have to: returns a reader and a listener.
 
     The feed is the round's own and never resumed, so that its epoch says nothing.
     """
@@ -153,7 +153,7 @@ def router(service: Aggregation) -> APIRouter:
 
 
 class RoundResponse(StreamingResponse):
-    """JSON lines; ``ended`` is called in any case: answered, hung up, or hung up before the first byte."""
+    """JSON lines. ``ended`` is called in any case: after the answer, or when the client hangs up at any time."""
 
     def __init__(self, lines: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
         super().__init__(lines, media_type=STREAM_TYPE, headers={"Cache-Control": "no-store"})

@@ -1,4 +1,4 @@
-"""Aggregation in the simulator: an invariant, and what a seed of the swarm does."""
+"""Aggregation in the simulator: an invariant, and its work in the swarm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNT = Query("count", files="**/*")
 
 
 class CountedOnce(Checker):
-    """Whatever has been merged anywhere names each contributor once, and only nodes that there have been.
+    """Every partial on any node names each contributor once, and only nodes that have existed.
 
     Where there are hostile nodes, only the requester can tell who took part: it is answers that are judged there.
     """
@@ -94,7 +94,7 @@ class Rounds(SwarmWork):
         return self._offences
 
     def _judge(self, answer: Answer) -> None:
-        """Right at any time: the number of records is the number of contributors, each of which is a node."""
+        """Check what holds for every answer: the number of records is that of the contributors, and these are nodes."""
         if self.simulation.hostile:
             self._judge_names(answer)
             return

@@ -38,9 +38,9 @@ from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.reference import plain
 
 SOURCES: Final = ("count by module", "**/*.py", r"^\s*(?:from|import)\s+(?P<module>[\w.]+)")
-"""Who imports what, in the standard library's own source: about 1,500 groups."""
+"""Counts which modules are imported in the standard library's source: about 1,500 groups."""
 LOGS: Final = ("count by level", "**/*", r"\b(?P<level>TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
-"""What most logs have; --query and --pattern say better."""
+"""Counts levels, which most logs have; --query and --pattern can ask for more."""
 SHOWN_GROUPS: Final = 8
 SKIPPED_FOLDERS: Final = ("site-packages", "dist-packages", "__pycache__")
 
@@ -49,7 +49,7 @@ Reference = Mapping[str, int | float] | int | float | None
 
 @dataclass
 class DemoStep:
-    """One aggregate, beside what it is compared with."""
+    """One aggregate, and the value that it is compared with."""
 
     name: str
     answer: Answer
@@ -59,7 +59,7 @@ class DemoStep:
 
 @dataclass
 class Demo:
-    """The demo's state: what is asked, of whom, and what came of it."""
+    """The demo's state: the query, the cluster that is asked, and the steps so far."""
 
     console: Terminal
     cluster: LocalCluster
@@ -68,7 +68,7 @@ class Demo:
     nodes: int
     pool: ProcessPoolExecutor
     runner: asyncio.Runner
-    """Made at the start: Ctrl-C while an event loop comes into being would leave half of one, which complains."""
+    """Made at the start, because Ctrl-C while an event loop is being made would leave a half-made one."""
     steps: list[DemoStep] = field(default_factory=list)
 
     def selections(self, *, without: int | None = None) -> list[FileSelection]:
@@ -189,7 +189,7 @@ def _compare_all(state: Demo) -> None:
 
 
 def _compare_with_a_kill(state: Demo) -> None:
-    """The victim dies while it reads its files; where its data had been swapped already, the answer has it."""
+    """Kill a node while it reads its files, and compare; the answer has its data if that was swapped before."""
     victim = state.nodes // 2
     node = state.cluster.node(victim)
     killed: list[float] = []
@@ -244,7 +244,7 @@ def _finish(state: Demo, name: str, answer: Answer, expected: Reference, compare
 
 
 def is_same(answer: Answer, expected: Reference) -> bool:
-    """Equal to the last count: every group, no other group, nothing folded away."""
+    """Whether both are equal in every count: the same groups, and nothing folded into the remainder."""
     value = answer.value
     if isinstance(value, GroupedAnswer):
         return isinstance(expected, Mapping) and value.exact and value.groups == dict(expected)
