@@ -272,7 +272,6 @@ class Membership(Part):
             self._welcome_back(source)
         if isinstance(reply, LeafSetReply):
             self.learn(source, reply)
-        self.state.note_coordinate(source.id, reply.coordinate)
         self._check_drained()
 
     def _silent(self, probe: Probe) -> None:

@@ -242,9 +242,10 @@ class NearSearch(Part):
         rivals.sort(key=_DISTANCE, reverse=True)
         if blind_max and blind:
             self._host.rng.shuffle(blind)
-        for peer in (*(peer for _, peer in rivals[:COMPARISONS_MAX]), *blind[:blind_max]):
-            is_worth_it |= self._table_care.ping(peer)
-        return is_worth_it
+        chosen = [*(peer for _, peer in rivals[:COMPARISONS_MAX]), *blind[:blind_max]]
+        for peer in chosen:
+            self._table_care.ping(peer)
+        return is_worth_it or bool(chosen)
 
     def _is_settled(self, node_id: NodeId) -> bool:
         """Whether nothing would come of measuring a peer: it has been done, or it is gone."""

@@ -110,7 +110,6 @@ class TableCare(Part):
         sent_at = self._pings.pop(source.id, None)
         if isinstance(reply, Pong) and sent_at is not None:
             state.answered(source, sent_at, reply.coordinate)
-            state.note_coordinate(source.id, reply.coordinate)
             if reply.is_ready:
                 state.admit_entry(source)
         self._finished(source.id)
