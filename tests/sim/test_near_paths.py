@@ -161,7 +161,12 @@ def test_one_candidate_at_a_time_is_asked_for_an_empty_cell(ring: Simulation, mo
     monkeypatch.delitem(state.table._entries, cell)
     asked: list[PeerRef] = []
     ping = place.node.overlay.table_care._send_ping
-    monkeypatch.setattr(place.node.overlay.table_care, "_send_ping", lambda peer: (asked.append(peer), ping(peer)))
+
+    def noted(peer: PeerRef) -> None:
+        asked.append(peer)
+        ping(peer)
+
+    monkeypatch.setattr(place.node.overlay.table_care, "_send_ping", noted)
     place.node.overlay.near_search.consider(candidates)
     assert asked == candidates[:1]
     ring.run_until(lambda: state.table.incumbent(entry.id) is not None, limit_s=5.0)
