@@ -92,7 +92,7 @@ class OverlayConfig(PluginConfig):
         "Lower ends double service after a cut sooner; it must outlive one exchange and its repetition.",
     )
     table_interval: Interval = setting(
-        "60s",
+        "120s",
         "Longest pause between two questions to near peers, in search of nearer entries for the routing table (+-20 % "
         "jitter; more often after a join and while that finds any). Costs some 3/table_interval messages a second; "
         "lower finds near entries sooner.",

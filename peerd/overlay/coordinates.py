@@ -27,6 +27,7 @@ _GAIN: Final = 0.25
 """Both c_c and c_e of the paper."""
 _PULL_MAX_MS: Final = 250.0
 """How far one sample may move a node: false ones, or those taken through a full queue, must not move it far."""
+_AT_ONE_PLACE_MS: Final = 1e-3
 
 ORIGIN: Final = Coordinate(0.0, 0.0, 0.0, HEIGHT_MIN_MS, ERROR_MAX)
 
@@ -34,47 +35,52 @@ ORIGIN: Final = Coordinate(0.0, 0.0, 0.0, HEIGHT_MIN_MS, ERROR_MAX)
 class Vivaldi:
     """The coordinate of this node; `current` is what goes into messages."""
 
-    __slots__ = ("_random", "current", "samples")
+    __slots__ = ("_current", "_error", "_height", "_random", "_x", "_y", "_z", "samples")
 
     def __init__(self, rng: Rng) -> None:
         self._random: Callable[[float, float], float] = rng.uniform
-        self.current = ORIGIN
+        self._x, self._y, self._z = ORIGIN.x, ORIGIN.y, ORIGIN.z
+        self._height, self._error = ORIGIN.height, ORIGIN.error
+        self._current: Coordinate | None = ORIGIN
         self.samples = 0
+
+    @property
+    def current(self) -> Coordinate:
+        """Where this node is, as far as it knows."""
+        if self._current is None:
+            self._current = Coordinate(self._x, self._y, self._z, self._height, self._error)
+        return self._current
 
     def observe(self, rtt_s: float, other: Coordinate) -> None:
         """One measured round trip to a node at ``other``."""
         if not 0.0 < rtt_s <= RTT_MAX_S:
             return
-        own, rtt_ms = self.current, rtt_s * 1000.0
-        predicted_ms = own.rtt_s(other) * 1000.0
-        weight = own.error / (own.error + other.error) if own.error + other.error > 0 else 0.5
-        sample_error = abs(predicted_ms - rtt_ms) / max(rtt_ms, NEAR_MS)
-        error = sample_error * _GAIN * weight + own.error * (1.0 - _GAIN * weight)
-        pull_ms = max(-_PULL_MAX_MS, min(_PULL_MAX_MS, _GAIN * weight * (rtt_ms - predicted_ms)))
-        self.current = self._moved(other, pull_ms, min(ERROR_MAX, max(ERROR_MIN, error)))
+        dx, dy, dz, rtt_ms = self._x - other.x, self._y - other.y, self._z - other.z, rtt_s * 1000.0
+        plane = math.sqrt(dx * dx + dy * dy + dz * dz)
+        distance = plane + self._height + other.height
+        own_error = self._error
+        weight = own_error / (own_error + other.error) if own_error + other.error > 0 else 0.5
+        sample_error = abs(distance - rtt_ms) / max(rtt_ms, NEAR_MS)
+        error = sample_error * _GAIN * weight + own_error * (1.0 - _GAIN * weight)
+        self._error = min(ERROR_MAX, max(ERROR_MIN, error))
+        self._move(max(-_PULL_MAX_MS, min(_PULL_MAX_MS, _GAIN * weight * (rtt_ms - distance))), (dx, dy, dz), distance)
+        self._current = None
         self.samples += 1
 
-    def _moved(self, other: Coordinate, pull_ms: float, error: float) -> Coordinate:
-        """Away from ``other`` by ``pull_ms`` (towards it, when negative), in the plane and in height."""
-        own = self.current
-        dx, dy, dz = own.x - other.x, own.y - other.y, own.z - other.z
-        plane = math.sqrt(dx * dx + dy * dy + dz * dz)
-        heights = own.height + other.height
-        if plane < 1e-3:  # at one place: any direction will do
+    def _move(self, pull_ms: float, away: tuple[float, float, float], distance: float) -> None:
+        """Away from the other node by ``pull_ms`` (towards it, when negative), in the plane and in height."""
+        dx, dy, dz = away
+        share = pull_ms / distance
+        self._height = min(POSITION_MAX_MS, max(HEIGHT_MIN_MS, self._height * (1.0 + share)))
+        if abs(dx) + abs(dy) + abs(dz) < _AT_ONE_PLACE_MS:  # any direction will do
             dx, dy, dz = (self._random(-1.0, 1.0) for _ in range(DIMENSIONS))
-            plane = math.sqrt(dx * dx + dy * dy + dz * dz) or 1.0
-            share = 1.0 / plane
-        else:
-            share = 1.0 / (plane + heights)
-        height = max(HEIGHT_MIN_MS, own.height + pull_ms * own.height / (plane + heights))
-        return Coordinate(
-            _bounded(own.x + pull_ms * dx * share),
-            _bounded(own.y + pull_ms * dy * share),
-            _bounded(own.z + pull_ms * dz * share),
-            min(POSITION_MAX_MS, height),
-            error,
-        )
+            share = pull_ms / (math.sqrt(dx * dx + dy * dy + dz * dz) or 1.0)
+        self._x = _bounded(self._x + dx * share)
+        self._y = _bounded(self._y + dy * share)
+        self._z = _bounded(self._z + dz * share)
 
 
 def _bounded(position_ms: float) -> float:
+    if -POSITION_MAX_MS <= position_ms <= POSITION_MAX_MS:
+        return position_ms
     return max(-POSITION_MAX_MS, min(POSITION_MAX_MS, position_ms))

@@ -50,6 +50,8 @@ class DepartedPeers:
         self._memory_s = memory_s
         self._pause_s = pause_s
         self._peers: dict[NodeId, Departed] = {}
+        self._idle_until = float("inf")
+        """Before that nobody is due, in ordinary times."""
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -73,6 +75,7 @@ class DepartedPeers:
         is_member = was_member or (before is not None and before.was_member)
         removed_at = now if before is None else before.removed_at
         self._peers[peer.id] = Departed(peer, now, removed_at, is_member, has_left, now + pause_s, pause_s)
+        self._idle_until = min(self._idle_until, now + pause_s)
 
     def pop(self, node_id: NodeId) -> Departed | None:
         """The peer is back (or was never away)."""
@@ -108,18 +111,18 @@ class DepartedPeers:
         In ordinary times a former member whose pause is over; after a mass loss whoever waits longest, those that would
         be members again (``is_wanted``) first. A peer that said goodbye is not looked for: it comes back by itself.
         """
-        for node_id in [key for key, departed in self._peers.items() if now - departed.since > self._memory_s]:
-            del self._peers[node_id]
+        while self._peers and now - next(iter(self._peers.values())).since > self._memory_s:
+            del self._peers[next(iter(self._peers))]
+        if not is_mass_loss and now < self._idle_until:
+            return None
         if is_mass_loss:
             candidates = [departed for departed in self._peers.values() if not departed.has_left]
             wanted = [departed for departed in candidates if is_wanted(departed.peer.id)]
         else:
             candidates = []
-            wanted = [
-                departed
-                for departed in self._peers.values()
-                if departed.was_member and not departed.has_left and now >= departed.next_probe_at
-            ]
+            former = [departed for departed in self._peers.values() if departed.was_member and not departed.has_left]
+            wanted = [departed for departed in former if now >= departed.next_probe_at]
+            self._idle_until = min((departed.next_probe_at for departed in former), default=float("inf"))
         departed = min(wanted or candidates, key=lambda departed: departed.next_probe_at, default=None)
         if departed is None:
             return None

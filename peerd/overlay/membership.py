@@ -272,7 +272,6 @@ class Membership(Part):
             self._welcome_back(source)
         if isinstance(reply, LeafSetReply):
             self.learn(source, reply)
-        self.state.note_coordinate(source.id, reply.coordinate)
         self._check_drained()
 
     def _silent(self, probe: Probe) -> None:
@@ -407,11 +406,13 @@ class Membership(Part):
             state.leaves.note_adjacent(message.smaller[0].id, peer.id)
         self._close_ring(peer, message)
         state.vouches.heard(peer, named, self._host.now())
-        self.check_reported(message.failed, peer)
+        if message.failed:
+            self.check_reported(message.failed, peer)
         if message.is_ready:
             self._check_unlisted(peer, message)
         self.consider(named, peer.id)
-        self.consider(message.candidates, peer.id, PASSED_ON_WEIGHT)
+        if message.candidates:
+            self.consider(message.candidates, peer.id, PASSED_ON_WEIGHT)
 
     def _close_ring(self, peer: PeerRef, message: LeafSetProbe | LeafSetReply) -> None:
         """After most of a ring is gone, its two ends may face each other, each waiting for somebody in between.

@@ -31,9 +31,9 @@ from peerd.overlay.table_care import TableCare
 JITTER: Final = 0.2
 EARLY_STEPS: Final = 8
 """So many questions follow a join in quick succession."""
-EARLY_SHARE: Final = 1 / 30
+EARLY_SHARE: Final = 1 / 60
 """The pause between them, as a share of ``table_interval``."""
-BUSY_SHARE: Final = 1 / 10
+BUSY_SHARE: Final = 1 / 20
 """The shortest pause later on, as a share of ``table_interval``, which is the longest."""
 SHRINK: Final = 0.7
 """Factor of the pause after an answer that named somebody worth measuring, and when an entry was lost."""
@@ -242,9 +242,10 @@ class NearSearch(Part):
         rivals.sort(key=_DISTANCE, reverse=True)
         if blind_max and blind:
             self._host.rng.shuffle(blind)
-        for peer in (*(peer for _, peer in rivals[:COMPARISONS_MAX]), *blind[:blind_max]):
-            is_worth_it |= self._table_care.ping(peer)
-        return is_worth_it
+        chosen = [*(peer for _, peer in rivals[:COMPARISONS_MAX]), *blind[:blind_max]]
+        for peer in chosen:
+            self._table_care.ping(peer)
+        return is_worth_it or bool(chosen)
 
     def _is_settled(self, node_id: NodeId) -> bool:
         """Whether nothing would come of measuring a peer: it has been done, or it is gone."""
@@ -252,7 +253,10 @@ class NearSearch(Part):
         return node_id in state.proximity or node_id == state.own or state.is_failed(node_id)
 
     def _gain_s(self, incumbent: PeerRef, coordinate: Coordinate | None) -> float | None:
-        """How much nearer than the incumbent a rival should be, seconds; ``None`` while nothing can be predicted."""
+        """How much nearer than the incumbent a rival should be, seconds; 0 when it is not clearly nearer.
+
+        ``None`` while nothing can be predicted.
+        """
         own, current_s = self.state.vivaldi.current, self.state.distance_s(incumbent.id)
         if coordinate is None or current_s is None or own.error > UNSURE_ERROR or coordinate.error > UNSURE_ERROR:
             return None

@@ -34,7 +34,7 @@ VOUCH_EXCHANGES: Final = 3
 """A neighbour's vouch stands for so many times ``exchange_interval``."""
 RETOLD_TIMEOUTS: Final = 2
 """A removal is told in exchanges for so many times ``failure_timeout``."""
-COORDINATES_MAX: Final = 512
+COORDINATES_MAX: Final = 320
 SAMPLES_AGAIN: Final = 2
 """Earlier measurements that each new one has the node's coordinate learn from again."""
 SAMPLED_PEERS_MAX: Final = 64
@@ -152,6 +152,7 @@ class OverlayState:
 
     def answered(self, peer: PeerRef, sent_at: float, coordinate: Coordinate | None = None) -> None:
         """A peer answered what this node sent then, or when the link was up; with its coordinate."""
+        self.note_coordinate(peer.id, coordinate)
         linked_at = self.host.linked_at(peer)
         if linked_at is None:
             return  # the link has gone since, so nobody knows when the question left
@@ -159,7 +160,6 @@ class OverlayState:
         is_first = self.proximity.observe(peer.id, rtt_s)
         if coordinate is not None:
             self.vivaldi.observe(rtt_s, coordinate)
-            self.note_coordinate(peer.id, coordinate)
             self._observe_again(peer.id if is_first else None)
 
     def _observe_again(self, newcomer: NodeId | None) -> None:

@@ -51,7 +51,8 @@ class TableCare(Part):
         pause_s = max(PROBE_GAP_MIN_S, period_s / max(1, entries))
         self._host.set_timer("table_probe", pause_s * self._host.rng.uniform(1.0 - JITTER, 1.0 + JITTER))
         if entries and state.is_ready:
-            stalest = max(state.table, key=lambda peer: (state.silence_s(peer.id), peer.id))
+            heard = state.heard
+            stalest = min(state.table, key=lambda peer: (heard[peer.id], -peer.id))
             if state.silence_s(stalest.id) >= period_s / 2:
                 self.ping(stalest)
 
@@ -109,7 +110,6 @@ class TableCare(Part):
         sent_at = self._pings.pop(source.id, None)
         if isinstance(reply, Pong) and sent_at is not None:
             state.answered(source, sent_at, reply.coordinate)
-            state.note_coordinate(source.id, reply.coordinate)
             if reply.is_ready:
                 state.admit_entry(source)
         self._finished(source.id)

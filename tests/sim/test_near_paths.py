@@ -129,3 +129,46 @@ def test_a_node_outside_the_ring_does_not_say_where_it_is() -> None:
     before = dict(place.node.overlay.state.coordinates)
     place.node.overlay.near_search._on_ping(Ping(), stranger)
     assert place.node.overlay.state.coordinates == before and not place.node.overlay.state.table.is_spare(stranger.id)
+
+
+def test_the_first_answer_of_a_peer_tells_its_round_trip_though_a_dial_came_first(ring: Simulation) -> None:
+    one, two = next(
+        (one, two)
+        for one in ring.live_nodes()
+        for two in ring.live_nodes()
+        if one is not two and not one.driver.is_linked(two.peer) and two.id not in one.node.overlay.state.proximity
+    )
+    assert one.driver.linked_at(two.peer) is None
+    began = ring.now
+    one.node.overlay.table_care.ping(two.peer)
+    ring.run_until(lambda: two.id in one.node.overlay.state.proximity, limit_s=5.0)
+    linked_at, rtt_s = one.driver.linked_at(two.peer), one.node.overlay.state.proximity.rtt_s(two.id)
+    there_and_back_s = ring.network.latency_s(one.port, two.port) + ring.network.latency_s(two.port, one.port)
+    assert linked_at is not None and linked_at >= began + there_and_back_s, "the dial alone takes longer"
+    assert rtt_s == pytest.approx(there_and_back_s, rel=0.25)
+
+
+def test_one_candidate_at_a_time_is_asked_for_an_empty_cell(ring: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = ring.nodes[21]
+    state = place.node.overlay.state
+    cells: dict[int, list[PeerRef]] = {}
+    for other in ring.live_nodes():
+        if other is not place and other.id not in state.proximity:
+            cells.setdefault(state.table.cell(other.id), []).append(other.peer)
+    cell, candidates = next((cell, found) for cell, found in cells.items() if len(found) > 1)
+    entry = state.table.incumbent(candidates[0].id)
+    assert entry is not None
+    monkeypatch.delitem(state.table._entries, cell)
+    asked: list[PeerRef] = []
+    ping = place.node.overlay.table_care._send_ping
+
+    def noted(peer: PeerRef) -> None:
+        asked.append(peer)
+        ping(peer)
+
+    monkeypatch.setattr(place.node.overlay.table_care, "_send_ping", noted)
+    place.node.overlay.near_search.consider(candidates)
+    assert asked == candidates[:1]
+    ring.run_until(lambda: state.table.incumbent(entry.id) is not None, limit_s=5.0)
+    assert state.table.incumbent(entry.id) == candidates[0]
+    assert not place.node.overlay.table_care._fills

@@ -56,9 +56,8 @@ Task = Callable[[], None]
 class Exchange:
     """A comparison with one peer, started here.
 
-    ``finished`` is called once, with this object and whether everything was answered.
-
-    It is handed this object, rather than holding it, so that what is over is freed at once.
+    ``finished`` is called once, with this object and whether everything was answered. It is handed the object, rather
+    than holding it, so that a comparison that is over is freed at once.
     """
 
     def __init__(self, state: RecordState, peer: PeerRef, finished: Callable[[Exchange, bool], None]) -> None:
