@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial as bind
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 from peerd import limits
 from peerd.api import (
@@ -39,6 +39,8 @@ from peerd.services.groups.service import GroupService
 from peerd.services.records.facade import BoundRecords
 from peerd.services.records.plugin import RecordStore
 from peerd.telemetry.schema import CORE_EVENTS, Event
+
+_CORE_EVENTS: Final = frozenset(CORE_EVENTS)
 
 
 class _Work:
@@ -79,7 +81,6 @@ class PluginHost:
         self.rtt = node.overlay.rtt
         self.peer: PeerRef = node.peer
         self.id: NodeId = node.peer.id
-        self._events = frozenset((*CORE_EVENTS, *plugin.events))
 
     @property
     def rng(self) -> Rng:
@@ -265,7 +266,7 @@ class PluginHost:
         self._node.misbehaved(self._name, peer, error)
 
     def emit(self, event: Event) -> int:
-        if type(event) not in self._events:
+        if type(event) not in _CORE_EVENTS and type(event) not in self._plugin.events:
             raise Bug(f"{self._name} records {type(event).__name__}, which is not among its `events`")
         return self._node.emit(event)
 

@@ -5,6 +5,9 @@ entry is a plain tuple ``(time, sequence, mark, function, argument)`` and the lo
 closure and no object for each event. The mark is ``node index << 32 | what`` where ``what`` is a CRC-32 of the event's
 content; times and marks go into a BLAKE2b hash, so two runs agree on their hash only if every event hit the same node
 at the same time with the same bytes.
+
+Most events in a simulation are timers of idle nodes, seconds away. The heap holds only what is due within a stretch of
+`STRETCH_S`, so it stays small; what is due later waits unsorted, by stretch, and joins it when its time comes.
 """
 
 from __future__ import annotations
@@ -29,6 +32,10 @@ SOON_MAX: Final = 1_000_000
 """How many callbacks one event may cause in the same instant; more are taken for an endless loop."""
 COMPACT_MIN: Final = 4096
 """The heap is not rebuilt for fewer cancelled timers than this."""
+
+STRETCHES_PER_S: Final = 16
+"""A power of two, so that the ends of stretches are exact."""
+STRETCH_S: Final = 1 / STRETCHES_PER_S
 
 FIRST_SEQUENCE: Final = -(1 << 62)
 """The first sequence number of events that go before all others of their instant."""
@@ -64,6 +71,52 @@ class Timer:
                 self._engine.timer_cancelled()
 
 
+def _is_live(entry: Entry) -> bool:
+    """Whether it is not a timer that was cancelled."""
+    return entry[3] is not None or entry[4].callback is not None
+
+
+class _Later:
+    """Events that are not due soon, unsorted, by the stretch of time in which they are due."""
+
+    __slots__ = ("_by_stretch", "_stretches", "count")
+
+    def __init__(self) -> None:
+        self._by_stretch: dict[int, list[Entry]] = {}
+        self._stretches: list[int] = []
+        """The keys, as a heap."""
+        self.count = 0
+
+    def put(self, entry: Entry) -> None:
+        """Keep it until `take`."""
+        stretch = int(entry[0] * STRETCHES_PER_S)
+        entries = self._by_stretch.get(stretch)
+        if entries is None:
+            self._by_stretch[stretch] = [entry]
+            heapq.heappush(self._stretches, stretch)
+        else:
+            entries.append(entry)
+        self.count += 1
+
+    def take(self, before_s: float) -> tuple[float, list[Entry]]:
+        """The end of the first stretch that has events, and these; no later one than that of the time ``before_s``."""
+        if self._stretches and self._stretches[0] <= before_s * STRETCHES_PER_S:
+            stretch = heapq.heappop(self._stretches)
+            entries = self._by_stretch.pop(stretch)
+            self.count -= len(entries)
+            return (stretch + 1) * STRETCH_S, entries
+        return (math.floor(before_s * STRETCHES_PER_S) + 1) * STRETCH_S, []
+
+    def drop_cancelled(self) -> None:
+        """Forget timers that were cancelled."""
+        for stretch, entries in self._by_stretch.items():
+            self._by_stretch[stretch] = [entry for entry in entries if _is_live(entry)]
+        self.count = sum(map(len, self._by_stretch.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._stretches)
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The trace hash after so many events, at that virtual time."""
@@ -77,7 +130,7 @@ class Engine:
     """Runs events in order of (time, sequence). Not re-entrant, and no threads.
 
     ``now`` is the virtual time in seconds; ``heap`` and ``sequence`` are for the network's hot path, everybody else
-    calls `schedule`.
+    calls `schedule`. The heap has all events that are due before the end of the current stretch, and may have others.
     """
 
     __slots__ = (
@@ -85,8 +138,10 @@ class Engine:
         "_first_sequence",
         "_hash",
         "_is_running",
+        "_later",
         "_mark",
         "_marks",
+        "_stretch_end_s",
         "_times",
         "after",
         "checkpoint_every",
@@ -115,6 +170,8 @@ class Engine:
         self.kept: list[tuple[float, int]] = []
         self._mark = mark_of(NO_NODE, 0)
         """Of the event that runs or ran last."""
+        self._later = _Later()
+        self._stretch_end_s = 0.0
         self._cancelled = 0
         self._first_sequence = FIRST_SEQUENCE
         self._times = array("d")
@@ -126,8 +183,13 @@ class Engine:
 
     def schedule(self, time_s: float, mark: int, function: Callable[[Any], object], argument: Any = None) -> None:
         """Call ``function(argument)`` at a virtual time, not before now."""
-        self.sequence += 1
-        heapq.heappush(self.heap, (max(time_s, self.now), self.sequence, mark, function, argument))
+        self.sequence = sequence = self.sequence + 1
+        if time_s < self.now:
+            time_s = self.now
+        if time_s >= self._stretch_end_s:
+            self._later.put((time_s, sequence, mark, function, argument))
+        else:
+            heapq.heappush(self.heap, (time_s, sequence, mark, function, argument))
 
     def schedule_first(self, mark: int, function: Callable[[Any], object], argument: Any) -> None:
         """Call ``function(argument)`` now, as an event before all that `schedule` put at this instant."""
@@ -141,8 +203,12 @@ class Engine:
         if not math.isfinite(delay_s):
             raise Bug(f"a timer of {delay_s} seconds")
         timer = Timer(self, callback, gate)
-        self.sequence += 1
-        heapq.heappush(self.heap, (self.now + max(delay_s, 0.0), self.sequence, mark, None, timer))
+        self.sequence = sequence = self.sequence + 1
+        time_s = self.now + delay_s if delay_s > 0.0 else self.now
+        if time_s >= self._stretch_end_s:
+            self._later.put((time_s, sequence, mark, None, timer))
+        else:
+            heapq.heappush(self.heap, (time_s, sequence, mark, None, timer))
         return timer
 
     def call_soon(self, function: Callable[[Any], object], argument: Any) -> None:
@@ -150,12 +216,12 @@ class Engine:
         self.soon.append((function, argument))
 
     def timer_cancelled(self) -> None:
-        """A timer in the heap was disarmed. Rebuild the heap when most of its entries are such timers."""
+        """A waiting timer was disarmed. Forget all such timers when most of what waits is one."""
         self._cancelled += 1
-        if self._cancelled > COMPACT_MIN and self._cancelled * 2 > len(self.heap):
-            live = [entry for entry in self.heap if entry[3] is not None or entry[4].callback is not None]
-            self.heap[:] = live  # in place: the running loop holds this list
+        if self._cancelled > COMPACT_MIN and self._cancelled * 2 > self.entries:
+            self.heap[:] = filter(_is_live, self.heap)  # in place: the running loop holds this list
             heapq.heapify(self.heap)
+            self._later.drop_cancelled()
             self._cancelled = 0
 
     # Running them
@@ -166,9 +232,14 @@ class Engine:
         return self._mark >> NODE_SHIFT
 
     @property
+    def entries(self) -> int:
+        """What is held of events to come, cancelled timers among them."""
+        return len(self.heap) + self._later.count
+
+    @property
     def pending(self) -> int:
         """Events waiting, without cancelled timers."""
-        return len(self.heap) - self._cancelled + len(self.soon)
+        return self.entries - self._cancelled + len(self.soon)
 
     @property
     def events(self) -> int:
@@ -178,10 +249,16 @@ class Engine:
     @property
     def next_time_s(self) -> float | None:
         """When the next event is due; ``None`` when there is none."""
-        while self.heap and self.heap[0][3] is None and self.heap[0][4].callback is None:
-            heapq.heappop(self.heap)
-            self._cancelled -= 1
-        return self.heap[0][0] if self.heap else None
+        heap = self.heap
+        while heap or self._later:
+            if not heap or heap[0][0] >= self._stretch_end_s:
+                self._begin_stretch()
+            elif _is_live(heap[0]):
+                return heap[0][0]
+            else:
+                heapq.heappop(heap)
+                self._cancelled -= 1
+        return None
 
     def run(self, until_s: float, events_max: int | None = None) -> int:
         """Run every event due by ``until_s``, then set the clock to it; returns how many ran.
@@ -208,17 +285,22 @@ class Engine:
     def _loop(self, until_s: float, events_max: float) -> bool:
         heap, soon, marks, after = self.heap, self.soon, self._marks, self.after
         add_time, add_mark, pop = self._times.append, marks.append, heapq.heappop
-        while heap:
+        while heap or self._later:
             if self.events >= events_max:
                 return False
             if len(marks) >= CHECKPOINT_EVENTS:
                 self._flush()
+            if not heap or heap[0][0] >= self._stretch_end_s:
+                self._begin_stretch()
             room = int(min(CHECKPOINT_EVENTS - len(marks), events_max - self.events))
             for _ in repeat(None, room):  # cancelled timers count too: then it comes by here once more
                 if not heap:
-                    return True
+                    break
                 entry = pop(heap)
                 time, _, mark, function, argument = entry
+                if time >= self._stretch_end_s:
+                    heapq.heappush(heap, entry)
+                    break
                 if time > until_s:
                     heapq.heappush(heap, entry)
                     return True
@@ -238,6 +320,15 @@ class Engine:
                 if after is not None:
                     after(mark >> NODE_SHIFT)
         return True
+
+    def _begin_stretch(self) -> None:
+        """Put the events of the next stretch into the heap. For when nothing is left of the current one."""
+        heap = self.heap
+        self._stretch_end_s, entries = self._later.take(heap[0][0] if heap else math.inf)
+        live = [entry for entry in entries if _is_live(entry)]
+        self._cancelled -= len(entries) - len(live)
+        heap += live
+        heapq.heapify(heap)
 
     def _drain_soon(self) -> None:
         soon = self.soon

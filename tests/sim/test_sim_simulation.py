@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import tracemalloc
 from pathlib import Path
@@ -361,3 +362,19 @@ def test_swap_with_a_peer_that_is_killed_fails_once() -> None:
     simulation.kill(simulation.nodes[1])
     simulation.run_for(60.0)
     assert len(here.failures) == 1 and not here.got and not there.got and not there.failures
+
+
+def test_a_ring_that_forms_leaves_no_reference_cycles_behind() -> None:
+    """Python looks for cycles rarely while a simulation runs (`GC_THRESHOLDS`), so nothing common may die in one."""
+    simulation = Simulation(1)
+    simulation.start(24)
+    gc.collect()
+    gc.disable()
+    try:
+        simulation.run_until(simulation.is_ready, limit_s=60)
+        simulation.run_for(30)
+        unreachable = gc.collect()
+    finally:
+        gc.enable()
+    assert simulation.network.frames_delivered > 1_000
+    assert unreachable < 24, "less than one object a node; a closure that holds itself makes some ten"

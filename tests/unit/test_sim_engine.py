@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from peerd.errors import Bug, ConfigError
 from peerd.sim import engine as engine_module
-from peerd.sim.engine import CHECKPOINT_EVENTS, COMPACT_MIN, Engine, Timer, mark_of
+from peerd.sim.engine import CHECKPOINT_EVENTS, COMPACT_MIN, STRETCH_S, Engine, Timer, mark_of
 from peerd.sim.latency import ConstantLatency, EuclideanLatency
 from peerd.sim.rng import fork
 from peerd.sim.topology.sites import SiteLatency
@@ -38,6 +38,47 @@ def test_order_is_time_then_sequence(times: list[float]) -> None:
     assert engine.run(1000.0) == len(times)
     assert ran == sorted((time_s, number) for number, time_s in enumerate(times))
     assert engine.now == 1000.0 and engine.pending == 0
+
+
+DELAYS_S = st.sampled_from([0.0, STRETCH_S / 2, STRETCH_S, 3 * STRETCH_S]) | st.floats(0, 1) | st.floats(0, 1000)
+
+
+@given(
+    firsts=st.lists(st.tuples(DELAYS_S, st.lists(DELAYS_S, max_size=3), st.booleans()), max_size=30),
+    pauses=st.lists(st.floats(0, 400), max_size=5),
+)
+def test_events_that_cause_others_run_in_the_order_of_a_single_heap(
+    firsts: list[tuple[float, list[float], bool]], pauses: list[float]
+) -> None:
+    """Wherever the engine keeps what is not due yet: near or far, from outside or from within an event, cancelled."""
+    engine = Engine()
+    ran: list[tuple[float, int]] = []
+    due: dict[int, float] = {}
+
+    def arm_one(delay_s: float, delays: list[float]) -> Timer:
+        number = len(due)
+        due[number] = engine.now + delay_s
+        return arm(engine, delay_s, lambda: run_one(number, delays))
+
+    def run_one(number: int, delays: list[float]) -> None:
+        ran.append((engine.now, number))
+        for delay_s in delays:
+            arm_one(delay_s, [])
+
+    for delay_s, delays, is_cancelled in firsts:
+        timer = arm_one(delay_s, delays)
+        if is_cancelled:
+            timer.cancel()
+    for pause_s in pauses:
+        engine.run(engine.now + pause_s)
+        next_s = engine.next_time_s
+        assert next_s is None or next_s >= engine.now
+    engine.run(1e6)
+    assert ran == sorted(ran) and engine.pending == 0
+    assert all(due[number] == time_s for time_s, number in ran)
+    cancelled = sum(is_cancelled for _, _, is_cancelled in firsts)
+    expected = sum(1 + len(delays) for _, delays, is_cancelled in firsts if not is_cancelled)
+    assert len(ran) == expected and len(due) == expected + cancelled
 
 
 def test_the_past_is_now() -> None:
@@ -123,7 +164,7 @@ def test_cancelled_timers_do_not_pile_up() -> None:
         if number % 100:
             timer.cancel()
     assert engine.pending == 20 * COMPACT_MIN // 100 + 1
-    assert len(engine.heap) < 3 * COMPACT_MIN
+    assert engine.entries < 3 * COMPACT_MIN
     engine.run(1e6)
     assert len(fired) == 20 * COMPACT_MIN // 100 + 1
 

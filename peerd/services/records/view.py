@@ -98,8 +98,9 @@ class ReplicaView:
         return self.leaf_set.covers_ring and len(self.leaf_set.members()) < self.copies
 
     @cached_property
-    def _known(self) -> tuple[PeerRef, ...]:
-        return (self.own, *self.leaf_set.members())
+    def _known(self) -> dict[NodeId, PeerRef]:
+        """This node and its leaf set, in no order that matters."""
+        return {peer.id: peer for peer in (self.own, *self.leaf_set.smaller, *self.leaf_set.larger)}
 
     @cached_property
     def _line(self) -> list[PeerRef]:
@@ -134,7 +135,7 @@ class ReplicaView:
 
     def only_gained(self, before: ReplicaView) -> bool:
         """Whether all that were near in the view before are still in the leaf set."""
-        return not {*before.near_ids}.difference([peer.id for peer in self._known])
+        return self._known.keys() >= {*before.near_ids}
 
     @property
     def is_settled(self) -> bool:
@@ -183,7 +184,7 @@ class ReplicaView:
 
     def holders(self, key: NodeId, count: int) -> tuple[PeerRef, ...]:
         """The ``count`` closest to a key among this node and its leaf set, closest first."""
-        return tuple(sorted(self._known, key=lambda peer: closeness(key, peer.id))[:count])
+        return tuple(sorted(self._known.values(), key=lambda peer: closeness(key, peer.id))[:count])
 
     def shared_arcs(self, node_id: NodeId) -> tuple[Arc, ...]:
         """The keys that this node and a partner both hold: one range, or two where the ring is small."""
