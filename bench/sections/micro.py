@@ -88,10 +88,10 @@ def _statement_calls() -> Calls:
     certificate = load_pem_x509_certificate(authority.issue(key.public_key())).public_bytes(Encoding.DER)
     signer = read_identity(certificate).node_id
     statement = os.urandom(STATEMENT_BYTES)
-    nobody = Denied(frozenset(), frozenset())
+    roots, nobody = authority.roots, Denied(frozenset(), frozenset())
 
     def statements() -> Statements:
-        return Statements("bench", key, certificate, roots=lambda: authority.roots, denied=lambda: nobody)
+        return Statements("bench", key, certificate, roots=lambda: roots, denied=lambda: nobody)
 
     one, simulated = statements(), SimulatedKeys(1)
     proof, simulated_proof = one.sign("bench", statement), simulated.sign(signer, "bench", statement)
