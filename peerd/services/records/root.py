@@ -298,7 +298,8 @@ class Root:
 
 
 def _wanted(request: RecordRequest) -> Wanted:
-    return (request.key, request.namespace, request.item), request.owner
+    owner = request.owner if request.verb == messages.GET else _written(request).owner
+    return (request.key, request.namespace, request.item), owner
 
 
 def _written(request: RecordRequest) -> RecordId:
