@@ -359,7 +359,7 @@ def test_a_root_cannot_make_up_what_it_has_found() -> None:
         replace(genuine, write=replace(genuine.write, until_s=genuine.write.until_s + 1.0)),
         held_by_root_of_another(simulation, owner),
     ):
-        root.node.records._root._state.current = lambda *wanted, lie=lie: lie  # type: ignore[method-assign, misc]  # it lies
+        root.node.records._root._state.current = lambda *wanted, lie=lie: lie  # type: ignore[method-assign]  # it lies
         result = get(simulation, reader, KEY, timeout_s=3.0)
         assert (result.outcome, result.detail, result.value) == (RecordOutcome.UNKNOWN, "forged", None)
     del root.node.records.state.current
