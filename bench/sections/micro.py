@@ -10,18 +10,27 @@ from pathlib import Path
 from typing import Final
 
 import blake3
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import load_pem_x509_certificate
 
 from bench.counters import QUERY, count_for, counters, partial, write_csv
 from bench.measure import Bench
 from bench.workload import Probe, probe
+from peerd.errors import Bug
+from peerd.identity.authority import ClusterAuthority
+from peerd.identity.node_identity import read_identity
+from peerd.identity.statements import Denied, Statements
 from peerd.ids import NodeId
 from peerd.limits import MIB
 from peerd.messages import decode_body, encode_body, unpack
+from peerd.sim.identity import SimulatedKeys
 from peerd.wire.codec import decode, encode
 from protocols.aggregation.extraction import extract
 from protocols.aggregation.partial import Partial, merge
 
 SAMPLE_S: Final = 0.2
+STATEMENT_BYTES: Final = 200
 
 
 Calls = dict[tuple[str, str], tuple[Callable[[], object], str]]
@@ -36,6 +45,7 @@ def run(bench: Bench) -> None:
         calls: Calls = {
             **_message_calls(),
             **_partial_calls(groups, Path(folder)),
+            **_statement_calls(),
             ("BLAKE3", "ms/MiB"): (lambda: blake3.blake3(value).digest(), "one thread"),
         }
         factors = {"us": 1e6, "ms": 1e3, "ms/MiB": 1e3 * MIB / len(value)}
@@ -69,6 +79,36 @@ def _partial_calls(groups: int, folder: Path) -> Calls:
         ("partial: encode", "ms"): (mine.encode, f"{len(encoded) / MIB:.2f} MiB, {groups:,} groups"),
         ("partial: decode and validate", "ms"): (lambda: Partial.decode(encoded, QUERY), ""),
         ("partial: merge", "ms"): (lambda: merge(mine, yours), "the same keys in both"),
+    }
+
+
+def _statement_calls() -> Calls:
+    """What a node says through others; see docs/identity.md."""
+    authority, key = ClusterAuthority.create("bench"), Ed25519PrivateKey.generate()
+    certificate = load_pem_x509_certificate(authority.issue(key.public_key())).public_bytes(Encoding.DER)
+    signer = read_identity(certificate).node_id
+    statement = os.urandom(STATEMENT_BYTES)
+    roots, nobody = authority.roots, Denied(frozenset(), frozenset())
+
+    def statements() -> Statements:
+        return Statements("bench", key, certificate, roots=lambda: roots, denied=lambda: nobody)
+
+    one, simulated = statements(), SimulatedKeys(1)
+    proof, simulated_proof = one.sign("bench", statement), simulated.sign(signer, "bench", statement)
+    if not statements().verify(signer, "bench", statement, proof):
+        raise Bug("a proof does not verify")
+    size = f"{STATEMENT_BYTES} bytes, proof of {len(proof)}"
+    return {
+        ("statement: sign", "us"): (lambda: one.sign("bench", statement), size),
+        ("statement: verify", "us"): (lambda: one.verify(signer, "bench", statement, proof), "certificate known"),
+        ("statement: verify, new signer", "us"): (
+            lambda: statements().verify(signer, "bench", statement, proof),
+            "certificate parsed and checked first",
+        ),
+        ("statement: verify, simulated", "us"): (
+            lambda: simulated.verify(signer, "bench", statement, simulated_proof),
+            "keyed hash",
+        ),
     }
 
 

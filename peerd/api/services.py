@@ -49,6 +49,8 @@ class Groups(Protocol):
     ) -> None:
         """Become a member: ``on_message(message, origin)`` for each multicast, at most once each.
 
+        The origin is what the message says of itself; where it matters, have the message carry a proof (`Host.sign`).
+
         ``on_anycast(message, origin)`` says whether this member accepts. Joining again replaces the callbacks.
         """
 

@@ -7,13 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from peerd.api import NO_VERSION, RecordOutcome, RecordVersion
+from peerd.api import NO_VERSION, RecordOutcome, RecordResult, RecordVersion
 from peerd.ids import format_id
 from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import (
+    ABSENT,
+    CONFLICT,
     DELETE,
+    OWNED,
     PUT,
+    QUOTA,
+    STORED,
     UNSIGNED,
+    RecordAnswer,
     RecordCopy,
     RecordRequest,
     ReplicaPut,
@@ -21,7 +27,7 @@ from peerd.services.records.messages import (
     SignedWrite,
 )
 from peerd.services.records.owners import CLOCK_MARGIN_S, SHARED, value_digest
-from peerd.services.records.record import owned_version
+from peerd.services.records.record import Record, owned_version
 from peerd.sim.record_checkers import Replication
 from peerd.sim.simulation import Place, Simulation
 from tests.support.records import (
@@ -164,7 +170,8 @@ def test_no_copy_that_a_member_makes_up_changes_or_ends_a_record() -> None:
         record = held(place, KEY)
         assert (record.value, record.version, record.owner) == (b"mine", genuine.version, owner.id)
         assert len(place.node.records.state.table) == 1
-    assert refused(simulation, "forged") == 3 * (len(lies) - 1), "what is not signed at all has no life, either"
+    # One has no life, and two have the number of the write that is held and would lose: they are not even checked.
+    assert refused(simulation, "forged") == 3 * (len(lies) - 3)
     simulation.check([Replication()])
 
 
@@ -176,7 +183,9 @@ def test_who_gives_forged_copies_without_end_loses_its_link() -> None:
     liar = outsider(simulation, owner)
     root = holders(simulation, KEY)[0]
     genuine = copy_of(simulation)
-    forged = replace(genuine, value=b"", write=replace(genuine.write, proof=bytes(65)))
+    later = RequestId(owner.id, 1, 99)
+    write = replace(genuine.write, proof=bytes(65))
+    forged = replace(genuine, value=b"", write=write, request=later, version=owned_version(later))
     for _ in range(60):
         liar.node.hosts["records"].send(root.peer, ReplicaPut((forged,) * 180))
     simulation.run_for(5.0)
@@ -335,3 +344,47 @@ def test_a_hop_that_alters_a_request_has_it_refused(verb: int) -> None:
     root.node.records.deliver(KEY, request, owner.peer)
     simulation.run_for(5.0)
     assert get(simulation, owner, KEY).value == value
+
+
+def test_a_root_cannot_make_up_what_it_has_found() -> None:
+    simulation = record_ring(8, seed=14)
+    owner, root = simulation.nodes[0], holders(simulation, KEY)[0]
+    put(simulation, owner, KEY, b"mine", ack="replicated")
+    genuine = held(root, KEY)
+    reader = outsider(simulation, owner)
+    for lie in (
+        replace(genuine, value=b"false"),
+        replace(genuine, value=b"false", write=UNSIGNED),
+        replace(genuine, owner=root.id),
+        replace(genuine, write=replace(genuine.write, until_s=genuine.write.until_s + 1.0)),
+        held_by_root_of_another(simulation, owner),
+    ):
+        root.node.records._root._state.current = lambda *wanted, lie=lie: lie  # type: ignore[method-assign]  # it lies
+        result = get(simulation, reader, KEY, timeout_s=3.0)
+        assert (result.outcome, result.detail, result.value) == (RecordOutcome.UNKNOWN, "forged", None)
+    del root.node.records.state.current
+    found = get(simulation, reader, KEY)
+    assert (found.value, found.owner) == (b"mine", owner.id)
+    assert refused(simulation, "forged") >= 5
+
+
+def held_by_root_of_another(simulation: Simulation, owner: Place) -> Record:
+    """A genuine record of the same owner under another name."""
+    put(simulation, owner, key_number(1), b"other", ack="replicated")
+    return held(holders(simulation, key_number(1))[0], key_number(1))
+
+
+def test_who_has_not_seen_a_request_cannot_answer_it() -> None:
+    simulation = record_ring(8, seed=15)
+    reader = outsider(simulation)
+    liar = outsider(simulation, reader)
+    results: list[RecordResult] = []
+    user(reader).host.records.get(KEY, results.append)
+    sequence = reader.node.records.operations._sequence
+    for status in (ABSENT, STORED, CONFLICT, QUOTA, OWNED):
+        liar.node.hosts["records"].send(reader.peer, RecordAnswer(sequence, 0, status))
+        reader.node.records.operations._answered(RecordAnswer(sequence, 0, status), liar.peer)
+    assert results == []
+    simulation.run_for(2.0)
+    assert [result.outcome for result in results] == [RecordOutcome.ABSENT]
+    assert refused(simulation, "not_asked") >= 5

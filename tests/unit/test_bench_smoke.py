@@ -24,7 +24,13 @@ pytestmark = [
 ]
 
 ALWAYS = {
-    "micro": {"message: encode", "message: decode and validate", "partial: read from a file", "BLAKE3"},
+    "micro": {
+        "message: encode",
+        "message: decode and validate",
+        "partial: read from a file",
+        "statement: verify",
+        "BLAKE3",
+    },
     "filter": {
         "narrow ranges: index / numpy scan",
         "wide ranges: index / numpy scan",

@@ -165,8 +165,8 @@ Parts = st.tuples(Texts, Numbers.map(NodeId), Bytes, Numbers.map(NodeId), Bytes,
 
 @given(Parts, Parts, st.floats(0, 9), st.floats(0, 9))
 def test_no_two_writes_have_the_same_statement(one: Any, other: Any, ttl_s: float, until_s: float) -> None:
-    assert (statement(*one, ttl_s, until_s) == statement(*other, ttl_s, until_s)) == (one == other)
-    assert (statement(*one, ttl_s, 1.0) == statement(*one, until_s, 1.0)) == (ttl_s == until_s)
+    assert (statement(*(*one, ttl_s, until_s)) == statement(*(*other, ttl_s, until_s))) == (one == other)
+    assert (statement(*(*one, ttl_s, 1.0)) == statement(*(*one, until_s, 1.0))) == (ttl_s == until_s)
 
 
 @given(records, records, records)

@@ -154,7 +154,7 @@ class RecordRequest(Message):
     ``verb`` is GET, PUT or DELETE. The request id is (source, ``epoch``, ``sequence``); ``attempt`` counts sendings.
     ``is_replicated`` asks for the answer only once the whole replica set holds the write. ``owner``: of a write its
     source, or 0 for a shared record; of a GET whose record is meant, ``None`` for whichever there is. A write is signed
-    by its source.
+    by its source. ``nonce`` comes back in the answer, so that nobody answers who has not seen the request.
     """
 
     verb: Verb
@@ -171,13 +171,15 @@ class RecordRequest(Message):
     owner: NodeId | None = SHARED
     until_s: WallTime = 0.0
     proof: Proof = b""
+    nonce: U64 = 0
 
 
 @message(0x0061, bytes_max=BATCH_BYTES_MAX)
 class RecordAnswer(Message):
     """Root to origin: how an attempt at a request ended (STORED, FOUND, ABSENT, CONFLICT, QUOTA, NOT_ROOT or OWNED).
 
-    ``owner``: of the record that was found or is in the way; 0 for a shared one.
+    ``owner``: of the record that was found or is in the way; 0 for a shared one. ``request`` and ``write`` prove to the
+    reader that the value found is what that node wrote.
     """
 
     sequence: U64
@@ -189,6 +191,9 @@ class RecordAnswer(Message):
     copies: U8 = 0
     detail: Text = ""
     owner: NodeId = SHARED
+    nonce: U64 = 0
+    request: RequestId | None = None
+    write: SignedWrite = UNSIGNED
 
 
 @message(0x0062)

@@ -12,6 +12,7 @@ from peerd.messages import PeerRef
 from peerd.services.records import messages
 from peerd.services.records.messages import RecordAnswer, RecordRequest
 from peerd.services.records.owners import SHARED
+from peerd.services.records.record import Record
 from peerd.services.records.state import RecordState
 
 OPERATIONS_MAX: Final = 4096
@@ -84,6 +85,7 @@ class Operations(Part):
             raise Unavailable(f"{OPERATIONS_MAX} operations on records are under way already")
         config = self._state.config
         limit_s = config.operation_timeout if timeout_s is None else timeout_s
+        request = replace(request, nonce=self._host.rng.getrandbits(64))
         operation = Operation(request, on_result, self._host.now() + limit_s, config.retry_min)
         self._pending[request.sequence] = operation
         if refusal is not None:
@@ -119,11 +121,17 @@ class Operations(Part):
     def _answered(self, answer: RecordAnswer, source: PeerRef) -> None:
         """Somebody answered as the root; late and repeated answers are ignored."""
         operation = self._pending.get(answer.sequence)
-        if answer.sequence > self._sequence:  # somebody writes in this node's name (or it has restarted since)
+        is_asked = operation is None or operation.request.nonce == answer.nonce
+        if answer.sequence > self._sequence or not is_asked:  # made up (or this node has restarted since)
             self._host.count("peerd_records_refusals_total", reason="not_asked")
+            return
         if operation is None or operation.result is not None:
             return
         outcome = OUTCOMES.get(answer.status)
+        if outcome is RecordOutcome.FOUND and not self._is_proved(operation.request, answer):
+            self._host.count("peerd_records_refusals_total", reason="forged")
+            operation.detail = "forged"
+            return
         if outcome is None:
             operation.refused += operation.refused == answer.attempt  # the answers come in the order of the attempts
             operation.detail = answer.detail
@@ -140,6 +148,29 @@ class Operations(Part):
             None if owner == SHARED else owner,
         )
         self._finish(answer.sequence, result)
+
+    def _is_proved(self, asked: RecordRequest, answer: RecordAnswer) -> bool:
+        """Whether what is said to be found is what its writer has signed, and what was asked for."""
+        if answer.request is None or answer.version is None or answer.value is None:
+            return False
+        if asked.owner not in (None, answer.owner):
+            return False
+        now = self._host.now()
+        record = self._state.within_signed_life(
+            Record(
+                asked.namespace,
+                asked.key,
+                answer.version,
+                answer.value,
+                now + answer.remaining_s,
+                now,
+                answer.request,
+                asked.item,
+                answer.owner,
+                answer.write,
+            )
+        )
+        return record.expires_at > now and record.is_consistent and self._state.is_genuine(record)
 
     def forget(self, namespace: str) -> None:
         """Drop the operations of a plugin that is gone."""

@@ -182,6 +182,9 @@ class Root:
             current.value,
             max(0.0, current.expires_at - self._host.now()),
             owner=current.owner,
+            nonce=request.nonce,
+            request=current.request,
+            write=current.write,
         )
         self._host.send(source, answer)
 
@@ -270,11 +273,8 @@ class Root:
     def _answer_owned(self, request: RecordRequest, source: PeerRef, other: Record) -> None:
         is_shared = other.owner == SHARED
         detail = "it is a shared record" if is_shared else f"it belongs to {format_id(other.owner)}"
-        answer = RecordAnswer(
-            request.sequence, request.attempt, messages.OWNED, other.version, detail=detail, owner=other.owner
-        )
         self._host.count("peerd_records_refusals_total", reason="owned")
-        self._host.send(source, answer)
+        self._answer(request, source, messages.OWNED, other.version, 0, detail, other.owner)
 
     def _refuse(self, request: RecordRequest, source: PeerRef, status: int, reason: str) -> None:
         self._host.count("peerd_records_refusals_total", reason=reason)
@@ -288,13 +288,18 @@ class Root:
         version: RecordVersion | None = None,
         copies: int = 0,
         detail: str = "",
+        owner: NodeId = SHARED,
     ) -> None:
-        answer = RecordAnswer(request.sequence, request.attempt, status, version, None, 0.0, min(copies, 255), detail)
+        sequence, attempt, nonce = request.sequence, request.attempt, request.nonce
+        answer = RecordAnswer(
+            sequence, attempt, status, version, None, 0.0, min(copies, 255), detail, owner=owner, nonce=nonce
+        )
         self._host.send(source, answer)
 
 
 def _wanted(request: RecordRequest) -> Wanted:
-    return (request.key, request.namespace, request.item), request.owner
+    owner = request.owner if request.verb == messages.GET else _written(request).owner
+    return (request.key, request.namespace, request.item), owner
 
 
 def _written(request: RecordRequest) -> RecordId:

@@ -24,7 +24,7 @@ class RecordState:
     def __init__(self, host: RecordsHost, config: RecordsConfig) -> None:
         self.host = host
         self.config = config
-        self.table = RecordTable(config, self._changed, self._is_genuine)
+        self.table = RecordTable(config, self._changed, self.is_genuine)
         self.schedule = Schedule(config)
         self.view = ReplicaView(host.peer, host.leaf_set(), config.replicas)
         self.is_established = False
@@ -144,7 +144,8 @@ class RecordState:
             rest_s += self.config.tombstone_ttl_s
         return replace(record, expires_at=min(record.expires_at, self.host.now() + rest_s))
 
-    def _is_genuine(self, record: Record) -> bool:
+    def is_genuine(self, record: Record) -> bool:
+        """Whether the origin of its write has signed it."""
         return self.host.verify(record.request.origin, record.statement, record.write.proof)
 
     def counted(self, verdict: str) -> str:
