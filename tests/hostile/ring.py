@@ -29,6 +29,8 @@ MEMORY_GROWTH_BYTES_MAX: Final = 64 * 1024 * 1024
 DESCRIPTORS_GROWTH_MAX: Final = 24
 """Links, streams and clients come and go: so many descriptors more are no leak."""
 POLL_S: Final = 0.1
+HEAL_S: Final = 60.0
+"""How long a group may take to be whole again."""
 ORIGIN_RECORDS_MAX: Final = 2_000
 LIAR_BIT: Final = 40
 """The attacker's own number in a sum, as a power of two: above those of all honest nodes."""
@@ -115,7 +117,7 @@ class Ring:
         for number, client in enumerate(self.clients):
             await eventually(partial(is_well, client), f"node {number} is ready and all checks pass")
             await eventually(partial(knows, client, ids), f"node {number} has all others as neighbours")
-        await eventually(work.hears_everybody, "a word reaches every member of the group")
+        await eventually(work.hears_everybody, "a word reaches every member of the group", HEAL_S)
         await eventually(lambda: self._all_data(work), "an answer has the data of all honest nodes")
         await work.judge_words()
         unread = await work.read_all()
