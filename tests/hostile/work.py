@@ -25,7 +25,7 @@ from tests.hostile.bystander import Heard, KeyBody, NumberBody, Outcome
 QUERY: Final = "sum(bytes)"
 DEADLINE_S: Final = 5.0
 PAUSE_S: Final = 0.05
-PATIENCE_S: Final = 90.0
+PATIENCE_S: Final = 150.0
 ENOUGH: Final = {"lookup": 20, "answer": 2, "record": 6, "word": 6}
 """So many of each are judged in a phase at least."""
 LOOKUPS_TIMES: Final = 2.0
