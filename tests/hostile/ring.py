@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from peerd.client import Client, RequestRefused
+from peerd.cluster.layout import LOOPBACK
 from peerd.cluster.local import LocalCluster
 from peerd.cluster.processes import is_alive
 from peerd.ids import format_id, parse_id
@@ -106,7 +107,9 @@ class Ring:
         self._attackers += 1
         directory = self.cluster.layout.directory.parent
         root = data_folder(directory, LIAR_BIT)
-        return Attacker(self.cluster.layout, f"member-{self._attackers}", root, through=through)
+        nodes = [self.record.nodes[index] for index in self.indexes()]
+        honest = [PeerRef(parse_id(node.id), LOOPBACK, node.port) for node in nodes]
+        return Attacker(self.cluster.layout, f"member-{self._attackers}", root, honest, through=through)
 
     # The judgement
 
