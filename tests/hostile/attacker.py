@@ -109,7 +109,7 @@ class Attacker:
         assert record is not None
         directory = layout.directory.parent / name
         self.bystanders = list(bystanders)
-        self._make_identity(ClusterAuthority.load(layout.directory / "ca"), directory)
+        self.id = self._make_identity(ClusterAuthority.load(layout.directory / "ca"), directory)
         self.listen: Listen = lambda peer, frame: False
         self.failures: list[str] = []
         """Exceptions of the attacker's own plugins: mistakes of a script."""
@@ -125,11 +125,12 @@ class Attacker:
         self.daemon = Daemon(loaded, plugins=plugins, fronts={})
         self._numbers = count(FIRST_CORRELATION)
 
-    def _make_identity(self, authority: ClusterAuthority, directory: Path) -> None:
+    def _make_identity(self, authority: ClusterAuthority, directory: Path) -> NodeId:
         """A valid certificate. The root of the honest nodes' group may do with it what it likes: be another one."""
         key, honest = group_key(Bystander.name, GROUP), [peer.id for peer in self.bystanders]
-        while closest(key, (*honest, create_node_files(authority, directory))) not in honest:
+        while closest(key, (*honest, node_id := create_node_files(authority, directory))) not in honest:
             shutil.rmtree(directory)
+        return node_id
 
     def _config(self, cluster: str, directory: Path, data_root: Path, seeds: Sequence[PeerRef]) -> LoadedConfig:
         flags: dict[str, object] = {

@@ -17,7 +17,7 @@ from peerd.client import Client, RequestRefused
 from peerd.cluster.layout import LOOPBACK
 from peerd.cluster.local import LocalCluster
 from peerd.cluster.processes import is_alive
-from peerd.ids import format_id, parse_id
+from peerd.ids import NodeId, format_id, parse_id
 from peerd.messages import PeerRef
 from peerd.system.proc import resident_bytes
 from tests.hostile.attacker import Attacker
@@ -56,6 +56,8 @@ class Ring:
         self._attackers = 0
         self._words = count(1)
         self._scores_before: dict[str, float] = {}
+        self.guests: set[NodeId] = set()
+        """Members that nobody asks anything: attackers, newcomers, and those that a script kills."""
         self.wiped: set[int] = set()
         """Daemons that a script kills."""
 
@@ -77,12 +79,13 @@ class Ring:
         honest nodes may have of each other, when it is known that they suffer for what they pass on.
         """
         self.wiped = set() if spared is None else {spared}
+        self.guests = {self.ids[index] for index in self.wiped}
         async with AsyncExitStack() as stack:
             self.clients = [await stack.enter_async_context(self.cluster.client(index)) for index in self.indexes()]
             before = [self.use(index) for index in self.indexes()]
             self._scores_before = await self._scores()
             async with self.newcomer() as attacker:
-                work = Work(self.clients, [self.ids[index] for index in self.indexes()], attacker.peer.id, self._words)
+                work = Work(self.clients, [self.ids[index] for index in self.indexes()], self.guests, self._words)
                 async with work.going_on():
                     yield attacker, work
                     if work.phases < 2:
@@ -109,7 +112,9 @@ class Ring:
         root = data_folder(directory, LIAR_BIT)
         nodes = [self.record.nodes[index] for index in self.indexes()]
         honest = [PeerRef(parse_id(node.id), LOOPBACK, node.port) for node in nodes]
-        return Attacker(self.cluster.layout, f"member-{self._attackers}", root, honest, through=through)
+        newcomer = Attacker(self.cluster.layout, f"member-{self._attackers}", root, honest, through=through)
+        self.guests.add(newcomer.id)
+        return newcomer
 
     # The judgement
 

@@ -115,7 +115,7 @@ async def test_who_is_no_parent_says_nothing_in_a_group(ring: Ring) -> None:
         await work.enough()
 
 
-@pytest.mark.xfail(reason="a join says itself who joins, and nobody asks that one", strict=True)
+@pytest.mark.xfail(reason="a join says itself who joins; a newcomer finds a place by luck only", strict=False)
 @pytest.mark.long
 async def test_members_that_it_invents_keep_no_newcomer_out_of_a_group(own_ring: Ring) -> None:
     """It asks for places in the names of nodes that do not exist, more than a node has."""
