@@ -19,7 +19,7 @@ from peerd.config import LoadedConfig, load_config
 from peerd.daemon.service import Daemon
 from peerd.driver import StreamHandler
 from peerd.identity.authority import ClusterAuthority, create_node_files
-from peerd.ids import NodeId, closest, parse_id
+from peerd.ids import NodeId, closest
 from peerd.messages import Message, PeerRef
 from peerd.node.node import Node
 from peerd.overlay.messages import Route
@@ -96,12 +96,20 @@ class Between:
 class Attacker:
     """An asynchronous context manager; inside it the attacker is in the ring, and in the leaf sets of a small one."""
 
-    def __init__(self, layout: Layout, name: str, data_root: Path, *, through: PeerRef | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        name: str,
+        data_root: Path,
+        bystanders: Sequence[PeerRef],
+        *,
+        through: PeerRef | None = None,
+    ) -> None:
         record = layout.read()
         assert record is not None
         directory = layout.directory.parent / name
-        self.bystanders = [PeerRef(parse_id(node.id), "127.0.0.1", node.port) for node in record.nodes]
-        self._make_identity(ClusterAuthority.load(layout.directory / "ca"), directory)
+        self.bystanders = list(bystanders)
+        self.id = self._make_identity(ClusterAuthority.load(layout.directory / "ca"), directory)
         self.listen: Listen = lambda peer, frame: False
         self.failures: list[str] = []
         """Exceptions of the attacker's own plugins: mistakes of a script."""
@@ -117,11 +125,12 @@ class Attacker:
         self.daemon = Daemon(loaded, plugins=plugins, fronts={})
         self._numbers = count(FIRST_CORRELATION)
 
-    def _make_identity(self, authority: ClusterAuthority, directory: Path) -> None:
+    def _make_identity(self, authority: ClusterAuthority, directory: Path) -> NodeId:
         """A valid certificate. The root of the honest nodes' group may do with it what it likes: be another one."""
         key, honest = group_key(Bystander.name, GROUP), [peer.id for peer in self.bystanders]
-        while closest(key, (*honest, create_node_files(authority, directory))) not in honest:
+        while closest(key, (*honest, node_id := create_node_files(authority, directory))) not in honest:
             shutil.rmtree(directory)
+        return node_id
 
     def _config(self, cluster: str, directory: Path, data_root: Path, seeds: Sequence[PeerRef]) -> LoadedConfig:
         flags: dict[str, object] = {

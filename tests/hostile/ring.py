@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from peerd.client import Client, RequestRefused
+from peerd.cluster.layout import LOOPBACK
 from peerd.cluster.local import LocalCluster
 from peerd.cluster.processes import is_alive
-from peerd.ids import format_id, parse_id
+from peerd.ids import NodeId, format_id, parse_id
 from peerd.messages import PeerRef
 from peerd.system.proc import resident_bytes
 from tests.hostile.attacker import Attacker
@@ -29,6 +30,8 @@ MEMORY_GROWTH_BYTES_MAX: Final = 64 * 1024 * 1024
 DESCRIPTORS_GROWTH_MAX: Final = 24
 """Links, streams and clients come and go: so many descriptors more are no leak."""
 POLL_S: Final = 0.1
+HEAL_S: Final = 60.0
+"""How long a group may take to be whole again."""
 ORIGIN_RECORDS_MAX: Final = 2_000
 LIAR_BIT: Final = 40
 """The attacker's own number in a sum, as a power of two: above those of all honest nodes."""
@@ -53,6 +56,8 @@ class Ring:
         self._attackers = 0
         self._words = count(1)
         self._scores_before: dict[str, float] = {}
+        self.guests: set[NodeId] = set()
+        """Members that nobody asks anything: attackers, newcomers, and those that a script kills."""
         self.wiped: set[int] = set()
         """Daemons that a script kills."""
 
@@ -74,12 +79,13 @@ class Ring:
         honest nodes may have of each other, when it is known that they suffer for what they pass on.
         """
         self.wiped = set() if spared is None else {spared}
+        self.guests = {self.ids[index] for index in self.wiped}
         async with AsyncExitStack() as stack:
             self.clients = [await stack.enter_async_context(self.cluster.client(index)) for index in self.indexes()]
             before = [self.use(index) for index in self.indexes()]
             self._scores_before = await self._scores()
             async with self.newcomer() as attacker:
-                work = Work(self.clients, [self.ids[index] for index in self.indexes()], attacker.peer.id, self._words)
+                work = Work(self.clients, [self.ids[index] for index in self.indexes()], self.guests, self._words)
                 async with work.going_on():
                     yield attacker, work
                     if work.phases < 2:
@@ -104,7 +110,11 @@ class Ring:
         self._attackers += 1
         directory = self.cluster.layout.directory.parent
         root = data_folder(directory, LIAR_BIT)
-        return Attacker(self.cluster.layout, f"member-{self._attackers}", root, through=through)
+        nodes = [self.record.nodes[index] for index in self.indexes()]
+        honest = [PeerRef(parse_id(node.id), LOOPBACK, node.port) for node in nodes]
+        newcomer = Attacker(self.cluster.layout, f"member-{self._attackers}", root, honest, through=through)
+        self.guests.add(newcomer.id)
+        return newcomer
 
     # The judgement
 
@@ -115,7 +125,7 @@ class Ring:
         for number, client in enumerate(self.clients):
             await eventually(partial(is_well, client), f"node {number} is ready and all checks pass")
             await eventually(partial(knows, client, ids), f"node {number} has all others as neighbours")
-        await eventually(work.hears_everybody, "a word reaches every member of the group")
+        await eventually(work.hears_everybody, "a word reaches every member of the group", HEAL_S)
         await eventually(lambda: self._all_data(work), "an answer has the data of all honest nodes")
         await work.judge_words()
         unread = await work.read_all()

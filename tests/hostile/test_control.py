@@ -32,16 +32,17 @@ async def test_forged_control_ends_and_empties_no_round(ring: Ring) -> None:
 
 
 @pytest.mark.long
-async def test_a_result_that_it_does_not_have_costs_its_giver_the_link(ring: Ring) -> None:
+async def test_a_result_that_it_does_not_have_is_rejected_in_its_name(ring: Ring) -> None:
     """It offers results of as many contributors as there are, and of more."""
-    async with ring.attacked() as (attacker, _):
+    async with ring.attacked() as (attacker, work):
 
         def offer(start: StartRound) -> None:
             for contributors in (NODES + 1, 3 * NODES):
                 attacker.send(start.requester, ResultReady(start.round_id, contributors, 100))
 
         attacker.aggregation.on_round = offer
-        await ring.is_named(attacker)
+        await work.enough()
+        assert attacker.peer.id in work.rejected
 
 
 @pytest.mark.long

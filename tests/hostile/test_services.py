@@ -115,7 +115,7 @@ async def test_who_is_no_parent_says_nothing_in_a_group(ring: Ring) -> None:
         await work.enough()
 
 
-@pytest.mark.xfail(reason="a join says itself who joins, and nobody asks that one", strict=True)
+@pytest.mark.xfail(reason="a join says itself who joins; a newcomer finds a place by luck only", strict=False)
 @pytest.mark.long
 async def test_members_that_it_invents_keep_no_newcomer_out_of_a_group(own_ring: Ring) -> None:
     """It asks for places in the names of nodes that do not exist, more than a node has."""
@@ -138,10 +138,11 @@ async def test_members_that_it_invents_keep_no_newcomer_out_of_a_group(own_ring:
             await eventually(hears, "the newcomer hears what the others say", 45.0)
 
 
+@pytest.mark.xfail(reason="a node believes anybody that it inherits a group, and that others leave", strict=True)
 @pytest.mark.long
-async def test_an_inheritance_that_it_invents_makes_no_root(ring: Ring) -> None:
+async def test_an_inheritance_that_it_invents_makes_no_root(own_ring: Ring) -> None:
     """It tells each node that all others leave, and that the group is now this node's, from the last word on."""
-    async with ring.attacked() as (attacker, work):
+    async with own_ring.attacked() as (attacker, work):
         positions: list[MulticastPosition] = []
 
         def note(peer: PeerRef, frame: Frame) -> bool:
