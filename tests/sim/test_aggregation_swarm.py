@@ -10,6 +10,7 @@ import pytest
 from peerd.errors import Bug, ConfigError
 from peerd.ids import NodeId
 from peerd.sim.simulation import Simulation
+from peerd.sim.swarm.plan import Attackers
 from peerd.sim.swarm.swarm import run_seed
 from peerd.telemetry.schema import Event
 from peerd.testing.simulation import ring
@@ -27,6 +28,12 @@ def test_seed(seed: int) -> None:
     result = run_seed(seed, protocols=PROTOCOLS)
     assert result.passed, f"{result.plan}: {result.failure}"
     assert result.plan.startswith("aggregation, ")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_seed_among_liars(seed: int) -> None:
+    result = run_seed(seed, nodes=6, protocols=PROTOCOLS, attackers=Attackers(number=1))
+    assert result.passed, f"{result.plan}: {result.failure}"
 
 
 def test_a_seed_is_one_run_with_protocols_too() -> None:

@@ -19,8 +19,14 @@ from peerd.sim.swarm.states import SOMETIMES
 from peerd.sim.swarm.swarm import SeedRun, SwarmSummary, run_seed, run_swarm
 from peerd.sim.world import SimulationFailure
 
-SEEDS = (*range(50), 3317, 4094, 5112, 5195)
-"""The last ones were red once: a goodbye missed, a key with two roots, nobody of the ring left (twice)."""
+SEEDS = range(50)
+ONCE_RED = (3317, 4094, 5112, 5195)
+"""Without hostile nodes: a goodbye missed, a key with two roots, nobody of the ring left (twice)."""
+SEEDS_AMONG_LIARS = range(24)
+ONCE_RED_AMONG_LIARS = (67, 68, 130, 156)
+"""With one hostile node among eight, which floods: honest nodes passed the flood on, and accused each other of it."""
+AMONG = Attackers(number=1)
+SMALL = 8
 LONG_CHUNK = 100
 LONG_CHUNKS = 20
 
@@ -41,6 +47,29 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
 def test_seed(seed: int) -> None:
     result = run_seed(seed)
     assert result.passed, f"{result.plan}: {result.failure}"
+
+
+@pytest.mark.parametrize("seed", ONCE_RED)
+def test_seed_that_was_red(seed: int) -> None:
+    result = run_seed(seed, frozenset({LIARS}))
+    assert result.passed, f"{result.plan}: {result.failure}"
+
+
+@pytest.mark.parametrize("seed", (*SEEDS_AMONG_LIARS, *ONCE_RED_AMONG_LIARS))
+def test_seed_among_liars(seed: int) -> None:
+    result = run_seed(seed, nodes=SMALL, attackers=AMONG)
+    assert result.passed, f"{result.plan}: {result.failure}"
+    assert "misbehaves from now on" in " ".join(text for _, text in result.log)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("chunk", range(LONG_CHUNKS))
+def test_many_seeds_among_liars(chunk: int) -> None:
+    summary = SwarmSummary()
+    chosen = range(10_000 + chunk * LONG_CHUNK, 10_000 + (chunk + 1) * LONG_CHUNK)
+    for result in run_swarm(chosen, jobs=2, attackers=Attackers(share=LIARS_SHARE_MAX)):
+        summary.add(result)
+    assert not summary.red, "\n".join(f"seed {result.seed}, {result.plan}: {result.failure}" for result in summary.red)
 
 
 @pytest.mark.long

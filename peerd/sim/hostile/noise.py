@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 from peerd.driver import Stream
 from peerd.ids import NodeId
-from peerd.messages import PeerRef, encode_body, registered
+from peerd.messages import PeerRef, encode_body
 from peerd.overlay.messages import KEYS_MAX, EntriesRequest, JoinRequest, Route, ViewRequest
 from peerd.sim.hostile.member import Behaviour, HostileNode
 from peerd.sim.rng import random_id
@@ -49,14 +49,14 @@ class Flood(Behaviour):
 
 
 class Malformed(Behaviour):
-    """Frames of every type whose bodies are cut short, damaged or made up."""
+    """Frames of every type that its node knows, whose bodies are cut short, damaged or made up."""
 
     name = "malformed"
     gap_s: ClassVar[float] = 2.0
 
     def __init__(self, node: HostileNode) -> None:
         super().__init__(node)
-        self._types = sorted(registered())
+        self._types = sorted(kind.TYPE_ID for plugin in node.plugins.values() for kind in plugin.messages)
         self._last = Frame(JoinRequest.TYPE_ID, 0, b"")
 
     def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
