@@ -521,9 +521,10 @@ class NoticeBody(AdminModel):
 
 
 class NoticeAnswer(AdminAnswer):
-    """Whether the notice was news."""
+    """Whether the notice was news. ``is_saved``: false while the daemon's disk refuses what it has learned."""
 
     is_new: bool
+    is_saved: bool = True
 
 
 class Problem(AdminAnswer):

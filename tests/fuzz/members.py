@@ -18,8 +18,8 @@ from peerd.messages import Message, decode_body
 from peerd.services.groups.members import group_key
 from peerd.sim.simulation import Simulation
 from peerd.wire.frames import CORRELATION, FLAG_REPLY, FLAG_REQUEST, Frame
-from tests.fuzz.instances import Vocabulary, encoded_instance
 from protocols.aggregation.messages import WhyMissing
+from tests.fuzz.instances import Vocabulary, encoded_instance
 from tests.support.aggregation import SUM, Round, aggregation_ring
 from tests.support.golden import all_messages
 

@@ -187,8 +187,12 @@ class Unknown(PeerdError):
     """No node, or more than one, is meant by a text."""
 
 
+class Ambiguous(Unknown):
+    """The text begins several ids."""
+
+
 def match(text: str, ids: Iterable[NodeId], peers: Mapping[NodeId, PeerRef]) -> NodeId:
-    """The one id that a full id, a unique prefix of it, or an address names. Raises `Unknown`."""
+    """The one id that a full id, a unique prefix of it, or an address names. Raises `Unknown` or `Ambiguous`."""
     wanted = text.strip().lower()
     found = sorted({node_id for node_id in ids if _is_meant(wanted, node_id, peers.get(node_id))})
     if len(found) == 1:
@@ -196,7 +200,7 @@ def match(text: str, ids: Iterable[NodeId], peers: Mapping[NodeId, PeerRef]) -> 
     if not found:
         raise Unknown(f"no node {text!r} is known: give the first digits of an id, or host:port; see `peerd peers`")
     some = ", ".join(format_id(node_id)[: len(wanted) + 4] for node_id in found[:5])
-    raise Unknown(f"{len(found)} nodes begin with {text!r} ({some}): give more digits")
+    raise Ambiguous(f"{len(found)} nodes begin with {text!r} ({some}): give more digits")
 
 
 def _is_meant(wanted: str, node_id: NodeId, peer: PeerRef | None) -> bool:
