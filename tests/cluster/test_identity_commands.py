@@ -163,7 +163,7 @@ async def test_a_denial_that_a_full_disk_refuses_is_in_force_and_written_later(
             assert "the daemon's disk refuses it" in (await operator.types(*by_hand, *at_one))[1]
             await operator.ok(*by_hand, "--out", "T/notice")
             code, told = await operator.types("ca", "publish", "T/notice", *at_one)
-            assert code == 0 and "published" in told and "the daemon's disk refuses it" in told
+            assert code == 0 and "the daemon's disk refuses it" in told
             one.identity.tick()
             assert not one.identity.are_notices_saved
         one.identity.tick()

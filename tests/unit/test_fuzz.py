@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterator
 from random import Random
 
@@ -92,11 +93,12 @@ def test_what_a_decoder_should_not_raise_is_found() -> None:
 
 
 def test_a_case_that_takes_long_is_found() -> None:
-    def slow(steps: int) -> None:
-        for _ in range(steps):
+    def slow(cost_s: float) -> None:
+        begun = time.thread_time()
+        while time.thread_time() < begun + cost_s:
             pass
 
-    target = Target("slow", lambda rng: 3_000_000 * round(CASE_S_MAX * 20), slow, ())
+    target = Target("slow", lambda rng: 1.5 * CASE_S_MAX, slow, ())
     [finding] = run_cases(target, SEED, range(1))
     assert "ms of processor time" in finding.what
 
