@@ -8,7 +8,7 @@
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint bench lab clean ready ready-spark
+.PHONY: help demo test test-long fuzz lint bench lab clean ready ready-spark
 
 PYTHON ?=
 UV ?= $(shell command -v uv 2>/dev/null)
@@ -16,6 +16,7 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 PARALLEL ?= -n logical --dist loadgroup
 BENCH_ARGS ?=
+FUZZ_ARGS ?=
 LAB_ARGS ?=
 
 BIN := .venv/bin
@@ -32,6 +33,7 @@ help:
 	@echo 'make demo       eight daemons on this machine answer an aggregate over real files'
 	@echo 'make test       the test suite (some minutes)'
 	@echo 'make test-long  the same, with the long tests and many more property-test examples'
+	@echo 'make fuzz       every decoder against damaged encodings (FUZZ_ARGS="--cases 5000000 --seed 1")'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make bench      the table of measurements'
 	@echo 'make lab        the experiments of docs/lab.md in full (LAB_ARGS=--quick: small ones)'
@@ -45,6 +47,9 @@ test: ready-spark
 
 test-long: ready-spark
 	@HYPOTHESIS_PROFILE=deep $(BIN)/pytest --long $(PARALLEL) $(PYTEST_ARGS)
+
+fuzz: ready
+	@$(BIN)/python -W ignore -m tests.fuzz $(FUZZ_ARGS)
 
 lint: ready
 	@$(BIN)/ruff check .

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from peerd.cli.files import hand_out
+from peerd.cli.files import hand_out, require_free
 from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
 from peerd.cli.output import print_data, print_table, seconds, stdout
 
@@ -31,6 +31,7 @@ def create(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write it there (0600). Default: standard output.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE when it is there already.")] = False,
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -38,6 +39,8 @@ def create(
 
     Example: peerd access create dashboard --scope aggregation:read --ttl 30d --out dashboard.token
     """
+    if not force:
+        require_free(out)
     made = ask(socket, lambda client: client.create_access(name, scope, duration_s(ttl, "--ttl")))
     hand_out(made, out, output)
     token = made.token
@@ -54,7 +57,9 @@ def list_tokens(socket: SocketOption = None, output: OutputOption = Output.TABLE
     """List the access tokens of this daemon: those that can be used, and for a day those that have expired."""
     found = ask(socket, lambda client: client.access_tokens())
     if output is not Output.TABLE:
-        print_data(output, {"tokens": found}, found)
+        from peerd.models.admin import AccessEntry
+
+        print_data(output, {"tokens": found}, found, AccessEntry)
         return
     now = time.time()
     rows = [

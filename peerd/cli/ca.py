@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peerd.cli.files import read_text, write_text
+from peerd.cli.files import NOT_SAVED, read_text, write_text
 from peerd.cli.locations import own_directory
 from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
 from peerd.cli.output import print_data, print_facts, stdout
@@ -122,8 +122,10 @@ def publish(
 ) -> None:
     """Give a notice that an offline CA signed to the daemon here, which spreads it to every node."""
     text = read_text(file)
-    is_new = ask(socket, lambda client: client.publish_notice(text.strip()))
-    typer.echo("published" if is_new else "nothing new: the daemon holds this notice, or a newer one")
+    told = ask(socket, lambda client: client.publish_notice(text.strip()))
+    typer.echo("published" if told.is_new else "nothing new: the daemon holds this notice, or a newer one")
+    if not told.is_saved:
+        typer.echo(NOT_SAVED.format("daemon"), err=True)
 
 
 def _rotate_offline(folder: Path, overlap_s: float) -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from peerd.cli.files import write_text
+from peerd.cli.files import NOT_SAVED, write_text
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, print_table, stdout
 from peerd.errors import PeerdError
-from peerd.models.admin import API_PREFIX, Peers
+from peerd.models.admin import API_PREFIX, DeniedSubject, Peers
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -65,16 +65,15 @@ def deny(
             write_text(out, text + "\n", 0o644)
             typer.echo(f"{out}: carry it to any node, and there: peerd ca publish {out.name}")
             return
-        ask(socket, lambda client: client.publish_notice(text))
+        told = ask(socket, lambda client: client.publish_notice(text))
         typer.echo(f"{subject} {done}")
+        if not told.is_saved:
+            typer.echo(NOT_SAVED.format("daemon"), err=True)
         return
     made = ask(socket, lambda client: client.deny(subject, reason, is_withdrawn=undo))
     typer.echo(f"{made.subject} {done}; every node that is up knows within seconds, others when they come back")
     if not made.is_saved:
-        typer.echo(
-            "peerd: warning: the issuer's disk refuses it: it is tried again; a restart before that can lose it",
-            err=True,
-        )
+        typer.echo(NOT_SAVED.format("issuer"), err=True)
 
 
 def _record(subject: str, reason: str, undo: bool, folder: Path) -> str:
@@ -127,7 +126,7 @@ def chosen(digits: str, subjects: Mapping[str, str]) -> str:
 def _show(socket: str | None, output: Output) -> None:
     found = ask(socket, lambda client: client.denials())
     if output is not Output.TABLE:
-        print_data(output, {"denials": found}, found)
+        print_data(output, {"denials": found}, found, DeniedSubject)
     elif found:
         rows = [
             (denial.subject, f"{datetime.fromtimestamp(denial.denied_at, UTC):%Y-%m-%d %H:%M:%S}", denial.reason or "-")

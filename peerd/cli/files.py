@@ -14,6 +14,7 @@ from peerd.models.admin import NewAccess, NewToken
 
 FILE_BYTES_MAX: Final = 64 * 1024
 STDIN: Final = Path("-")
+NOT_SAVED: Final = "peerd: warning: the {}'s disk refuses it: it is tried again; a restart before that can lose it"
 
 
 def read_text(path: Path) -> str:

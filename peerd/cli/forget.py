@@ -13,7 +13,7 @@ from peerd.cli.output import print_data, printable, seconds, stdout
 def forget(
     node: Annotated[
         str | None,
-        typer.Argument(metavar="NODE", help="Id, or at least 8 digits of it, or host:port; see `peerd peers`."),
+        typer.Argument(metavar="NODE", help="Id, or at least 4 digits of it, or host:port; see `peerd peers`."),
     ] = None,
     all_missing: Annotated[
         bool, typer.Option("--all-missing", help="Every node that this daemon shows as missing.")
@@ -27,11 +27,13 @@ def forget(
 
     Examples: peerd forget 3fa92c11; peerd forget 10.0.0.4:7420; peerd forget --all-missing
     """
-    if (node is None) != all_missing:
+    if bool(node) == all_missing:
         raise typer.BadParameter("name the node to forget, or give --all-missing", param_hint="NODE")
     found = ask(socket, lambda client: client.forget(node, all_missing=all_missing))
     if output is not Output.TABLE:
-        print_data(output, found, found.nodes)
+        from peerd.models.admin import ForgottenNode
+
+        print_data(output, found, found.nodes, ForgottenNode)
         return
     console = stdout()
     for each in found.nodes:

@@ -61,8 +61,17 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-def print_data(output: Output, document: Document, rows: Iterable[Document] | None = None) -> None:
-    """Print for a program. ``rows``: the lines of JSONL and CSV; by default the document's items, or the document."""
+def print_data(
+    output: Output,
+    document: Document,
+    rows: Iterable[Document] | None = None,
+    row_type: type[BaseModel] | None = None,
+    before: Sequence[str] = (),
+) -> None:
+    """Print for a program. ``rows``: the lines of JSONL and CSV; by default the document's items, or the document.
+
+    ``row_type`` says what the rows are, so that CSV has its header also without any; ``before``: columns before that.
+    """
     whole = plain(document)
     if output is Output.JSON:
         json.dump(whole, sys.stdout, indent=2, ensure_ascii=False)
@@ -74,6 +83,8 @@ def print_data(output: Output, document: Document, rows: Iterable[Document] | No
         writer = RowWriter(output, columns=_columns(parts))
         for part in parts:
             writer.write(part)
+        if not parts and row_type is not None:
+            writer.write_head([*before, *row_type.model_fields])
 
 
 def print_json(value: Document) -> None:
@@ -104,11 +115,16 @@ class RowWriter:
             sys.stdout.write(json.dumps(shown, ensure_ascii=False) + "\n")
         sys.stdout.flush()
 
-    def _write_csv(self, row: dict[str, Any]) -> None:
-        if self._table is None:
-            columns = self._columns or list(row)
+    def write_head(self, columns: Sequence[str]) -> None:
+        """The header of CSV, which rows may follow; nothing in the other formats."""
+        if self._output is Output.CSV:
             self._table = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
             self._table.writeheader()
+
+    def _write_csv(self, row: dict[str, Any]) -> None:
+        if self._table is None:
+            self.write_head(self._columns or list(row))
+        assert self._table is not None
         self._table.writerow(row)
 
 

@@ -56,7 +56,7 @@ def peers(
     if history and node is not None:
         verdicts = ask(socket, lambda client: client.history(node, around=around))
         if output is not Output.TABLE:
-            print_data(output, verdicts, verdicts.verdicts)
+            _print_verdicts(output, verdicts, verdicts.verdicts)
         else:
             _show_history(verdicts, wide)
         return
@@ -66,7 +66,9 @@ def peers(
     missing = {peer.id for peer in found.missing}
     departed = [peer for peer in found.departed if peer.id not in missing]
     if output is not Output.TABLE:
-        print_data(output, found, _records(found, departed))
+        from peerd.models.admin import Peer
+
+        print_data(output, found, _records(found, departed), Peer)
         return
     rows = [*map(_row, found.peers), *map(_missing_row, found.missing), *map(_departed_row, departed)]
     console = stdout()
@@ -115,7 +117,7 @@ def _show_histories(found: list[HistoryView], output: Output, is_wide: bool) -> 
     noted.sort(key=lambda each: each[1].at)
     if output is not Output.TABLE:
         rows = [{"id": node_id, **verdict.model_dump()} for node_id, verdict in noted]
-        print_data(output, {"histories": found}, rows)
+        _print_verdicts(output, {"histories": found}, rows, before=("id",))
         return
     console = stdout()
     if not noted:
@@ -138,6 +140,12 @@ def _show_histories(found: list[HistoryView], output: Output, is_wide: bool) -> 
         optional=("silence", "told by"),
         is_wide=is_wide,
     )
+
+
+def _print_verdicts(output: Output, document: Any, rows: Sequence[Any], before: Sequence[str] = ()) -> None:
+    from peerd.models.admin import VerdictView
+
+    print_data(output, document, rows, VerdictView, before)
 
 
 def _time(at: float) -> str:

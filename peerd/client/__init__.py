@@ -25,12 +25,12 @@ from urllib.parse import quote, urlencode
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from peerd.client.problems import problem_of
 from peerd.client.transport import ClientTransport, OpenAnswer, TransportFailed, UnixTransport
 from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.limits import MIB
 from peerd.models.admin import (
     API_PREFIX,
-    PROBLEM_TYPE,
     STREAM_TYPE,
     AccessEntries,
     AccessEntry,
@@ -317,7 +317,7 @@ class Client:
         from peerd.models.streams import IngestAnswer
 
         async with self._exchange("POST", path, json_lines(items), STREAM_TYPE, PROGRESS_TIMEOUT_S) as exchange:
-            answer = await _whole(exchange)
+            answer = await self._whole(exchange, "POST", path)
         try:
             taken = IngestAnswer.model_validate_json(answer.content)
         except ValidationError as error:
@@ -405,10 +405,9 @@ class Client:
         body = RotationRequest(overlap_s=overlap_s)
         return await self.call("POST", f"{API_PREFIX}/ca/rotation", Certificate, body)
 
-    async def publish_notice(self, notice: str) -> bool:
-        """Spread a notice that an offline CA signed. Returns whether the daemon did not know it yet."""
-        body = NoticeBody(notice=notice)
-        return (await self.call("POST", f"{API_PREFIX}/notices", NoticeAnswer, body)).is_new
+    async def publish_notice(self, notice: str) -> NoticeAnswer:
+        """Spread a notice that an offline CA signed. Returns whether it was new to the daemon, and is on its disk."""
+        return await self.call("POST", f"{API_PREFIX}/notices", NoticeAnswer, NoticeBody(notice=notice))
 
     # Protocols
 
@@ -476,7 +475,7 @@ class Client:
         content = None if body is None else json.dumps(body).encode()
         async with self._exchange(method, path, content, JSON_TYPE, silence_s) as exchange:
             if exchange.status >= 400:
-                (await _whole(exchange)).raise_for_problem()
+                (await self._whole(exchange, method, path)).raise_for_problem()
             is_stream = exchange.content_type.startswith(STREAM_TYPE)
             if method == "GET" and not is_stream:  # else `follow` would come back to it for ever
                 raise self._strange("it sent no stream")
@@ -510,7 +509,12 @@ class Client:
 
     async def _request(self, path: str, method: str = "GET", body: bytes | None = None) -> _Answer:
         async with self._exchange(method, path, body, JSON_TYPE, ANSWER_TIMEOUT_S) as exchange:
-            return await _whole(exchange)
+            return await self._whole(exchange, method, path)
+
+    async def _whole(self, exchange: Exchange, method: str, path: str) -> _Answer:
+        content = b"".join([chunk async for chunk in exchange.chunks()])
+        has_none = f"the daemon at {self.address} has no {method} {path.partition('?')[0]}"
+        return _Answer(exchange.status, exchange.reason, exchange.content_type, content, has_none)
 
     @asynccontextmanager
     async def _exchange(
@@ -552,22 +556,15 @@ class _Answer:
     reason: str
     content_type: str
     content: bytes
+    has_none: str
+    """What to say when the daemon has no such route."""
 
     def raise_for_problem(self) -> None:
         """Raises `RequestRefused` for what the daemon refuses, `DaemonBusy` when it may do it later."""
         if self.status < 400:
             return
-        if self.content_type.startswith(PROBLEM_TYPE):
-            problem = Problem.model_validate_json(self.content)
-        else:
-            detail = self.content[:200].decode("utf-8", "replace").strip() or self.reason
-            problem = Problem(title=self.reason, status=self.status, detail=detail)
+        problem = problem_of(self.status, self.reason, self.content_type, self.content, self.has_none)
         raise (DaemonBusy if self.status == 503 else RequestRefused)(problem)
-
-
-async def _whole(exchange: OpenAnswer) -> _Answer:
-    content = b"".join([chunk async for chunk in exchange.chunks()])
-    return _Answer(exchange.status, exchange.reason, exchange.content_type, content)
 
 
 def _failing(health: Health, timeout_s: float) -> str:

@@ -41,7 +41,7 @@ from peerd.daemon.node_settings import (
 )
 from peerd.daemon.offload import OffloadPool
 from peerd.daemon.reload import Commit, ReadAgain, Reloader
-from peerd.daemon.storage.state_directory import StateDirectory
+from peerd.daemon.storage.state_directory import STATE_REPAIRS, StateDirectory
 from peerd.daemon.storage.tables import ACCESS_TOKENS
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.errors import ConfigError, ExitCode, Unavailable
@@ -409,6 +409,8 @@ class Daemon:
             _log.info("state.taken_over", files=state.taken_over)
         for warning in state.warnings:
             _log.warning("state.damaged", detail=warning)
+        self.metrics.declare((STATE_REPAIRS,))
+        self.metrics.gauge(STATE_REPAIRS.name, len(state.warnings), {})
         self._manager.start_watchdog()
         self._ending.append(self._manager.stop_watchdog)
         self._tasks = [

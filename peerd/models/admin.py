@@ -521,9 +521,10 @@ class NoticeBody(AdminModel):
 
 
 class NoticeAnswer(AdminAnswer):
-    """Whether the notice was new to the daemon."""
+    """Whether the notice was new to the daemon. ``is_saved``: false while its disk refuses what it has learned."""
 
     is_new: bool
+    is_saved: bool = True
 
 
 class Problem(AdminAnswer):

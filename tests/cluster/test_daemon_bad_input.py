@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from peerd.client import run_sync
 from peerd.daemon.storage.state_directory import StateDirectory
 from peerd.errors import ExitCode
 from peerd.ids import NodeId, parse_id
@@ -113,7 +114,9 @@ def test_damaged_state_is_set_aside_with_one_warning(tmp_path: Path) -> None:
     for start in range(2):
         with running(tmp_path / "node") as node:
             node.ready()
+            metrics = run_sync(lambda client: client.metrics(), node.socket)
         assert len(said(node, "state.damaged")) == 1, f"start {start} warned again"
+        assert f"peerd_state_repairs {1.0 - start}" in metrics.splitlines()
     assert len(list(state.glob("state.db.corrupt-*"))) == 1
 
 

@@ -1,4 +1,4 @@
-"""A state directory on a file system of its own that has no room left: a real one, where the system lets us mount it."""
+"""A state directory on a file system that has no room left: a real one, where the system lets us mount it."""
 
 from __future__ import annotations
 

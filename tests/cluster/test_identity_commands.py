@@ -159,6 +159,11 @@ async def test_a_denial_that_a_full_disk_refuses_is_in_force_and_written_later(
             code, told = await operator.types("deny", thief, *at_one)
             assert code == 0 and "the issuer's disk refuses it" in told
             assert thief in await operator.ok("deny", "--list", *at_one)
+            by_hand = ("deny", "ef" * 16, "--ca", "T/a/ca")
+            assert "the daemon's disk refuses it" in (await operator.types(*by_hand, *at_one))[1]
+            await operator.ok(*by_hand, "--out", "T/notice")
+            code, told = await operator.types("ca", "publish", "T/notice", *at_one)
+            assert code == 0 and "the daemon's disk refuses it" in told
             one.identity.tick()
             assert not one.identity.are_notices_saved
         one.identity.tick()

@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from tests.fuzz.target import Finding, Target, run_cases
 from tests.fuzz.targets import all_targets, shares
@@ -29,9 +31,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--target", default="", help="only decoders whose name contains this")
     parser.add_argument("--first", type=int, default=0, help="number of the first case of each decoder")
     asked = parser.parse_args(arguments)
-    targets = [target for target in all_targets() if asked.target in target.name]
-    if not targets:
-        parser.error(f"no decoder has {asked.target!r} in its name")
+    with tempfile.TemporaryDirectory(prefix="peerd-fuzz-") as scratch:
+        targets = [target for target in all_targets(Path(scratch)) if asked.target in target.name]
+        if not targets:
+            parser.error(f"no decoder has {asked.target!r} in its name")
+        return _run(targets, asked)
+
+
+def _run(targets: list[Target], asked: argparse.Namespace) -> int:
     gc.freeze()
     found = ran = 0
     started = time.monotonic()

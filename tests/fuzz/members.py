@@ -18,8 +18,8 @@ from peerd.messages import Message, decode_body
 from peerd.services.groups.members import group_key
 from peerd.sim.simulation import Simulation
 from peerd.wire.frames import CORRELATION, FLAG_REPLY, FLAG_REQUEST, Frame
-from tests.fuzz.instances import Vocabulary, encoded_instance
 from protocols.aggregation.messages import WhyMissing
+from tests.fuzz.instances import Vocabulary, encoded_instance
 from tests.support.aggregation import SUM, Round, aggregation_ring
 from tests.support.golden import all_messages
 
@@ -51,8 +51,8 @@ def episode(seed: int, messages: int) -> str | None:
             for place in simulation.live_nodes():
                 place.node.validate()
     except Exception as error:  # whatever it is, it is what is looked for
-        place = traceback.extract_tb((error.__cause__ or error).__traceback__)[-1]
-        return "\n    ".join([f"{type(error).__name__}: {error!s:.800} ({place.filename}:{place.lineno})", *said])
+        where = traceback.extract_tb((error.__cause__ or error).__traceback__)[-1]
+        return "\n    ".join([f"{type(error).__name__}: {error!s:.800} ({where.filename}:{where.lineno})", *said])
     return None
 
 

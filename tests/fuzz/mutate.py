@@ -6,6 +6,7 @@ is wrong reaches the checks behind. Everything is drawn from one `random.Random`
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import re
@@ -252,18 +253,12 @@ def packed(rng: Random, data: bytes) -> bytes:
 
 def stream(rng: Random, data: bytes) -> bytes:
     """The same for values that follow one another without an array round them, as in a partial."""
-    values = list(msgpack.Unpacker(_file(data), raw=False, strict_map_key=False, max_buffer_size=len(data) + 1))
+    values = list(msgpack.Unpacker(io.BytesIO(data), raw=False, strict_map_key=False, max_buffer_size=len(data) + 1))
     for _ in range(_how_many(rng)):
         changed = edited(rng, values)
         values = changed if isinstance(changed, list) else [changed]
     made = b"".join(map(pack, values))
     return damaged(rng, made) if rng.random() < 0.2 else made
-
-
-def _file(data: bytes) -> Any:
-    import io
-
-    return io.BytesIO(data)
 
 
 def json_text(rng: Random, document: str) -> str:

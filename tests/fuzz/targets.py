@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.fuzz.aggregation_targets import aggregation_targets
 from tests.fuzz.target import Target
@@ -10,9 +11,9 @@ from tests.fuzz.text_targets import text_targets
 from tests.fuzz.wire_targets import wire_targets
 
 
-def all_targets() -> list[Target]:
-    """Every decoder under test, by name once."""
-    return [*wire_targets(), *aggregation_targets(), *text_targets()]
+def all_targets(scratch: Path) -> list[Target]:
+    """Every decoder under test, by name once. ``scratch``: a folder for those that read files."""
+    return [*wire_targets(), *aggregation_targets(), *text_targets(scratch)]
 
 
 def shares(targets: Sequence[Target], cases: int) -> dict[Target, int]:

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import json
 import sqlite3
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -99,12 +98,11 @@ CONFIG_WORDS: Final = (
 _TARGET_WEIGHT_SLOW: Final = 0.2
 
 
-def text_targets(scratch: Path | None = None) -> Iterator[Target]:
-    """Every target of this module. ``scratch``: a folder for files, a temporary one by default."""
+def text_targets(folder: Path) -> Iterator[Target]:
+    """Every target of this module. ``folder``: for the files that decoders read."""
     yield from _filter_targets()
     yield from _identity_targets()
     yield from _row_targets()
-    folder = Path(tempfile.mkdtemp(prefix="peerd-fuzz-")) if scratch is None else scratch
     yield Target("config file", _config_text, _read_config(folder), (), _TARGET_WEIGHT_SLOW)
     yield Target("config sets", _settings, _read_sets, (), _TARGET_WEIGHT_SLOW)
     yield Target("old state files", _old_file, _read_old(folder), (DamagedFile, ConfigError))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from random import Random
 
@@ -50,7 +51,7 @@ def _decodes(kind: type[Message]) -> Callable[[bytes], None]:
 
 def _frames(rng: Random) -> list[bytes]:
     """A stream of a few frames, damaged at most in one, in chunks."""
-    kinds = all_messages_cached()
+    kinds = _all_kinds()
     content = bytearray()
     for _ in range(rng.randrange(1, 4)):
         kind = rng.choice(kinds)
@@ -62,14 +63,9 @@ def _frames(rng: Random) -> list[bytes]:
     return [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
 
 
-_kinds: list[type[Message]] = []
-
-
-def all_messages_cached() -> list[type[Message]]:
-    """Every message class; finding them loads all plugins, once."""
-    if not _kinds:
-        _kinds.extend(all_messages())
-    return _kinds
+@functools.cache
+def _all_kinds() -> tuple[type[Message], ...]:
+    return tuple(all_messages())
 
 
 def _read_frames(chunks: list[bytes]) -> None:
@@ -80,7 +76,8 @@ def _read_frames(chunks: list[bytes]) -> None:
 
 
 def _first_frame(rng: Random) -> tuple[bool, Frame]:
-    kind = rng.choice((Hello, HelloAck, HelloRefused, Hello, HelloAck, *all_messages_cached()[:8]))
+    kinds: list[type[Message]] = [Hello, HelloAck, HelloRefused, Hello, HelloAck, *_all_kinds()[:8]]
+    kind = rng.choice(kinds)
     if kind is Hello and rng.random() < 0.7:
         peer = PeerRef(NodeId(2 << 100), "10.0.0.2", 7420)
         valid = encode_body(Hello(1, 1, 0, CLUSTER, peer, 1, 0))

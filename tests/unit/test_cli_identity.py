@@ -34,12 +34,15 @@ def test_a_few_digits_too_few_ask_no_daemon(capsys: pytest.CaptureFixture[str]) 
     assert "at least 4 digits" in capsys.readouterr().err.replace("\n", " ")
 
 
+@pytest.mark.parametrize(
+    "command", [["token", "create"], ["access", "create", "me", "--scope", "*"]], ids=lambda words: words[0]
+)
 def test_a_token_file_that_is_there_is_not_overwritten_and_no_token_is_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / "token"
     kept.write_text("precious")
-    asked = ["token", "create", "--out", str(kept), "--socket", str(tmp_path / "nowhere.sock")]
+    asked = [*command, "--out", str(kept), "--socket", str(tmp_path / "nowhere.sock")]
     assert main(asked) == ExitCode.CONFIG
     assert f"{kept}: is there already: --force overwrites it" in capsys.readouterr().err
     assert main([*asked, "--force"]) == ExitCode.UNAVAILABLE, "only now the daemon is asked"

@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 
 from peerd.cli.output import Output, RowWriter, print_data, seconds
 from peerd.cli.terminal import PIPE_WIDTH, Terminal, Waiting, print_facts, print_table, width
+from peerd.models.admin import VerdictView
 
 IDS = ["0123456789abcdef" * 2, "fedcba9876543210" * 2]
 PROGRAMS = [Output.JSON, Output.JSONL, Output.CSV, Output.YAML]
@@ -82,6 +83,16 @@ def test_jsonl_and_csv_are_the_rows(capsys: pytest.CaptureFixture[str]) -> None:
         "made_at": "2027-01-15T08:00:00.000Z",
     }
     assert table[1]["rtt_s"] == ""
+
+
+def test_csv_without_a_row_has_its_header_and_nothing_else_has(capsys: pytest.CaptureFixture[str]) -> None:
+    for output, printed_text in (
+        (Output.CSV, f"id,{','.join(VerdictView.model_fields)}\n"),
+        (Output.JSONL, ""),
+        (Output.JSON, "{}\n"),
+    ):
+        print_data(output, {}, [], VerdictView, before=("id",))
+        assert capsys.readouterr().out == printed_text
 
 
 def test_csv_has_the_columns_of_all_rows(capsys: pytest.CaptureFixture[str]) -> None:

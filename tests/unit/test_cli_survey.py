@@ -14,7 +14,9 @@ from peerd.cli.main import main
 from peerd.cli.peers import conclusions, folded
 from peerd.cli.ring_drawing import dot, mermaid
 from peerd.client import DaemonBusy
+from peerd.daemon.admin import members
 from peerd.daemon.admin.survey import ReachTests
+from peerd.daemon.admin.view import Ambiguous
 from peerd.errors import Unavailable
 from peerd.ids import format_id
 from peerd.models.admin import HistoryView, VerdictView
@@ -162,17 +164,22 @@ def test_forget_says_why_it_does_not(monkeypatch: pytest.MonkeyPatch, capsys: py
     for text, why in (
         (member, "is not missing"),
         (format_id(daemon.node.peer.id), "is not missing"),
-        (format_id(dead.id)[:7], "at least 8 digits"),
+        (format_id(dead.id)[:3], "at least 4 digits"),
         ("12345678", "is known here"),
         ("10.9.9.9:1", "is known here"),
     ):
         assert main(["forget", text]) == 1
         assert why in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(members, "PREFIX_DIGITS_MIN", 0)
+        with pytest.raises(Ambiguous, match="give more digits"):
+            members.find_missing(daemon, "", {})  # every id begins with it
+    assert main(["forget", ""]) == 2
     assert main(["forget"]) == main(["forget", member, "--all-missing"]) == 2
     capsys.readouterr()
     assert len(daemon.node.overlay.missing_members()) == 1
     assert "not known here; told the ring" in run(capsys, "forget", "ab" * 16)
-    assert ask(capsys, "forget", "--all-missing")["nodes"][0]["id"] == format_id(dead.id)
+    assert ask(capsys, "forget", format_id(dead.id)[:4])["nodes"][0]["id"] == format_id(dead.id)
     assert not daemon.node.overlay.missing_members()
 
 

@@ -21,6 +21,7 @@ from peerd.client import (
     run_sync,
 )
 from peerd.errors import Unavailable
+from peerd.models.admin import PROBLEM_TYPE
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.front.client import AggregationClient
 from tests.support.fake_daemon import FakeDaemon
@@ -50,6 +51,24 @@ async def test_a_socket_of_others_says_so(tmp_path: Path) -> None:
         async with Client(path) as client:
             with pytest.raises(DaemonUnreachable, match="you may not open that socket"):
                 await client.status()
+
+
+@pytest.mark.parametrize(("status", "detail"), [(404, "Not Found"), (405, "Method Not Allowed")])
+async def test_what_an_older_daemon_does_not_have_is_named(status: int, detail: str) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        told = {"title": detail, "status": status, "detail": detail}
+        return httpx.Response(status, json=told, headers={"content-type": PROBLEM_TYPE})
+
+    async with client_of(answer) as client:
+        with pytest.raises(RequestRefused, match=r"daemon at /nowhere has no GET /v1/peers/.*: it is older") as caught:
+            await client.history("ab" * 16, around=True)
+    assert caught.value.problem.status == status
+
+
+async def test_what_a_daemon_does_not_find_is_told_in_its_words() -> None:
+    async with client_of(lambda _: httpx.Response(404, text="no such peer")) as client:
+        with pytest.raises(RequestRefused, match="no such peer"):
+            await client.history("ab" * 16)
 
 
 async def test_nobody_on_a_port(unused_tcp_port: int) -> None:

@@ -254,6 +254,8 @@ def test_the_filters_of_cloudevents_work() -> None:
         {"a": [[]]},
         {"a": [{"numeric": [">"]}]},
         {"a": [{"numeric": ["~", 1]}]},
+        {"a": [{"numeric": [[">"], 1]}]},
+        {"a": [{"numeric": [{}, 1]}]},
         {"a": [{"numeric": [">", "1"]}]},
         {"a": [{"prefix": 1}]},
         {"a": [{"prefix": "x", "suffix": "y"}]},

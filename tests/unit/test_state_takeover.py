@@ -114,6 +114,35 @@ def test_an_old_file_of_a_wrong_shape_is_set_aside(folder: Path, body: bytes) ->
         assert len(state.table(JOIN_TOKENS).load(TokenEntry.from_row)) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("boot-epoch", b"Infinity"),
+        ("boot-epoch", b"9223372036854775808"),
+        ("known-peers.json", b'[{"id": "\\ud800", "host": "192.0.2.1", "port": 1}]'),
+        ("known-peers.json", b'[{"id": "a", "host": "b", "port": 1e400}]'),
+        ("known-peers.json", b"[" * 100_000),
+        ("access-tokens.json", b'[{"id": 1, "name": 2, "digest": 3, "scopes": [], "created_at": 1, "expires_at": 2}]'),
+    ],
+)
+def test_an_old_file_with_values_that_no_row_can_have_is_set_aside(folder: Path, name: str, body: bytes) -> None:
+    """Found by the fuzzer: such a file, rightly signed by its digest, kept the daemon from starting."""
+    (folder / name).write_bytes(state_file(body))
+    with StateDirectory(folder) as state:
+        assert state.boot_epoch() > 0
+        assert len(state.warnings) == 1 and name in state.warnings[0]
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\xa1count", b"\x92\xa1\xff\xc0", b"\x91" * 2000])
+def test_an_old_store_with_a_record_that_is_no_msgpack_keeps_what_came_before(folder: Path, payload: bytes) -> None:
+    """Found by the fuzzer: its checksum is right, and nothing says that its content is."""
+    record = zlib.crc32(payload).to_bytes(4, "big") + len(payload).to_bytes(4, "big") + payload
+    (folder / "store-demo.log").write_bytes(b"peerd-store 1\n" + entry("kept", b"1") + record + entry("kept", b"2"))
+    with StateDirectory(folder) as state:
+        assert state.plugin_store("demo").get("kept") == b"1"
+        assert len(state.warnings) == 1
+
+
 def test_a_directory_in_the_place_of_an_old_file_is_named_and_nothing_is_lost(folder: Path) -> None:
     (folder / "known-peers.json").unlink()
     (folder / "known-peers.json").mkdir()

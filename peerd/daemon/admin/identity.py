@@ -98,7 +98,9 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
     async def notice(given: NoticeBody) -> NoticeAnswer:
         """Take in, and spread, a notice that an offline CA signed."""
         try:
-            return NoticeAnswer(is_new=_keeper(daemon).accept_notice(parse_notice_text(given.notice)))
+            keeper = _keeper(daemon)
+            is_new = keeper.accept_notice(parse_notice_text(given.notice))
+            return NoticeAnswer(is_new=is_new, is_saved=keeper.are_notices_saved)
         except (ValueError, PeerMisbehaved) as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
 

@@ -9,13 +9,13 @@ from fastapi import APIRouter, HTTPException
 
 from peerd.api import MissingMember
 from peerd.daemon.admin.subject import Subject
-from peerd.daemon.admin.view import UnknownNode, match
+from peerd.daemon.admin.view import AmbiguousNode, UnknownNode, match
 from peerd.errors import Unavailable
 from peerd.ids import NodeId, format_id, parse_id
 from peerd.models.admin import ForgetRequest, Forgotten, ForgottenNode
 
-PREFIX_DIGITS_MIN: Final = 8
-"""How many digits of an id are needed at least: fewer could easily be those of another node."""
+PREFIX_DIGITS_MIN: Final = 4
+"""As `peerd deny` wants them: fewer digits are easily those of two nodes, and digits of two are refused."""
 
 
 class StillHere(UnknownNode):
@@ -63,6 +63,8 @@ def find_missing(daemon: Subject, text: str, missing: dict[NodeId, MissingMember
         return by_address[0]  # another node may listen there meanwhile
     try:
         found = match(wanted, peers, peers)
+    except AmbiguousNode:
+        raise
     except UnknownNode:
         try:
             return parse_id(wanted)

@@ -187,8 +187,15 @@ class UnknownNode(PeerdError):
     """The text that a user gave names no known node, or more than one."""
 
 
+class AmbiguousNode(UnknownNode):
+    """The text begins several ids."""
+
+
 def match(text: str, ids: Iterable[NodeId], peers: Mapping[NodeId, PeerRef]) -> NodeId:
-    """Return the id that is named by a full id, a unique prefix of one, or an address. Raises `UnknownNode`."""
+    """Return the id that is named by a full id, a unique prefix of one, or an address.
+
+    Raises `UnknownNode` or `AmbiguousNode`.
+    """
     wanted = text.strip().lower()
     found = sorted({node_id for node_id in ids if _is_meant(wanted, node_id, peers.get(node_id))})
     if len(found) == 1:
@@ -196,7 +203,7 @@ def match(text: str, ids: Iterable[NodeId], peers: Mapping[NodeId, PeerRef]) -> 
     if not found:
         raise UnknownNode(f"no node {text!r} is known: give the first digits of an id, or host:port; see `peerd peers`")
     some = ", ".join(format_id(node_id)[: len(wanted) + 4] for node_id in found[:5])
-    raise UnknownNode(f"{len(found)} nodes begin with {text!r} ({some}): give more digits")
+    raise AmbiguousNode(f"{len(found)} nodes begin with {text!r} ({some}): give more digits")
 
 
 def _is_meant(wanted: str, node_id: NodeId, peer: PeerRef | None) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from peerd.api import Metric
 from peerd.daemon.storage.database import (
     Damaged,
     Database,
@@ -40,6 +41,9 @@ from peerd.limits import HOST_LENGTH_MAX, KNOWN_PEERS_MAX, LOGS_PER_PLUGIN_MAX
 from peerd.messages import PeerRef
 from peerd.system.durable_files import sync_directory
 
+STATE_REPAIRS: Final = Metric(
+    "peerd_state_repairs", "gauge", "Damages of the state directory that the last start found and set aside or mended."
+)
 DATABASE_FILE: Final = "state.db"
 CORRUPT_FILES_MAX: Final = 8
 """Damaged files kept for inspection, of each state file."""

@@ -1,0 +1,108 @@
+"""A small share of ``make fuzz`` in every run of the tests, more of it in the long ones; and does it see anything?"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from random import Random
+
+import msgpack
+import pytest
+
+from peerd.errors import ProtocolError
+from tests.fuzz import mutate
+from tests.fuzz.members import episode
+from tests.fuzz.target import CASE_S_MAX, Target, case_random, run_cases
+from tests.fuzz.targets import all_targets, shares
+
+SEED = 1
+CASES = 12_000
+CASES_LONG = 600_000
+SAID = 240
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> list[Target]:
+    return all_targets(tmp_path_factory.mktemp("fuzz"))
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """A pass of Python's collector is nobody's case."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def fuzz(targets: list[Target], cases: int, seed: int) -> list[str]:
+    return [
+        str(finding)
+        for target, count in shares(targets, cases).items()
+        for finding in run_cases(target, seed, range(count))
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:Parsed a")  # serial numbers that are negative, in certificates that are damaged
+def test_damaged_encodings_raise_what_the_decoder_promises(targets: list[Target], no_collection: None) -> None:
+    assert fuzz(targets, CASES, SEED) == []
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:Parsed a")
+def test_many_damaged_encodings_raise_what_the_decoder_promises(targets: list[Target]) -> None:
+    assert fuzz(targets, CASES_LONG, SEED + 1) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_a_member_says_no_handler_fails(seed: int) -> None:
+    assert episode(seed, SAID) is None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(10, 40))
+def test_however_much_a_member_says_no_handler_fails(seed: int) -> None:
+    assert episode(seed, 10 * SAID) is None
+
+
+def test_every_decoder_has_a_name_of_its_own_and_a_share(targets: list[Target]) -> None:
+    assert len({target.name for target in targets}) == len(targets)
+    assert min(shares(targets, 10).values()) == 1
+    assert abs(sum(shares(targets, 1_000_000).values()) - 1_000_000) < len(targets)
+
+
+def test_a_case_is_the_same_each_time_and_alone(targets: list[Target]) -> None:
+    for target in targets:
+        if target.name not in ("certificate", "notices of the CA"):  # their CA is a new one each time
+            first, again = (target.make(case_random(SEED, target, 77)) for _ in range(2))
+            assert repr(first) == repr(again), target.name
+
+
+def test_what_a_decoder_should_not_raise_is_found() -> None:
+    """A decoder as one was before: it trusts that a map's keys can be compared with a column of texts."""
+
+    def decode(body: bytes) -> None:
+        try:
+            values = msgpack.unpackb(body)
+        except (ValueError, msgpack.exceptions.UnpackException) as error:
+            raise ProtocolError("malformed", str(error)) from error
+        sorted(values)
+
+    target = Target("naive", lambda rng: mutate.packed(rng, msgpack.packb([1, 2, 3])), decode, (ProtocolError,))
+    assert any("TypeError" in finding.what for finding in run_cases(target, SEED, range(200)))
+
+
+def test_a_case_that_takes_long_is_found() -> None:
+    def slow(cost_s: float) -> None:
+        begun = time.thread_time()
+        while time.thread_time() < begun + cost_s:
+            pass
+
+    target = Target("slow", lambda rng: 1.5 * CASE_S_MAX, slow, ())
+    [finding] = run_cases(target, SEED, range(1))
+    assert "ms of processor time" in finding.what
+
+
+@pytest.mark.parametrize("document", [b"\x93\x01\xa1a\x90", b"\xc1", b""])
+def test_what_is_no_message_is_damaged_blindly(document: bytes) -> None:
+    assert any(mutate.packed(Random(seed), document) != document for seed in range(20))
