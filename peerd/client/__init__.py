@@ -511,7 +511,7 @@ class Client:
         async with self._exchange(method, path, body, JSON_TYPE, ANSWER_TIMEOUT_S) as exchange:
             return await self._whole(exchange, method, path)
 
-    async def _whole(self, exchange: Exchange, method: str, path: str) -> _Answer:
+    async def _whole(self, exchange: OpenAnswer, method: str, path: str) -> _Answer:
         content = b"".join([chunk async for chunk in exchange.chunks()])
         has_none = f"the daemon at {self.address} has no {method} {path.partition('?')[0]}"
         return _Answer(exchange.status, exchange.reason, exchange.content_type, content, has_none)

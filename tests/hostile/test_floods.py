@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
+from protocols.aggregation.round_id import KEY_BYTES, lock_of, round_id_of
 
 from peerd.ids import NodeId, key_of
 from peerd.linking.rate_limit import SCORE_LIMIT
@@ -16,7 +17,6 @@ from peerd.wire.codec import encode
 from peerd.wire.frames import Frame
 from protocols.aggregation.messages import Enrolled, StartRound
 from protocols.aggregation.query import parse_query
-from protocols.aggregation.round_id import KEY_BYTES, lock_of, round_id_of
 from tests.hostile.attacker import Attacker
 from tests.hostile.ring import Ring
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgpack
 import pytest
 from hypothesis import given, settings, strategies as st
+from protocols.aggregation.round_id import KEY_BYTES, lock_of, round_id_of
 
 from peerd.api import SwapRequest
 from peerd.errors import PeerMisbehaved, ProtocolError
@@ -47,7 +48,6 @@ from protocols.aggregation.participant import ENROL_TRIES_MAX
 from protocols.aggregation.plugin import EXPIRY_GRACE_S, IDLE_S, Aggregation
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import RoundListener
-from protocols.aggregation.round_id import KEY_BYTES, lock_of, round_id_of
 from protocols.aggregation.tree import TreePhase
 
 QUERY = Query("sum", "value", by="k")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from protocols.aggregation.round_id import lock_of, round_id_of
 
 from peerd.api import SwapCallbacks
 from peerd.ids import NodeId
@@ -19,7 +20,6 @@ from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.requester import FETCHES_MAX, RoundListener
-from protocols.aggregation.round_id import lock_of, round_id_of
 
 OWN = 1
 QUERY = Query("count")

@@ -16,7 +16,7 @@ from peerd.cli.ring_drawing import dot, mermaid
 from peerd.client import DaemonBusy
 from peerd.daemon.admin import members
 from peerd.daemon.admin.survey import ReachTests
-from peerd.daemon.admin.view import Ambiguous
+from peerd.daemon.admin.view import AmbiguousNode
 from peerd.errors import Unavailable
 from peerd.ids import format_id
 from peerd.models.admin import HistoryView, VerdictView
@@ -172,7 +172,7 @@ def test_forget_says_why_it_does_not(monkeypatch: pytest.MonkeyPatch, capsys: py
         assert why in capsys.readouterr().err
     with monkeypatch.context() as patch:
         patch.setattr(members, "PREFIX_DIGITS_MIN", 0)
-        with pytest.raises(Ambiguous, match="give more digits"):
+        with pytest.raises(AmbiguousNode, match="give more digits"):
             members.find_missing(daemon, "", {})  # every id begins with it
     assert main(["forget", ""]) == 2
     assert main(["forget"]) == main(["forget", member, "--all-missing"]) == 2
