@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from peerd.messages import PeerRef
 from peerd.sim.simulation import Simulation
 from peerd.testing.simulation import ring
 from protocols.aggregation.config import AggregationConfig
-from protocols.aggregation.messages import Enrolled, InviteAnswer, ResultReady, StartRound, StopRound
+from protocols.aggregation.messages import (
+    AnswerKind,
+    Enrolled,
+    Invite,
+    InviteAnswer,
+    ResultReady,
+    StartRound,
+    StopRound,
+)
 from protocols.aggregation.plugin import Aggregation
+from protocols.aggregation.statements import stop_statement
 from tests.support.aggregation import Round, check_answer, number_extractor
 
 COUNT, LIAR = 5, 3
@@ -25,7 +35,7 @@ class Liar(Aggregation):
         round_id, asker = start.round_id, start.requester
         match self.how:
             case "stops by broadcast":
-                host.broadcast(StopRound(round_id, b"guess"))
+                host.broadcast(StopRound(round_id, host.sign(stop_statement(round_id))))
             case "stops directly":
                 for peer in others:
                     host.send(peer, StopRound(round_id))
@@ -41,6 +51,13 @@ class Liar(Aggregation):
             case "starts rounds directly":
                 for number in range(300):
                     host.send(others[number % len(others)], start)
+
+    def on_invite(self, invite: Invite, source: PeerRef) -> None:
+        """Say that it has everybody's data."""
+        if self.how == "refuses everybody":
+            self.host.send(source, InviteAnswer(invite.round_id, invite.level, AnswerKind.NO))
+        else:
+            super().on_invite(invite, source)
 
     def _start(self, start: StartRound) -> None:
         super()._start(start)
@@ -69,6 +86,7 @@ def ring_with(how: str) -> Simulation:
         "declines for others",
         "answers for others",
         "starts rounds directly",
+        "refuses everybody",
     ],
 )
 def test_what_one_member_says_costs_nobody_elses_data(how: str) -> None:
