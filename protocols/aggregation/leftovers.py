@@ -34,7 +34,7 @@ _HAVE_DATA: Final = (NodeState.RUNNING, NodeState.PRUNED, NodeState.FINISHED)
 class Leftovers:
     """Asks these nodes, at most `NAMED_MISSING_MAX` of them, and calls ``done`` once.
 
-    ``rtt_s`` tells how far away a node is. Without ``has_time`` nothing is fetched.
+    ``rtt_s`` tells how far away a node is, ``own`` what this node has extracted itself.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Leftovers:
         collector: Collector,
         rtt_s: Callable[[PeerRef], float],
         settings: TreeSettings,
+        own: Callable[[], Partial | None],
         done: Callable[[], None],
     ) -> None:
         self.reasons: dict[NodeId, str] = {}
@@ -57,6 +58,7 @@ class Leftovers:
         self._collector = collector
         self._rtt_s = rtt_s
         self._settings = settings
+        self._own = own
         self._done: Callable[[], None] | None = done
         self._has_time = True
         self._pending = 1  # `ask` itself
@@ -64,12 +66,15 @@ class Leftovers:
         self._fetching: dict[NodeId, SwapHandle] = {}
 
     def ask(self, missing: list[PeerRef], *, has_time: bool) -> None:
-        """Begin."""
+        """Begin. Without ``has_time`` nothing is fetched."""
         self._has_time = has_time
         now = self._host.now()
         for peer in missing[:NAMED_MISSING_MAX]:
             lost_s = self._collector.lost_s(peer.id, now)
-            if lost_s is not None:
+            own = self._own() if peer.id == self._host.id else None
+            if own is not None:
+                self.partials.append(own)
+            elif lost_s is not None:
                 self.reasons[peer.id] = f"lost {ago(lost_s)}"
             elif peer.id in self._collector.declined or peer.id == self._host.id:
                 state = None if peer.id in self._collector.declined else NodeState.EXTRACTING

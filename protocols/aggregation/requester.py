@@ -64,6 +64,7 @@ class Requester:
         on_answered: Callable[[bytes], None],
         *,
         with_census: bool,
+        own: Callable[[], Partial | None],
     ) -> None:
         self.host = host
         self.round_id = round_id
@@ -97,6 +98,7 @@ class Requester:
             self.collector,
             self._rtt_s,
             config.tree_settings(),
+            own,
             self._gathered,
         )
 
@@ -144,17 +146,22 @@ class Requester:
         """Perhaps those that we wait for are known to be dead now."""
         self._consider()
 
-    def expire(self) -> None:
-        """Answer with what there is, as the deadline has come."""
+    def gather(self) -> None:
+        """Fetch the nodes' own data: the deadline is near, and no tree is complete, if only because somebody lied."""
+        if self.collector.best() is None and self._fetching is None and self._taken is None and not self._is_closing:
+            self.expire(has_time=True)
+
+    def expire(self, *, has_time: bool = False) -> None:
+        """Answer with what there is, as the deadline has come or is near."""
         if self._is_closing:
             self._leftovers.stop()
             return
         own, taken = self.own_aggregate, self._taken
         had = 0 if taken is None else len(taken.partial.contributors)
         if own is not None and len(own.partial.contributors) > had and self._is_sound(own.partial, self.host.peer):
-            self._take(own.partial, own, self.host.id, has_time=False)
+            self._take(own.partial, own, self.host.id, has_time=has_time)
         else:
-            self._close(has_time=False)
+            self._close(has_time=has_time)
 
     def _consider(self) -> None:
         best = self.collector.best()

@@ -64,9 +64,9 @@ class Liar(Aggregation):
         self.lie(start)
 
 
-def ring_with(how: str) -> Simulation:
+def ring_with(how: str, liar: int = LIAR) -> Simulation:
     def plugins(index: int) -> list[Aggregation]:
-        plugin = Liar(AggregationConfig()) if index == LIAR else Aggregation(AggregationConfig())
+        plugin = Liar(AggregationConfig()) if index == liar else Aggregation(AggregationConfig())
         if isinstance(plugin, Liar):
             plugin.how = how
         plugin.extractor = number_extractor(index)
@@ -86,7 +86,6 @@ def ring_with(how: str) -> Simulation:
         "declines for others",
         "answers for others",
         "starts rounds directly",
-        "refuses everybody",
     ],
 )
 def test_what_one_member_says_costs_nobody_elses_data(how: str) -> None:
@@ -105,3 +104,13 @@ def test_what_one_member_says_costs_nobody_elses_data(how: str) -> None:
         assert any("was rejected" in warning for warning in answer.warnings)
     simulation.run_for(10)
     assert Round(simulation, requester=1).answer().expected == COUNT
+
+
+@pytest.mark.parametrize("liar", range(1, COUNT))
+def test_whom_a_member_refuses_is_asked_by_the_requester(liar: int) -> None:
+    """It answers every invitation with NO: I have your data. Those that have nobody else to swap with are pruned."""
+    simulation = ring_with("refuses everybody", liar)
+    answer = Round(simulation).answer()
+    check_answer(simulation, answer)
+    assert answer.expected == COUNT
+    assert {place.id for place in simulation.nodes if place.index != liar} <= set(answer.contributor_ids)
