@@ -89,15 +89,13 @@ class Requester:
         self._is_closing = False
         self._taken: Taken | None = None
         self._rejected: list[Rejected] = []
-        self._answered_in_s: dict[NodeId, float] = {}
-        """From the round's start to a node's enrolment: about a round trip to it, by the overlay's way."""
         self._leftovers = Leftovers(
             host,
             round_id,
             query,
             self.collector,
-            self._rtt_s,
-            config.tree_settings(),
+            HostNeighbourhood(host).rtt_s,
+            config.reserve,
             own,
             self._gathered,
         )
@@ -121,7 +119,6 @@ class Requester:
     def enrolled(self, peer: PeerRef, enrolled: Enrolled) -> None:
         """Take note that a node takes part, or why it does not."""
         self.collector.enrol(peer, enrolled.reason, enrolled.absent, self.host.now())
-        self._answered_in_s.setdefault(peer.id, self.host.now() - self._began_at)
         self.tell("enrolled")
         if self.collector.is_pointless:
             self.expire()
@@ -271,11 +268,6 @@ class Requester:
         if self._fetch is not None:
             self._fetch.cancel()
         self._leftovers.ask(self._missing(), has_time=has_time)
-
-    def _rtt_s(self, peer: PeerRef) -> float:
-        """The round trip to a node, not taken too short: where nobody has measured it, as long as it took to enrol."""
-        known_s = HostNeighbourhood(self.host).rtt_s(peer)
-        return known_s if self.host.rtt(peer) is not None else max(known_s, self._answered_in_s.get(peer.id, 0.0))
 
     def _missing(self) -> list[PeerRef]:
         return self.collector.missing(() if self._taken is None else self._taken.partial.contributors)

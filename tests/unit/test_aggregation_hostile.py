@@ -44,7 +44,7 @@ from protocols.aggregation.messages import (
     reason_text,
 )
 from protocols.aggregation.partial import ExtractionReport
-from protocols.aggregation.participant import TELL_TIMEOUT_S, TELL_TRIES_MAX
+from protocols.aggregation.participant import TELL_PAUSE_S, TELL_TRIES_MAX
 from protocols.aggregation.plugin import CLOCKS_APART_S, EXPIRY_GRACE_S, IDLE_S, Aggregation
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import RoundListener
@@ -119,7 +119,7 @@ def test_in_a_large_ring_enrolment_goes_through_the_overlay_signed() -> None:
     _, host = member()
     broadcast(host, LARGE, peer(ASKER))
     assert not host.requests
-    [(to, enrolled)] = [each for each in host.routed if isinstance(each[1], Enrolled)]
+    [(to, enrolled)] = [(to, each) for to, each in host.routed if isinstance(each, Enrolled)]
     assert to == ASKER
     asker_plugin, asker = member()
     asker_plugin.extractor = None
@@ -152,23 +152,23 @@ def test_what_is_said_when_enrolling_cannot_be_changed_on_the_way() -> None:
     assert plugin.requesters[round_id].collector.enrolled == {SIBLING}
 
 
-def test_in_a_large_ring_a_node_swaps_when_the_requester_has_said_that_it_counts_on_it() -> None:
+def test_in_a_large_ring_only_the_requester_ends_the_enrolling_and_nobody_waits_for_it() -> None:
     plugin, host = member()
     broadcast(host, LARGE, peer(ASKER))
     for proof in (b"", signed(NodeId(SIBLING), noted_statement(LARGE.round_id, host.id)), LARGE.proof):
         with pytest.raises(ProtocolError, match="forged_note"):
             broadcast(host, Noted(LARGE.round_id, proof), peer(ASKER))
-    assert plugin.participants[LARGE.round_id].tree.phase is TreePhase.IDLE
-    broadcast(host, Noted(LARGE.round_id, signed(NodeId(ASKER), noted_statement(LARGE.round_id, host.id))), peer(ASKER))
     assert plugin.participants[LARGE.round_id].tree.phase is TreePhase.WAITING
+    assert ("enrol_due", LARGE.round_id) in host.timers
+    broadcast(host, Noted(LARGE.round_id, signed(NodeId(ASKER), noted_statement(LARGE.round_id, host.id))), peer(ASKER))
     assert ("enrol_due", LARGE.round_id) not in host.timers
 
 
 def test_an_enrolment_that_is_lost_is_said_again_and_not_for_ever() -> None:
     plugin, host = member()
     broadcast(host, LARGE, peer(ASKER))
-    for _ in range(TELL_TRIES_MAX):
-        assert host.timers["enrol_due", LARGE.round_id] == host.time_s + TELL_TIMEOUT_S
+    for number in range(TELL_TRIES_MAX):
+        assert host.timers["enrol_due", LARGE.round_id] == host.time_s + TELL_PAUSE_S * 2**number
         host.fire("enrol_due", LARGE.round_id)
     assert sum(isinstance(each, Enrolled) for _, each in host.routed) == TELL_TRIES_MAX
     assert not plugin.participants

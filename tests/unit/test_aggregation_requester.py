@@ -14,7 +14,7 @@ from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import Aggregate, extract_own, merge_received, open_own, own_tag, result_tag
 from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.functions import function_named
-from protocols.aggregation.leftovers import FETCHED_AT_ONCE, PATIENCE_S_MAX
+from protocols.aggregation.leftovers import FETCHED_AT_ONCE, PATIENCE_S_MAX, STALL_DEADLINE_SHARE, STATUS_TIMEOUT_S
 from protocols.aggregation.messages import Enrolled, NodeState, ResultReady, RoundStatus, StopRound
 from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
@@ -272,14 +272,30 @@ def test_only_so_many_are_fetched_from_at_once() -> None:
 
 def test_a_far_node_has_longer_for_its_answer_but_not_for_ever() -> None:
     asking = Asking()
-    asking.host.rtts = {NodeId(5 << 120): 1.0, NodeId(6 << 120): 5.0}
-    asking.host.time_s += 0.5
-    asking.enrol(20)
-    asking.plugin.cancel(asking.round_id)
+    asking.host.neighbours += (peer(20 << 120), peer(21 << 120))
+    asking.host.rtts = {NodeId(20 << 120): 1.0, NodeId(21 << 120): 5.0}
+    asking.round_id = asking.plugin.aggregate(QUERY, RoundListener(asking.answers.append), 60.0)
+    asking.enrol(5)
+    asking.offer(5, 1)
+    asking.settled()
+    asking.fetched(5)
+    asking.enrol(6)
     within = {each.peer.id >> 120: each.timeout_s for each in asking.host.requests}
-    assert within[5] == PATIENCE * OPENING_RTTS * 1.0
-    assert within[6] == PATIENCE_S_MAX
-    assert within[20] >= PATIENCE * OPENING_RTTS * 0.5, "it took so long to enrol"
+    assert within[20] == PATIENCE * OPENING_RTTS * 1.0
+    assert within[21] == PATIENCE_S_MAX
+    far = next(each for each in asking.host.requests if each.peer.id >> 120 == 21)
+    asking.host.time_s += 7.0
+    far.on_reply(RoundStatus(asking.round_id, NodeState.RUNNING, 0, ""), far.peer)
+    fetch = [each.arguments for each in asking.host.asked if each.what == "fetch"][-1]
+    assert fetch["deadline_s"] * STALL_DEADLINE_SHARE == PATIENCE * 7.0, "as long for each step as the answer took"
+
+
+def test_a_node_that_has_enrolled_has_time_for_its_answer_however_near_it_seems() -> None:
+    """Its enrolment came through the overlay, round the slow path between the two."""
+    asking = gathering()
+    within = {each.peer.id >> 120: each.timeout_s for each in asking.host.requests}
+    assert within.pop(1) == STATUS_TIMEOUT_S, "it has not enrolled"
+    assert set(within.values()) == {PATIENCE_S_MAX}
 
 
 @pytest.mark.parametrize("ending", ["stopped", "expired"])
