@@ -21,12 +21,16 @@ from protocols.aggregation.exchange import decode_own, is_givers_fault, own_tag
 from protocols.aggregation.messages import NodeState, RoundStatus, WhyMissing
 from protocols.aggregation.partial import Partial
 from protocols.aggregation.query import Query
-from protocols.aggregation.tree import TreeSettings, patience_s
+from protocols.aggregation.tree import PATIENCE, patience_s
 
 STATUS_TIMEOUT_S: Final = 2.0
-"""How long at least a missing node has for its answer; more when it is far away."""
+"""How long at least a missing node that did not enrol has for its answer; more when it is far away."""
 PATIENCE_S_MAX: Final = 15.0
-"""No single answer or fetch is waited for longer, however far away a node says that it is."""
+"""How long a node that has enrolled has for its answer, and at most for each step of giving its data: it was there, and
+may be seconds away though its enrolment was quick, because the overlay goes round slow paths. Whose process has ended
+is known at once; a machine that vanishes during a round costs the answer this time."""
+STALL_DEADLINE_SHARE: Final = 0.5
+"""A swap in which nothing comes for this share of its deadline ends (`swap.stall_timeout`)."""
 FETCHED_AT_ONCE: Final = 16
 _HAVE_DATA: Final = (NodeState.RUNNING, NodeState.PRUNED, NodeState.FINISHED)
 
@@ -34,7 +38,7 @@ _HAVE_DATA: Final = (NodeState.RUNNING, NodeState.PRUNED, NodeState.FINISHED)
 class Leftovers:
     """Asks these nodes, at most `NAMED_MISSING_MAX` of them, and calls ``done`` once.
 
-    ``rtt_s`` tells how far away a node is. Without ``has_time`` nothing is fetched.
+    ``rtt_s`` estimates how far away a node is, ``reserve_s`` is as configured, ``own`` is what this node has extracted.
     """
 
     def __init__(
@@ -44,7 +48,8 @@ class Leftovers:
         query: Query,
         collector: Collector,
         rtt_s: Callable[[PeerRef], float],
-        settings: TreeSettings,
+        reserve_s: float,
+        own: Callable[[], Partial | None],
         done: Callable[[], None],
     ) -> None:
         self.reasons: dict[NodeId, str] = {}
@@ -56,20 +61,25 @@ class Leftovers:
         self._query = query
         self._collector = collector
         self._rtt_s = rtt_s
-        self._settings = settings
+        self._reserve_s = reserve_s
+        self._own = own
         self._done: Callable[[], None] | None = done
         self._has_time = True
         self._pending = 1  # `ask` itself
-        self._waiting: deque[PeerRef] = deque()
+        self._waiting: deque[tuple[PeerRef, float]] = deque()
+        """Whom to fetch from, and how long its answer took: that is as many round trips as opening a stream."""
         self._fetching: dict[NodeId, SwapHandle] = {}
 
     def ask(self, missing: list[PeerRef], *, has_time: bool) -> None:
-        """Begin."""
+        """Begin. Without ``has_time`` nothing is fetched."""
         self._has_time = has_time
         now = self._host.now()
         for peer in missing[:NAMED_MISSING_MAX]:
             lost_s = self._collector.lost_s(peer.id, now)
-            if lost_s is not None:
+            own = self._own() if peer.id == self._host.id else None
+            if own is not None:
+                self.partials.append(own)
+            elif lost_s is not None:
                 self.reasons[peer.id] = f"lost {ago(lost_s)}"
             elif peer.id in self._collector.declined or peer.id == self._host.id:
                 state = None if peer.id in self._collector.declined else NodeState.EXTRACTING
@@ -89,6 +99,7 @@ class Leftovers:
 
     def _ask_why(self, peer: PeerRef) -> None:
         self._pending += 1
+        asked_at = self._host.now()
         self.reasons[peer.id] = self._collector.reason(peer.id, None, "")
 
         def replied(message: Message, source: PeerRef) -> None:
@@ -97,22 +108,23 @@ class Leftovers:
                 state, detail = NodeState(message.state), message.detail
             self.reasons[peer.id] = self._collector.reason(peer.id, state, detail)
             if self._has_time and state in _HAVE_DATA:
-                self._waiting.append(peer)
+                self._waiting.append((peer, self._host.now() - asked_at))
                 self._fetch_next()
             else:
                 self._one_less()
 
-        within_s = self._patience_s(STATUS_TIMEOUT_S, peer)
+        is_enrolled = peer.id in self._collector.enrolled
+        within_s = (
+            PATIENCE_S_MAX if is_enrolled else min(patience_s(STATUS_TIMEOUT_S, self._rtt_s(peer)), PATIENCE_S_MAX)
+        )
         self._host.request(peer, WhyMissing(self._round_id), within_s, replied, self._one_less)
-
-    def _patience_s(self, least_s: float, peer: PeerRef) -> float:
-        return min(patience_s(least_s, self._rtt_s(peer)), PATIENCE_S_MAX)
 
     def _fetch_next(self) -> None:
         while self._waiting and len(self._fetching) < FETCHED_AT_ONCE:
-            peer = self._waiting.popleft()
+            peer, took_s = self._waiting.popleft()
             callbacks = SwapCallbacks(done=bind(self._fetched, peer), failed=bind(self._fetch_failed, peer))
-            within_s = self._patience_s(self._settings.reserve_s, peer)
+            step_s = min(max(self._reserve_s, PATIENCE * took_s), PATIENCE_S_MAX)
+            within_s = step_s / STALL_DEADLINE_SHARE
             self._fetching[peer.id] = self._host.fetch(peer, own_tag(self._round_id), callbacks, within_s)
 
     def _fetched(self, peer: PeerRef, value: Value) -> None:

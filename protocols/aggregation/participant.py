@@ -72,7 +72,7 @@ TELL_TIMEOUT_S: Final = 5.0
 TELL_TRIES_MAX: Final = 4
 """So often a node tells a silent requester that it takes part, and then leaves; as often that its result is ready."""
 TELL_PAUSE_S: Final = 1.0
-"""Between a try that was not answered and the next one."""
+"""Between a try that was not answered and the next one; through the overlay twice as long after each try."""
 ENROL_TIMER: Final = "enrol_due"
 OFFER_TIMER: Final = "offer_due"
 
@@ -116,7 +116,7 @@ class Participant:
         self.query = query
         self.started_at = host.now() - start.age_ms / 1000
         self.expires_at = host.now() + min(start.remaining_ms / 1000, start.lasts_ms / 1000, ROUND_S_MAX)
-        self.idle_since: float | None = host.now() if start.census else None
+        self.idle_since: float | None = host.now() if start.census and start.is_direct else None
         """Since when the round waits for its requester only: first to note this node, and, when the tree has ended, for
         its end. ``None`` while there is work."""
         self.neighbourhood = HostNeighbourhood(host)
@@ -128,6 +128,7 @@ class Participant:
         self._on_result = on_result
         self._on_refused = on_refused
         self._is_enrolled = not start.census
+        self._may_swap = not (start.census and start.is_direct)
         self._enrol_tries = 0
         self._offer_tries = 0
         self._extraction: WorkHandle | None = None
@@ -144,7 +145,12 @@ class Participant:
     # Enrolment
 
     def enrol(self) -> None:
-        """Tell the requester, again if need be, that this node takes part: it has to know before data goes anywhere."""
+        """Tell the requester, again if need be, that this node takes part.
+
+        In a small ring it has to know before data goes anywhere, so that nobody's data is in a result before it is
+        known, even if it dies at once. In a large one the answer comes through the overlay too late to wait for it:
+        what dies until then loses its data. There the enrolment is on its way before the data is, and is said again.
+        """
         if self._is_enrolled:
             return
         if self._enrol_tries >= TELL_TRIES_MAX:
@@ -160,7 +166,7 @@ class Participant:
             host.request(self.requester, enrolled, TELL_TIMEOUT_S, self._enrol_answered, self._enrol_unanswered)
         else:
             host.route(self.requester.id, enrolled)
-            host.set_timer(ENROL_TIMER, TELL_TIMEOUT_S, self.round_id)
+            host.set_timer(ENROL_TIMER, TELL_PAUSE_S * 2 ** (self._enrol_tries - 1), self.round_id)
 
     def _enrol_answered(self, reply: Message, source: PeerRef) -> None:
         if self.is_over:
@@ -175,17 +181,19 @@ class Participant:
             self.host.set_timer(ENROL_TIMER, TELL_PAUSE_S, self.round_id)
 
     def noted(self) -> None:
-        """The requester knows that this node takes part: its data may go to others."""
+        """The requester knows that this node takes part."""
         if self._is_enrolled:
             return
         self._is_enrolled = True
         self.host.cancel_timer(ENROL_TIMER, self.round_id)
-        self.idle_since = None
-        self._begin()
+        if not self._may_swap:
+            self._may_swap = True
+            self.idle_since = None
+            self._begin()
 
     def _begin(self) -> None:
-        """Begin to swap, as soon as the data is here and the requester knows of it."""
-        if self._is_enrolled and self.aggregate is not None:
+        """Begin to swap, as soon as the data is here and may go to others."""
+        if self._may_swap and self.aggregate is not None:
             self._level_started_at = self.host.now()
             self._apply(self.tree.begin())
 

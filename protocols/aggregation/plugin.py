@@ -44,6 +44,7 @@ from protocols.aggregation.messages import (
     WhyMissing,
     reason_text,
 )
+from protocols.aggregation.partial import Partial
 from protocols.aggregation.participant import ENROL_TIMER, OFFER_TIMER, Participant, enrolment
 from protocols.aggregation.patterns import QueryError
 from protocols.aggregation.query import Query
@@ -66,6 +67,8 @@ ASKS_PER_PEER_MAX: Final = 8
 IDLE_S: Final = 10.0
 """A round that has waited so long for nothing but its requester may be forgotten for a new one."""
 ASK_TIMEOUT_S: Final = 5.0
+GATHER_AFTER: Final = 0.9
+"""When no tree is complete after so much of a round's time, the requester fetches the nodes' own data."""
 CLOCKS_APART_S: Final = 3600.0
 """A node takes part if its clock and the requester's are at most so far apart. A start that somebody has kept can be
 shown again for as long after the round's end, to nodes that do not know the round any more."""
@@ -136,9 +139,15 @@ class Aggregation(Plugin):
         wire_query, lasts_ms, begins_at_ms = query.to_wire(), round(deadline_s * 1000), round(host.wall_time() * 1000)
         census, is_direct = census_of(host.estimated_ring_size(), self.config)
         round_id = round_id_of(nonce, host.peer, wire_query, begins_at_ms, lasts_ms, census, is_direct)
-        requester = Requester(host, self.config, round_id, query, listener, self._answered, with_census=census)
+
+        def own() -> Partial | None:
+            participant = self.participants.get(round_id)
+            return None if participant is None or participant.own is None else participant.own.partial
+
+        requester = Requester(host, self.config, round_id, query, listener, self._answered, with_census=census, own=own)
         self.requesters[round_id] = requester
         host.set_timer("round_due", deadline_s, round_id)
+        host.set_timer("gather_due", GATHER_AFTER * deadline_s, round_id)
         proof = host.sign(start_statement(round_id))
         how = census, is_direct, begins_at_ms, lasts_ms, nonce, proof
         host.broadcast(StartRound(round_id, host.peer, wire_query, 0, lasts_ms, *how))
@@ -152,7 +161,8 @@ class Aggregation(Plugin):
             requester.expire()
 
     def _answered(self, round_id: bytes) -> None:
-        self.host.cancel_timer("round_due", round_id)
+        for timer in ("round_due", "gather_due"):
+            self.host.cancel_timer(timer, round_id)
         del self.requesters[round_id]
         self.host.broadcast(self._signed_stop(round_id))
 
@@ -417,11 +427,22 @@ class Aggregation(Plugin):
 
     @on_timer("round_due")
     def round_due(self, round_id: bytes) -> None:
-        requester = self.requesters.get(round_id)
+        requester = self._asking_here(round_id)
         if requester is not None:
-            participant = self.participants.get(round_id)
-            requester.own_aggregate = None if participant is None else participant.aggregate
             requester.expire()
+
+    @on_timer("gather_due")
+    def gather_due(self, round_id: bytes) -> None:
+        requester = self._asking_here(round_id)
+        if requester is not None:
+            requester.gather()
+
+    def _asking_here(self, round_id: bytes) -> Requester | None:
+        """The round's requester, if that is this node, told what its own tree holds."""
+        requester, participant = self.requesters.get(round_id), self.participants.get(round_id)
+        if requester is not None:
+            requester.own_aggregate = None if participant is None else participant.aggregate
+        return requester
 
     @on_timer("settle_due")
     def settle_due(self, round_id: bytes) -> None:

@@ -64,6 +64,7 @@ class Requester:
         on_answered: Callable[[bytes], None],
         *,
         with_census: bool,
+        own: Callable[[], Partial | None],
     ) -> None:
         self.host = host
         self.round_id = round_id
@@ -88,15 +89,14 @@ class Requester:
         self._is_closing = False
         self._taken: Taken | None = None
         self._rejected: list[Rejected] = []
-        self._answered_in_s: dict[NodeId, float] = {}
-        """From the round's start to a node's enrolment: about a round trip to it, by the overlay's way."""
         self._leftovers = Leftovers(
             host,
             round_id,
             query,
             self.collector,
-            self._rtt_s,
-            config.tree_settings(),
+            HostNeighbourhood(host).rtt_s,
+            config.reserve,
+            own,
             self._gathered,
         )
 
@@ -119,7 +119,6 @@ class Requester:
     def enrolled(self, peer: PeerRef, enrolled: Enrolled) -> None:
         """Take note that a node takes part, or why it does not."""
         self.collector.enrol(peer, enrolled.reason, enrolled.absent, self.host.now())
-        self._answered_in_s.setdefault(peer.id, self.host.now() - self._began_at)
         self.tell("enrolled")
         if self.collector.is_pointless:
             self.expire()
@@ -144,17 +143,22 @@ class Requester:
         """The leaf set changed: perhaps the nodes that this round waits for are known to be dead now."""
         self._consider()
 
-    def expire(self) -> None:
-        """Answer with what there is, as the deadline has come."""
+    def gather(self) -> None:
+        """Fetch the nodes' own data: the deadline is near, and no tree is complete, if only because somebody lied."""
+        if self.collector.best() is None and self._fetching is None and self._taken is None and not self._is_closing:
+            self.expire(has_time=True)
+
+    def expire(self, *, has_time: bool = False) -> None:
+        """Answer with what there is, as the deadline has come or is near."""
         if self._is_closing:
             self._leftovers.stop()
             return
         own, taken = self.own_aggregate, self._taken
         had = 0 if taken is None else len(taken.partial.contributors)
         if own is not None and len(own.partial.contributors) > had and self._is_sound(own.partial, self.host.peer):
-            self._take(own.partial, own, self.host.id, has_time=False)
+            self._take(own.partial, own, self.host.id, has_time=has_time)
         else:
-            self._close(has_time=False)
+            self._close(has_time=has_time)
 
     def _consider(self) -> None:
         best = self.collector.best()
@@ -264,11 +268,6 @@ class Requester:
         if self._fetch is not None:
             self._fetch.cancel()
         self._leftovers.ask(self._missing(), has_time=has_time)
-
-    def _rtt_s(self, peer: PeerRef) -> float:
-        """The round trip to a node, not taken too short: where nobody has measured it, as long as it took to enrol."""
-        known_s = HostNeighbourhood(self.host).rtt_s(peer)
-        return known_s if self.host.rtt(peer) is not None else max(known_s, self._answered_in_s.get(peer.id, 0.0))
 
     def _missing(self) -> list[PeerRef]:
         return self.collector.missing(() if self._taken is None else self._taken.partial.contributors)

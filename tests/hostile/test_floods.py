@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from protocols.aggregation.round_id import KEY_BYTES, lock_of, round_id_of
 
 from peerd.ids import NodeId, key_of
 from peerd.linking.rate_limit import SCORE_LIMIT
@@ -17,6 +16,7 @@ from peerd.wire.codec import encode
 from peerd.wire.frames import Frame
 from protocols.aggregation.messages import Enrolled, StartRound
 from protocols.aggregation.query import parse_query
+from protocols.aggregation.statements import NONCE_BYTES, round_id_of, start_statement
 from tests.hostile.attacker import Attacker
 from tests.hostile.ring import Ring
 
@@ -139,7 +139,8 @@ async def test_rounds_without_end_leave_room_for_others(ring: Ring) -> None:
 
 def endless(attacker: Attacker, number: int) -> StartRound:
     """The start of a round as its requester may make it, but for its end."""
-    query = parse_query("count").to_wire()
-    lock = lock_of(number.to_bytes(KEY_BYTES, "big"))
-    round_id = round_id_of(lock, attacker.peer.id, query)
-    return StartRound(round_id, attacker.peer, query, 0, DAYS_49_MS, True, lock, True)
+    query, host = parse_query("count").to_wire(), attacker.aggregation.host
+    nonce, begins_at_ms = number.to_bytes(NONCE_BYTES, "big"), round(host.wall_time() * 1000)
+    round_id = round_id_of(nonce, attacker.peer, query, begins_at_ms, DAYS_49_MS, True, True)
+    how = True, True, begins_at_ms, DAYS_49_MS, nonce, host.sign(start_statement(round_id))
+    return StartRound(round_id, attacker.peer, query, 0, DAYS_49_MS, *how)

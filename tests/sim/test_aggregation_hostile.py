@@ -13,6 +13,7 @@ from protocols.aggregation.front.hostile import (
     InventsContributors,
     NeverSwaps,
     OffersMore,
+    RefusesEverybody,
     RoundBehaviour,
     StartsDirectly,
     StopsDirectly,
@@ -24,10 +25,10 @@ READY_S = 60.0
 LIES_ABOUT_ITSELF = (GivesGarbage, InventsContributors, NeverSwaps)
 
 
-def ring_with(kind: type[RoundBehaviour]) -> Simulation:
+def ring_with(kind: type[RoundBehaviour], liar: int = LIAR) -> Simulation:
     """A calm ring of five, one of which misbehaves in that way."""
     simulation = Simulation(11, plugins=aggregation_plugins)
-    party = Party(simulation, {LIAR: [kind]})
+    party = Party(simulation, {liar: [kind]})
     simulation.start(COUNT, spacing_s=0.2)
     simulation.run_for(COUNT * 0.2)
     simulation.run_until(simulation.is_ready, READY_S)
@@ -76,3 +77,13 @@ def test_a_member_that_spoils_its_own_swaps_makes_answers_partial_at_most(kind: 
         assert honest <= named or answer.outcome == "partial"
         assert answer.contributors + answer.missing_count == answer.expected == COUNT
     assert accused(simulation) <= {simulation.nodes[LIAR].id}
+
+
+@pytest.mark.parametrize("liar", range(1, COUNT))
+def test_whom_a_member_refuses_is_asked_by_the_requester(liar: int) -> None:
+    """It answers every invitation with NO: I have your data. Those that have nobody else to swap with are pruned."""
+    simulation = ring_with(RefusesEverybody, liar)
+    answer = Round(simulation).answer()
+    check_answer(simulation, answer)
+    assert answer.expected == COUNT
+    assert {place.id for place in simulation.nodes if place.index != liar} <= set(answer.contributor_ids)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from peerd.api import Plugin
 from peerd.ids import NodeId
+from peerd.messages import PeerRef
+from peerd.sim.identity import SimulatedKeys
 from peerd.sim.latency import LatencyModel
 from peerd.sim.network import NetworkConfig
 from peerd.sim.records import RecordSink
@@ -17,12 +19,38 @@ from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import Extractor
 from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.functions import function_named
+from protocols.aggregation.messages import StartRound
 from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import RoundListener
+from protocols.aggregation.statements import NONCE_BYTES, round_id_of, start_statement
 
 SUM = Query("sum", field="value", files="**/*")
+
+
+def signed(signer: NodeId, statement: bytes) -> bytes:
+    """The proof that hosts of tests (`peerd.testing.host.FakeHost`) accept for this node."""
+    return SimulatedKeys(0).sign(signer, Aggregation.name, statement)
+
+
+def started(
+    requester: PeerRef,
+    query: bytes,
+    *,
+    number: int = 0,
+    begins_at_s: float = 0.0,
+    remaining_s: float = 60.0,
+    census: bool = True,
+    is_direct: bool = True,
+) -> StartRound:
+    """The start of a round as it is broadcast; another number makes it another round."""
+    nonce = number.to_bytes(NONCE_BYTES, "big")
+    lasts_ms, begins_at_ms = round(remaining_s * 1000), round(begins_at_s * 1000)
+    round_id = round_id_of(nonce, requester, query, begins_at_ms, lasts_ms, census, is_direct)
+    proof = signed(requester.id, start_statement(round_id))
+    how = census, is_direct, begins_at_ms, lasts_ms, nonce, proof
+    return StartRound(round_id, requester, query, 0, lasts_ms, *how)
 
 
 def weight(index: int) -> int:

@@ -10,7 +10,6 @@ from typing import Any
 import msgpack
 import pytest
 from hypothesis import given, settings, strategies as st
-from protocols.aggregation.round_id import KEY_BYTES, lock_of, round_id_of
 
 from peerd.api import SwapRequest
 from peerd.errors import PeerMisbehaved, ProtocolError
@@ -18,7 +17,7 @@ from peerd.ids import NodeId
 from peerd.limits import EVENT_TEXT_LENGTH_MAX
 from peerd.messages import Message, PeerRef, decode_body
 from peerd.testing.host import FakeHost, peer
-from protocols.aggregation.collector import EXACT_CENSUS_MAX
+from protocols.aggregation.collector import DIRECT_CENSUS_MAX
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
 from protocols.aggregation.events import RoundStarted
 from protocols.aggregation.exchange import extract_own, swap_tag
@@ -27,13 +26,14 @@ from protocols.aggregation.functions import Grouped, function_named
 from protocols.aggregation.messages import (
     MESSAGES,
     REASON_BYTES_MAX,
+    Absentee,
     AnswerKind,
     AskStart,
     Enrolled,
-    EnrolNoted,
     Invite,
     InviteAnswer,
     NodeState,
+    Noted,
     Propose,
     ProposeAnswer,
     ResultReady,
@@ -44,16 +44,17 @@ from protocols.aggregation.messages import (
     reason_text,
 )
 from protocols.aggregation.partial import ExtractionReport
-from protocols.aggregation.participant import ENROL_TRIES_MAX
-from protocols.aggregation.plugin import EXPIRY_GRACE_S, IDLE_S, Aggregation
+from protocols.aggregation.participant import TELL_PAUSE_S, TELL_TRIES_MAX
+from protocols.aggregation.plugin import CLOCKS_APART_S, EXPIRY_GRACE_S, IDLE_S, Aggregation
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import RoundListener
-from protocols.aggregation.tree import TreePhase
+from protocols.aggregation.statements import enrolled_statement, noted_statement, stop_statement
+from protocols.aggregation.tree import TreeDone, TreePhase
+from tests.support.aggregation import signed, started
 
 QUERY = Query("sum", "value", by="k")
 OWN, SIBLING, ASKER = 1 << 120, 3 << 120, 200 << 120
 LEVEL = 6
-KEY = b"k" * KEY_BYTES
 
 
 def one_record(query: Query) -> Extraction:
@@ -75,12 +76,10 @@ def member() -> tuple[Aggregation, FakeHost]:
 
 
 def start(
-    query: bytes = QUERY.to_wire(), requester: PeerRef | None = None, key: bytes = KEY, remaining_s: float = 60.0
+    query: bytes = QUERY.to_wire(), requester: PeerRef | None = None, number: int = 0, remaining_s: float = 60.0
 ) -> StartRound:
-    """The start of a round; another key makes it another round."""
-    asker, lock = requester or peer(ASKER), lock_of(key)
-    round_id = round_id_of(lock, asker.id, query)
-    return StartRound(round_id, asker, query, 0, round(remaining_s * 1000), True, lock, True)
+    """The start of a round; another number makes it another round."""
+    return started(requester or peer(ASKER), query, number=number, remaining_s=remaining_s)
 
 
 ROUND = start().round_id
@@ -96,7 +95,7 @@ def broadcast(host: FakeHost, message: Message, source: PeerRef) -> None:
 def noted(host: FakeHost) -> None:
     """The requester answers the enrolment."""
     enrolment = next(each for each in host.requests if isinstance(each.message, Enrolled))
-    enrolment.on_reply(EnrolNoted(ROUND), enrolment.peer)
+    enrolment.on_reply(Noted(ROUND), enrolment.peer)
 
 
 def test_nothing_is_swapped_before_the_requester_has_noted_this_node() -> None:
@@ -112,33 +111,94 @@ def test_nothing_is_swapped_before_the_requester_has_noted_this_node() -> None:
     assert host.requests[-1].message == Propose(ROUND, LEVEL)
 
 
-def test_in_a_round_that_is_not_exact_a_node_takes_part_though_it_cannot_enrol() -> None:
-    """In a large ring the requester has no link left for some; their data must not be lost for that."""
-    plugin, host = member()
-    broadcast(host, dataclasses.replace(start(), is_exact=False), peer(ASKER))
+LARGE = started(peer(ASKER), QUERY.to_wire(), is_direct=False)
+
+
+def test_in_a_large_ring_enrolment_goes_through_the_overlay_signed() -> None:
+    """The requester has no link left for some."""
+    _, host = member()
+    broadcast(host, LARGE, peer(ASKER))
     assert not host.requests
-    assert [to for to, each in host.sent if isinstance(each, Enrolled)] == [peer(ASKER)]
-    assert plugin.participants[ROUND].tree.phase is TreePhase.WAITING
+    [(to, enrolled)] = [(to, each) for to, each in host.routed if isinstance(each, Enrolled)]
+    assert to == ASKER
+    asker_plugin, asker = member()
+    asker_plugin.extractor = None
+    round_id = asker_plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    enrolled = dataclasses.replace(enrolled, round_id=round_id)
+    with pytest.raises(ProtocolError, match="forged_enrolment"):
+        broadcast(asker, enrolled, peer(SIBLING))
+    proof = signed(NodeId(SIBLING), enrolled_statement(round_id, peer(SIBLING), ""))
+    broadcast(asker, dataclasses.replace(enrolled, absent=(), proof=proof), peer(SIBLING))
+    assert SIBLING in asker_plugin.requesters[round_id].collector.enrolled
+    answer = asker.routed[-1]
+    assert answer == (SIBLING, Noted(round_id, signed(asker.id, noted_statement(round_id, NodeId(SIBLING)))))
 
 
-@pytest.mark.parametrize("count", [EXACT_CENSUS_MAX, EXACT_CENSUS_MAX + 1])
-def test_rounds_are_exact_where_everybody_can_have_a_link_to_the_requester(count: int) -> None:
+def test_what_is_said_when_enrolling_cannot_be_changed_on_the_way() -> None:
+    plugin, host = member()
+    round_id = plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    proof = signed(NodeId(SIBLING), enrolled_statement(round_id, peer(SIBLING), ""))
+    moved = PeerRef(NodeId(SIBLING), "10.9.9.9", 1)
+    for enrolled, source in (
+        (Enrolled(round_id, "no data", (), proof), peer(SIBLING)),
+        (Enrolled(round_id, "", (Absentee(peer(7), 5),), proof), peer(SIBLING)),
+        (Enrolled(round_id, "", (), proof), peer(ASKER)),
+        (Enrolled(round_id, "", (), proof), moved),
+    ):
+        with pytest.raises(ProtocolError, match="forged_enrolment"):
+            broadcast(host, enrolled, source)
+    assert not plugin.requesters[round_id].collector.enrolled
+    broadcast(host, Enrolled(round_id, "", (), proof), peer(SIBLING))
+    assert plugin.requesters[round_id].collector.enrolled == {SIBLING}
+
+
+def test_in_a_large_ring_only_the_requester_ends_the_enrolling_and_nobody_waits_for_it() -> None:
+    plugin, host = member()
+    broadcast(host, LARGE, peer(ASKER))
+    for proof in (b"", signed(NodeId(SIBLING), noted_statement(LARGE.round_id, host.id)), LARGE.proof):
+        with pytest.raises(ProtocolError, match="forged_note"):
+            broadcast(host, Noted(LARGE.round_id, proof), peer(ASKER))
+    assert plugin.participants[LARGE.round_id].tree.phase is TreePhase.WAITING
+    assert ("enrol_due", LARGE.round_id) in host.timers
+    broadcast(host, Noted(LARGE.round_id, signed(NodeId(ASKER), noted_statement(LARGE.round_id, host.id))), peer(ASKER))
+    assert ("enrol_due", LARGE.round_id) not in host.timers
+
+
+def test_an_enrolment_that_is_lost_is_said_again_and_not_for_ever() -> None:
+    plugin, host = member()
+    broadcast(host, LARGE, peer(ASKER))
+    for number in range(TELL_TRIES_MAX):
+        assert host.timers["enrol_due", LARGE.round_id] == host.time_s + TELL_PAUSE_S * 2**number
+        host.fire("enrol_due", LARGE.round_id)
+    assert sum(isinstance(each, Enrolled) for _, each in host.routed) == TELL_TRIES_MAX
+    assert not plugin.participants
+    assert not host.timers
+
+
+def test_an_enrolment_in_a_round_that_is_over_is_answered_with_its_end() -> None:
+    _, asker = member()
+    proof = signed(NodeId(SIBLING), enrolled_statement(ROUND, peer(SIBLING), ""))
+    broadcast(asker, Enrolled(ROUND, "", (), proof), peer(SIBLING))
+    assert asker.routed == [(SIBLING, StopRound(ROUND, signed(asker.id, stop_statement(ROUND))))]
+
+
+@pytest.mark.parametrize("count", [DIRECT_CENSUS_MAX, DIRECT_CENSUS_MAX + 1])
+def test_nodes_enrol_on_links_of_their_own_where_everybody_can_have_one(count: int) -> None:
     plugin, host = member()
     host.neighbours = tuple(peer(1000 + number) for number in range(count - 1))
     plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
     [told] = [each.arguments["message"] for each in host.asked if each.what == "broadcast"]
     assert told.census
-    assert told.is_exact == (count <= EXACT_CENSUS_MAX)
+    assert told.is_direct == (count <= DIRECT_CENSUS_MAX)
 
 
 def test_a_node_that_its_requester_does_not_answer_leaves_the_round() -> None:
     plugin, host = member()
     broadcast(host, start(), peer(ASKER))
-    for _ in range(ENROL_TRIES_MAX - 1):
+    for _ in range(TELL_TRIES_MAX):
         host.requests[-1].on_timeout()
         host.fire("enrol_due", ROUND)
-    assert len(host.requests) == ENROL_TRIES_MAX
-    host.requests[-1].on_timeout()
+    assert len(host.requests) == TELL_TRIES_MAX
     assert not plugin.participants
     assert not host.timers
 
@@ -226,7 +286,7 @@ def enrolments(host: FakeHost, asker: PeerRef) -> int:
 def test_17_rounds_of_49_days_from_one_member_leave_room_for_others() -> None:
     plugin, host = member()
     for number in range(17):
-        broadcast(host, start(key=bytes([number]), remaining_s=49 * 86_400.0), peer(ASKER))
+        broadcast(host, start(number=1 + number, remaining_s=49 * 86_400.0), peer(ASKER))
     assert len(plugin.participants) == plugin.config.rounds_per_requester_max
     broadcast(host, start(requester=peer(SIBLING)), peer(SIBLING))
     assert enrolments(host, peer(SIBLING)) == 1
@@ -238,10 +298,10 @@ def test_18496_rounds_leave_the_node_working() -> None:
     plugin, host = member()
     host.neighbours = ()
     for number in range(18_496):
-        key, asker = number.to_bytes(4, "big"), peer(1000 + number)
+        asker = peer(1000 + number)
         with pytest.raises(ProtocolError, match="by a broadcast only"):
-            host.deliver(start(requester=asker, key=key), asker)
-        broadcast(host, start(requester=asker, key=key), asker)
+            host.deliver(start(requester=asker, number=number), asker)
+        broadcast(host, start(requester=asker, number=number), asker)
     assert len(plugin.participants) == plugin.config.rounds_max
     assert len(host.timers) <= 4 * plugin.config.rounds_max
     plugin.validate()
@@ -256,7 +316,7 @@ def test_the_round_that_is_idle_for_longest_makes_room_and_one_at_work_does_not(
     most = plugin.config.rounds_per_requester_max
     ids = []
     for number in range(most):
-        each = start(key=bytes([number]))
+        each = start(number=1 + number)
         broadcast(host, each, peer(ASKER))
         ids.append(each.round_id)
         plugin.participants[ids[-1]].idle_since = None
@@ -265,8 +325,8 @@ def test_the_round_that_is_idle_for_longest_makes_room_and_one_at_work_does_not(
     broadcast(host, start(), peer(ASKER))
     assert ids[5] not in plugin.participants
     assert ROUND in plugin.participants
-    broadcast(host, start(key=b"one more"), peer(ASKER))
-    answer = host.deliver(WhyMissing(start(key=b"one more").round_id), peer(ASKER))
+    broadcast(host, start(number=999), peer(ASKER))
+    answer = host.deliver(WhyMissing(start(number=999).round_id), peer(ASKER))
     assert isinstance(answer, RoundStatus)
     assert answer.detail == f"busy: {most} rounds of this requester are open on this node"
 
@@ -288,13 +348,14 @@ def test_a_declined_round_costs_no_timer_and_is_remembered_by_its_reason() -> No
 def test_a_round_ends_by_its_requesters_word_only() -> None:
     plugin, host = member()
     broadcast(host, start(), peer(ASKER))
-    for stop in (StopRound(ROUND), StopRound(ROUND, b"guess" * 3)):
+    of_another = signed(NodeId(ASKER), stop_statement(start(number=5).round_id))
+    for proof in (b"", start().proof, of_another, signed(NodeId(SIBLING), stop_statement(ROUND))):
         with pytest.raises(ProtocolError, match="not the sender's"):
-            host.deliver(stop, peer(SIBLING))
-        with pytest.raises(ProtocolError, match="not the sender's"):
-            broadcast(host, stop, peer(ASKER))  # the source is made up
+            host.deliver(StopRound(ROUND, proof), peer(SIBLING))
+        with pytest.raises(ProtocolError, match="has not signed it"):
+            broadcast(host, StopRound(ROUND, proof), peer(ASKER))  # the source is made up
     assert ROUND in plugin.participants
-    broadcast(host, StopRound(ROUND, KEY), peer(SIBLING))
+    broadcast(host, StopRound(ROUND, signed(NodeId(ASKER), stop_statement(ROUND))), peer(SIBLING))
     assert not plugin.participants
 
 
@@ -306,8 +367,7 @@ def test_the_requester_ends_a_round_that_it_never_asked_for() -> None:
     broadcast(host, start(), peer(ASKER))
     host.requests[-1].on_reply(stop, peer(ASKER))
     assert not plugin.participants
-    asker.deliver(ResultReady(ROUND, 1, 100), peer(SIBLING))
-    assert asker.take_sent() == [(peer(SIBLING), stop)]
+    assert asker.deliver(ResultReady(ROUND, 1, 100), peer(SIBLING)) == stop
     plugin, host = member()
     broadcast(host, start(), peer(ASKER))
     host.deliver(stop, peer(ASKER))
@@ -321,27 +381,66 @@ def test_nobody_starts_another_round_under_the_same_id() -> None:
     for forged in (
         dataclasses.replace(true, query=other),
         dataclasses.replace(true, requester=peer(SIBLING)),
-        dataclasses.replace(true, lock=lock_of(b"mine")),
+        dataclasses.replace(true, lasts_ms=true.lasts_ms + 1),
+        dataclasses.replace(true, is_direct=False),
+        dataclasses.replace(true, proof=signed(NodeId(SIBLING), b"start" + ROUND)),
+        dataclasses.replace(true, proof=b""),
     ):
         with pytest.raises(ProtocolError, match="forged_round"):
             broadcast(host, forged, forged.requester)
-    with pytest.raises(ProtocolError, match="foreign_start"):
-        broadcast(host, true, peer(SIBLING))
+    assert not plugin.participants
+    assert not host.requests
+    broadcast(host, true, peer(SIBLING))
+    assert plugin.participants[ROUND].requester == peer(ASKER), "whoever passes it on"
+
+
+def test_a_start_that_somebody_has_kept_cannot_be_shown_again_later() -> None:
+    plugin, host = member()
+    host.time_s = 60.0 + CLOCKS_APART_S + 1
+    with pytest.raises(ProtocolError, match="old_round"):
+        broadcast(host, start(), peer(ASKER))
+    host.time_s = 60.0 + CLOCKS_APART_S - 1
+    broadcast(host, start(), peer(ASKER))
+    assert ROUND in plugin.participants
+
+
+def test_who_passes_on_a_start_that_this_node_does_not_believe_keeps_its_link() -> None:
+    """It may have checked it under another root."""
+    plugin, host = member()
+    host.deliver(Invite(ROUND, LEVEL), peer(SIBLING))
+    host.requests[-1].on_reply(dataclasses.replace(start(), proof=b"of another root"), peer(SIBLING))
+    assert not plugin.participants
+    assert host.counted["peerd_aggregation_rejected_total", "forged_round"] == 1
+
+
+def test_a_result_is_offered_again_until_the_requester_answers() -> None:
+    plugin, host = member()
+    host.neighbours = (peer(ASKER),)
+    broadcast(host, start(), peer(ASKER))
+    noted(host)
+    participant = plugin.participants[ROUND]
+    participant._carry_out(TreeDone("result"))
+    for _ in range(TELL_TRIES_MAX - 1):
+        host.requests[-1].on_timeout()
+        host.fire("offer_due", ROUND)
+    offers = [each for each in host.requests if isinstance(each.message, ResultReady)]
+    assert len(offers) == TELL_TRIES_MAX
+    offers[-1].on_reply(StopRound(ROUND), peer(ASKER))
     assert not plugin.participants
 
 
 def test_what_tells_about_its_sender_is_not_taken_from_a_routed_message() -> None:
-    """`Enrolled` with made-up sources once made every node "decline"."""
     plugin, host = member()
     round_id = plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
     for message in (
-        Enrolled(round_id, "no data here"),
         ResultReady(round_id, 3, 100),
         InviteAnswer(round_id, LEVEL, AnswerKind.NO),
         Propose(round_id, LEVEL),
     ):
         with pytest.raises(ProtocolError, match="own link only"):
             broadcast(host, message, peer(SIBLING))
+    with pytest.raises(ProtocolError, match="has not signed it"):  # made-up sources once made every node "decline"
+        broadcast(host, Enrolled(round_id, "no data here"), peer(SIBLING))
     collector = plugin.requesters[round_id].collector
     assert not collector.declined
     assert not collector.candidates
@@ -359,8 +458,11 @@ wire_peer = st.tuples(
 ).map(list)
 likely = {
     "round_id": st.just(ROUND) | st.just(b"s" * 16),
-    "lock": st.just(lock_of(KEY)),
-    "key": st.just(KEY) | st.binary(max_size=16),
+    "nonce": st.just(start().nonce) | st.binary(min_size=16, max_size=16),
+    "begins_at_ms": st.just(0) | st.integers(0, 2**64 - 1),
+    "lasts_ms": st.just(60_000) | st.integers(0, 2**32 - 1),
+    "is_direct": st.booleans(),
+    "proof": st.just(start().proof) | st.binary(max_size=16),
     "query": st.just(QUERY.to_wire()) | st.binary(max_size=30),
     "level": st.integers(0, 127) | st.just(LEVEL),
     "kind": st.sampled_from([*AnswerKind, 9]),

@@ -5,21 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from protocols.aggregation.round_id import lock_of, round_id_of
 
 from peerd.api import SwapCallbacks
 from peerd.ids import NodeId
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.config import AggregationConfig
-from protocols.aggregation.exchange import Aggregate, extract_own, merge_received, open_own
+from protocols.aggregation.exchange import Aggregate, extract_own, merge_received, open_own, own_tag, result_tag
 from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.functions import function_named
-from protocols.aggregation.messages import Enrolled, ResultReady, StartRound, StopRound
+from protocols.aggregation.leftovers import FETCHED_AT_ONCE, PATIENCE_S_MAX, STALL_DEADLINE_SHARE, STATUS_TIMEOUT_S
+from protocols.aggregation.messages import Enrolled, NodeState, ResultReady, RoundStatus, StopRound
 from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.requester import FETCHES_MAX, RoundListener
+from protocols.aggregation.tree import OPENING_RTTS, PATIENCE
+from tests.support.aggregation import started
 
 OWN = 1
 QUERY = Query("count")
@@ -190,14 +192,119 @@ def test_those_who_only_claim_are_asked_so_often_and_not_for_ever() -> None:
     assert asking.answer().contributors == 2
 
 
+def gathering() -> Asking:
+    """The result of nodes 2 and 3 is there, and the other nodes are asked why it lacks them."""
+    asking = Asking()
+    asking.offer(2, 2)
+    asking.settled()
+    asking.fetched(2, 3)
+    asked = [request.peer.id >> 120 for request in asking.host.requests]
+    assert asked == [1, 4, 5, 6, 7, 8], "and not this node itself"
+    return asking
+
+
+def test_the_result_gets_the_own_data_of_those_that_it_lacks() -> None:
+    asking = gathering()
+    for request in asking.host.requests:
+        state = NodeState.EXTRACTING if request.peer.id >> 120 == 6 else NodeState.PRUNED
+        request.on_reply(RoundStatus(asking.round_id, state, 0, ""), request.peer)
+    own = [(number, callbacks) for number, callbacks in asking.fetches() if number != 2]
+    assert [number for number, _ in own] == [1, 4, 5, 7, 8], "who still extracts has nothing to give"
+    assert {each.arguments["tag"] for each in asking.host.asked if each.what == "fetch"} == {
+        result_tag(asking.round_id),
+        own_tag(asking.round_id),
+    }
+    for number, callbacks in own:
+        if number == 1:
+            callbacks.failed("timeout")
+        elif number == 4:
+            callbacks.done(data_of(5).value)
+        else:
+            callbacks.done(data_of(number).value)
+        asking.host.run_later()
+    [answer] = asking.answers
+    assert {node >> 120 for node in answer.contributor_ids} == {2, 3, 5, 7, 8}
+    assert [blamed.id >> 120 for blamed, _ in asking.host.blamed] == [4], "it gave another node's data"
+    reasons = {missing.node >> 120: missing.reason for missing in answer.missing}
+    assert reasons[6] == "still extracting its data"
+    assert reasons[1].endswith("its own data could not be had: timeout")
+    assert "not the giver's own data" in reasons[4]
+
+
+def test_what_is_not_there_when_the_time_is_over_is_missing() -> None:
+    asking = gathering()
+    for request in asking.host.requests:
+        request.on_reply(RoundStatus(asking.round_id, NodeState.RUNNING, 0, ""), request.peer)
+    own = asking.fetches()[1:]
+    own[0][1].done(data_of(1).value)
+    asking.host.run_later()
+    asking.plugin.round_due(asking.round_id)
+    asking.host.run_later()
+    for _, callbacks in own[1:]:
+        callbacks.failed("cancelled")
+    asking.host.run_later()
+    [answer] = asking.answers
+    assert {node >> 120 for node in answer.contributor_ids} == {1, 2, 3}
+
+
+def test_at_the_deadline_nothing_is_fetched_any_more() -> None:
+    asking = Asking()
+    asking.plugin.round_due(asking.round_id)
+    for request in asking.host.requests:
+        request.on_reply(RoundStatus(asking.round_id, NodeState.RUNNING, 0, ""), request.peer)
+    assert not asking.fetches()
+    [answer] = asking.answers
+    assert answer.outcome == "failed"
+
+
+def test_only_so_many_are_fetched_from_at_once() -> None:
+    asking = Asking()
+    asking.enrol(*range(9, 9 + 2 * FETCHED_AT_ONCE))
+    asking.offer(2, 2)
+    asking.settled()
+    asking.fetched(2, 3)
+    for request in asking.host.requests:
+        request.on_reply(RoundStatus(asking.round_id, NodeState.RUNNING, 0, ""), request.peer)
+    assert len(asking.fetches()) == 1 + FETCHED_AT_ONCE
+    asking.fetches()[1][1].failed("timeout")
+    assert len(asking.fetches()) == 2 + FETCHED_AT_ONCE
+
+
+def test_a_far_node_has_longer_for_its_answer_but_not_for_ever() -> None:
+    asking = Asking()
+    asking.host.neighbours += (peer(20 << 120), peer(21 << 120))
+    asking.host.rtts = {NodeId(20 << 120): 1.0, NodeId(21 << 120): 5.0}
+    asking.round_id = asking.plugin.aggregate(QUERY, RoundListener(asking.answers.append), 60.0)
+    asking.enrol(5)
+    asking.offer(5, 1)
+    asking.settled()
+    asking.fetched(5)
+    asking.enrol(6)
+    within = {each.peer.id >> 120: each.timeout_s for each in asking.host.requests}
+    assert within[20] == PATIENCE * OPENING_RTTS * 1.0
+    assert within[21] == PATIENCE_S_MAX
+    far = next(each for each in asking.host.requests if each.peer.id >> 120 == 21)
+    asking.host.time_s += 7.0
+    far.on_reply(RoundStatus(asking.round_id, NodeState.RUNNING, 0, ""), far.peer)
+    fetch = [each.arguments for each in asking.host.asked if each.what == "fetch"][-1]
+    assert fetch["deadline_s"] * STALL_DEADLINE_SHARE == PATIENCE * 7.0, "as long for each step as the answer took"
+
+
+def test_a_node_that_has_enrolled_has_time_for_its_answer_however_near_it_seems() -> None:
+    """Its enrolment came through the overlay, round the slow path between the two."""
+    asking = gathering()
+    within = {each.peer.id >> 120: each.timeout_s for each in asking.host.requests}
+    assert within.pop(1) == STATUS_TIMEOUT_S, "it has not enrolled"
+    assert set(within.values()) == {PATIENCE_S_MAX}
+
+
 @pytest.mark.parametrize("ending", ["stopped", "expired"])
 def test_a_round_that_has_ended_gives_its_worker_back(ending: str, tmp_path: Path) -> None:
     (tmp_path / "a.ndjson").write_text("{}\n" * 3)
     plugin = Aggregation(AggregationConfig(data_root=str(tmp_path)))
     host = FakeHost(OWN, plugin)
     query = parse_query("count")
-    lock = lock_of(b"key")
-    start = StartRound(round_id_of(lock, peer(2).id, query.to_wire()), peer(2), query.to_wire(), 0, 1000, False, lock)
+    start = started(peer(2), query.to_wire(), remaining_s=1.0, census=False)
     plugin.deliver(peer(2).id, start, peer(2))
     [extraction], [work] = host.later, host.work
     assert work.within is not None and not work.is_cancelled

@@ -9,11 +9,22 @@ from typing import ClassVar, Final
 from peerd.ids import RING, NodeId
 from peerd.messages import Message, PeerRef
 from peerd.sim.hostile.member import Behaviour
+from peerd.wire.codec import Decoded
+from peerd.wire.frames import Frame
 from protocols.aggregation.exchange import Aggregate
-from protocols.aggregation.messages import Enrolled, InviteAnswer, ProposeAnswer, ResultReady, StartRound, StopRound
+from protocols.aggregation.messages import (
+    AnswerKind,
+    Enrolled,
+    Invite,
+    InviteAnswer,
+    ProposeAnswer,
+    ResultReady,
+    StartRound,
+    StopRound,
+)
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query
-from protocols.aggregation.round_id import KEY_BYTES, lock_of, round_id_of
+from protocols.aggregation.statements import NONCE_BYTES, round_id_of, start_statement, stop_statement
 
 LONG_MS: Final = 2**32 - 1
 """The longest that a round can be said to last: 49 days."""
@@ -37,6 +48,10 @@ class RoundBehaviour(Behaviour):
     def strike(self, start: StartRound) -> None:
         """A round has begun."""
 
+    def sign(self, statement: bytes) -> bytes:
+        """A proof in the name of the hostile node, which has no other."""
+        return self.node.driver.sign(Aggregation.name, statement)
+
     @property
     def plugin(self) -> Aggregation | None:
         """The plugin underneath, unless the node runs without it."""
@@ -45,12 +60,12 @@ class RoundBehaviour(Behaviour):
 
 
 class StopsByBroadcast(RoundBehaviour):
-    """Has everybody end the round, with a key that does not fit."""
+    """Has everybody end the round, with a signature that is not the requester's."""
 
     name = "stops rounds by broadcast"
 
     def strike(self, start: StartRound) -> None:
-        self.node.overlay.broadcast(StopRound(start.round_id, b"guess"))
+        self.node.overlay.broadcast(StopRound(start.round_id, self.sign(stop_statement(start.round_id))))
 
 
 class StopsDirectly(RoundBehaviour):
@@ -113,10 +128,12 @@ class EndlessRounds(RoundBehaviour):
 
     def act(self) -> None:
         node = self.node
+        begins_at_ms = round(node.driver.wall_time() * 1000)
         for _ in range(ROUNDS):
-            lock = lock_of(self.rng.randbytes(KEY_BYTES))
-            round_id = round_id_of(lock, node.peer.id, COUNT)
-            node.overlay.broadcast(StartRound(round_id, node.peer, COUNT, 0, LONG_MS, True, lock, True))
+            nonce = self.rng.randbytes(NONCE_BYTES)
+            round_id = round_id_of(nonce, node.peer, COUNT, begins_at_ms, LONG_MS, True, True)
+            how = True, True, begins_at_ms, LONG_MS, nonce, self.sign(start_statement(round_id))
+            node.overlay.broadcast(StartRound(round_id, node.peer, COUNT, 0, LONG_MS, *how))
 
 
 class InventsContributors(RoundBehaviour):
@@ -161,8 +178,20 @@ class NeverSwaps(RoundBehaviour):
         return replace(message, accepted=True) if isinstance(message, ProposeAnswer) else message
 
 
+class RefusesEverybody(RoundBehaviour):
+    """Answers every invitation with NO, which says that it has that node's data already."""
+
+    name = "refuses everybody"
+
+    def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
+        if decoded is None or not isinstance(decoded.message, Invite):
+            return True
+        self.node.say(peer, InviteAnswer(decoded.message.round_id, decoded.message.level, AnswerKind.NO))
+        return False
+
+
 KINDS: Final[tuple[type[Behaviour], ...]] = (
     *(StopsByBroadcast, StopsDirectly, OffersMore, Declines, Answers, StartsDirectly),
-    *(EndlessRounds, InventsContributors, GivesGarbage, NeverSwaps),
+    *(EndlessRounds, InventsContributors, GivesGarbage, NeverSwaps, RefusesEverybody),
 )
 BEHAVIOURS: Final[Mapping[str, type[Behaviour]]] = {kind.name: kind for kind in KINDS}
