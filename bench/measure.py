@@ -25,7 +25,7 @@ class Scale(StrEnum):
     """For tests of the benchmark itself: its numbers mean nothing."""
 
     def of(self, full: T, quick: T, tiny: T) -> T:
-        """One of three, by scale."""
+        """Return the one of the three values that this scale has."""
         return {Scale.FULL: full, Scale.QUICK: quick, Scale.TINY: tiny}[self]
 
 

@@ -48,7 +48,7 @@ class Iperf:
 
 
 def run(bench: Bench) -> None:
-    """See the module."""
+    """Measure what the module describes."""
     size_bytes = bench.scale.of(64 * MIB, 64 * MIB, MIB)
     plain: list[float] = []
     secure: list[float] = []

@@ -65,7 +65,7 @@ class ChurnSettings(BaseModel):
 
 @dataclass
 class ChurnReport:
-    """What churn did."""
+    """How many nodes churn started, stopped and killed."""
 
     phase: str = ""
     arrivals: int = 0

@@ -57,7 +57,7 @@ class Surroundings(Protocol):
     def keys(self) -> SimulatedKeys: ...
 
     def record(self, record: dict[str, object]) -> None:
-        """One event record of one node."""
+        """Take one event record of one node."""
 
     def handler_failed(self, driver: SimDriver, plugin: str, error: Exception) -> None:
         """A handler raised an exception: raise one that names the node, the time and the seed."""
@@ -267,7 +267,7 @@ class SimDriver:
         return self.engine.call_later(delay_s, self._timer_mark, callback, self.fire)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """After the current handler, before any later event."""
+        """Run the callback after the current handler, before any later event."""
         self.engine.soon.append((self.run, callback))
 
     def offload(

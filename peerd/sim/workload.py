@@ -111,22 +111,22 @@ class LookupReport:
 
     @property
     def right_share(self) -> float:
-        """Of those that are judged."""
+        """The share of the judged probes that reached the right node."""
         return self.right / self.judged if self.judged else 1.0
 
     @property
     def wrong_share(self) -> float:
-        """Of those that are judged."""
+        """The share of the judged probes that reached a wrong node."""
         return self.wrong / self.judged if self.judged else 0.0
 
     @property
     def lost_share(self) -> float:
-        """Of those that are judged."""
+        """The share of the judged probes that were lost."""
         return self.lost / self.judged if self.judged else 0.0
 
     @property
     def mean_hops(self) -> float:
-        """Of the delivered ones."""
+        """The mean number of hops of the delivered probes."""
         return self.hops_sum / self.delivered if self.delivered else 0.0
 
     @property

@@ -70,7 +70,7 @@ class Faults:
             self._churn.start()
 
     def stop(self) -> None:
-        """Nothing more strikes, nothing is lost, cut or doubled, and everybody paused goes on."""
+        """End all faults: nothing strikes, is lost, cut or doubled any more, and every paused node goes on."""
         simulation = self._simulation
         self._is_on = False
         self._churn.stop()

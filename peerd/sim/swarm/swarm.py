@@ -104,7 +104,7 @@ def run_seed(
 
 
 class SeedRun:
-    """One seed."""
+    """The run of one seed."""
 
     def __init__(self, plan: Plan, protocols: Sequence[str] = ()) -> None:
         self.plan = plan
