@@ -21,8 +21,14 @@ from peerd.overlay.messages import Broadcast, Route
 from peerd.sim.observed import ObservedNode, Observer
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Place, Simulation
-from peerd.wire.codec import Decoded, decode, encode, encode_reply, encode_request
-from peerd.wire.frames import Frame
+from peerd.wire.codec import (
+    Decoded as Decoded,  # also for the behaviours of plugins, which import nothing of `wire`
+    decode,
+    encode,
+    encode_reply,
+    encode_request,
+)
+from peerd.wire.frames import Frame as Frame
 
 ASK_TIMEOUT_S: Final = 3.0
 STRANGERS_HOST: Final = "192.0.2.1"

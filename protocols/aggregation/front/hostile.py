@@ -8,9 +8,7 @@ from typing import ClassVar, Final
 
 from peerd.ids import RING, NodeId
 from peerd.messages import Message, PeerRef
-from peerd.sim.hostile.member import Behaviour
-from peerd.wire.codec import Decoded
-from peerd.wire.frames import Frame
+from peerd.sim.hostile.member import Behaviour, Decoded, Frame
 from protocols.aggregation.exchange import Aggregate
 from protocols.aggregation.messages import (
     AnswerKind,
