@@ -39,6 +39,7 @@ BOMBS = (
 )
 
 
+@pytest.mark.long
 async def test_a_flood_of_multicasts_costs_the_sender_its_link(ring: Ring) -> None:
     """Messages to 64 keys each, as many as there were before anybody counted the keys.
 
