@@ -79,7 +79,7 @@ class ExpectedMembers(Checker):
         ):
             return False
         ended = simulation.truth.ended.get(node_id, simulation.now)
-        if simulation.truth.since.get(place.id, simulation.now) > ended:
-            return False  # it was paused then, and may know only of an earlier goodbye
+        if simulation.truth.since.get(place.id, simulation.now) >= ended:
+            return False  # it was paused until then, and may know only of an earlier goodbye
         is_in_time = simulation.now - ended < state.config.expect_for / 2
         return is_in_time and state.leaves.would_accept(node_id) and len(state.expectations) < ABSENT_MAX

@@ -103,8 +103,6 @@ class Plan:
 
     def with_liars(self, wanted: Attackers) -> Plan:
         """The same, with hostile nodes whatever was drawn; a node that is alone has nobody to lie to."""
-        if self.nodes < 2:
-            return self
         liars = min(wanted.count(self.nodes), self.nodes - 1)
         return replace(self, liars=liars, features=self.features | {LIARS})
 
@@ -122,7 +120,9 @@ class Plan:
             "churn": f"churn {self.churn.mean_s:.0f} s",
             LIARS: f"{self.liars} {'liar' if self.liars == 1 else 'liars'}",
         }
-        shown = [details.get(feature, feature) for feature in FEATURES if feature in self.features]
+        is_shown = {feature: feature in self.features for feature in FEATURES}
+        is_shown[LIARS] &= self.liars > 0
+        shown = [details.get(feature, feature) for feature in FEATURES if is_shown[feature]]
         return ", ".join(shown) or "no faults"
 
 

@@ -29,7 +29,7 @@ from peerd.sim.rng import fork, random_id
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.swarm.faults import Faults
 from peerd.sim.swarm.liars import Liars
-from peerd.sim.swarm.plan import LIARS, Attackers, Plan, draw
+from peerd.sim.swarm.plan import Attackers, Plan, draw
 from peerd.sim.swarm.states import SOMETIMES, States, count_rings
 from peerd.sim.swarm.work import plugins_of, work_of
 from peerd.sim.workload import LOST_AFTER_S, SimulationProbe, Workload
@@ -318,7 +318,7 @@ class SeedRun:
 
     def _look_around(self) -> None:
         """Where there are hostile nodes: lookups in the calm ring, which must name no honest node wrongly."""
-        for node_id in self._honest_ids() if self.plan.has(LIARS) else ():
+        for node_id in self._honest_ids() if self.simulation.hostile else ():
             self._look_up(self.simulation.places[node_id])
 
     # The end
