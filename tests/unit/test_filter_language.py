@@ -40,6 +40,13 @@ from tests.support.filters import events, naive, nodes
 # text and tree
 
 
+@pytest.mark.parametrize("text", ["true = GET", "FALSE != a", "a = TRUE", "NOT true = b"])
+def test_words_come_back_as_the_booleans_and_texts_that_they_were(text: str) -> None:
+    """Found by the fuzzer: a boolean was written on the right, where ``TRUE`` is a word."""
+    node = parse(text, dialect=Dialect.WORDS)
+    assert parse(write(node, Dialect.WORDS), dialect=Dialect.WORDS) == node
+
+
 @given(nodes())
 def test_a_written_filter_is_read_as_the_same_tree(node: Node) -> None:
     assert repr(parse(write(node))) == repr(check_limits(node))
