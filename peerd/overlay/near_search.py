@@ -202,11 +202,11 @@ class NearSearch(Part):
         state = self.state
         state.note_coordinate(source.id, coordinate)
         state.table.keep_spare(source)
-        if state.is_ready and not self._is_settled(source.id):
+        if state.is_ready and not state.is_failed(source.id):
             incumbent = state.table.incumbent(source.id)
             if incumbent is None:
                 self._table_care.fill(source)
-            elif incumbent.id != source.id and self._gain_s(incumbent, coordinate):
+            elif self._is_rival(source.id, incumbent) and self._gain_s(incumbent, coordinate):
                 self._table_care.ping(source)
 
     # Screening
@@ -222,18 +222,18 @@ class NearSearch(Part):
 
         Returns whether there was anybody to ping.
         """
-        table, is_worth_it = self.state.table, False
+        state, is_worth_it = self.state, False
         rivals: list[tuple[float, PeerRef]] = []
         blind: list[PeerRef] = []
         for peer, coordinate in zip_longest(peers, coordinates):
             if peer is None:
                 break  # more coordinates than peers
-            if self._is_settled(peer.id):
+            if peer.id == state.own or state.is_failed(peer.id):
                 continue
-            incumbent = table.incumbent(peer.id)
+            incumbent = state.table.incumbent(peer.id)
             if incumbent is None:
                 is_worth_it |= self._table_care.fill(peer)
-            elif incumbent.id != peer.id:
+            elif self._is_rival(peer.id, incumbent):
                 gain_s = self._gain_s(incumbent, coordinate)
                 if gain_s is None:
                     blind.append(peer)
@@ -247,10 +247,12 @@ class NearSearch(Part):
             self._table_care.ping(peer)
         return is_worth_it or bool(chosen)
 
-    def _is_settled(self, node_id: NodeId) -> bool:
-        """Whether nothing would come of measuring a peer: it has been done, or it is gone."""
-        state = self.state
-        return node_id in state.proximity or node_id == state.own or state.is_failed(node_id)
+    def _is_rival(self, node_id: NodeId, incumbent: PeerRef) -> bool:
+        """Whether measuring this peer could give a cell that is taken another entry: not if it has been done.
+
+        A cell that is empty is another matter: the peer may have been measured before it was ready to enter.
+        """
+        return node_id != incumbent.id and node_id not in self.state.proximity
 
     def _gain_s(self, incumbent: PeerRef, coordinate: Coordinate | None) -> float | None:
         """How much nearer than the incumbent a rival should be, seconds; 0 when it is not clearly nearer.
