@@ -176,7 +176,7 @@ class Broadcaster(Part):
                 self._hold(broadcast, deadline)
 
         message = replace(broadcast, hops=broadcast.hops + 1)
-        host.request(peer, message, state.proximity.timeout_s(peer.id), answered, silent, Priority.NORMAL)
+        host.request(peer, message, state.timeout_s(peer), answered, silent, Priority.NORMAL)
 
     def _hold(self, broadcast: Broadcast, deadline: float) -> None:
         if len(self._held) >= HELD_MAX:

@@ -253,7 +253,7 @@ class Forwarder(Part):
             trace,
             route.detours + is_detour,
         )
-        self._host.request(hop, message, state.proximity.timeout_s(hop.id), answered, silent, Priority.NORMAL)
+        self._host.request(hop, message, state.timeout_s(hop), answered, silent, Priority.NORMAL)
 
     def _reroute(self, part: Transit, hop: PeerRef) -> None:
         self._host.count("peerd_overlay_reroutes_total")

@@ -248,7 +248,7 @@ class Joiner(Part):
             self._avoid.append(hop.id)
             self._ask_hop(before, before, reply_before)
 
-        timeout_s = self.state.proximity.timeout_s(hop.id)
+        timeout_s = self.state.timeout_s(hop)
         self._host.request(hop, JoinRequest(tuple(self._avoid)), timeout_s, answered, lost, Priority.URGENT)
 
     def _probe_from(self, source: PeerRef, reply: JoinReply, *others: PeerRef) -> None:

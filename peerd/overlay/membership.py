@@ -244,7 +244,7 @@ class Membership(Part):
         self._host.request(
             peer,
             _PING if probe.is_short else state.probe_message(),
-            state.proximity.timeout_s(peer.id, probe.attempts),
+            state.timeout_s(peer, probe.attempts),
             lambda reply, source: self._answered(probe, reply, source),
             lambda: self._silent(probe),
             Priority.URGENT,

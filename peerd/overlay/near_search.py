@@ -149,7 +149,7 @@ class NearSearch(Part):
         self._host.request(
             peer,
             EntriesRequest(state.vivaldi.current),
-            state.proximity.timeout_s(peer.id),
+            state.timeout_s(peer),
             answered,
             lambda: self._membership.suspect(peer, "entries_request"),
             Priority.BACKGROUND,

@@ -16,6 +16,10 @@ _DEVIATION_GAIN: Final = 1 / 4
 _DEVIATIONS: Final = 4
 MARGIN_SHARE: Final = 0.25
 """The wait for an answer is longer than the smoothed RTT by at least this share of it."""
+OPENING_ROUND_TRIPS: Final = 3
+"""What has to be waited for where there is no link yet: TCP, TLS and Hello."""
+UNMEASURED_FACTOR: Final = 2.0
+"""The wait for a peer that was never measured, in round trips as its coordinate predicts them."""
 PEERS_MAX: Final = 512
 
 
@@ -53,14 +57,23 @@ class Proximity:
         known = self._estimates.get(node_id)
         return None if known is None else known[0]
 
-    def timeout_s(self, node_id: NodeId, attempt: int = 0) -> float:
-        """How long to wait for this peer's answer; with no estimate, twice as long for each silent attempt before."""
+    def timeout_s(
+        self, node_id: NodeId, attempt: int = 0, *, is_linked: bool = True, predicted_s: float | None = None
+    ) -> float:
+        """How long to wait for this peer's answer, where there is a link to it or one has to be opened first.
+
+        With no estimate, twice as long for each silent attempt before, and twice the predicted round trip at least.
+        """
         known = self._estimates.get(node_id)
         if known is not None:
             smoothed, deviation = known
-            margin_s = max(_DEVIATIONS * deviation, MARGIN_SHARE * smoothed)
-            return min(self._max_s, max(self._min_s, smoothed + margin_s))
-        return float(min(self._max_s, self._initial_s * 2**attempt))
+            wait_s = smoothed + max(_DEVIATIONS * deviation, MARGIN_SHARE * smoothed)
+        else:
+            wait_s = 0.0 if predicted_s is None else UNMEASURED_FACTOR * predicted_s
+        if not is_linked:
+            wait_s *= 1 + OPENING_ROUND_TRIPS
+        least_s = self._min_s if known is not None else self._initial_s * 2**attempt
+        return float(min(self._max_s, max(least_s, wait_s)))
 
     def forget(self, node_id: NodeId) -> None:
         """Drop what is known of a peer."""

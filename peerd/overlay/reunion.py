@@ -63,7 +63,7 @@ class Reunion(Part):
             self._ask(peer)
 
     def _ask(self, peer: PeerRef) -> None:
-        timeout_s = self.state.proximity.timeout_s(peer.id)
+        timeout_s = self.state.timeout_s(peer)
         self._host.request(peer, REQUEST, timeout_s, self._answered, _nothing, Priority.BACKGROUND)
 
     def _answered(self, reply: Message, source: PeerRef) -> None:

@@ -186,6 +186,11 @@ class OverlayState:
                 del self.coordinates[next(iter(self.coordinates))]
             self.coordinates[node_id] = coordinate
 
+    def timeout_s(self, peer: PeerRef, attempt: int = 0) -> float:
+        """How long to wait for a peer's answer to a message that is sent now."""
+        predicted_s = None if peer.id in self.proximity else self.distance_s(peer.id)
+        return self.proximity.timeout_s(peer.id, attempt, is_linked=self.host.is_linked(peer), predicted_s=predicted_s)
+
     def distance_s(self, node_id: NodeId) -> float | None:
         """Measured round trip to a peer, else the predicted one; ``None`` when nothing is known."""
         rtt_s = self.proximity.rtt_s(node_id)

@@ -99,7 +99,7 @@ class TableCare(Part):
 
     def _send_ping(self, peer: PeerRef) -> None:
         self._pings[peer.id] = self._host.now()
-        timeout_s = self.state.proximity.timeout_s(peer.id)
+        timeout_s = self.state.timeout_s(peer)
         place = self.state.vivaldi.current if self.state.is_ready else None
         self._host.request(
             peer, Ping(place), timeout_s, self._ponged, lambda: self._ping_lost(peer), Priority.BACKGROUND
