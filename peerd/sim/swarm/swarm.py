@@ -249,6 +249,10 @@ class SeedRun:
                 self._states.count("start repeated")
                 self.faults.note(f"start {place.index} again: nobody that it was told of lives")
                 simulation.restart(place)
+        for place in _strangers([place for place in core if place.node.is_ready]):
+            self._states.count("start repeated")
+            self.faults.note(f"start {place.index} again: nobody lives who was its neighbour, or whose it was")
+            simulation.restart(place)
 
     def _core(self, live: list[Place], kept: int) -> set[int]:
         """Positions of those that live on, somebody of the ring among them: newcomers alone never found one."""
@@ -430,3 +434,26 @@ class SwarmSummary:
     def never(self) -> list[str]:
         """States of `SOMETIMES` that no seed reached."""
         return [state for state in SOMETIMES if not self.states[state]]
+
+
+def _strangers(places: list[Place]) -> list[Place]:
+    """Those of them that neither remember nor are remembered by any of the others, not even through others.
+
+    All who know of each other find each other after a partition. Rings that never met do so, too, but only when one of
+    them dials an address of its configuration, minutes later.
+    """
+    found, waiting = set[NodeId](), [place.id for place in places[:1]]
+    known = {place.id: _remembered(place) for place in places}
+    while waiting:
+        node_id = waiting.pop()
+        if node_id not in found:
+            found.add(node_id)
+            waiting += [other for other in known if other in known[node_id] or node_id in known[other]]
+    return [place for place in places if place.id not in found]
+
+
+def _remembered(place: Place) -> set[NodeId]:
+    """The neighbours of a node, and the former ones that it looks for; for membership only."""
+    state = place.node.overlay.state
+    former = (departed.peer.id for departed in state.departed if departed.was_member and not departed.has_left)
+    return {*state.leaves.by_id, *former}
