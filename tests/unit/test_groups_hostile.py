@@ -20,7 +20,7 @@ from peerd.services.groups.messages import (
 )
 from peerd.testing.host import peer
 from tests.support.group_world import KEY
-from tests.unit.test_groups_tree import AT_3, CONFIG, OWN, PARENT, ROOT, A, B, C, Rig, join, member, multicast
+from tests.unit.test_groups_tree import AT_3, CONFIG, OTHER, OWN, PARENT, ROOT, A, B, C, Rig, join, member, multicast
 
 CLOSEST, CLOSER = PeerRef(KEY, "10.1.0.2", 1), PeerRef(NodeId(KEY ^ 1), "10.1.0.3", 1)
 
@@ -101,3 +101,24 @@ def test_invitations_are_followed_at_once_and_not_without_end() -> None:
     assert rig.host.timers["join", KEY] == due, "nobody draws the wait out"
     rig.attach()
     assert rig.get(Invitation(KEY), A) == []
+
+
+def test_strangers_cannot_be_parents() -> None:
+    rig = member()
+    assert rig.get(Attached(KEY, (ROOT.id, OTHER.id), AT_3), OTHER) == [(OTHER, Detach(KEY))]
+    assert rig.get(multicast(4), OTHER) == [(OTHER, Detach(KEY))]
+    assert rig.get(Attached(NodeId(1), (OTHER.id,), None), OTHER) == [(OTHER, Detach(NodeId(1)))]
+    assert rig.part.parent == PARENT and rig.heard == []
+
+
+def test_a_path_that_does_not_end_at_its_sender_is_ignored() -> None:
+    rig = member()
+    assert rig.get(Attached(KEY, (ROOT.id, OTHER.id), None), PARENT) == []
+    assert rig.part.path == (ROOT.id, PARENT.id, OWN.id) and rig.dropped("malformed") == 1
+    assert rig.get(join(B), A) == []
+    assert rig.dropped("malformed") == 2
+
+
+def test_nobody_is_made_the_heir_of_a_key_that_is_not_its_own() -> None:
+    rig = Rig()
+    assert rig.get(Bequest(KEY, AT_3, True), A) == [] and not rig.service.trees.groups
