@@ -243,6 +243,10 @@ class Overlay(Plugin):
         """
         return self.forwarder.next_hop(key)
 
+    def may_pass(self, peer: PeerRef) -> bool:
+        """Whether a service may send this peer one more message of others; it shares what routed messages may take."""
+        return self.state.transit.may_pass(peer.id, 1, self._host.now())
+
     def rtt(self, peer: PeerRef) -> float | None:
         """Measured round trip, seconds, smoothed; ``None`` when it was never measured."""
         return self.state.proximity.rtt_s(peer.id)

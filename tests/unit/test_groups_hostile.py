@@ -122,3 +122,22 @@ def test_a_path_that_does_not_end_at_its_sender_is_ignored() -> None:
 def test_nobody_is_made_the_heir_of_a_key_that_is_not_its_own() -> None:
     rig = Rig()
     assert rig.get(Bequest(KEY, AT_3, True), A) == [] and not rig.service.trees.groups
+
+
+def test_what_a_tree_carries_stays_below_what_a_child_takes() -> None:
+    """A child gets what it may; it sees the gap, asks, and gets the rest as far as it may."""
+    rig = member()
+    rig.get(Join(KEY, A, AT_3, False, True), A)
+    rig.host.passes_left = 2
+    sent = [rig.get(multicast(number), PARENT) for number in (4, 5, 6, 7)]
+    assert sent == [[(A, multicast(4))], [(A, multicast(5))], [], []]
+    assert rig.dropped("rate") == 2 and [number for number, _ in rig.heard] == [4, 5, 6, 7], (
+        "the member here loses nothing"
+    )
+    rig.host.passes_left = 1
+    at_5 = MulticastPosition(1, ROOT.id, 5)
+    assert rig.get(join(A, at_5, insists=True), A) == [(A, Attached(KEY, rig.part.path, at_5)), (A, multicast(6))]
+    assert rig.dropped("rate") == 3
+    rig.host.passes_left = 10
+    at_6 = MulticastPosition(1, ROOT.id, 6)
+    assert rig.get(join(A, at_6, insists=True), A) == [(A, Attached(KEY, rig.part.path, at_6)), (A, multicast(7))]

@@ -127,8 +127,12 @@ class Multicaster(Part):
     def _spread(self, group: Group, multicast: GroupMulticast) -> None:
         self._trees.log.add(multicast)
         for child in group.children.values():
-            if child.is_welcomed:  # a child that still waits gets it later, with the others that it missed
+            if not child.is_welcomed:
+                continue  # a child that still waits gets it later, with the others that it missed
+            if self._host.may_pass(child.peer):
                 self._host.send(child.peer, multicast)
+            else:
+                self._drop("rate")  # the child sees the gap, and asks for it
         self._members.deliver(group.id, multicast.publication)
 
     def _drop(self, reason: str) -> None:

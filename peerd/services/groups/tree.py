@@ -291,9 +291,11 @@ class Trees(Part):
         replay = self.log.replay(group.id, child.position, group.position)
         self._host.send(child.peer, Attached(group.id, group.path, replay.start))
         for multicast in replay.multicasts:
+            if not self._host.may_pass(child.peer):
+                self._drop("rate")  # the child sees from what comes next that the rest is missing
+                break
             self._host.send(child.peer, multicast)
-        if replay.multicasts:
-            self._host.count("peerd_groups_replayed_total", len(replay.multicasts))
+            self._host.count("peerd_groups_replayed_total")
         self.changed()
 
     def _tell_children(self, group: Group) -> None:
