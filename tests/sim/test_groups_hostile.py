@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from peerd import limits
 from peerd.ids import NodeId, key_of
-from peerd.messages import PeerRef
+from peerd.messages import PeerRef, encode_body
 from peerd.services.groups.config import GroupsConfig
 from peerd.services.groups.members import group_key
-from peerd.services.groups.messages import Bequest, Departing, Join
+from peerd.services.groups.messages import Bequest, Departing, Join, Publication, Publish
 from peerd.sim.simulation import Place, Simulation
-from tests.support.groups import chat_ring, chatter, tree_offences, trees
+from tests.support.groups import Saying, chat_ring, chatter, tree_offences, trees
 
 
 def test_a_join_in_the_name_of_another_makes_it_a_member_of_nothing() -> None:
@@ -77,3 +78,29 @@ def test_members_that_somebody_invents_take_no_place() -> None:
     simulation.run_for(2.0)
     assert tree_offences(simulation, "news", [*members, newcomer]) == []
     assert chatter(newcomer).numbers("news") == [1]
+
+
+def test_two_that_multicast_as_fast_as_they_may_have_no_parent_accused() -> None:
+    simulation = chat_ring(6, seed=4)
+    simulation.misbehaviour_is_failure = False
+    members, group_id, liar = group_of(simulation, 3)
+    root = simulation.oracle().root(group_id)
+    assert members[1].id != root
+    liars = [place for place in simulation.nodes if place.id != root and place not in members][:2]
+    assert liar in liars and len(liars) == 2
+    each = limits.PEER_MESSAGES_BURST - 1000
+    for place in liars:
+        for number in range(each):
+            body = encode_body(Saying(number))
+            publication = Publication(
+                members[1].peer, place.driver.boot_epoch, 1_000_000 + number, Saying.TYPE_ID, body
+            )
+            place.node.hosts["groups"].route(group_id, Publish(group_id, publication))
+    simulation.run_for(10.0)
+    honest = {place.peer for place in simulation.nodes if place not in liars}
+    assert [each for each in simulation.misbehaviours if {each[1], each[2]} <= honest] == []
+    heard = [len(chatter(place).heard["news"]) for place in members if place.id != root]
+    assert all(1000 < count < 2 * each for count in heard), "the rest is dropped"
+    chatter(members[0]).say("news", 1)
+    simulation.run_for(10.0)
+    assert all((members[0].id, 1) in chatter(place).heard["news"] for place in members)

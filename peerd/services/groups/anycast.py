@@ -145,6 +145,9 @@ class Anycaster(Part):
         self._host.request(peer, anycast, self._config.refresh_timeout, lambda reply, source: None, silent)
 
     def _end(self, anycast: Anycast, outcome: GroupOutcome) -> None:
+        if not self._host.may_pass(anycast.origin):  # others say who that is: they must not have it flooded
+            self._host.count("peerd_groups_dropped_total", reason="rate")
+            return
         self._host.send(anycast.origin, AnycastResult(anycast.number, OUTCOMES.index(outcome.value), anycast.nonce))
 
 

@@ -96,6 +96,9 @@ class Multicaster(Part):
 
     def _answer(self, publish: Publish, *, is_taken: bool) -> None:
         publication = publish.publication
+        if not self._host.may_pass(publication.origin):  # others say who that is: they must not have it flooded
+            self._drop("rate")
+            return
         self._host.send(publication.origin, PublishOutcome(publication.number, is_taken, publish.nonce))
 
     # Tree

@@ -199,7 +199,13 @@ class Trees(Part):
             self._admit(group, join)
 
     def _invite(self, join: Join) -> None:
-        """Have a joiner ask for its place itself; where there is none, ask the children."""
+        """Have a joiner ask for its place itself; where there is none, ask the children.
+
+        Others say who that is: they must not have this node flood somebody.
+        """
+        if not self._host.may_pass(join.joiner):
+            self._drop("rate")
+            return
         group = self.groups.get(join.group)
         if group is not None and group.is_attached and not self._has_room(group, join.joiner):
             self._send_on(group, join.joiner)
