@@ -286,6 +286,9 @@ class PluginHost:
     ) -> None:
         self._node.call_plugin(self._name, plugin, function, arguments, then)
 
+    def may_pass(self, peer: PeerRef) -> bool:
+        return self._node.overlay.may_pass(peer)
+
     # The overlay's extension (peerd.overlay.ports.OverlayHost)
 
     def dial(self, host: str, port: int, done: Callable[[PeerRef | None], None]) -> None:

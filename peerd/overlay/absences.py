@@ -2,7 +2,8 @@
 
 A loss costs no message: each node that had the lost one in its leaf set notices it by itself. A new member of a leaf
 set is told once, by the nodes that have it now, so knowledge of an absence outlives the nodes that saw it. A dismissal
-by an operator is broadcast; a node that missed it is told when it names the dismissed node again.
+by an operator is broadcast, signed by the node where it was given; a node that missed it is told by several members
+when it names the dismissed node again.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id, ring_distance
 from peerd.messages import Message, PeerRef, decode_body, encode_body
 from peerd.overlay.broadcast import Broadcaster
-from peerd.overlay.expectations import CLAIMS_PER_INFORMANT_MAX, Absent
-from peerd.overlay.messages import Absence, Absences, Dismissal, Forget
+from peerd.overlay.expectations import CLAIMS_PER_INFORMANT_MAX, DISMISSALS_MAX, INFORMANTS_MIN, Absent
+from peerd.overlay.messages import Absence, Absences, Dismissal, Forget, ForgetOrder
+from peerd.overlay.orders import AHEAD_MAX_S, statement
 from peerd.overlay.state import OverlayState
 from peerd.telemetry.schema import MemberForgotten, MemberMissing, MemberReturned
 
@@ -143,7 +145,11 @@ class AbsenceKeeper(Part):
         is_due = self._asks_next or self._ticks % RETELL_EVERY == 0
         self._asks_next = False
         if is_due and len(self._known) and len(self.state.leaves):
-            self._send(self._host.rng.choice(tuple(self.state.leaves)))
+            members = tuple(self.state.leaves)
+            for member in self._host.rng.sample(
+                members, min(INFORMANTS_MIN, len(members))
+            ):  # one alone is not believed
+                self._send(member)
         self._save_soon()
 
     # From others
@@ -187,11 +193,25 @@ class AbsenceKeeper(Part):
 
     @handles(Forget)
     def dismissed(self, message: Forget, source: PeerRef) -> None:
-        """Somebody says that nodes have left or were forgotten."""
-        written_at = self.state.lease.earliest_writing(self._host.now())
+        """A member says that nodes have left or were forgotten, which counts when another one says so, too."""
+        written_at, leaves = self.state.lease.earliest_writing(self._host.now()), self.state.leaves
         for dismissal in message.dismissed:
-            if dismissal.age_s < self.state.config.expect_for:
-                self._dismiss(dismissal.node, written_at - dismissal.age_s, "forgotten", source.id)
+            at = written_at - dismissal.age_s
+            absent = self._known.dismissal_claimed(dismissal.node, at, source.id, leaves, len(leaves))
+            if absent is not None:
+                self._tell_forgotten(absent, "forgotten", source.id)
+        self._save_soon()
+
+    def ordered(self, order: ForgetOrder, source: PeerRef) -> None:
+        """An operator at the source has given the order, if its proof says so. The clocks of both date it."""
+        host = self._host
+        age_s = host.wall_time() - order.said_at
+        is_dated_well = -AHEAD_MAX_S <= age_s < self.state.config.expect_for
+        if not is_dated_well or not host.verify(source.id, statement(order.nodes, order.said_at), order.proof):
+            host.count("peerd_overlay_orders_refused_total")
+            return
+        for node_id in order.nodes:
+            self._dismiss(node_id, host.now() - max(0.0, age_s), "forgotten", source.id)
         self._save_soon()
 
     def _settle(self) -> None:
@@ -209,8 +229,11 @@ class AbsenceKeeper(Part):
         now = self._host.now()
         for node_id in wanted:
             self._dismiss(node_id, now, "forgotten", None)
-        if wanted:
-            self._broadcaster.originate(Forget(tuple(Dismissal(node_id, 0.0) for node_id in wanted)))
+        said_at = self._host.wall_time()
+        for start in range(0, len(wanted), DISMISSALS_MAX):
+            nodes = wanted[start : start + DISMISSALS_MAX]
+            proof = self._host.sign(statement(nodes, said_at))
+            self._broadcaster.originate(ForgetOrder(nodes, said_at, proof))
         self._save_soon()
 
     def _dismiss(self, node_id: NodeId, at: float, reason: str, told_by: NodeId | None) -> None:

@@ -5,6 +5,7 @@ forgot it, or a stated time has passed. A node knows this first-hand of its form
 of members, and only when at least `INFORMANTS_MIN` of them (all, where there are fewer) say the same: nobody alone can
 make up an expected node.
 
+The word of a member that a node was dismissed counts in the same way, so nobody alone can have others forget, either.
 What was dismissed is remembered, too (a *dismissal*), so that a node that missed the news cannot bring it back. An
 absence that began after the dismissal is a new one. Clocks differ, so only ages travel, never times.
 """
@@ -44,6 +45,13 @@ class Absent:
     lost_at: float
     is_dated: bool = True
     outside_since: float | None = None
+    dismissed_by: dict[NodeId, float] = field(default_factory=dict)
+    """Members that say that it was dismissed, and the time that each gives."""
+
+
+def _is_later(absent: Absent, dismissed_at: float) -> bool:
+    """Whether this absence is a new one, which began after that dismissal."""
+    return absent.is_dated and absent.lost_at > dismissed_at + DISMISSAL_SLACK_S
 
 
 @dataclass(slots=True)
@@ -176,9 +184,26 @@ class Expectations:
         if claim is not None and claim.lost_at <= at + DISMISSAL_SLACK_S:
             self._drop_claim(node_id)
         absent = self._absent.get(node_id)
-        if absent is None or (absent.is_dated and absent.lost_at > at + DISMISSAL_SLACK_S):
+        if absent is None or _is_later(absent, at):
             return None
         return self._take(node_id)
+
+    def dismissal_claimed(
+        self, node_id: NodeId, at: float, informant: NodeId, members: Container[NodeId], count: int
+    ) -> Absent | None:
+        """A member says that a missing node was dismissed at that time. Returns the entry, if enough members say so.
+
+        What does not end an absence here is not kept.
+        """
+        absent = self._absent.get(node_id)
+        if absent is None or informant not in members or _is_later(absent, at):
+            return None
+        said = {each: time for each, time in absent.dismissed_by.items() if each in members}
+        said[informant] = max(at, said.get(informant, at))
+        absent.dismissed_by = said
+        if len(said) < min(INFORMANTS_MIN, count):
+            return None
+        return self.dismiss(node_id, sorted(said.values())[-min(INFORMANTS_MIN, count)])
 
     def dismissed_at(self, node_id: NodeId) -> float | None:
         """When the node was dismissed last, if it was and has not been back since."""

@@ -30,6 +30,7 @@ PINGS_MAX: Final = 8
 
 _SMALL: Final = 512
 _STATE: Final = 32 * limits.KIB
+_WALL_TIME_MAX: Final = 1e12
 
 Keys = Annotated[tuple[NodeId, ...], annotated_types.MinLen(1), annotated_types.MaxLen(KEYS_MAX)]
 Coordinates = Annotated[tuple[Coordinate | None, ...], annotated_types.MaxLen(ENTRIES_MAX)]
@@ -354,12 +355,25 @@ class Dismissal:
 
 @message(0x0031, bytes_max=_STATE)
 class Forget(Message):
-    """These nodes have left, or an operator has forgotten them: nobody expects them on account of an earlier loss.
+    """These nodes have left, or an operator has forgotten them: the answer to `Absences` that name such a node.
 
-    Broadcast when an operator says so; and the answer to `Absences` that name such a node.
+    It is hearsay: it counts when several members say so.
     """
 
     dismissed: Annotated[tuple[Dismissal, ...], annotated_types.MaxLen(DISMISSALS_MAX)]
+
+
+@message(0x0032, bytes_max=_STATE)
+class ForgetOrder(Message):
+    """Broadcast: an operator at its source does not expect these nodes any more, on account of any earlier loss.
+
+    ``said_at``: when, by the clock of the source, Unix seconds. ``proof``: see `peerd.api.Host.sign`; the source signs
+    what `peerd.overlay.orders.statement` returns.
+    """
+
+    nodes: Annotated[tuple[NodeId, ...], annotated_types.MinLen(1), annotated_types.MaxLen(DISMISSALS_MAX)]
+    said_at: Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(_WALL_TIME_MAX)]
+    proof: Annotated[bytes, annotated_types.MaxLen(limits.PROOF_BYTES_MAX)]
 
 
 OVERLAY_MESSAGES: Final[tuple[type[Message], ...]] = (
@@ -389,4 +403,5 @@ OVERLAY_MESSAGES: Final[tuple[type[Message], ...]] = (
     EntriesReply,
     Absences,
     Forget,
+    ForgetOrder,
 )

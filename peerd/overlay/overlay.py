@@ -34,7 +34,7 @@ from peerd.overlay.join import Joiner
 from peerd.overlay.lookup import Lookups
 from peerd.overlay.maintenance import Maintenance
 from peerd.overlay.membership import DENIED, Membership
-from peerd.overlay.messages import OVERLAY_MESSAGES, Announce, Forget, Leave
+from peerd.overlay.messages import OVERLAY_MESSAGES, Announce, ForgetOrder, Leave
 from peerd.overlay.near_search import NearSearch
 from peerd.overlay.ports import OverlayHost
 from peerd.overlay.reunion import Reunion
@@ -51,6 +51,9 @@ class Overlay(Plugin):
     version: ClassVar[int] = 1
     messages = OVERLAY_MESSAGES
     metrics = (
+        Metric(
+            "peerd_overlay_orders_refused_total", "counter", "Orders to forget nodes that were forged or out of date."
+        ),
         Metric("peerd_overlay_reroutes_total", "counter", "Hops that refused or did not answer."),
         Metric(
             "peerd_overlay_partition_suspected", "gauge", "1 while many peers that were lost at once are still missing."
@@ -240,6 +243,10 @@ class Overlay(Plugin):
         """
         return self.forwarder.next_hop(key)
 
+    def may_pass(self, peer: PeerRef) -> bool:
+        """Whether a service may send this peer one more message of others; it shares what routed messages may take."""
+        return self.state.transit.may_pass(peer.id, 1, self._host.now())
+
     def rtt(self, peer: PeerRef) -> float | None:
         """Measured round trip, seconds, smoothed; ``None`` when it was never measured."""
         return self.state.proximity.rtt_s(peer.id)
@@ -332,9 +339,9 @@ class Overlay(Plugin):
     # Messages
 
     def deliver(self, key: NodeId, message: Message, source: PeerRef) -> None:
-        """A broadcast `Forget`. Nothing else of the overlay's travels inside a plugin's envelope: it is ignored."""
-        if isinstance(message, Forget):
-            self.absences.dismissed(message, source)
+        """A `ForgetOrder`. Nothing else of the overlay's travels inside a plugin's envelope: it is ignored."""
+        if isinstance(message, ForgetOrder):
+            self.absences.ordered(message, source)
 
     @handles(Announce)
     def _on_announce(self, message: Announce, source: PeerRef) -> None:

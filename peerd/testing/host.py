@@ -108,6 +108,8 @@ class FakeHost:
         self.blamed: list[tuple[PeerRef, PeerMisbehaved]] = []
         self.over: list[Callable[[str], None]] = []
         self.epochs = 0
+        self.passes_left = 1 << 62
+        """How many messages of others may go on: `may_pass` counts them down."""
         self.store = FakeStore(self)
         self.records = FakeRecords(self)
         self.groups = FakeGroups(self)
@@ -345,6 +347,12 @@ class FakeHost:
                 then(answer)
 
         self.later.append(run)
+
+    def may_pass(self, peer: PeerRef) -> bool:
+        """Count down ``passes_left``. Services have this call; plugins do not."""
+        is_allowed = self.passes_left > 0
+        self.passes_left -= is_allowed
+        return is_allowed
 
     # Telling
 

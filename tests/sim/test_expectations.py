@@ -8,9 +8,10 @@ import pytest
 
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
-from peerd.messages import PeerRef
+from peerd.messages import PeerRef, encode_body
 from peerd.overlay.config import OverlayConfig
-from peerd.overlay.messages import Absence, Absences
+from peerd.overlay.messages import Absence, Absences, Broadcast, Dismissal, Forget, ForgetOrder
+from peerd.overlay.orders import statement
 from peerd.sim.checkers import Watcher
 from peerd.sim.simulation import Place, Simulation
 from peerd.telemetry.schema import Event, MemberForgotten, MemberMissing, MemberReturned
@@ -391,3 +392,62 @@ def test_a_full_disk_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(puts) == 1
     simulation.run_for(60)
     assert store.get("absent") is not None
+
+
+def test_a_liar_alone_has_nobody_forgotten() -> None:
+    """Neither by its own word, as often as it likes, nor by an order that it says another node has given."""
+    simulation = aggregating(9, seed=23)
+    victim, liar, other = simulation.nodes[4:7]
+    simulation.kill(victim)
+    until_missed(simulation, victim)
+    said_at = liar.driver.wall_time()
+    own_proof = liar.node.hosts["overlay"].sign(statement((victim.id,), said_at))
+    for _ in range(3):
+        for place in simulation.live_nodes():
+            if place is not liar:
+                liar.node.hosts["overlay"].send(place.peer, Forget((Dismissal(victim.id, 0.0),)))
+                for proof in (own_proof, b""):
+                    give_order(liar, place, ForgetOrder((victim.id,), said_at, proof), other)
+        simulation.run_for(60)
+    assert everybody_misses(simulation, victim)
+
+
+def test_an_order_that_is_shown_again_does_nothing_to_a_node_that_was_back() -> None:
+    simulation = aggregating(9, seed=24)
+    victim, liar, operators = simulation.nodes[4:7]
+    simulation.kill(victim)
+    until_missed(simulation, victim)
+    said_at = operators.driver.wall_time()
+    proof = operators.node.hosts["overlay"].sign(statement((victim.id,), said_at))
+    order = ForgetOrder((victim.id,), said_at, proof)
+    for place in simulation.live_nodes():
+        if place is not liar:
+            give_order(liar, place, order, operators)
+    simulation.run_for(5)
+    assert all(missing(place) == set() for place in simulation.live_nodes() if place is not liar), "it is a good order"
+    simulation.restart(victim)
+    simulation.run_for(30)
+    simulation.kill(victim)
+    until_missed(simulation, victim)
+    for place in simulation.live_nodes():
+        if place is not liar:
+            give_order(liar, place, order, operators)
+    simulation.run_for(30)
+    assert everybody_misses(simulation, victim)
+
+
+def give_order(liar: Place, place: Place, order: ForgetOrder, source: Place) -> None:
+    """Hand a node an order as a broadcast that ends there, which ``source`` is said to have begun."""
+    sequence = liar.node.overlay.state.next_sequence()
+    end = NodeId((place.id + 1) % (1 << 128))
+    broadcast = Broadcast(
+        ForgetOrder.TYPE_ID,
+        encode_body(order),
+        source.peer,
+        source.driver.boot_epoch,
+        10_000 + sequence,
+        place.id,
+        end,
+        1,
+    )
+    liar.node.hosts["overlay"].request(place.peer, broadcast, 5.0, lambda reply, source: None, lambda: None)

@@ -43,6 +43,13 @@ def ask(rig: Rig, anycast: Anycast) -> list[tuple[PeerRef, Message]]:
     return rig.finish()
 
 
+def asked(rig: Rig) -> int:
+    """The nonce of the last anycast that the node itself has sent."""
+    anycasts = [message for _, message in rig.host.routed if isinstance(message, Anycast)]
+    assert anycasts[-1].nonce
+    return anycasts[-1].nonce
+
+
 def passed_on(rig: Rig) -> Request:
     """To whom it went, the only one."""
     [request] = rig.host.requests
@@ -94,7 +101,7 @@ def test_a_silent_node_counts_as_asked() -> None:
 
 def test_the_root_says_when_nobody_is_left() -> None:
     rig = Rig(is_root=True)
-    rig.arrive(join(A), A)
+    rig.invite(A)
     rig.arrive(QUESTION, C)
     assert passed_on(rig).peer == A
     assert ask(rig, replace(QUESTION, visited=(OWN.id, A.id))) == [(C, AnycastResult(5, NOBODY))]
@@ -128,14 +135,26 @@ def test_the_origin_is_told_once_by_whoever_is_first() -> None:
         if len(told) == 2:
             break
         number = len(told) + 1
-        rig.get(AnycastResult(number, NOBODY if told else ACCEPTED), A)
-        rig.get(AnycastResult(number, ACCEPTED), B)
+        nonce = asked(rig)
+        rig.get(AnycastResult(number, NOBODY if told else ACCEPTED, nonce), A)
+        rig.get(AnycastResult(number, ACCEPTED, nonce), B)
     rig.host.fire("anycast", 3)
     rig.finish()
     assert told == [(GroupOutcome.ACCEPTED, A), (GroupOutcome.NOBODY, None), (GroupOutcome.UNKNOWN, None)]
     rig.groups.anycast("g", Saying(1), lambda outcome, peer: told.append((outcome, peer)))
-    rig.get(AnycastResult(4, 77), peer(1))
-    assert told[-1] == (GroupOutcome.UNKNOWN, None)
+    rig.get(AnycastResult(4, 77, asked(rig)), peer(1))
+    assert told[-1] == (GroupOutcome.UNKNOWN, None) and len(told) == 4
+
+
+def test_who_has_not_seen_an_anycast_cannot_end_it_nor_a_multicast() -> None:
+    told: list[GroupOutcome] = []
+    rig = Rig()
+    rig.groups.anycast("g", Saying(1), lambda outcome, peer: told.append(outcome))
+    rig.get(AnycastResult(1, ACCEPTED), A)
+    rig.get(AnycastResult(1, ACCEPTED, asked(rig) ^ 1), A)
+    rig.groups.multicast("g", Saying(1), told.append)
+    rig.get(AnycastResult(2, ACCEPTED), A)
+    assert told == [] and rig.dropped("unasked") == 2
 
 
 def test_a_child_that_nobody_has_measured_is_as_far_as_the_coordinates_say() -> None:

@@ -84,7 +84,7 @@ def test_who_rejoins_hears_nothing_again_of_what_is_sent_for_a_child() -> None:
     member.attach()
     member.get(SENT, PARENT)
     member.groups.leave("g")
-    assert member.service.trees.intercept(Join(KEY, CHILD, AT_3, False))
+    assert member.service.trees.intercept(Join(KEY, CHILD, AT_3, False), CHILD)
     member.join()
     member.attach()
     assert member.get(SENT, PARENT) == [(CHILD, SENT)]

@@ -32,6 +32,8 @@ class Anycaster(Part):
         self._config = config
         self._trees = trees
         self._members = members
+        self._nonces: dict[int, int] = {}
+        """What an answer has to bring back, by the number of the anycast."""
 
     # Origin
 
@@ -41,7 +43,8 @@ class Anycaster(Part):
         body = encoded(plugin, message, ANYCAST_BODY_BYTES_MAX)
         number = self._members.await_outcome(plugin.name, on_outcome)
         host.set_timer("anycast", self._config.anycast_timeout, number)
-        anycast = Anycast(key, host.peer, number, message.TYPE_ID, body, (), 0)
+        nonce = self._nonces[number] = host.rng.getrandbits(64)
+        anycast = Anycast(key, host.peer, number, message.TYPE_ID, body, (), 0, nonce)
         if key in self._trees.groups:
             self.walk(anycast)
         else:
@@ -50,15 +53,23 @@ class Anycaster(Part):
     @on_timer("anycast")
     def _expired(self, number: int) -> None:
         """No outcome has come in time."""
+        del self._nonces[number]
         self._members.settle(number, GroupOutcome.UNKNOWN)
 
     @handles(AnycastResult)
     def _answered(self, message: AnycastResult, source: PeerRef) -> None:
         """The result has come: a member has accepted, or none has."""
+        nonce = self._nonces.get(message.number)
+        if nonce is None:
+            return
+        if nonce != message.nonce:
+            self._host.count("peerd_groups_dropped_total", reason="unasked")
+            return
         outcome = GroupOutcome(OUTCOMES[message.outcome]) if message.outcome < len(OUTCOMES) else GroupOutcome.UNKNOWN
         peer = source if outcome is GroupOutcome.ACCEPTED else None
-        if self._members.settle(message.number, outcome, peer):
-            self._host.cancel_timer("anycast", message.number)
+        del self._nonces[message.number]
+        self._host.cancel_timer("anycast", message.number)
+        self._members.settle(message.number, outcome, peer)
 
     # The walk
 
@@ -134,7 +145,10 @@ class Anycaster(Part):
         self._host.request(peer, anycast, self._config.refresh_timeout, lambda reply, source: None, silent)
 
     def _end(self, anycast: Anycast, outcome: GroupOutcome) -> None:
-        self._host.send(anycast.origin, AnycastResult(anycast.number, OUTCOMES.index(outcome.value)))
+        if not self._host.may_pass(anycast.origin):  # others say who that is: they must not have it flooded
+            self._host.count("peerd_groups_dropped_total", reason="rate")
+            return
+        self._host.send(anycast.origin, AnycastResult(anycast.number, OUTCOMES.index(outcome.value), anycast.nonce))
 
 
 def _next(group: Group, visited: tuple[NodeId, ...]) -> PeerRef | None:

@@ -65,7 +65,9 @@ class GroupsConfig(PluginConfig):
         "2500ms", "Time to wait for the root's word on a multicast before it is sent again."
     )
     publish_attempts: Annotated[int, Field(ge=1, le=16)] = setting(
-        4, "How often a multicast is sent towards the root before its outcome is called unknown."
+        10,
+        "How often a multicast is sent towards the root before its outcome is called unknown. With publish_timeout it "
+        "should outlast the death of a root, the notice of it and the repair of the tree.",
     )
     outstanding_max: Count = setting(
         1024, "Multicasts and anycasts of this node without an outcome; above it they raise Unavailable."

@@ -4,11 +4,14 @@ A node that leaves goes on as before until its children have gone: they keep it 
 taken them, so they miss nothing in between. A root hands over to its heir, the node next closest to the key: the heir
 first joins as a child, and so gets the root's log; then it becomes the root, and the old root and its children are
 below it.
+
+It tells its neighbours itself that it leaves, so that none of them takes it for the next root: nobody believes that of
+another node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,11 +19,13 @@ from peerd.api import Part, on_timer
 from peerd.ids import NodeId, closest
 from peerd.messages import PeerRef
 from peerd.services.groups.config import GroupsConfig
-from peerd.services.groups.messages import Bequest, Redirect
+from peerd.services.groups.messages import Bequest, Departing, Redirect
 from peerd.services.groups.ports import ServiceHost
 from peerd.services.groups.state import Group
 from peerd.services.groups.tree import Trees
 
+SAY_SO_PER_LEASE: Final = 3
+"""How often a neighbour is told that this node leaves, in the time for which it believes that."""
 TELL_MAX: Final = 5
 """How often a child is told to go before this node stops waiting for it."""
 
@@ -42,6 +47,7 @@ class Departure(Part):
         self._config = config
         self._trees = trees
         self._done: Callable[[], None] | None = None
+        self._has_said_so = False
         self._heirs: dict[NodeId, PeerRef] = {}
         """The heir of each group; kept when this node has left the group, as messages for its key still come here."""
         self._told: dict[tuple[NodeId, NodeId], ToldToGo] = {}
@@ -65,6 +71,8 @@ class Departure(Part):
         if self._done is None:
             return
         groups = self._trees.groups
+        if groups and not self._has_said_so:
+            self._say_so()
         self._told = {pair: told for pair, told in self._told.items() if pair[0] in groups}
         for group in list(groups.values()):
             if group.children:
@@ -75,6 +83,19 @@ class Departure(Part):
         else:
             done, self._done = self._done, None
             done()
+
+    @on_timer("departing")
+    def _say_so(self, payload: object = None) -> None:
+        """Tell the neighbours, until this node is gone."""
+        self._has_said_so = True
+        self.say_so_to(self._host.leaf_set().members())
+        self._host.set_timer("departing", self._config.lease / SAY_SO_PER_LEASE)
+
+    def say_so_to(self, peers: Iterable[PeerRef]) -> None:
+        """Tell these neighbours that this node leaves, if it does and the others know."""
+        if self._has_said_so:
+            for peer in peers:
+                self._host.send(peer, Departing())
 
     def _hand_over(self, group: Group) -> None:
         if group.is_root:
@@ -104,19 +125,17 @@ class Departure(Part):
         heir = self._next_root(group.id)
         if heir is None or group.position is None:
             return
-        leaving = self._trees.leaving()
         child, told = group.children.get(heir.id), self._told.get((group.id, heir.id))
         if child is not None and child.is_welcomed and told is not None and child.joined_at >= told.first_at:
             # the heir has joined, and has all that this node has sent: now it can become the root
-            self._host.send(heir, Bequest(group.id, group.position, True, leaving))
+            self._host.send(heir, Bequest(group.id, group.position, True))
             self._heirs[group.id] = heir
             self._trees.abdicate(group, heir)
         elif self._may_tell(group, heir):
-            self._host.send(heir, Bequest(group.id, group.position, False, leaving))
+            self._host.send(heir, Bequest(group.id, group.position, False))
 
     def _next_root(self, key: NodeId) -> PeerRef | None:
-        leaving = self._trees.leaving()
-        others = {peer.id: peer for peer in self._host.leaf_set().members() if peer.id not in leaving}
+        others = {peer.id: peer for peer in self._trees.staying()}
         return others[closest(key, others)] if others else None
 
     def heir(self, key: NodeId) -> PeerRef | None:

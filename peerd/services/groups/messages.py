@@ -23,8 +23,6 @@ VISITED_MAX: Final = 1024
 """Nodes that one anycast may ask."""
 HOPS_MAX: Final = 4096
 """Steps of one anycast from node to node."""
-LEAVING_MAX: Final = limits.LEAF_SET_SIZE
-"""A node remembers of so many neighbours that they are leaving."""
 GENERATION_MAX: Final = 1 << 48
 """The highest generation. A group never sees so many changes of its root."""
 
@@ -33,7 +31,6 @@ _SMALL: Final = 512
 Path = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(DEPTH_MAX)]
 Candidates = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(CANDIDATES_MAX)]
 GroupIds = Annotated[tuple[NodeId, ...], annotated_types.MinLen(1), annotated_types.MaxLen(STATES_MAX)]
-Leaving = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(LEAVING_MAX)]
 Visited = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(VISITED_MAX)]
 Body = Annotated[bytes, annotated_types.MaxLen(limits.GROUP_BODY_BYTES_MAX)]
 SmallBody = Annotated[bytes, annotated_types.MaxLen(limits.ANYCAST_BODY_BYTES_MAX)]
@@ -77,13 +74,15 @@ class Join(Message):
     """Take ``joiner`` as a child; routed towards the root, or sent straight to a candidate.
 
     ``position`` is the last multicast that the joiner has, for what came after it to be replayed. A join that
-    ``insists`` is taken only by nodes that have a path from the root. Answered by `Attached` or `Redirect`.
+    ``insists`` is taken only by nodes that have a path from the root. ``is_invited``: it answers an `Invitation`.
+    Answered by `Attached` or `Redirect`; by `Invitation` where it came over others, who may have made up the joiner.
     """
 
     group: NodeId
     joiner: PeerRef
     position: MulticastPosition | None
     insists: bool
+    is_invited: bool = False
 
 
 @message(0x0051, bytes_max=2048)
@@ -138,10 +137,14 @@ class Refreshed(Message):
 
 @message(0x0056, bytes_max=limits.ROUTED_BODY_BYTES_MAX)
 class Publish(Message):
-    """Origin to root, routed: multicast this. Answered by `PublishOutcome`; repeated until then."""
+    """Origin to root, routed: multicast this. Answered by `PublishOutcome`; repeated until then.
+
+    ``nonce`` comes back in the answer, so that nobody answers who has not seen the question: members see the number.
+    """
 
     group: NodeId
     publication: Publication
+    nonce: U64 = 0
 
 
 @message(0x0057, bytes_max=_SMALL)
@@ -150,6 +153,7 @@ class PublishOutcome(Message):
 
     number: U64
     is_taken: bool
+    nonce: U64 = 0
 
 
 @message(0x0058)
@@ -165,7 +169,8 @@ class GroupMulticast(Message):
 class Anycast(Message):
     """Asks for a member that accepts. Routed towards the root until it meets the tree, then from node to node of it.
 
-    ``visited`` have been asked, or did not answer. From node to node it is answered by `AnycastTaken`.
+    ``visited`` have been asked, or did not answer. From node to node it is answered by `AnycastTaken`. ``nonce`` comes
+    back in the `AnycastResult`.
     """
 
     group: NodeId
@@ -175,6 +180,7 @@ class Anycast(Message):
     body: SmallBody
     visited: Visited
     hops: U16
+    nonce: U64 = 0
 
 
 @message(0x005A, bytes_max=_SMALL)
@@ -188,19 +194,31 @@ class AnycastResult(Message):
 
     number: U64
     outcome: U8
+    nonce: U64 = 0
 
 
 @message(0x005C, bytes_max=1024)
 class Bequest(Message):
     """A root that leaves the ring, to the next closest node: join me, and be the root of this group after me.
 
-    ``is_final``: be it now, after ``position``, and take me as your child. ``leaving`` are nodes that leave as well.
+    ``is_final``: be it now, after ``position``, and take me as your child.
     """
 
     group: NodeId
     position: MulticastPosition
     is_final: bool
-    leaving: Leaving
+
+
+@message(0x005D, bytes_max=_SMALL)
+class Departing(Message):
+    """To each neighbour, now and then until it is gone: the sender leaves the ring, so it will be root of nothing."""
+
+
+@message(0x005E, bytes_max=_SMALL)
+class Invitation(Message):
+    """To who is said to want a place in a group: ask the sender for it over a link of your own, by a `Join`."""
+
+    group: NodeId
 
 
 OUTCOMES: Final = ("accepted", "nobody", "no_such_group", "unknown")
@@ -220,4 +238,6 @@ GROUP_MESSAGES: Final[tuple[type[Message], ...]] = (
     AnycastTaken,
     AnycastResult,
     Bequest,
+    Departing,
+    Invitation,
 )

@@ -49,7 +49,7 @@ class Multicaster(Part):
         body = encoded(plugin, message, GROUP_BODY_BYTES_MAX)
         number = self._members.await_outcome(plugin.name, on_outcome)
         publication = Publication(host.peer, host.boot_epoch, number, message.TYPE_ID, body)
-        self._sent[number] = Sent(Publish(group_key(plugin.name, group), publication))
+        self._sent[number] = Sent(Publish(group_key(plugin.name, group), publication, host.rng.getrandbits(64)))
         self._send(number)
 
     @on_timer("publish")
@@ -65,8 +65,13 @@ class Multicaster(Part):
 
     @handles(PublishOutcome)
     def _answered(self, message: PublishOutcome, source: PeerRef) -> None:
-        """The root says what became of a multicast of this node."""
-        if message.number in self._sent:
+        """The root, or whoever has seen the question on its way there, says what became of a multicast of this node."""
+        sent = self._sent.get(message.number)
+        if sent is None:
+            return
+        if sent.publish.nonce != message.nonce:
+            self._drop("unasked")
+        else:
             self._host.cancel_timer("publish", message.number)
             self._settle(message.number, GroupOutcome.TAKEN if message.is_taken else GroupOutcome.NO_SUCH_GROUP)
 
@@ -78,7 +83,7 @@ class Multicaster(Part):
 
     def refuse(self, publish: Publish) -> None:
         """Tell the origin that there is no such group."""
-        self._answer(publish.publication, is_taken=False)
+        self._answer(publish, is_taken=False)
 
     def take(self, group: Group, publish: Publish) -> None:
         """As the root, number a multicast and send it down the tree."""
@@ -87,10 +92,14 @@ class Multicaster(Part):
         if last is not None and group.seen.is_new(identity(publication)):
             group.position = MulticastPosition(last.generation, last.root, last.sequence + 1)
             self._spread(group, GroupMulticast(group.id, group.position, publication))
-        self._answer(publication, is_taken=True)
+        self._answer(publish, is_taken=True)
 
-    def _answer(self, publication: Publication, *, is_taken: bool) -> None:
-        self._host.send(publication.origin, PublishOutcome(publication.number, is_taken))
+    def _answer(self, publish: Publish, *, is_taken: bool) -> None:
+        publication = publish.publication
+        if not self._host.may_pass(publication.origin):  # others say who that is: they must not have it flooded
+            self._drop("rate")
+            return
+        self._host.send(publication.origin, PublishOutcome(publication.number, is_taken, publish.nonce))
 
     # Tree
 
@@ -121,8 +130,12 @@ class Multicaster(Part):
     def _spread(self, group: Group, multicast: GroupMulticast) -> None:
         self._trees.log.add(multicast)
         for child in group.children.values():
-            if child.is_welcomed:  # a child that still waits gets it later, with the others that it missed
+            if not child.is_welcomed:
+                continue  # a child that still waits gets it later, with the others that it missed
+            if self._host.may_pass(child.peer):
                 self._host.send(child.peer, multicast)
+            else:
+                self._drop("rate")  # the child sees the gap, and asks for it
         self._members.deliver(group.id, multicast.publication)
 
     def _drop(self, reason: str) -> None:

@@ -6,13 +6,17 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from peerd.api import Host
+from peerd.messages import PeerRef
 
 
 class ServiceHost(Host, Protocol):
-    """A plugin's host, plus calling back into other plugins."""
+    """A plugin's host, plus calling back into other plugins, and the limit of what a node passes on."""
 
     def call_plugin(
         self, plugin: str, function: Callable[..., Any], *arguments: Any, then: Callable[[Any], None] | None = None
     ) -> None:
         """Run ``function`` as that plugin, after the current handler; ``then`` gets what it returned (``None`` when
         it raised, which is that plugin's failure and not the service's)."""
+
+    def may_pass(self, peer: PeerRef) -> bool:
+        """Whether one more message of others may go on to this peer now; if so, it is counted. See docs/overlay.md."""

@@ -164,7 +164,7 @@ class GroupService(Service):
         message, own = envelope.message, self._host.id
         if envelope.source.id == own or envelope.next_hop.id == own:
             return Verdict.PASS
-        if isinstance(message, Join) and self.trees.intercept(message):
+        if isinstance(message, Join) and self.trees.intercept(message, envelope.previous_hop):
             return Verdict.STOP
         if isinstance(message, Anycast) and self._anycaster.intercept(message):
             return Verdict.STOP
@@ -201,6 +201,7 @@ class GroupService(Service):
         if change.removed:
             self._bereaved_at = self._host.now()
         self.trees.check_roots()
+        self.departure.say_so_to(change.added)
         for number, message in list(self._held.items()):
             if not self.trees.is_closest(message.group):
                 self._host.cancel_timer("hold", number)

@@ -49,6 +49,8 @@ class Group:
     position: MulticastPosition | None = None
     is_joining: bool = False
     attempts: int = 0
+    insists: bool = False
+    """Whether its joins are only for nodes that have a path."""
     candidates: list[PeerRef] = field(default_factory=list)
     redirects: int = 0
     heard_at: float = 0.0

@@ -18,10 +18,11 @@ from peerd.services.groups.config import GroupsConfig
 from peerd.services.groups.messages import (
     CANDIDATES_MAX,
     GENERATION_MAX,
-    LEAVING_MAX,
     Attached,
     Bequest,
+    Departing,
     Detach,
+    Invitation,
     Join,
     MulticastPosition,
     Path,
@@ -62,8 +63,8 @@ class Trees(Part):
         """Called when a place in a tree, or the children there, have changed."""
         self.is_leaving = False
         """While set, children are sent to other parents, and none are taken."""
-        self._leaving: dict[NodeId, None] = {}
-        """Neighbours that are leaving, and so cannot become a root."""
+        self._leaving: dict[NodeId, float] = {}
+        """Neighbours that have said that they leave, and so cannot become a root; and until when they are believed."""
 
     # Wanting
 
@@ -124,16 +125,30 @@ class Trees(Part):
     def _ask(self, group: Group) -> None:
         host, config = self._host, self.config
         wait_s = config.join_timeout
-        join = Join(group.id, host.peer, group.position, group.attempts >= INSIST_AFTER)
+        group.insists = group.attempts >= INSIST_AFTER
         if group.candidates:
-            host.send(group.candidates.pop(0), join)
+            host.send(group.candidates.pop(0), self._join(group))
         elif not host.leaf_set().is_complete:
             wait_s = min(NOT_READY_PAUSE_S, wait_s)
         else:
             wait_s = min(config.join_timeout * 2.0**group.attempts, config.join_retry_max)
             group.attempts += 1
-            host.route(group.id, join)
+            host.route(group.id, self._join(group))
         self._wait(group, wait_s)
+
+    def _join(self, group: Group, *, is_invited: bool = False) -> Join:
+        return Join(group.id, self._host.peer, group.position, group.insists, is_invited)
+
+    @handles(Invitation)
+    def _invited(self, message: Invitation, source: PeerRef) -> None:
+        """A node that has met this one's routed join would take it: ask that node itself.
+
+        The wait for an answer goes on as it is, so that nobody draws it out with invitations.
+        """
+        group = self.groups.get(message.group)
+        if group is not None and group.is_joining and group.redirects < REDIRECTS_MAX:
+            group.redirects += 1
+            self._host.send(source, self._join(group, is_invited=True))
 
     def _wait(self, group: Group, wait_s: float) -> None:
         """Give others some time to take this node as a child."""
@@ -141,27 +156,61 @@ class Trees(Part):
         jitter = self._host.rng.uniform(1.0 - JOIN_JITTER, 1.0 + JOIN_JITTER)
         self._host.set_timer("join", wait_s * jitter, group.id)
 
-    def intercept(self, join: Join) -> bool:
-        """Whether this node takes over a join that passes through on its way to the root."""
-        if join.joiner.id == self._own:
+    def intercept(self, join: Join, previous_hop: PeerRef) -> bool:
+        """Whether this node takes over a join that passes through on its way to the root.
+
+        Over the joiner's own link it has its place at once. Others may have made up who joins: no place is taken for
+        that one, and nothing kept; it is invited to ask itself.
+        """
+        if join.joiner.id == self._own or not self._may_take(join):
             return False
+        if previous_hop.id == join.joiner.id:
+            self._take(join)
+        else:
+            self._invite(join)
+        return True
+
+    def _may_take(self, join: Join, *, as_root: bool = False) -> bool:
+        """Whether the joiner may be below this node, which is in the tree or becomes part of it."""
         group = self.groups.get(join.group)
-        if self.is_leaving and (group is None or not group.is_root):
-            return False
         if group is None:
-            if join.insists or self._carried() >= self.config.trees_max:
-                return False
+            is_on_its_way = not self.is_leaving and not join.insists
+            return (as_root or is_on_its_way) and self._carried() < self.config.trees_max
+        if self.is_leaving and not group.is_root:
+            return False
+        if group.is_attached:
+            return group.may_adopt(join.joiner.id)
+        return group.is_gathering and not join.insists and self._has_room(group, join.joiner)
+
+    def _take(self, join: Join, *, as_root: bool = False) -> None:
+        """Take a joiner that `_may_take` allows, and that asks over its own link."""
+        group = self.groups.get(join.group)
+        if group is None:
             group = self._add(join.group)
             group.position = join.position  # so that what is replayed to this node is enough for its child
             self._admit(group, join)
-            self._seek(group)
-            return True
-        if group.is_attached:
-            return self._offer(group, join)
-        if group.is_gathering and not join.insists and self._has_room(group, join.joiner):
+            if as_root:
+                self.become_root(group)
+            else:
+                self._seek(group)
+        elif group.is_attached:
+            self._offer(group, join)
+        else:
             self._admit(group, join)
-            return True
-        return False
+
+    def _invite(self, join: Join) -> None:
+        """Have a joiner ask for its place itself; where there is none, ask the children.
+
+        Others say who that is: they must not have this node flood somebody.
+        """
+        if not self._host.may_pass(join.joiner):
+            self._drop("rate")
+            return
+        group = self.groups.get(join.group)
+        if group is not None and group.is_attached and not self._has_room(group, join.joiner):
+            self._send_on(group, join.joiner)
+        else:
+            self._host.send(join.joiner, Invitation(join.group))
 
     def _carried(self) -> int:
         return sum(not group.is_wanted for group in self.groups.values())
@@ -173,19 +222,12 @@ class Trees(Part):
             if group is not None and not group.is_root:
                 self.become_root(group)
             return
-        if group is None:
-            if self._carried() >= self.config.trees_max:
-                self._drop("trees_max")
-                return
-            group = self._add(join.group)
-            self._admit(group, join)
-            self.become_root(group, join.position)
+        if group is None and self._carried() >= self.config.trees_max:
+            self._drop("trees_max")
             return
-        if not group.is_root:
-            self.become_root(group, join.position)
-        elif join.position is not None and group.position is not None:
-            self._outrank(group, join.position, group.position)
-        self._offer(group, join)
+        if group is not None and not group.is_root:
+            self.become_root(group)
+        self._invite(join)
 
     def _outrank(self, group: Group, theirs: MulticastPosition, own: MulticastPosition) -> None:
         """Begin a reign after the one that the joiner has followed, if that was of this or a later generation."""
@@ -195,14 +237,26 @@ class Trees(Part):
 
     @handles(Join)
     def _asked(self, join: Join, source: PeerRef) -> None:
-        """Answer a node that was redirected here and asks for a place."""
+        """Answer a node that was invited, or redirected here, and asks for a place."""
         group = self.groups.get(join.group)
         if join.joiner.id != source.id:
             self._drop("malformed")
-        elif group is None or not self._offer(group, join):
+        elif not self._has_taken(join):
             above = group.parent if group is not None and self.is_leaving else None
             is_child = group is not None and source.id in group.children
             self._host.send(source, Redirect(join.group, () if above is None else (above,), keeps=is_child))
+
+    def _has_taken(self, join: Join) -> bool:
+        group = self.groups.get(join.group)
+        if group is not None and group.is_attached:
+            if group.is_root and join.position is not None and group.position is not None:
+                self._outrank(group, join.position, group.position)
+            return self._offer(group, join)
+        as_root = group is None and closest(join.group, (self._own, *self._near())) == self._own
+        if not join.is_invited or not self._may_take(join, as_root=as_root):
+            return False
+        self._take(join, as_root=as_root)
+        return True
 
     # Taking children
 
@@ -222,11 +276,14 @@ class Trees(Part):
         if self._has_room(group, join.joiner):
             self._welcome(group, self._admit(group, join))
         else:
-            # Scribe's bottleneck remover (section 3.5), before there is a bottleneck
-            others = [child.peer for child in group.children.values()]
-            some = self._host.rng.sample(others, min(CANDIDATES_MAX, len(others)))
-            self._host.send(join.joiner, Redirect(group.id, tuple(some)))
+            self._send_on(group, join.joiner)
         return True
+
+    def _send_on(self, group: Group, joiner: PeerRef) -> None:
+        """Name children that may have room: Scribe's bottleneck remover (section 3.5), before there is a bottleneck."""
+        others = [child.peer for child in group.children.values()]
+        some = self._host.rng.sample(others, min(CANDIDATES_MAX, len(others)))
+        self._host.send(joiner, Redirect(group.id, tuple(some)))
 
     def _admit(self, group: Group, join: Join) -> Child:
         now = self._host.now()
@@ -240,9 +297,11 @@ class Trees(Part):
         replay = self.log.replay(group.id, child.position, group.position)
         self._host.send(child.peer, Attached(group.id, group.path, replay.start))
         for multicast in replay.multicasts:
+            if not self._host.may_pass(child.peer):
+                self._drop("rate")  # the child sees from what comes next that the rest is missing
+                break
             self._host.send(child.peer, multicast)
-        if replay.multicasts:
-            self._host.count("peerd_groups_replayed_total", len(replay.multicasts))
+            self._host.count("peerd_groups_replayed_total")
         self.changed()
 
     def _tell_children(self, group: Group) -> None:
@@ -383,17 +442,40 @@ class Trees(Part):
         return closest(key, self._neighbourhood()) == self._own
 
     def _neighbourhood(self) -> tuple[NodeId, ...]:
-        return (self._own, *(peer.id for peer in self._host.leaf_set().members() if peer.id not in self._leaving))
+        return (self._own, *(peer.id for peer in self.staying()))
+
+    def _near(self) -> list[NodeId]:
+        return [peer.id for peer in self._host.leaf_set().members()]
+
+    def staying(self) -> list[PeerRef]:
+        """The neighbours that have not said that they leave."""
+        now = self._host.now()
+        return [peer for peer in self._host.leaf_set().members() if self._leaving.get(peer.id, now) <= now]
+
+    @handles(Departing)
+    def _departs(self, message: Departing, source: PeerRef) -> None:
+        """A neighbour leaves: it says so itself, and repeats it for as long as it is to be believed."""
+        self._leaving[source.id] = self._host.now() + self.config.lease
+        self._forget_left()
+
+    def _is_heir(self, key: NodeId, giver: PeerRef) -> bool:
+        """Whether the giver was the root of that key, as far as this node can tell, and this node is the next one."""
+        others = [node_id for node_id in self._neighbourhood() if node_id != giver.id]
+        return (
+            giver.id in self._near()
+            and closest(key, (giver.id, *others)) == giver.id
+            and self._own == closest(key, others)
+        )
 
     @handles(Bequest)
     def _inherit(self, bequest: Bequest, source: PeerRef) -> None:
         """The root of a group is leaving, and takes this node for the next root."""
         group_id, theirs = bequest.group, bequest.position
-        self._leaving |= dict.fromkeys((source.id, *bequest.leaving))
-        self._forget_left()
-        if not self.is_closest(group_id) or (group_id not in self.groups and self._carried() >= self.config.trees_max):
+        is_too_much = group_id not in self.groups and self._carried() >= self.config.trees_max
+        if not self._is_heir(group_id, source) or is_too_much:
             self._drop("not_heir")
             return
+        self._leaving[source.id] = self._host.now() + self.config.lease
         group = self.groups.get(group_id)
         if group is None:
             group = self._add(group_id)
@@ -410,12 +492,8 @@ class Trees(Part):
         self._seek(group, (source,))
 
     def _forget_left(self) -> None:
-        near = {peer.id for peer in self._host.leaf_set().members()}
-        self._leaving = {node_id: None for node_id in self._leaving if node_id in near}
-
-    def leaving(self) -> tuple[NodeId, ...]:
-        """Neighbours that have said that they are about to leave."""
-        return tuple(self._leaving)[:LEAVING_MAX]
+        now, near = self._host.now(), set(self._near())
+        self._leaving = {peer: until for peer, until in self._leaving.items() if peer in near and until > now}
 
     def abdicate(self, group: Group, heir: PeerRef) -> None:
         """Give the root to the heir; this node waits to become its child, with its subtree, else it is root again."""
