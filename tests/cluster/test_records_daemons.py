@@ -39,7 +39,9 @@ def test_a_record_is_its_owners_between_daemons_with_certificates() -> None:
             assert (await done(three, "get")).value == b"mine"
             assert (await done(one, "delete", ack="replicated")).outcome is RecordOutcome.STORED
             assert (await done(three, "get")).outcome is RecordOutcome.ABSENT
-            assert sum(proofs_checked(each, "valid") for each in running) == 6
+            assert sum(proofs_checked(each, "valid") for each in running) == 7, (
+                "each write by each holder, and by its reader"
+            )
             assert sum(proofs_checked(each, "invalid") for each in running) == 0
 
     asyncio.run(main())
