@@ -45,6 +45,8 @@ async def written_over(attacker: Attacker, work: Work, write: str) -> None:
     def overwrite(_: int) -> None:
         for text in list(work.written):
             key, each = parse_id(text), next(numbers)
+            if write == "signed":
+                sign_over(attacker, key)
             for peer in attacker.bystanders:
                 match write:
                     case "put":
@@ -63,18 +65,21 @@ async def written_over(attacker: Attacker, work: Work, write: str) -> None:
     await attacker.moments(10, 0.2, overwrite)
 
 
-OWNERLESS = pytest.mark.xfail(reason="records have no owners yet: any member may write over them", strict=True)
+def sign_over(attacker: Attacker, key: NodeId) -> None:
+    """Put and delete a record as the API allows anybody to ask for it: as its own, and as everybody's."""
+    records = attacker.bystander.host.records
+    for is_shared in (False, True):
+        records.put(key, b"forged", 600.0, lambda result: None, shared=is_shared)
+        records.delete(key, lambda result: None, shared=is_shared)
 
 
-@OWNERLESS
 @pytest.mark.long
-@pytest.mark.parametrize("write", ["put", "delete", "put in another's name", "replica"])
+@pytest.mark.parametrize("write", ["signed", "put", "delete", "put in another's name", "replica"])
 async def test_records_of_others_stay_as_they_were_written(ring: Ring, write: str) -> None:
     async with ring.attacked() as (attacker, work):
         await written_over(attacker, work, write)
 
 
-@OWNERLESS
 @pytest.mark.long
 async def test_nobody_uses_up_what_another_may_keep(own_ring: Ring) -> None:
     """It puts records in the name of an honest node until that one may put none."""
