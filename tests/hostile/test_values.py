@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgpack
@@ -41,17 +42,16 @@ async def test_a_malformed_partial_costs_its_giver_the_link_and_no_plugin(ring: 
 async def test_no_answer_names_contributors_that_it_invents(ring: Ring) -> None:
     """Its partial says that nine nodes more have contributed, with data that nobody has."""
     async with ring.attacked() as (attacker, work):
-        queries = noted_queries(attacker)
 
-        def inflated(round_id: bytes, value: Value) -> bytes:
-            own, moved = decode_value(queries[round_id], value)
+        def inflated(query: Query, value: Value) -> bytes:
+            own, moved = decode_value(query, value)
             contributors = tuple(sorted({*own.contributors, *invented(attacker.peer.id)}))
             shares = (own.shares[0],) * len(contributors)
             records = len(contributors) * own.shares[0][1]
             report = replace(own.report, records=records, files_read=len(contributors) * own.shares[0][0])
             return sealed(moved, replace(own, contributors=contributors, shares=shares, report=report))
 
-        attacker.aggregation.falsify = inflated
+        falsify(attacker, inflated)
         await work.enough()
         assert work.rejected, work.outcomes
 
@@ -61,17 +61,16 @@ async def test_no_answer_names_contributors_that_it_invents(ring: Ring) -> None:
 async def test_what_it_contributes_twice_or_beyond_all_bounds_spoils_no_answer(ring: Ring, how: str) -> None:
     """It names honest nodes as its own contributors, or counts to the end of what can be counted (A25)."""
     async with ring.attacked() as (attacker, work):
-        queries = noted_queries(attacker)
 
-        def lying(round_id: bytes, value: Value) -> bytes:
-            own, moved = decode_value(queries[round_id], value)
+        def lying(query: Query, value: Value) -> bytes:
+            own, moved = decode_value(query, value)
             if how == "largest counts":
                 report = replace(own.report, records=COUNT_MAX)
                 return sealed(moved, replace(own, report=report, shares=((own.shares[0][0], COUNT_MAX),)))
             everybody = tuple(sorted({*own.contributors, *(peer.id for peer in attacker.bystanders)}))
             return sealed(moved, replace(own, contributors=everybody, shares=(own.shares[0],) * len(everybody)))
 
-        attacker.aggregation.falsify = lying
+        falsify(attacker, lying)
         await work.enough()
 
 
@@ -83,15 +82,19 @@ async def test_swaps_without_end_cost_no_round_its_data(ring: Ring) -> None:
         await work.enough()
 
 
-def noted_queries(attacker: Attacker) -> dict[bytes, Query]:
-    """The query of each round that the attacker hears of from now on."""
+def falsify(attacker: Attacker, change: Callable[[Query, Value], bytes]) -> None:
+    """Have it give changed values in each round that it hears of from now on; not in one that is under way."""
     queries: dict[bytes, Query] = {}
 
     def note(start: StartRound) -> None:
         queries[start.round_id] = Query.from_wire(start.query)
 
+    def changed(round_id: bytes, value: Value) -> bytes:
+        query = queries.get(round_id)
+        return whole(value) if query is None else change(query, value)
+
     attacker.aggregation.on_round = note
-    return queries
+    attacker.aggregation.falsify = changed
 
 
 def whole(value: Value) -> bytes:
