@@ -111,6 +111,22 @@ def test_a_dismissal_is_not_undone_by_who_has_not_heard_it() -> None:
     assert missing(expectations) == []
 
 
+def test_a_dismissal_that_one_member_claims_is_not_enough() -> None:
+    expectations, members = expecting(9, at=10.0), {NodeId(5), NodeId(6), NodeId(7)}
+
+    def claim(informant: int, at: float) -> bool:
+        return expectations.dismissal_claimed(NodeId(9), at, NodeId(informant), members, len(members)) is not None
+
+    assert not claim(5, 20.0) and not claim(5, 21.0), "one that says it twice is one"
+    assert not claim(99, 20.0), "no member"
+    assert not claim(6, 1.0), "it speaks of an earlier absence"
+    members.remove(NodeId(5))
+    assert not claim(6, 20.0), "the other one is gone"
+    assert claim(7, 30.0)
+    assert missing(expectations) == [] and expectations.dismissed_at(NodeId(9)) == 20.0, "what both say"
+    assert not claim(7, 30.0), "nothing is kept of who is not missing"
+
+
 def test_a_loss_after_a_dismissal_is_a_new_one() -> None:
     expectations = expecting(2)
     expectations.dismiss(NodeId(2), 10.0)

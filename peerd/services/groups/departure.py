@@ -139,11 +139,16 @@ class Departure(Part):
         return others[closest(key, others)] if others else None
 
     def heir(self, key: NodeId) -> PeerRef | None:
-        """Return the node that gets messages which still come here for a group of which this node was the root."""
-        if key not in self._heirs:
-            return None
+        """Return the node that gets messages which come here for a group, as this node is not its root any more.
+
+        That is the heir, if this node was the root. A node that leaves becomes no root either while its tree has one:
+        that one has passed it over because it leaves, and what it has numbered meanwhile is not in this node's log.
+        """
         near = {peer.id: peer for peer in self._host.leaf_set().members()}
         group = self._trees.groups.get(key)
-        if group is not None and group.path and group.path[0] in near:
+        is_below = group is not None and group.path and not group.is_root and group.path[0] in near
+        if group is not None and is_below and (key in self._heirs or self._trees.is_leaving):
             self._heirs[key] = near[group.path[0]]  # the heir may itself have left
+        if key not in self._heirs:
+            return None
         return near.get(self._heirs[key].id) or self._next_root(key)
