@@ -9,7 +9,7 @@ import pytest
 
 from peerd import limits
 from peerd.config import PeerdConfig
-from peerd.linking import dial_limits
+from peerd.linking import allowed_hosts, dial_limits
 from peerd.swap import session
 from tests.test_tidy import ROOT
 
@@ -62,4 +62,4 @@ def test_each_limit_is_as_the_page_says(name: str, value: float) -> None:
     if name.startswith("limits."):
         assert getattr(PeerdConfig().limits, name.removeprefix("limits.")) == value
     else:
-        assert {**vars(limits), **vars(session), **vars(dial_limits)}[name] == value
+        assert {**vars(limits), **vars(session), **vars(dial_limits), **vars(allowed_hosts)}[name] == value
