@@ -321,3 +321,16 @@ async def test_a_lifespan_is_not_a_request() -> None:
 
     await Gate(app, FakeDaemon(), DEFAULT_POLICY)({"type": "lifespan"}, never, nothing)
     assert seen == ["lifespan"]
+
+
+@both_loops
+async def test_an_answer_that_is_cut_by_the_stop_is_no_error_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(http_listener, "STOP_GRACE_S", 0.05)
+    async with http_site(tmp_path) as site:
+        reader = await site.connect("data_socket", b"GET /v1/numbers/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert await asyncio.wait_for(reader.readline(), 5) == b"HTTP/1.1 200 OK\r\n"
+        await site.running("data_socket", 1)
+        await site.server.stop()
+    assert not [record for record in caplog.records if record.name == "uvicorn.error"]

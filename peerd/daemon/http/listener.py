@@ -49,6 +49,11 @@ HTTP_METRICS: Final = (
 )
 
 
+def _is_failure(record: logging.LogRecord) -> bool:
+    """Whether an error that uvicorn logs is one: it also reports the answers that `HttpListener.stop` cancels."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
+
+
 class HttpListener:
     """A bound socket that serves ``app``, until `stop`. It owns the socket."""
 
@@ -90,7 +95,9 @@ class HttpListener:
         )
         self._config.load()
         # uvicorn's warnings are about what strangers send, which we count; its errors are tracebacks of our own bugs.
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        errors = logging.getLogger("uvicorn.error")
+        errors.setLevel(logging.ERROR)
+        errors.addFilter(_is_failure)
         metrics.declare(HTTP_METRICS)
 
     def reconfigure(self, requests_max: int, tls: ssl.SSLContext | None) -> None:
