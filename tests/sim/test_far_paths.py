@@ -16,7 +16,7 @@ OPPOSITE_S = 0.85
 
 
 LATELY_S = 60.0
-"""To who was heard within that time there is a link; others have to be dialled first, which takes longer than an answer."""
+"""There is a link to whom was heard within that time; others are dialled first, which takes longer than an answer."""
 
 
 class Suspicions(Watcher):
