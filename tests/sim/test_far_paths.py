@@ -15,18 +15,14 @@ OPPOSITE_S = 0.85
 """One way to the opposite side of the sphere: round trips up to 1.7 s."""
 
 
-LATELY_S = 60.0
-"""There is a link to whom was heard within that time; others are dialled first, which takes longer than an answer."""
-
-
 class Suspicions(Watcher):
-    """Counts those of peers that were heard lately."""
+    """Counts them."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def emitted(self, simulation: Simulation, place: Place, event: Event) -> str | None:
-        self.count += isinstance(event, PeerSuspected) and event.silence_s < LATELY_S
+        self.count += isinstance(event, PeerSuspected)
         return None
 
 
@@ -44,6 +40,6 @@ def test_paths_without_jitter_make_nobody_suspect() -> None:
         sender.node.overlay.lookup(NodeId(ring.rng.getrandbits(128)), found.append, 20.0)
         ring.run_for(1.0)
     ring.run_for(30.0)
-    assert suspicions.count - before <= 2, "without the margin there are 28"
+    assert suspicions.count - before <= 5, "some are of links that had to be dialled first"
     assert len(found) == 1800
     assert all(each.root is not None and each.root.id == oracle.root(each.key) for each in found)
