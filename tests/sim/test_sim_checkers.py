@@ -270,7 +270,8 @@ def test_the_dead_must_not_stay_in_leaf_sets(monkeypatch: Patch) -> None:
     simulation = formed(12)
     monkeypatch.setattr(Membership, "remove", lambda self, peer, evidence, *, is_told: None)
     simulation.silence(simulation.nodes[5])
-    with pytest.raises(SimulationFailure, match=r"^failure detection: \w+ still has \w+, dead for 4[5-9]"):
+    # DETECT_S + REPAIR_S, and then until the next sweep: nothing else need happen at a node in a calm ring
+    with pytest.raises(SimulationFailure, match=r"^failure detection: \w+ still has \w+, dead for (4[5-9]|50)"):
         simulation.run_for(60.0)
 
 
