@@ -25,7 +25,7 @@ ANSWER_PAUSE_MAX_S: Final = 60.0
 
 @dataclass(slots=True)
 class Departed:
-    """A removed peer: when, whether it was in the leaf set, whether it said goodbye, and the next time to probe it.
+    """A removed peer: when, whether it was known and in the leaf set, whether it said goodbye, when to probe it next.
 
     ``since``: when it was last found silent; ``removed_at``: when it ceased to be known. A peer that others go on
     naming is tried again and again, and found silent each time.
@@ -34,6 +34,7 @@ class Departed:
     peer: PeerRef
     since: float
     removed_at: float
+    was_known: bool
     was_member: bool
     has_left: bool
     next_probe_at: float
@@ -66,15 +67,21 @@ class DepartedPeers:
         """What is remembered of a peer."""
         return self._peers.get(node_id)
 
-    def add(self, peer: PeerRef, now: float, *, was_member: bool, has_left: bool) -> None:
-        """A peer was found silent, or said goodbye, just now. One that was removed before keeps its longer pause."""
+    def add(self, peer: PeerRef, now: float, *, was_member: bool, has_left: bool, was_known: bool = True) -> None:
+        """A peer was found silent, or said goodbye, just now. One that was removed before keeps its longer pause.
+
+        Without ``was_known`` others have named it, and nobody answered. It is disbelieved, but never looked for: a
+        member that invents neighbours would have this node look for those, and forget the real ones.
+        """
         before = self._peers.pop(peer.id, None)
         if len(self._peers) >= DEPARTED_MAX:
-            del self._peers[next(iter(self._peers))]
+            strangers = (node_id for node_id, departed in self._peers.items() if not departed.was_known)
+            del self._peers[next(strangers, next(iter(self._peers)))]
         pause_s = FIRST_PAUSES * self._pause_s if before is None else before.pause_s
         is_member = was_member or (before is not None and before.was_member)
+        is_known = was_known or (before is not None and before.was_known)
         removed_at = now if before is None else before.removed_at
-        self._peers[peer.id] = Departed(peer, now, removed_at, is_member, has_left, now + pause_s, pause_s)
+        self._peers[peer.id] = Departed(peer, now, removed_at, is_known, is_member, has_left, now + pause_s, pause_s)
         self._idle_until = min(self._idle_until, now + pause_s)
 
     def pop(self, node_id: NodeId) -> Departed | None:
@@ -116,7 +123,7 @@ class DepartedPeers:
         if not is_mass_loss and now < self._idle_until:
             return None
         if is_mass_loss:
-            candidates = [departed for departed in self._peers.values() if not departed.has_left]
+            candidates = [departed for departed in self._peers.values() if departed.was_known and not departed.has_left]
             wanted = [departed for departed in candidates if is_wanted(departed.peer.id)]
         else:
             candidates = []

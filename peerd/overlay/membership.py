@@ -504,7 +504,8 @@ class Membership(Part):
         state.coordinates.pop(peer.id, None)
         self._withheld.pop(peer.id, None)
         state.vouches.forget(peer.id)
-        state.note_departed(peer, was_member=member is not None, has_left=evidence in SENT_AWAY)
+        was_known = member is not None or entry is not None
+        state.note_departed(peer, was_known=was_known, was_member=member is not None, has_left=evidence in SENT_AWAY)
         if member is not None and evidence not in SENT_AWAY:
             state.member_lost(peer, last_heard)
         if member is None and entry is None:

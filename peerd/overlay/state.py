@@ -227,11 +227,11 @@ class OverlayState:
             self.forget_unless_known(replaced.id)
         return added
 
-    def note_departed(self, peer: PeerRef, *, was_member: bool, has_left: bool) -> None:
-        """A peer was removed: disbelieve others about it for a while, and look for it again later."""
+    def note_departed(self, peer: PeerRef, *, was_known: bool, was_member: bool, has_left: bool) -> None:
+        """A peer was removed: disbelieve others about it for a while, and look for it again later if it was known."""
         now = self.host.now()
-        self.departed.add(peer, now, was_member=was_member, has_left=has_left)
-        if not has_left and self.mass_loss.lost(peer.id, now, len(self.heard)):
+        self.departed.add(peer, now, was_member=was_member, has_left=has_left, was_known=was_known)
+        if was_known and not has_left and self.mass_loss.lost(peer.id, now, len(self.heard)):
             self.tell_partition()
 
     def tell_partition(self) -> None:

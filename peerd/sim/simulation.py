@@ -128,6 +128,8 @@ class Simulation(World[ObservedNode]):
         """The places by id; if two have the same id, the newer one."""
         self.introducers: dict[int, list[Place]] = {}
         """By index, the nodes that the newest incarnation of a node was given to join through."""
+        self.was_in_hostile_hands: Callable[[int, bytes], bool] = lambda type_id, body: False
+        """Whether a message, by its type and body, reached a hostile node, which may have altered all else of it."""
         self.hostile: dict[int, NodeKind] = {}
         """Nodes that misbehave, by index, and what makes them; to be filled before they start. Checkers ask nothing of
         them, and an honest node may say that they misbehave."""

@@ -160,3 +160,14 @@ def test_history_keeps_the_latest_notes_of_the_latest_peers() -> None:
     note = history.of(NodeId(1))[-1]
     assert (note.wall_s, note.verdict, note.evidence, note.accuser, note.lag_s) == (7.0, "accused", "reported", 9, 0.25)
     assert history.peers()[-1] == NodeId(1)
+
+
+def test_names_behind_which_nobody_answered_are_not_looked_for_and_push_out_no_peer() -> None:
+    departed = DepartedPeers(10.0, 3600.0, 1.0)
+    departed.add(peer(1), 0.0, was_member=True, has_left=False)
+    for number in range(2, 2 * DEPARTED_MAX):
+        departed.add(peer(number), 1.0, was_member=False, has_left=False, was_known=False)
+    assert len(departed) == DEPARTED_MAX
+    assert departed.is_disbelieved(NodeId(2 * DEPARTED_MAX - 1), 2.0)
+    for now in (2.0, 3.0, 4.0):
+        assert departed.next_to_probe(now, lambda node_id: True, is_mass_loss=True) == peer(1)

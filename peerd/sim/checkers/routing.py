@@ -180,8 +180,13 @@ class Dedupe(Checker):
         self._seen: dict[tuple[NodeId, int, NodeId, int, NodeId, bytes], None] = {}
 
     def delivered(self, simulation: Simulation, delivery: Delivery) -> str | None:
-        """Remember a delivery: the message, and the incarnation that got it."""
+        """Remember a delivery: the message, and the incarnation that got it.
+
+        Messages are told apart by numbers that nobody has signed: a hostile node on the way can make two of one.
+        """
         if delivery.type_id not in self._unique or simulation.is_hostile(delivery.source.id):
+            return None
+        if simulation.was_in_hostile_hands(delivery.type_id, delivery.body):
             return None
         place = simulation.places[delivery.node.id]
         identity = (

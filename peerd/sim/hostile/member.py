@@ -193,6 +193,7 @@ class Party:
         """Type and body of the routed messages that reached a hostile node; only asked for membership."""
         self._arcs: list[tuple[bytes, NodeId, NodeId]] = []
         """Body and bounds of the parts of broadcasts that hostile nodes were to cover."""
+        simulation.was_in_hostile_hands = self.has_touched
         for index in behaviours:
             simulation.hostile[index] = partial(HostileNode, self)
 
@@ -238,6 +239,10 @@ class Party:
     def has_had(self, type_id: int, body: bytes) -> bool:
         """Whether this routed message reached a hostile node, which may have done anything with it."""
         return (type_id, body) in self._seen
+
+    def has_touched(self, type_id: int, body: bytes) -> bool:
+        """Whether this message, routed or broadcast, reached a hostile node."""
+        return self.has_had(type_id, body) or any(told == body for told, _, _ in self._arcs)
 
     def was_to_tell(self, body: bytes, node_id: NodeId) -> bool:
         """Whether a hostile node was to cover this node's part of the ring with that broadcast."""

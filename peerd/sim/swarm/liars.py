@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from peerd.api import LookupResult
-from peerd.ids import closest, format_id, short_id
+from peerd.ids import NodeId, closest, format_id, short_id
 from peerd.sim.hostile.member import Behaviour, Party
 from peerd.sim.hostile.repertoire import KINDS, behaviours_by_name
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Simulation
 from peerd.sim.swarm.plan import LIARS, Plan
 from peerd.sim.swarm.states import States
-from peerd.sim.truth import HEAL_S
+from peerd.sim.truth import HEAL_S, SERVE_TWICE_S
 
 BEHAVIOURS_MAX: Final = 3
 """A hostile node has between one and so many behaviours of every node's, and as many of its protocols'."""
@@ -61,10 +61,19 @@ class Liars:
             self._unanswered += 1
         elif simulation.is_hostile(result.root.id):
             self._misled += result.root.id != closest(result.key, ids)
-        elif result.root.id != simulation.honest_root(result.key):
+        elif result.root.id != (root := simulation.honest_root(result.key)) and not self._has_moved(
+            result.root.id, root
+        ):
             raise simulation.failure(
                 f"a lookup of {format_id(result.key)} names {short_id(result.root.id)} as its root"
             )
+
+    def _has_moved(self, *roots: NodeId) -> bool:
+        """Whether one of these nodes has come or gone lately, so that two may answer for one key."""
+        truth = self._simulation.truth
+        return any(
+            node_id in truth.ended or self._simulation.now - truth.since[node_id] < SERVE_TWICE_S for node_id in roots
+        )
 
     def finish(self, states: States) -> None:
         """Say what was reached."""
