@@ -1,0 +1,532 @@
+"""Messages of publish/subscribe: type ids 0x0200 to 0x021F. ONLY APPEND: they are the protocol itself.
+
+The names follow section 4.2.1 of the thesis. `ProbeSub`, `TransferSub`, `CellOrder`, `LeafUpdate` and `CellQuestion`
+are routed to the key of a cell, where anybody may have made up their source. All others are taken from their sender's
+own link only. A routed message is never believed about somebody else: a subscription that came in one is asked about at
+its subscriber before it is kept (`Established`).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated, Final
+
+import annotated_types
+
+from peerd.ids import NodeId
+from peerd.limits import KIB, PROOF_BYTES_MAX
+from peerd.messages import U8, U16, U32, U64, Message, Name, PeerRef, Text, message, struct
+from protocols.pubsub.cells import Cell, Coordinate
+
+FILTER_BYTES_MAX: Final = 8 * KIB
+VALUES_BYTES_MAX: Final = 16 * KIB
+PAYLOAD_BYTES_MAX: Final = 32 * KIB
+EVENTS_BYTES_MAX: Final = 44 * KIB
+"""Events in one message, counted with their envelopes."""
+EVENTS_MAX: Final = 256
+"""Events in one message."""
+CELLS_MAX: Final = 1024
+"""Cells in one message."""
+SUBS_MAX: Final = 64
+"""Subscriptions in one message."""
+ENTRIES_MAX: Final = 512
+"""Leaves told of in one message."""
+HOPS_MAX: Final = 64
+RETAIN_KEY_BYTES_MAX: Final = 256
+
+Filter = Annotated[str, annotated_types.MaxLen(FILTER_BYTES_MAX)]
+Proof = Annotated[bytes, annotated_types.MaxLen(PROOF_BYTES_MAX)]
+Attribute = U8
+"""Number of an attribute in its schema, from 1; 0 is `protocols.pubsub.names.EVERY`."""
+Cells = Annotated[tuple[Cell, ...], annotated_types.MaxLen(CELLS_MAX)]
+Hops = Annotated[int, annotated_types.Ge(0), annotated_types.Le(HOPS_MAX)]
+
+
+class CellState(IntEnum):
+    """What a cell of a tree is, as the root of its key keeps it."""
+
+    UNKNOWN = 0
+    """There is no such node in the tree, as far as this machine knows."""
+    LEAF = 1
+    """It holds the subscriptions whose points lie in it, and matches events with them."""
+    INNER = 2
+    """It was split: its halves hold them."""
+    RETIRED = 3
+    """It was merged back: its parent holds them."""
+
+
+class Status(IntEnum):
+    """How a request about a subscription ended."""
+
+    KEPT = 0
+    """The root of the leaf holds it, and events match it from now on."""
+    REPLICATED = 1
+    """So do the other nodes of the replica set."""
+    ELSEWHERE = 2
+    """This node is not the root of the leaf that the point lies in; ``cell`` is where to look next."""
+    QUOTA = 3
+    """A limit, which ``detail`` names."""
+    REFUSED = 4
+    """The subscription cannot be kept here, and ``detail`` says why: an unknown schema, a filter that is not valid."""
+    GONE = 5
+    """There is no such subscription (any more)."""
+
+
+class OrderKind(IntEnum):
+    """What a cell's parent asks of it, or it of its parent."""
+
+    BE_LEAF = 0
+    """Parent to child: I have been split, and all your subscriptions are with you: you are a leaf."""
+    COPY_UP = 1
+    """Parent to child: send me all that you hold, because I want to be a leaf again."""
+    RETIRE = 2
+    """Parent to child: I am a leaf again and have all that was yours."""
+
+
+# Subscriptions
+
+
+@struct
+class SubObject:
+    """A piece of a subscription, as leaves keep it: (subscriber, sid, subscription), section 3.3.1.
+
+    ``low`` and ``high``: its point, within the tree of ``attribute``. ``filter``: the whole condition, exact.
+    ``version`` grows whenever the subscriber changes or renews it. ``group``: with others of this name and the same
+    filter, each event goes to one of them.
+    """
+
+    subscriber: PeerRef
+    sid: U64
+    piece: U16
+    version: U64
+    attribute: Attribute
+    low: Coordinate
+    high: Coordinate
+    filter: Filter
+    group: Name = ""
+    since_ms: U64 = 0
+    """Deliver also what was published since (milliseconds since 1970), as far as the leaf remembers; 0: nothing."""
+
+
+Subs = Annotated[tuple[SubObject, ...], annotated_types.MaxLen(SUBS_MAX)]
+
+
+@message(0x0200, bytes_max=12 * KIB)
+class ProbeSub(Message):
+    """ProbeSubMessage: look for the leaf of a subscription's point, and install it there.
+
+    Routed to the key of ``cell``. What a node there does with it: a leaf tells the subscriber (`Established`), an inner
+    node sends it on to a leaf or child, anything else up to the cell at half the level. ``vouched``: the sender is the
+    inner node right above, so the cell is one of the tree. ``careful``: go down child by child, and trust no table.
+    """
+
+    schema: Name
+    sub: SubObject
+    cell: Cell
+    lasts_s: U32
+    vouched: bool = False
+    careful: bool = False
+    hops: Hops = 0
+
+
+@message(0x0201, bytes_max=1024)
+class Established(Message):
+    """Leaf to subscriber, a request: this piece came to me by others; is it yours, and do you want it?
+
+    The piece matches events from now on. It is kept for longer only if the subscriber says so, on its own link.
+    """
+
+    schema: Name
+    sid: U64
+    piece: U16
+    version: U64
+    cell: Cell
+    is_new: bool
+    """The leaf did not know it. Of a renewal it means that the subscription had been lost."""
+    level: U8
+    """The leaf's level: how deep the tree is there."""
+
+
+@message(0x0202, bytes_max=128)
+class Confirm(Message):
+    """Answer to `Established`."""
+
+    sid: U64
+    piece: U16
+    version: U64
+    """The version that the subscriber wants."""
+    is_wanted: bool
+    lasts_s: U32 = 0
+
+
+@message(0x0203, bytes_max=256)
+class Kept(Message):
+    """Leaf to subscriber, one way: the piece is at the whole replica set now, or why it could not be kept."""
+
+    schema: Name
+    sid: U64
+    piece: U16
+    version: U64
+    cell: Cell
+    status: U8
+    detail: Annotated[str, annotated_types.MaxLen(96)] = ""
+
+
+@message(0x0204, bytes_max=12 * KIB)
+class InsertSub(Message):
+    """InsertSubMessage: subscriber to the leaf that it knows, a request: keep, change or renew this piece."""
+
+    schema: Name
+    sub: SubObject
+    cell: Cell
+    lasts_s: U32
+
+
+@message(0x0205, bytes_max=1024)
+class InsertAnswer(Message):
+    """Answer to `InsertSub` and `EndSub`. `Kept` follows when it is replicated."""
+
+    status: U8
+    cell: Cell
+    is_new: bool = False
+    detail: Text = ""
+
+
+@message(0x0206, bytes_max=256)
+class EndSub(Message):
+    """Subscriber to leaf, a request: this piece is over."""
+
+    schema: Name
+    sid: U64
+    piece: U16
+    version: U64
+    attribute: Attribute
+    cell: Cell
+
+
+# The tree
+
+
+@message(0x0207, bytes_max=44 * KIB)
+class TransferSub(Message):
+    """TransferSubMessage: copies of subscriptions go to a child that will be a leaf (or up, to be merged).
+
+    Routed to the key of ``cell``; its root asks each subscriber (`Established`) and answers the sender, `Transferred`.
+    """
+
+    schema: Name
+    attribute: Attribute
+    cell: Cell
+    from_cell: Cell
+    subs: Subs
+    remaining_s: Annotated[tuple[U32, ...], annotated_types.MaxLen(SUBS_MAX)]
+    """How long each of them still lasts."""
+
+
+@struct
+class TransferResult:
+    """What became of one piece: `Status` REPLICATED, GONE, QUOTA or REFUSED."""
+
+    subscriber: NodeId
+    sid: U64
+    piece: U16
+    version: U64
+    status: U8
+
+
+@message(0x0208, bytes_max=8 * KIB)
+class Transferred(Message):
+    """Child to parent (or parent to child), one way: these copies have arrived and are replicated, or are gone."""
+
+    schema: Name
+    attribute: Attribute
+    cell: Cell
+    results: Annotated[tuple[TransferResult, ...], annotated_types.MaxLen(SUBS_MAX)]
+
+
+@message(0x0209, bytes_max=256)
+class CellOrder(Message):
+    """Routed between a cell and its parent; see `OrderKind`. Repeated until it is answered by a `LeafUpdate`."""
+
+    schema: Name
+    attribute: Attribute
+    cell: Cell
+    """Who shall do it."""
+    kind: U8
+
+
+@struct
+class LeafEntry:
+    """A leaf of the tree, as its ancestors know it (table 3.1).
+
+    ``subs``: how many subscriptions it holds. ``load``: events a minute.
+    """
+
+    cell: Cell
+    subs: U32
+    load: U32 = 0
+
+
+@message(0x020A, bytes_max=16 * KIB)
+class LeafUpdate(Message):
+    """LeafUpdateMessage: routed from a leaf to its parent, and from there up to the root of the tree.
+
+    ``entries`` replace all that the receiver knew about leaves in ``below``.
+    """
+
+    schema: Name
+    attribute: Attribute
+    cell: Cell
+    """To whom it goes now."""
+    below: Cell
+    entries: Annotated[tuple[LeafEntry, ...], annotated_types.MaxLen(ENTRIES_MAX)]
+
+
+@message(0x020B, bytes_max=256)
+class CellQuestion(Message):
+    """Routed to the key of a cell by somebody who draws the tree; `CellAnswer` comes back."""
+
+    schema: Name
+    attribute: Attribute
+    cell: Cell
+    nonce: U64
+
+
+@message(0x020C, bytes_max=24 * KIB)
+class CellAnswer(Message):
+    """What a node keeps for a cell: its state, its subscriptions, its load, and which leaves it knows below it."""
+
+    nonce: U64
+    state: U8
+    subs: U32 = 0
+    load: U32 = 0
+    entries: Annotated[tuple[LeafEntry, ...], annotated_types.MaxLen(ENTRIES_MAX)] = ()
+
+
+# Events
+
+
+@struct
+class EventBody:
+    """An event on its way. ``values``: msgpack of a map from attributes' numbers (as text) to values.
+
+    ``published_ms``: the publisher's clock, milliseconds since 1970. ``retain``: the key under which it replaces the
+    last value; empty: it is not retained. ``proof``: the publisher's, where the schema asks for one.
+    """
+
+    publisher: PeerRef
+    epoch: U64
+    sequence: U64
+    published_ms: U64
+    values: Annotated[bytes, annotated_types.MaxLen(VALUES_BYTES_MAX)]
+    payload: Annotated[bytes, annotated_types.MaxLen(PAYLOAD_BYTES_MAX)] = b""
+    content_type: Name = ""
+    retain: Annotated[bytes, annotated_types.MaxLen(RETAIN_KEY_BYTES_MAX)] = b""
+    proof: Proof = b""
+
+
+Events = Annotated[tuple[EventBody, ...], annotated_types.MaxLen(EVENTS_MAX)]
+
+
+@struct
+class EventName:
+    """Names an event: see `protocols.pubsub.names.EventId`."""
+
+    publisher: NodeId
+    epoch: U64
+    sequence: U64
+
+
+@struct
+class TreeCells:
+    """Cells of one attribute's tree."""
+
+    attribute: Attribute
+    cells: Cells
+
+
+Places = Annotated[tuple[TreeCells, ...], annotated_types.MaxLen(64)]
+
+
+@message(0x020D, bytes_max=48 * KIB)
+class ProbePub(Message):
+    """ProbePubMessage and ProbePubMulticastMessage: these events have to visit these cells (sections 3.4.1 and 3.4.2).
+
+    It goes from node to node, each time split by next hop (Program 3.4), or at once to a leaf's owner that the sender
+    remembers. All events belong to one publisher, in its order. ``vouched``: the sender is the inner node right above
+    all of these cells. ``copies``: so many nodes besides the leaf's root shall hold each event before `EventAck`.
+    """
+
+    schema: Name
+    publisher: PeerRef
+    events: Events
+    places: Places
+    copies: U8
+    attempt: U8 = 0
+    """Counts the tries of the publisher: what was seen in an earlier one is looked at again."""
+    vouched: bool = False
+    hops: Hops = 0
+
+
+@message(0x020E, bytes_max=24 * KIB)
+class EventAck(Message):
+    """Leaf to publisher: these events have visited these leaves, whose
+    root I am, and are held by ``copies`` others.
+
+    ``matched``: for each event, how many pieces matched. ``failed``: why they could not be matched, else empty; then
+    the publisher tries again later (``retry_ms``) or not (0).
+    """
+
+    schema: Name
+    epoch: U64
+    sequences: Annotated[tuple[U64, ...], annotated_types.MaxLen(EVENTS_MAX)]
+    covered: Places
+    matched: Annotated[tuple[U32, ...], annotated_types.MaxLen(EVENTS_MAX)]
+    copies: U8
+    failed: Text = ""
+    retry_ms: U32 = 0
+
+
+@struct
+class Delivery:
+    """An event for one subscriber's node. ``chosen``: the subscriptions of groups that are to get it there.
+
+    Other subscriptions are not named: the node asks its own filters, which is the exact check at the subscriber.
+    ``is_replay``: it was published before the subscription, which asked for it (``since_ms``).
+    """
+
+    event: EventBody
+    chosen: Annotated[tuple[U64, ...], annotated_types.MaxLen(SUBS_MAX)] = ()
+    is_replay: bool = False
+
+
+@message(0x020F, bytes_max=48 * KIB)
+class EventDelivery(Message):
+    """EventDeliveryMessage: leaf's root to subscriber, a request.
+
+    ``stream`` and ``number``: batches of one stream are taken in order, from 1 on; a new stream has another ``stream``.
+    """
+
+    schema: Name
+    stream: U64
+    number: U64
+    deliveries: Annotated[tuple[Delivery, ...], annotated_types.MaxLen(EVENTS_MAX)]
+
+
+@message(0x0210, bytes_max=4 * KIB)
+class DeliveryAnswer(Message):
+    """Answer to `EventDelivery`. ``taken``: the number of the last batch of the stream that was taken, in order.
+
+    ``pause_ms``: a slow reader there blocks; send the rest again after so long. ``unwanted``: deliveries of the batch
+    (by index) that matched no subscription of this node: what the leaf keeps for it is out of date.
+    """
+
+    taken: U64
+    pause_ms: U32 = 0
+    unwanted: Annotated[tuple[U16, ...], annotated_types.MaxLen(EVENTS_MAX)] = ()
+
+
+@struct
+class NodeDelivery:
+    """One subscriber's part of a delivery by multicast."""
+
+    subscriber: NodeId
+    chosen: Annotated[tuple[U64, ...], annotated_types.MaxLen(SUBS_MAX)] = ()
+
+
+@message(0x0211, bytes_max=44 * KIB)
+class GroupDelivery(Message):
+    """An event for many subscribers, sent from node to node and split by next hop (section 3.4.3); nobody answers it.
+
+    Who does not get it so gets it directly, when the leaf sees no `DeliveryNote` in time.
+    """
+
+    schema: Name
+    leaf: PeerRef
+    event: EventBody
+    to: Annotated[tuple[NodeDelivery, ...], annotated_types.MaxLen(CELLS_MAX)]
+    hops: Hops = 0
+
+
+@message(0x0212, bytes_max=12 * KIB)
+class DeliveryNote(Message):
+    """Subscriber to leaf, one way: these events arrived by `GroupDelivery`."""
+
+    schema: Name
+    events: Annotated[tuple[EventName, ...], annotated_types.MaxLen(EVENTS_MAX)]
+
+
+# Copies of events, in case the leaf's root dies before all is delivered
+
+
+@message(0x0213, bytes_max=48 * KIB)
+class HoldEvents(Message):
+    """Leaf's root to a replica, a request: hold these events until `ReleaseEvents`; answered by `Held`."""
+
+    schema: Name
+    events: Events
+    places: Places
+
+
+@message(0x0214, bytes_max=64)
+class Held(Message):
+    """Answer to `HoldEvents`."""
+
+    count: U16
+
+
+@message(0x0215, bytes_max=12 * KIB)
+class ReleaseEvents(Message):
+    """Leaf's root to a replica, one way: everybody who should has these events."""
+
+    schema: Name
+    events: Annotated[tuple[EventName, ...], annotated_types.MaxLen(EVENTS_MAX)]
+
+
+# Why an event did or did not arrive
+
+
+@message(0x0216, bytes_max=512)
+class ExplainQuestion(Message):
+    """A request: what do you know of this event, and of its way to this subscriber?"""
+
+    schema: Name
+    publisher: NodeId
+    epoch: U64
+    sequence: U64
+    subscriber: NodeId
+
+
+@message(0x0217, bytes_max=32 * KIB)
+class ExplainAnswer(Message):
+    """Answer to `ExplainQuestion`: JSON for people and programs (``protocols.pubsub.explain`` has its form)."""
+
+    report: Annotated[bytes, annotated_types.MaxLen(30 * KIB)]
+
+
+MESSAGES: Final[tuple[type[Message], ...]] = (
+    ProbeSub,
+    Established,
+    Confirm,
+    Kept,
+    InsertSub,
+    InsertAnswer,
+    EndSub,
+    TransferSub,
+    Transferred,
+    CellOrder,
+    LeafUpdate,
+    CellQuestion,
+    CellAnswer,
+    ProbePub,
+    EventAck,
+    EventDelivery,
+    DeliveryAnswer,
+    GroupDelivery,
+    DeliveryNote,
+    HoldEvents,
+    Held,
+    ReleaseEvents,
+    ExplainQuestion,
+    ExplainAnswer,
+)

@@ -1,0 +1,158 @@
+"""What the parts of the plugin need of each other. Each part is in a package or module of its own; nothing here acts.
+
+Five parts: the book of schemas, the tree (what this machine keeps for others as the root of cells), the leaf's events
+(matching and delivery), the publisher, and the subscriptions of this node's own clients. `protocols.pubsub.plugin`
+makes them and tells each about the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
+from protocols.pubsub.cells import Target
+from protocols.pubsub.messages import EventBody, LeafEntry, SubObject
+from protocols.pubsub.names import EventId, SubscriptionKey, Tree
+
+Values: TypeAlias = dict[str, Any]
+"""An event's attributes by name, with values as the filters read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Where one piece of a subscription is kept: a range of coordinates of one attribute (0: the tree `EVERY`)."""
+
+    attribute: int
+    low: int
+    high: int
+
+
+class SchemaView(Protocol):
+    """A schema, as the other parts use it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def is_signed(self) -> bool:
+        """Whether events carry a proof of their publisher."""
+
+    def targets(self, values: Values) -> Mapping[int, Target]:
+        """For each tree that an event with these values has to visit, its target; the tree `EVERY` is among them."""
+
+    def encode_values(self, values: Mapping[str, Any]) -> bytes:
+        """For the wire. Raises `EventError`, naming the attribute: unknown, of another type, outside its domain."""
+
+    def decode_values(self, data: bytes) -> Values:
+        """Read what came from the network. Raises `ProtocolError`."""
+
+
+class Schemas(Protocol):
+    """The book of schemas."""
+
+    def get(self, name: str) -> SchemaView | None:
+        """The schema, if this node knows it now."""
+
+    def fetch(self, name: str, on_done: Callable[[SchemaView | None, str], None]) -> None:
+        """Look it up on the ring, if need be; ``on_done(schema, why_not)`` is called once, perhaps at once."""
+
+
+# What the tree says about a cell
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """This node is the root of the cell, and the cell is a leaf."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Go on to these cells. ``vouched``: they are halves of the cell that was asked about, which is an inner node."""
+
+    cells: tuple[int, ...]
+    vouched: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """Ask again when `LeafEvents.tree_changed` tells of the cell: this node has just become its root, or it is being
+    split or merged at this moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotMine:
+    """This node is not the root of the cell's key."""
+
+
+Decision: TypeAlias = Here | Elsewhere | Unsettled | NotMine
+
+
+class Leaves(Protocol):
+    """The tree, as those see it who bring events."""
+
+    def decide(self, tree: Tree, cell: int, target: Target | None, *, vouched: bool, careful: bool = False) -> Decision:
+        """Where an event (or, with no target, a question) goes that has reached the root of a cell.
+
+        Of an inner node: its leaves, as far as it knows them, that the target meets, else its two halves. Of a cell
+        that is not known and not vouched for: the ancestor at half its level (section 3.3).
+        """
+
+    def match(self, schema: SchemaView, cells: Sequence[tuple[int, int]], values: Values) -> list[SubObject]:
+        """The pieces in these leaves (attribute, cell) of this node that an event matches, each once."""
+
+    def note_events(self, tree: Tree, cell: int, count: int) -> None:
+        """So many events have visited the leaf: its load."""
+
+    def unwanted(self, key: SubscriptionKey, schema: str) -> None:
+        """The subscriber itself says that it has no such subscription."""
+
+    def entries(self, tree: Tree) -> Sequence[LeafEntry]:
+        """The leaves of a tree that this node is the root of."""
+
+
+class LeafEvents(Protocol):
+    """Matching and delivery, as the tree and the publisher's part see them."""
+
+    def arrived(
+        self,
+        schema: SchemaView,
+        publisher: PeerRef,
+        events: Sequence[EventBody],
+        cells: Sequence[tuple[int, int]],
+        copies: int,
+        attempt: int,
+    ) -> None:
+        """Events have reached these leaves of this node: match, acknowledge (`EventAck`), have them held, deliver."""
+
+    def installed(self, tree: Tree, cell: int, sub: SubObject) -> None:
+        """A piece is new in a leaf of this node: deliver what it asks for of the past (``since_ms``)."""
+
+    def tree_changed(self, tree: Tree, cell: int) -> None:
+        """What `Leaves.decide` says about a cell has changed: what waited for it goes on, and what this node holds for
+        a root that is gone is delivered."""
+
+
+class Subscribers(Protocol):
+    """The subscriptions of this node's own clients, as delivery sees them."""
+
+    def take(self, schema: SchemaView, event: EventBody, values: Values, chosen: Sequence[int], replay: bool) -> bool:
+        """Give an event to the local subscriptions that it matches, each once; whether there was any that did.
+
+        An event that was taken before is dropped, and counts as wanted.
+        """
+
+    def must_pause(self) -> int:
+        """0, or for how many milliseconds senders should keep what they have, because a reader that blocks is slow."""
+
+
+class Ledger(Protocol):
+    """Counts what became of every match: published = delivered + filtered + dropped by reason + unknown."""
+
+    def published(self, event: EventId, schema: str) -> None: ...
+    def matched(self, event: EventId, schema: str, pieces: int, subscribers: int) -> None: ...
+    def delivered(self, event: EventId, subscriber: NodeId, latency_s: float) -> None: ...
+    def dropped(self, event: EventId, subscriber: NodeId | None, reason: str) -> None: ...
