@@ -26,9 +26,9 @@ class PubSubConfig(PluginConfig):
     # The tree (thesis: node_capacity, section 3.2.2)
     leaf_capacity: Count = setting(
         200,
-        "Subscriptions that a leaf holds on this machine before it is split (thesis: node_capacity, 10 to 30). Raise it "
-        "on strong machines and where there are few subscriptions: fewer leaves are visited by each event. Lower it to "
-        "spread the work over more machines.",
+        "Subscriptions that a leaf holds on this machine before it is split (thesis: node_capacity, 10 to 30). Raise "
+        "it on strong machines and where there are few subscriptions: fewer leaves are visited by each event. Lower "
+        "it to spread the work over more machines.",
         reloads=True,
     )
     merge_share: Share = setting(
@@ -43,8 +43,8 @@ class PubSubConfig(PluginConfig):
     )
     leaf_table_max: Count = setting(
         1024,
-        "Leaves that an inner node knows by name (its LeafNodeRoutingTable); above it, entries of one branch are merged "
-        "into one. Lower saves memory near the root of the tree, higher saves hops.",
+        "Leaves that an inner node knows by name (its LeafNodeRoutingTable); above it, entries of one branch are "
+        "merged into one. Lower saves memory near the root of the tree, higher saves hops.",
     )
     update_interval: Interval = setting(
         "5m", "Between two reports of a leaf to its ancestors while nothing changes (+-20 %)."
@@ -60,13 +60,14 @@ class PubSubConfig(PluginConfig):
     widen: Share = setting(
         0.001,
         "Ranges are widened by a random part of the domain, at most this, so that equal subscriptions can be split "
-        "apart (the corner points of section 3.3). What is matched stays exact. Raise it when many thousands are equal.",
+        "apart (the corner points of section 3.3). What is matched stays exact. Raise it when many thousands are "
+        "equal.",
     )
     cutoff: Share = setting(
         0.25,
-        "Longest range, as a share of the domain, that is kept as one point: the cut-off line y = x + c of section 3.5. "
-        "Longer ones are kept in several pieces. Lower spares the hot corner of the square, and costs more pieces. 1: "
-        "no cut-off. The same on all nodes; a schema may set its own.",
+        "Longest range, as a share of the domain, that is kept as one point: the cut-off line y = x + c of section "
+        "3.5. Longer ones are kept in several pieces. Lower spares the hot corner of the square, and costs more "
+        "pieces. 1: no cut-off. The same on all nodes; a schema may set its own.",
     )
     lease: Lifetime = setting(
         "30m",
@@ -80,14 +81,15 @@ class PubSubConfig(PluginConfig):
     # Where events go (sections 3.4.1 and 3.4.2)
     probe_probability: Share = setting(
         0.5,
-        "p: the chance that a cell between probe_level_min and the deepest level is probed itself instead of its halves "
-        "(random region probing). Higher means fewer and longer ways, lower more probes that go straight to leaves.",
+        "p: the chance that a cell between probe_level_min and the deepest level is probed itself instead of its "
+        "halves (random region probing). Higher means fewer and longer ways, lower more probes that go straight to "
+        "leaves.",
     )
     probe_level_min: Level = setting(2, "The highest level (nearest to the root) that is ever probed.")
     probe_level_max: Level = setting(
         10,
-        "The deepest level that is probed (thesis: 10) until this node has learnt how deep the tree is; from then on it "
-        "follows the tree (the dynamic maximum level that section 4.3.3 asks for).",
+        "The deepest level that is probed (thesis: 10) until this node has learnt how deep the tree is; from then on "
+        "it follows the tree (the dynamic maximum level that section 4.3.3 asks for).",
     )
     multicast: bool = setting(
         True, "Probes with a common next hop travel as one message (section 3.4.2). Off only to measure what it saves."
