@@ -52,6 +52,10 @@ class PubSubClient:
         """The schemas that the daemon knows."""
         return (await self._client.get(f"{PATH}/schemas", SchemaSummaries)).schemas
 
+    async def schema(self, name: str) -> dict[str, Any]:
+        """A schema as it was declared, looked up on the ring."""
+        return (await self._client.get(f"{PATH}/schemas/{_part(name)}", Whatever)).model_dump()
+
     async def publish(self, schema: str, event: Mapping[str, Any], *, ack: AckWord | None = None) -> Published:
         """Publish an event; waits for its outcome. ``_payload`` and ``_content_type`` are no attributes."""
         return await self._client.call(
@@ -124,6 +128,11 @@ class PubSubClient:
     async def end(self, id: str) -> SubscriptionView:
         """End a subscription."""
         return await self._client.call("DELETE", f"{PATH}/subscriptions/{_part(id)}", SubscriptionView)
+
+    async def explain(self, event: str, subscriber: str = "") -> dict[str, Any]:
+        """Why an event did or did not arrive at a node (its id; default: the daemon's)."""
+        wanted = urlencode({"subscriber": subscriber})
+        return (await self._client.get(f"{PATH}/explain/{_part(event)}?{wanted}", Whatever)).model_dump()
 
     async def tree(self, schema: str, attribute: str = "") -> TreeView:
         """The tree of an attribute, as the roots of its cells tell."""
