@@ -16,6 +16,7 @@ from protocols.pubsub.models import (
     SubscriptionView,
     TreeView,
 )
+from protocols.pubsub.names import EventId
 
 
 class NotDone(Exception):
@@ -55,7 +56,7 @@ class Service(Protocol):
         event: Mapping[str, Any],
         on_done: Callable[[Published | Exception], None],
         ack: AckWord | None = None,
-    ) -> None:
+    ) -> EventId:
         """Publish one event: its attributes, and members that begin with ``_`` (`protocols.pubsub.models.RESERVED`)."""
 
     def when_publishable(self, callback: Callable[[], None]) -> None:

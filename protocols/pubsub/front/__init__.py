@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from peerd.client import Client
+    from peerd.sim.swarm.work import SwarmWork
     from protocols.pubsub.front.client import PubSubClient
 
 HERE = __name__
@@ -42,3 +43,8 @@ class PubSubFront(Front):
             "tree": LazyCommand("Draw the tree that keeps a schema's subscriptions.", f"{HERE}.tree:tree"),
             "explain": LazyCommand("Tell why an event did or did not arrive.", f"{HERE}.explain:explain"),
         }
+
+    def swarm_work(self) -> type[SwarmWork]:
+        from protocols.pubsub.front.simulator import Traffic
+
+        return Traffic
