@@ -205,7 +205,7 @@ class ReplicaPut(Message):
 
 @message(0x0063)
 class ReplicaAck(Message):
-    """One status for each record of a `ReplicaPut`: HELD (this version or a newer one) or REFUSED (a quota).
+    """One status for each record of a `ReplicaPut`: HELD (this version or a newer one) or REFUSED (a limit, or the plugin).
 
     ``newer`` has the newer versions that the sender holds, as many as fit.
     """

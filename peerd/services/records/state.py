@@ -24,7 +24,7 @@ class RecordState:
     def __init__(self, host: RecordsHost, config: RecordsConfig) -> None:
         self.host = host
         self.config = config
-        self.table = RecordTable(config, self._changed, self.is_genuine)
+        self.table = RecordTable(config, self._changed, self.is_genuine, self.is_allowed)
         self.schedule = Schedule(config)
         self.view = ReplicaView(host.peer, host.leaf_set(), config.replicas)
         self.is_established = False
@@ -34,6 +34,9 @@ class RecordState:
         they are established."""
         self.lacks_records = False
         """A record that this node is the root of was refused for want of room, so what is not here may exist."""
+        self.owes_word = True
+        """Plugins are to be told when this node has caught up: since they last were, it had to again, or one asked
+        when it had not."""
         self.view_changed: Callable[[], None] = lambda: None
         self.changed: Callable[[], None] = lambda: None
         """A record came, changed or went."""
@@ -74,6 +77,13 @@ class RecordState:
         self.pulled.clear()
         self.schedule.clear()
         self.lacks_records = False
+        self.owes_word = True
+
+    def tell_settled(self) -> None:
+        """Tell plugins that this node has caught up, if it has, and if they are to be told."""
+        if self.owes_word and self.is_caught_up:
+            self.owes_word = False
+            self.host.records_settled_upcall()
 
     def refresh(self) -> ReplicaView:
         """The view of the leaf set as it is now; call it first in every handler that judges who holds what."""
@@ -95,6 +105,7 @@ class RecordState:
         Where nodes only came it has lost some, and what it learnt from the others is still true.
         """
         self.schedule.clear()
+        self.owes_word = True
         if not self.view.only_gained(before):
             self.catch_up_again()
 
@@ -147,6 +158,12 @@ class RecordState:
     def is_genuine(self, record: Record) -> bool:
         """Whether the origin of its write has signed it."""
         return self.host.verify(record.request.origin, record.statement, record.write.proof)
+
+    def is_allowed(self, record: Record) -> bool:
+        """Whether its plugin lets the origin write it. An owned record is its owner's own affair."""
+        return record.owner != SHARED or self.host.record_allowed_upcall(
+            record.namespace, record.key, record.item, record.value, record.request.origin
+        )
 
     def counted(self, verdict: str) -> str:
         """Count a verdict when it is a refusal."""
