@@ -423,6 +423,8 @@ class Plugin(Part):
     events: ClassVar[tuple[type[Event], ...]] = ()
     """The events that it records in the event log. Their kinds begin with the plugin's name and a dot."""
     Config: ClassVar[type[PluginConfig]] = PluginConfig
+    takes_owned_records: ClassVar[bool] = True
+    """Whether nodes may keep records of their own in `Host.records`; ``False``: shared ones only (`record_allowed`)."""
 
     host: Host
     handlers: HandlerTable

@@ -338,6 +338,9 @@ class PluginHost:
     ) -> bool:
         return self._node.record_upcalls.is_allowed(namespace, key, item, value, writer)
 
+    def takes_owned_records(self, namespace: str) -> bool:
+        return self._node.record_upcalls.takes_owned(namespace)
+
     def records_settled_upcall(self) -> None:
         self._node.record_upcalls.settled()
 

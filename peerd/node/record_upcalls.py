@@ -42,6 +42,11 @@ class RecordUpcalls:
 
         self._clock.call_soon(run)
 
+    def takes_owned(self, plugin: str) -> bool:
+        """Whether nodes may have records of their own in this plugin's namespace; they may on a node without it."""
+        owner = self._plugins.get(plugin)
+        return owner is None or owner.takes_owned_records
+
     def is_allowed(self, plugin: str, key: NodeId, item: bytes, value: bytes | None, writer: NodeId) -> bool:
         """Ask the plugin that a shared record belongs to, at once.
 

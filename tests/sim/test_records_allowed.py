@@ -12,6 +12,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId, closeness
 from peerd.services.records.messages import DELETE, PUT, RecordCopy, RecordRequest, ReplicaPut, RequestId, SignedWrite
 from peerd.services.records.owners import SHARED, value_digest
+from peerd.services.records.record import owned_version
 from peerd.sim.record_checkers import Replication
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
@@ -132,6 +133,24 @@ def test_it_is_asked_about_shared_records_only() -> None:
     assert get(simulation, owner, KEY).value == b"mine"
     assert delete(simulation, owner, KEY, ack="replicated").outcome is RecordOutcome.STORED
     assert all(gatekeeper(place).asked == 0 for place in simulation.nodes)
+
+
+def test_where_all_records_are_shared_no_member_fills_a_key_or_takes_a_name_with_its_own() -> None:
+    simulation = guarded_ring(12, 14, everybody)
+    writer, liar = [place for place in simulation.nodes if place not in holders(simulation, KEY)][:2]
+    type(gatekeeper(writer)).takes_owned_records = False
+    refusal = put(simulation, liar, KEY, b"theirs", ack="replicated")
+    assert (refusal.outcome, refusal.detail) == (RecordOutcome.QUOTA, "not_allowed")
+    request = RequestId(liar.id, 1, 1_000_000)
+    said = signed(liar, RecordRequest(PUT, "record_user", KEY, 1, request.sequence, 0, b"theirs", TTL_S, owner=liar.id))
+    write = SignedWrite(said.ttl_s, said.until_s, b"", said.proof)
+    own = RecordCopy("record_user", KEY, owned_version(request), b"theirs", TTL_S, 0.0, request, b"", liar.id, write)
+    for place in holders(simulation, KEY):
+        liar.node.hosts["records"].send(place.peer, ReplicaPut((own,)))
+    simulation.run_for(5.0)
+    assert copies_of(simulation, KEY) == [] and not simulation.misbehaviours
+    assert refused(simulation) == 4
+    assert put(simulation, writer, KEY, b"anybody's", shared=True, ack="replicated").copies == 3
 
 
 def test_no_holder_takes_from_a_member_what_the_plugin_does_not_allow() -> None:

@@ -26,6 +26,7 @@ class Interested(Plugin):
     """Overrides everything, and notes what it is told."""
 
     name: ClassVar[str] = "interested"
+    takes_owned_records: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,6 +78,7 @@ def test_who_does_not_care_is_not_called_and_allows_everything() -> None:
     node.upcalls.settled()
     assert node.upcalls.is_allowed("indifferent", KEY, b"", b"x", WRITER)
     assert node.upcalls.is_allowed("somewhere else", KEY, b"", b"x", WRITER), "a node without the plugin holds it"
+    assert node.upcalls.takes_owned("indifferent") and node.upcalls.takes_owned("somewhere else")
     node.settle()
     assert node.ran == []
 
@@ -86,7 +88,7 @@ def test_who_is_told_is_told_after_the_handler_and_who_is_asked_at_once() -> Non
     node = Node(Indifferent(), plugin)
     node.upcalls.changed("interested", KEY, RecordRole.REPLICA, b"i")
     node.upcalls.settled()
-    assert plugin.told == []
+    assert plugin.told == [] and not node.upcalls.takes_owned("interested")
     assert node.upcalls.is_allowed("interested", KEY, b"i", None, WRITER)
     assert plugin.told == [(KEY, b"i", None, WRITER)]
     node.settle()

@@ -28,6 +28,9 @@ class RecordsHost(Host, Protocol):
     ) -> bool:
         """Ask the plugin, if this node has it, at once (`peerd.api.Plugin.record_allowed`)."""
 
+    def takes_owned_records(self, namespace: str) -> bool:
+        """Whether the plugin, if this node has it, lets nodes keep records of their own."""
+
     def records_settled_upcall(self) -> None:
         """Tell every plugin, after the current handler, that this node has caught up."""
 

@@ -160,8 +160,10 @@ class RecordState:
         return self.host.verify(record.request.origin, record.statement, record.write.proof)
 
     def is_allowed(self, record: Record) -> bool:
-        """Whether its plugin lets the origin write it. An owned record is its owner's own affair."""
-        return record.owner != SHARED or self.host.record_allowed_upcall(
+        """Whether its plugin lets the origin write it."""
+        if record.owner != SHARED:
+            return self.host.takes_owned_records(record.namespace)
+        return self.host.record_allowed_upcall(
             record.namespace, record.key, record.item, record.value, record.request.origin
         )
 
