@@ -338,6 +338,9 @@ class PluginHost:
     ) -> bool:
         return self._node.record_upcalls.is_allowed(namespace, key, item, value, writer)
 
+    def has_plugin(self, namespace: str) -> bool:
+        return self._node.record_upcalls.has_plugin(namespace)
+
     def takes_owned_records(self, namespace: str) -> bool:
         return self._node.record_upcalls.takes_owned(namespace)
 

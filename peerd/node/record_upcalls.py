@@ -42,6 +42,10 @@ class RecordUpcalls:
 
         self._clock.call_soon(run)
 
+    def has_plugin(self, plugin: str) -> bool:
+        """Whether this node has it, in service or not."""
+        return plugin in self._plugins
+
     def takes_owned(self, plugin: str) -> bool:
         """Whether nodes may have records of their own in this plugin's namespace; they may on a node without it."""
         owner = self._plugins.get(plugin)

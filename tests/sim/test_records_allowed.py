@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from peerd.api import Host, RecordOutcome, RecordVersion
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, closeness
+from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import DELETE, PUT, RecordCopy, RecordRequest, ReplicaPut, RequestId, SignedWrite
 from peerd.services.records.owners import SHARED, value_digest
 from peerd.services.records.record import owned_version
@@ -93,15 +95,18 @@ def refused(simulation: Simulation, reason: str = "not_allowed") -> float:
     return sum(place.driver.metrics.get(("peerd_records_refusals_total", labels), 0) for place in simulation.nodes)
 
 
-def written_by(place: Place, value: bytes | None, counter: int, lapsed: bytes = b"") -> RecordCopy:
+def written_by(place: Place, value: bytes | None, counter: int, lapsed: bytes = b"", item: bytes = b"") -> RecordCopy:
     """A shared record under `KEY` that this node has signed, with a version of its own making."""
     verb = PUT if value is not None or lapsed else DELETE
     request = RequestId(place.id, 1, 1_000_000 + counter)
     said = lapsed or value
-    write = signed(place, RecordRequest(verb, "record_user", KEY, 1, request.sequence, 0, said, TTL_S, owner=SHARED))
+    write = signed(
+        place,
+        RecordRequest(verb, "record_user", KEY, 1, request.sequence, 0, said, TTL_S, item=item, owner=SHARED),
+    )
     proof = SignedWrite(write.ttl_s, write.until_s, value_digest(lapsed) if lapsed else b"", write.proof)
     version = RecordVersion(counter, 1, place.id)
-    return RecordCopy("record_user", KEY, version, value, TTL_S, TTL_S, request, b"", SHARED, proof)
+    return RecordCopy("record_user", KEY, version, value, TTL_S, TTL_S, request, item, SHARED, proof)
 
 
 def values_held(simulation: Simulation) -> list[bytes | None]:
@@ -293,6 +298,30 @@ def test_a_new_root_is_told_when_it_holds_all_items_and_not_before() -> None:
     assert len(told) == 1, "once for this change"
     newcomer = simulation.add_node()
     simulation.run_until(lambda: newcomer.is_live and gatekeeper(newcomer).settled > 0, limit_s=120.0)
+
+
+def test_one_member_cannot_keep_a_root_from_being_settled() -> None:
+    """A root that must refuse a record says so. That its writer has used up its share, or has lied, is no reason."""
+    simulation = guarded_ring(12, 15, everybody)
+    root, liar = holders(simulation, KEY)[0], holders(simulation, KEY, 12)[11]
+    records, state = user(root).host.records, root.node.records.state
+    first = written_by(liar, b"x", 1)
+    assert state.admit(first) == "changed"
+    state.table._config = RecordsConfig(origin_records_max=1)
+    more = replace(written_by(liar, b"x", 2), item=b"more")
+    assert state.admit(more) == "forged" and state.is_caught_up, "the signature is for another item"
+    more = written_by(liar, b"x", 2, item=b"more")
+    assert state.admit(more) == "origin_records"
+    assert not state.is_caught_up and records.is_settled(KEY)
+    state.table._config = RecordsConfig(key_items_max=1)
+    false = replace(written_by(liar, b"x", 3), item=b"false")
+    assert state.admit(false) == "forged" and records.is_settled(KEY)
+    assert state.admit(written_by(liar, b"x", 3, item=b"many")) == "key_items"
+    assert not records.is_settled(KEY), "there may be more than it holds"
+    before = gatekeeper(root).settled
+    state.table._config = RecordsConfig()
+    simulation.run_until(lambda: gatekeeper(root).settled > before, limit_s=120.0)
+    assert records.is_settled(KEY), "after the next routine comparison"
 
 
 def test_who_asks_too_early_is_told_later() -> None:

@@ -78,6 +78,7 @@ def test_who_does_not_care_is_not_called_and_allows_everything() -> None:
     node.upcalls.settled()
     assert node.upcalls.is_allowed("indifferent", KEY, b"", b"x", WRITER)
     assert node.upcalls.is_allowed("somewhere else", KEY, b"", b"x", WRITER), "a node without the plugin holds it"
+    assert node.upcalls.has_plugin("indifferent") and not node.upcalls.has_plugin("somewhere else")
     assert node.upcalls.takes_owned("indifferent") and node.upcalls.takes_owned("somewhere else")
     node.settle()
     assert node.ran == []

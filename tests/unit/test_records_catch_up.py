@@ -42,6 +42,9 @@ class Host:
     def record_changed_upcall(self, *what: Any) -> None:
         self.told.append(what)
 
+    def has_plugin(self, namespace: str) -> bool:
+        return True
+
     def records_settled_upcall(self) -> None:
         self.told.append("settled")
 
@@ -125,10 +128,10 @@ def test_plugins_are_told_once_after_each_change_nearby() -> None:
     state.tell_settled()
     assert host.told == ["settled"], "the newcomer may have taken writes"
     state.pulled[newcomer.id] = True
-    state.lacks_records = True
+    state.lacks_records = state.lacks_items = True
     state.tell_settled()
     assert host.told == ["settled"], "there is no room here for all of them"
-    state.lacks_records = False
+    state.lacks_items = False
     state.tell_settled()
     state.tell_settled()
     assert host.told == ["settled"] * 2

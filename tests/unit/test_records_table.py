@@ -349,6 +349,16 @@ def test_one_key_has_few_namespaces() -> None:
     assert table.merge(record(namespace="more"), 0.0) == "namespaces"
 
 
+def test_a_plugin_of_this_node_always_has_a_place_under_a_key() -> None:
+    """Else any member could keep it out with records of plugins that nobody has."""
+    table = RecordTable(CONFIG, has_plugin=lambda namespace: namespace == "mine")
+    for number in range(tables.NAMESPACES_PER_KEY_MAX):
+        assert table.merge(record(namespace=f"n{number}"), 0.0) == CHANGED
+    assert table.merge(record(namespace="more"), 0.0) == "namespaces"
+    assert table.merge(record(namespace="mine"), 0.0) == CHANGED
+    table.validate()
+
+
 # Ranges and digests
 
 

@@ -161,7 +161,7 @@ class RecordStore(Service):
     def is_settled(self, key: NodeId) -> bool:
         """Whether this node is the root of a key and has caught up; if it has not, plugins are told when it has."""
         self.state.refresh()
-        if not self.state.is_caught_up:
+        if not self.state.has_items:
             self._synchroniser.asked_early()
             return False
         return self.state.is_root(key)

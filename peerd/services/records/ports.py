@@ -28,6 +28,9 @@ class RecordsHost(Host, Protocol):
     ) -> bool:
         """Ask the plugin, if this node has it, at once (`peerd.api.Plugin.record_allowed`)."""
 
+    def has_plugin(self, namespace: str) -> bool:
+        """Whether this node has the plugin that a namespace is named after."""
+
     def takes_owned_records(self, namespace: str) -> bool:
         """Whether the plugin, if this node has it, lets nodes keep records of their own."""
 
