@@ -33,6 +33,8 @@ ENTRIES_MAX: Final = 512
 """Leaves told of in one message."""
 HOPS_MAX: Final = 64
 RETAIN_KEY_BYTES_MAX: Final = 256
+SINCE_RETAINED: Final = (1 << 64) - 1
+"""As ``since_ms`` of a subscription: of the past only the last value of each key, however old that is."""
 
 Filter = Annotated[str, annotated_types.MaxLen(FILTER_BYTES_MAX)]
 Proof = Annotated[bytes, annotated_types.MaxLen(PROOF_BYTES_MAX)]
