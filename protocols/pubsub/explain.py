@@ -7,17 +7,18 @@ has taken, and where its pieces are kept. All of it is remembered for ``history_
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from peerd.api import Host, LookupResult, Part, handles
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id, parse_id
-from peerd.lib.filter import FilterError, Node, explain as explain_filter
+from peerd.lib.filter import FilterError, explain as explain_filter
 from peerd.messages import Message, PeerRef
 from protocols.pubsub import cells as space
 from protocols.pubsub.delivering.deliverer import Deliverer
@@ -36,6 +37,12 @@ PIECES_TOLD_MAX: Final = 8
 REASONS_TOLD_MAX: Final = 12
 TEXT_TOLD_MAX: Final = 200
 OUTCOMES_TOLD_MAX: Final = 16
+
+
+REMEMBERED_MAX: Final = 8192
+"""Of so many events each side remembers a report."""
+
+R = TypeVar("R", bound=BaseModel)
 
 
 class _Told(BaseModel):
@@ -97,14 +104,26 @@ class NodeReport(_Told):
 
 
 class Verdict(_Told):
-    """The answer: whether it arrived (``unknown`` where who would know does not answer), and why, line by line."""
+    """The answer: whether it arrived (``unknown`` where who would know does not answer), and why, line by line.
 
-    arrived: Literal["yes", "no", "unknown"]
+    The first line is the summary.
+    """
+
+    verdict: Literal["arrived", "did not arrive", "unknown"]
     summary: str
     lines: tuple[str, ...]
 
 
 # Joining
+
+_Word = Literal["arrived", "did not arrive", "unknown"]
+_ARRIVED: Final[_Word] = "arrived"
+_ABSENT: Final[_Word] = "did not arrive"
+_UNKNOWN: Final[_Word] = "unknown"
+TAKEN: Final = "taken"
+"""Of a subscriber's report: the event was given to a subscription."""
+UNSEEN: Final = "unseen"
+"""Of a publisher's or a subscriber's report: it knows of no such event."""
 
 
 def verdict(
@@ -113,19 +132,21 @@ def verdict(
     """Join what the nodes know. ``leaves``: by the id of their root; ``None`` where it did not answer."""
     at_publisher = publisher.publisher if publisher else None
     at_subscriber = subscriber.subscriber if subscriber else None
-    lines = [*_publisher_lines(publisher, at_publisher)]
+    word: _Word
+    lines = _publisher_lines(publisher, at_publisher)
     for owner, report in sorted(leaves.items()):
         lines += _leaf_lines(owner, report)
     lines += _subscriber_lines(subscriber, at_subscriber)
     known = [report for report in leaves.values() if report is not None]
-    is_delivered = any("delivered" in report.outcomes for report in known)
-    if at_subscriber is not None and at_subscriber.fate == "taken":
-        return Verdict(arrived="yes", summary="the subscriber's node has taken the event", lines=tuple(lines))
-    why = _why_not(at_publisher, at_subscriber, known)
-    if at_subscriber is None and is_delivered:
-        return Verdict(arrived="yes", summary="the subscriber's node confirmed the event", lines=tuple(lines))
-    arrived: Literal["no", "unknown"] = "no" if at_subscriber is not None and why else "unknown"
-    return Verdict(arrived=arrived, summary=why or "nobody who answered knows", lines=tuple(lines))
+    if at_subscriber is not None and at_subscriber.fate == TAKEN:
+        word, why = _ARRIVED, "the subscriber's node has taken the event"
+    elif at_subscriber is None and any("delivered" in report.outcomes for report in known):
+        word, why = _ARRIVED, "the subscriber's node confirmed the event"
+    else:
+        why = _why_not(at_publisher, at_subscriber, known)
+        word = _ABSENT if at_subscriber is not None and why else _UNKNOWN
+    why = why or "nobody who answered knows"
+    return Verdict(verdict=word, summary=why, lines=(why, *lines))
 
 
 def _why_not(
@@ -134,11 +155,11 @@ def _why_not(
     """The first reason along the way from the publisher to the subscriber's readers; empty where none is known."""
     checks = [check for report in leaves for check in report.checks]
     dropped = [outcome for report in leaves for outcome in report.outcomes if outcome != "delivered"]
-    if at_subscriber is not None and at_subscriber.fate not in ("unseen", "taken"):
+    if at_subscriber is not None and at_subscriber.fate not in (UNSEEN, TAKEN):
         return f"it came to the subscriber's node and was dropped there: {at_subscriber.fate}"
     if at_subscriber is not None and not at_subscriber.subscriptions:
         return "the node has no subscription of this schema"
-    if at_publisher is not None and at_publisher.outcome == "unseen":
+    if at_publisher is not None and at_publisher.outcome == UNSEEN:
         return "the publisher's node knows of no such event: it was never published, or too long ago"
     if dropped:
         return f"a leaf has dropped it: {dropped[0]}"
@@ -197,12 +218,34 @@ def _shown(place: Place) -> str:
     return f"attribute {place.attribute}, cell {place.cell or 'whole'}{owner}"
 
 
+# Remembering
+
+
+class Remembered(Generic[R]):
+    """Reports about events, for a time: what the publisher's and the subscriber's side answer from."""
+
+    def __init__(self, age_s: float) -> None:
+        self._age_s = age_s
+        self._reports: OrderedDict[EventId, tuple[float, R]] = OrderedDict()
+
+    def note(self, event: EventId, report: R, now: float) -> None:
+        """Remember a report, in place of an earlier one of the same event."""
+        self._reports.pop(event, None)
+        self._reports[event] = now, report
+        while len(self._reports) > REMEMBERED_MAX or next(iter(self._reports.values()))[0] < now - self._age_s:
+            self._reports.popitem(last=False)
+
+    def find(self, event: EventId) -> R | None:
+        """What is remembered of an event."""
+        found = self._reports.get(event)
+        return None if found is None else found[1]
+
+
 # Asking
 
 PublisherView = Callable[[str, EventId], PublisherReport | None]
 SubscriberView = Callable[[str, EventId], SubscriberReport | None]
 PiecesOf = Callable[[str, NodeId], Sequence[tuple[int, SubObject]]]
-Parse = Callable[[SchemaView, str], Node]
 OnVerdict = Callable[[Verdict], None]
 
 
@@ -223,14 +266,13 @@ class Explainer(Part):
     """
 
     def __init__(
-        self, host: Host, schemas: Schemas, ledger: LedgerBook, history: History, deliverer: Deliverer, parse: Parse
+        self, host: Host, schemas: Schemas, ledger: LedgerBook, history: History, deliverer: Deliverer
     ) -> None:
         self._host = host
         self._schemas = schemas
         self._ledger = ledger
         self._history = history
         self._deliverer = deliverer
-        self._parse = parse
         self.publisher_view: PublisherView = lambda schema, event: None
         self.subscriber_view: SubscriberView = lambda schema, event: None
         self.pieces_of: PiecesOf = lambda schema, subscriber: ()
@@ -358,7 +400,7 @@ class Explainer(Part):
         reasons: Sequence[str] = ()
         if event is not None:
             try:
-                explained = explain_filter(self._parse(schema, piece.filter), schema.decode_values(event.values))
+                explained = explain_filter(schema.parse_filter(piece.filter), schema.decode_values(event.values))
                 matches, reasons = explained.matches, [str(reason) for reason in explained.reasons]
             except FilterError as error:
                 reasons = [f"the filter cannot be read: {error}"]

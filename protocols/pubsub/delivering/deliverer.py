@@ -187,6 +187,19 @@ class Deliverer(Part):
         if line.outbox.needs_care():
             self._tick_soon()
 
+    @handles(DeliveryAnswer)
+    def _on_late_answer(self, message: DeliveryAnswer, source: PeerRef) -> None:
+        """A batch for durable subscriptions is on disk there."""
+        line = self._lines.get(source.id)
+        if line is None:
+            return
+        way_s = (self._host.estimated_rtt(line.peer) or 0.0) / 2
+        line.used_at = self._host.now()
+        for item in line.outbox.confirmed(message.stream, message.taken, self._host.now()):
+            self._is_delivered(line.peer, item, way_s)
+        self._to_send[source.id] = None
+        self.flush()
+
     def _take_here(self, line: _Line) -> None:
         """Deliver to this node's own subscriptions, without the network but in the same order."""
         while attempts := line.outbox.sends(self._host.now()):

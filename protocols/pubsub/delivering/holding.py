@@ -148,7 +148,7 @@ class Holding(Part):
         """The leaf was split: its halves have the subscriptions, and get the event like any other."""
         places = as_trees([(attribute, cell) for cell in cells])
         probe = ProbePub(
-            held.schema, held.event.publisher, (held.event,), places, 0, attempt=REPROBE_ATTEMPT, vouched=True
+            held.schema, held.event.publisher, (held.event,), places, 0, REPROBE_ATTEMPT, vouched=True, hops=1
         )
         self._host.send(self._host.peer, probe)
 

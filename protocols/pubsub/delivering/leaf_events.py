@@ -147,7 +147,7 @@ class LeafDesk:
             return True
         values, why_not = self._values(call.schema, event)
         if values is None:
-            self._fail(call, event, why_not)
+            self._fail(call, event, fresh, why_not)
             return False
         if visit is None:
             visit = self._visits[event_id] = _Visit(call.schema.name)
@@ -258,6 +258,7 @@ class LeafDesk:
         visit = self._visits.get(event_id)
         return 0 if visit is None else sum(leaf.pieces for place in places if (leaf := visit.find(place)))
 
-    def _fail(self, call: _Call, event: EventBody, why_not: str) -> None:
-        ack = EventAck(call.schema.name, event.epoch, (event.sequence,), (), (0,), 0, failed=why_not)
+    def _fail(self, call: _Call, event: EventBody, places: Sequence[tuple[int, int]], why_not: str) -> None:
+        covered = as_trees(places)
+        ack = EventAck(call.schema.name, event.epoch, (event.sequence,), covered, (0,), 0, failed=why_not)
         self._host.send(call.publisher, ack)

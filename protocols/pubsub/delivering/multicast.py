@@ -27,8 +27,8 @@ NODE_BYTES: Final = 24
 COPIES_PER_S_MAX: Final = 4096
 """So many nodes a second may one neighbour have this node send to: a message of 40 KiB must not become thousands."""
 
-Received = Callable[[str, PeerRef, EventBody, Sequence[int]], None]
-"""Takes an event that has come by multicast for this node: schema, leaf's root, event, chosen subscriptions."""
+Received = Callable[[str, EventBody, Sequence[int], PeerRef], None]
+"""Takes an event that has come by multicast for this node: schema, event, chosen subscriptions, leaf's root."""
 
 
 class Multicast(Part):
@@ -36,7 +36,7 @@ class Multicast(Part):
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self.received: Received = lambda schema, leaf, event, chosen: None
+        self.received: Received = lambda schema, event, chosen, leaf: None
         self._copies: Counter[NodeId] = Counter()
         self._is_counting = False
 
@@ -49,7 +49,7 @@ class Multicast(Part):
         others = [each for each in message.to if each.subscriber != self._host.id]
         for own in message.to:
             if own.subscriber == self._host.id:
-                self.received(message.schema, message.leaf, message.event, own.chosen)
+                self.received(message.schema, message.event, own.chosen, message.leaf)
         if message.hops < HOPS_MAX and others and self._may_send(source, len(others)):
             self._spread(message, others)
 

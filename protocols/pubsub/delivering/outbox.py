@@ -182,11 +182,7 @@ class Outbox:
         if taken < attempt.taken_before:  # it does not know the stream (any more): it was started anew
             self._begin_anew(now)
             return []
-        settled: list[Item] = []
-        if taken > self._taken:
-            settled = self._settle(taken)
-            self._is_probing, self._wait_s = False, self.limits.retry_s
-            self.stalled_since = now if self._batches else None
+        settled = self._settle(taken, now)
         if pause_s > 0:
             self.stalled_since = None
             self._go_back(now + min(pause_s, PAUSE_S_MAX))
@@ -194,6 +190,14 @@ class Outbox:
         elif attempt.number > taken and attempt.round == self._round:
             self._go_back(now + self._wait_s)
         return settled
+
+    def confirmed(self, stream: int, taken: int, now: float) -> list[Item]:
+        """The node says later, and not as an answer, what it has taken. Returns and raises as `answered`."""
+        if stream != self.stream:
+            return []
+        if taken > self._taken + len(self._batches):
+            raise ProtocolError("delivery_answer", "it has taken a batch that it was not sent")
+        return self._settle(taken, now)
 
     def failed(self, attempt: Attempt, now: float) -> None:
         """An attempt was not answered in time, or could not be sent."""
@@ -213,8 +217,11 @@ class Outbox:
         self.stalled_since = None
         return given_up
 
-    def _settle(self, taken: int) -> list[Item]:
+    def _settle(self, taken: int, now: float) -> list[Item]:
         settled: list[Item] = []
+        if taken > self._taken:
+            self._is_probing, self._wait_s, self._resume_at = False, self.limits.retry_s, 0.0
+            self.stalled_since = now if taken < self._taken + len(self._batches) else None
         while self._taken < taken:
             settled += self._batches.popleft().items
             self._taken += 1
