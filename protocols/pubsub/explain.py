@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import partial
 from typing import Final, Generic, Literal, TypeVar
 
@@ -19,6 +20,7 @@ from peerd.api import Host, LookupResult, Part, handles
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id, parse_id
 from peerd.lib.filter import FilterError, explain as explain_filter
+from peerd.limits import NAME_LENGTH_MAX
 from peerd.messages import Message, PeerRef
 from protocols.pubsub import cells as space
 from protocols.pubsub.delivering.deliverer import Deliverer
@@ -60,6 +62,7 @@ class Place(_Told):
 class PublisherReport(_Told):
     """What the publisher's node knows. ``missing``: cells of which no leaf has acknowledged the event."""
 
+    schema_name: str
     outcome: str
     visited: tuple[Place, ...] = ()
     missing: tuple[Place, ...] = ()
@@ -79,6 +82,7 @@ class Check(_Told):
 class LeafReport(_Told):
     """What a node knows as the root of leaves. ``outcomes``: what became of the delivery to the subscriber's node."""
 
+    schema_name: str
     has_event: bool
     checks: tuple[Check, ...] = ()
     outcomes: tuple[str, ...] = ()
@@ -249,13 +253,36 @@ PiecesOf = Callable[[str, NodeId], Sequence[tuple[int, SubObject]]]
 OnVerdict = Callable[[Verdict], None]
 
 
+class _Round(IntEnum):
+    """Who is asked together. Each round knows what the one before has found."""
+
+    ORIGIN = 0
+    """The publisher's node, which also knows the schema."""
+    SUBSCRIBER = 1
+    LEAVES = 2
+    OVER = 3
+
+
 @dataclass(slots=True)
 class _Explanation:
-    question: ExplainQuestion
+    schema: str
+    event: EventId
+    subscriber: NodeId
     on_done: OnVerdict
     answers: dict[NodeId, NodeReport | None] = field(default_factory=dict)
     open: int = 0
-    is_at_leaves: bool = False
+    round: _Round = _Round.ORIGIN
+
+    def question(self) -> ExplainQuestion:
+        """What nodes are asked now."""
+        return ExplainQuestion(self.schema, *self.event, self.subscriber)
+
+    def learn_schema(self) -> None:
+        """Take the schema's name from whoever knows the event."""
+        for report in self.answers.values():
+            for part in (report.publisher, report.leaf) if report is not None else ():
+                if part is not None and not self.schema and len(part.schema_name) <= NAME_LENGTH_MAX:
+                    self.schema = part.schema_name
 
 
 class Explainer(Part):
@@ -279,12 +306,12 @@ class Explainer(Part):
         self._under_way = 0
 
     def explain(self, schema: str, event: EventId, subscriber: NodeId, on_done: OnVerdict) -> None:
-        """Find out; ``on_done`` is called once. Raises `Unavailable` when too many are under way."""
+        """Find out; ``on_done`` is called once. ``schema`` may be empty. Raises `Unavailable` above a limit."""
         if self._under_way >= UNDER_WAY_MAX:
             raise Unavailable("too many explanations are under way: try again in some seconds")
         self._under_way += 1
-        question = ExplainQuestion(schema, event.publisher, event.epoch, event.sequence, subscriber)
-        self._ask_all(_Explanation(question, on_done), {event.publisher: None, subscriber: None, self._host.id: None})
+        explanation = _Explanation(schema, event, subscriber, on_done)
+        self._ask_all(explanation, {event.publisher: None, self._host.id: None})
 
     def _ask_all(self, explanation: _Explanation, nodes: dict[NodeId, None]) -> None:
         explanation.open += 1  # until all are asked
@@ -296,7 +323,7 @@ class Explainer(Part):
     def _ask(self, explanation: _Explanation, node: NodeId) -> None:
         answered = partial(self._answered, explanation, node)
         if node == self._host.id:
-            answered(self.report(explanation.question))
+            answered(self.report(explanation.question()))
             return
 
         def on_reply(reply: Message, source: PeerRef) -> None:
@@ -310,7 +337,7 @@ class Explainer(Part):
             if result.root is None or result.root.id != node:
                 answered(None)
             else:
-                ask = explanation.question
+                ask = explanation.question()
                 self._host.request(result.root, ask, ANSWER_TIMEOUT_S, on_reply, partial(answered, None))
 
         try:
@@ -326,27 +353,33 @@ class Explainer(Part):
         explanation.open -= 1
         if explanation.open:
             return
-        if not explanation.is_at_leaves:
-            explanation.is_at_leaves = True
+        explanation.round = _Round(explanation.round + 1)
+        if explanation.round is _Round.SUBSCRIBER:
+            explanation.learn_schema()
+            self._ask_all(explanation, {explanation.subscriber: None})
+        elif explanation.round is _Round.LEAVES:
             self._ask_all(explanation, self._roots(explanation))
-            return
-        self._under_way -= 1
-        question, answers = explanation.question, explanation.answers
+        else:
+            self._under_way -= 1
+            explanation.on_done(self._joined(explanation))
+
+    @staticmethod
+    def _joined(explanation: _Explanation) -> Verdict:
+        ends = (explanation.event.publisher, explanation.subscriber)
         leaves = {
-            format_id(node): report.leaf if report else None
-            for node, report in answers.items()
-            if report is None or report.leaf is not None
+            format_id(node): None if report is None else report.leaf
+            for node, report in explanation.answers.items()
+            if (report is None and node not in ends) or (report is not None and report.leaf is not None)
         }
-        ends = {format_id(node) for node in (question.publisher, question.subscriber)}
-        told = {owner: report for owner, report in leaves.items() if report is not None or owner not in ends}
-        explanation.on_done(verdict(answers.get(question.publisher), answers.get(question.subscriber), told))
+        answers = explanation.answers
+        return verdict(answers.get(explanation.event.publisher), answers.get(explanation.subscriber), leaves)
 
     @staticmethod
     def _roots(explanation: _Explanation) -> dict[NodeId, None]:
         """The leaves' roots that publisher and subscriber name: first those that keep the subscriptions."""
         found: dict[NodeId, None] = {}
-        subscriber = explanation.answers.get(explanation.question.subscriber)
-        publisher = explanation.answers.get(explanation.question.publisher)
+        subscriber = explanation.answers.get(explanation.subscriber)
+        publisher = explanation.answers.get(explanation.event.publisher)
         places = [*(subscriber.subscriber.places if subscriber and subscriber.subscriber else ())]
         places += publisher.publisher.visited if publisher and publisher.publisher else ()
         for place in places:
@@ -379,15 +412,17 @@ class Explainer(Part):
 
     def _leaf_report(self, schema_name: str, event: EventId, subscriber: NodeId) -> LeafReport | None:
         past = self._history.find(event)
-        schema = self._schemas.get(schema_name)
-        pieces = list(self.pieces_of(schema_name, subscriber))[:PIECES_TOLD_MAX]
+        name = past.schema if past is not None else schema_name
+        schema = self._schemas.get(name)
+        pieces = list(self.pieces_of(name, subscriber))[:PIECES_TOLD_MAX]
         known = self._ledger.outcomes(event)
         if schema is None or (past is None and not pieces and known is None):
             return None
         found = known.outcomes if known is not None else []
         outcomes = [each.what for each in found if each.subscriber == subscriber]
-        body = past.event if past is not None and past.schema == schema_name else None
+        body = None if past is None else past.event
         return LeafReport(
+            schema_name=name,
             has_event=past is not None,
             checks=tuple(self._check(schema, cell, piece, body) for cell, piece in pieces),
             outcomes=tuple(outcomes[:OUTCOMES_TOLD_MAX]),

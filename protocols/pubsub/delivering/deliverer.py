@@ -27,6 +27,8 @@ TICK_S_MAX: Final = 0.25
 """While a node does not answer, this is the longest time between two looks at what is due."""
 SILENT_RETRIES: Final = 2
 """A node is passed over, where another will do, when it has not answered for so many times ``delivery_retry``."""
+PASSES_MAX: Final = 8
+"""When no member of a group answers, an event for it is given up after so many of them."""
 IDLE_S: Final = 60.0
 """The stream of a node for which nothing has been pending for so long is forgotten."""
 
@@ -53,7 +55,7 @@ class Deliverer(Part):
         multicast: Multicast,
     ) -> None:
         self._host = host
-        self._config = config
+        self.config = config
         self._leaves = leaves
         self._subscribers = subscribers
         self._ledger = ledger
@@ -78,15 +80,15 @@ class Deliverer(Part):
     def has_room(self, subscriber: NodeId) -> bool:
         """Whether a stream is at most half full, so that events of the past may be added to it."""
         line = self._lines.get(subscriber)
-        is_calm = line is None or line.outbox.size * 2 <= self._config.delivery_queue
-        return is_calm and self.bytes * 2 <= self._config.deliveries_bytes
+        is_calm = line is None or line.outbox.size * 2 <= self.config.delivery_queue
+        return is_calm and self.bytes * 2 <= self.config.deliveries_bytes
 
     def is_silent(self, subscriber: NodeId) -> bool:
         """Whether a node has not answered for so long that another should get what either may get."""
         line = self._lines.get(subscriber)
         if line is None or line.outbox.stalled_since is None:
             return False
-        return self._host.now() - line.outbox.stalled_since >= SILENT_RETRIES * self._config.delivery_retry
+        return self._host.now() - line.outbox.stalled_since >= SILENT_RETRIES * self.config.delivery_retry
 
     # Taking in
 
@@ -107,7 +109,7 @@ class Deliverer(Part):
     def _line(self, peer: PeerRef) -> _Line:
         line = self._lines.get(peer.id)
         if line is None:
-            config = self._config
+            config = self.config
             limits = OutboxLimits(
                 config.delivery_window, config.delivery_retry, config.delivery_keep, config.delivery_queue
             )
@@ -121,7 +123,7 @@ class Deliverer(Part):
         self._begin(item)
         for dropped in line.outbox.add(item):
             self._give_up(peer, dropped, reasons.QUEUE_FULL)
-        while self.bytes > self._config.deliveries_bytes and (freed := self._drop_somewhere()):
+        while self.bytes > self.config.deliveries_bytes and (freed := self._drop_somewhere()):
             self._give_up(*freed, reasons.MEMORY_FULL)
         self._to_send[peer.id] = None
         self._tick_within(IDLE_S)
@@ -238,7 +240,7 @@ class Deliverer(Part):
 
     def _give_up(self, peer: PeerRef, item: Item, reason: str) -> None:
         """It cannot be brought to this node. What is meant for a group is brought to other members of it."""
-        moved = [pick for pick in item.picks if self._pass_on(item, pick)]
+        moved = [pick for pick in item.picks if self._pass_on(item, pick, is_last=True)]
         if len(moved) == len(item.picks) and moved and not item.is_for_all:
             extra = len(moved) - 1
         else:
@@ -248,20 +250,21 @@ class Deliverer(Part):
             self._ledger.matched(item.event_id, item.schema.name, 0, extra)
         self._end(item)
 
-    def _pass_on(self, item: Item, pick: Pick) -> bool:
+    def _pass_on(self, item: Item, pick: Pick, *, is_last: bool = False) -> bool:
         """Give an event to the next member of its group that answers and has room, if there is one.
 
-        Because it has room, nothing is dropped there for it, which would have to be passed on in turn.
+        Because it has room, nothing is dropped there for it, which would have to be passed on in turn. ``is_last``: the
+        event is lost otherwise, so that even a member is tried that does not answer at this moment.
         """
-        awake = [member for member in pick.others if self._is_able(member.peer.id)]
+        roomy = [member for member in pick.others if self.has_room(member.peer.id)]
+        awake = [member for member in roomy if not self.is_silent(member.peer.id)]
+        if not awake and is_last and pick.passed < PASSES_MAX:
+            awake = roomy
         if not awake:
             return False
-        next_pick = Pick(awake[0], tuple(awake[1:]))
+        next_pick = pick.passed_on(awake[0])
         self._add(awake[0].peer, Item(item.event, item.event_id, item.schema, False, (next_pick,)))
         return True
-
-    def _is_able(self, node: NodeId) -> bool:
-        return not self.is_silent(node) and self.has_room(node)
 
     def _move_groups(self, line: _Line) -> None:
         """The node is silent: what it was to get as a member of groups goes to other members."""
@@ -280,16 +283,16 @@ class Deliverer(Part):
     # Multicast
 
     def _uses_multicast(self, items: Sequence[tuple[PeerRef, Item]]) -> bool:
-        kind = self._config.delivery
+        kind = self.config.delivery
         if kind == "direct" or items[0][1].size > MULTICAST_EVENT_BYTES_MAX:
             return False
-        return kind == "multicast" or len(items) >= self._config.multicast_min
+        return kind == "multicast" or len(items) >= self.config.multicast_min
 
     def _send_by_multicast(self, items: Sequence[tuple[PeerRef, Item]]) -> list[tuple[PeerRef, Item]]:
         """Send one event to all for whom nothing else is pending; returns the others."""
         now, rest, to = self._host.now(), [], []
         first = items[0][1]
-        due_at = now + SILENT_RETRIES * self._config.delivery_retry
+        due_at = now + SILENT_RETRIES * self.config.delivery_retry
         for peer, item in items:
             line = self._line(peer)
             if peer.id == self._host.id or not line.outbox.is_idle():
@@ -318,7 +321,7 @@ class Deliverer(Part):
     # Time
 
     def _tick_soon(self) -> None:
-        self._tick_within(min(TICK_S_MAX, self._config.delivery_retry / 4))
+        self._tick_within(min(TICK_S_MAX, self.config.delivery_retry / 4))
 
     def _tick_within(self, delay_s: float) -> None:
         tick_at = self._host.now() + delay_s

@@ -49,10 +49,18 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Which member of a group gets an event, and who comes next if that one does not answer."""
+    """Which member of a group gets an event, and who comes next if that one does not answer.
+
+    ``passed``: how many members were tried before.
+    """
 
     member: Member
     others: tuple[Member, ...] = ()
+    passed: int = 0
+
+    def passed_on(self, to: Member) -> Pick:
+        """Let another member have it. Those that were tried before are not tried again."""
+        return Pick(to, tuple(other for other in self.others if other is not to), self.passed + 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -132,8 +140,8 @@ def _items(schema: SchemaView, event: EventBody, event_id: EventId, due: _Due) -
 def choose(event_id: EventId, members: Sequence[Member], is_silent: Callable[[NodeId], bool]) -> Pick:
     """Which of a group's members gets an event, and the order of the others."""
     ranked = sorted(members, key=lambda member: _rank(event_id, member))
-    awake = [member for member in ranked if not is_silent(member.peer.id)] or ranked
-    return Pick(awake[0], tuple(awake[1:]))
+    chosen = next((member for member in ranked if not is_silent(member.peer.id)), ranked[0])
+    return Pick(chosen, tuple(member for member in ranked if member is not chosen))
 
 
 def _rank(event_id: EventId, member: Member) -> bytes:
