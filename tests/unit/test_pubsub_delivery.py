@@ -206,7 +206,9 @@ def test_a_node_that_never_answers_is_tried_for_a_time_and_then_given_up() -> No
         pass_time(desk, 0.5)
     assert desk.ledger.drops == {SILENT: 2}
     assert (desk.deliverer.pending(), desk.deliverer.bytes) == (0, 0)
-    assert [outcome.what for outcome in desk.ledger.outcomes(event_id(1)).outcomes] == [SILENT]  # type: ignore[union-attr]  it is there
+    known = desk.ledger.outcomes(event_id(1))
+    assert known is not None
+    assert [outcome.what for outcome in known.outcomes] == [SILENT]
 
 
 def test_what_waits_for_one_node_and_for_all_is_bounded() -> None:
@@ -252,7 +254,7 @@ def test_a_group_gets_each_event_once_and_its_members_share_them() -> None:
 
 def test_whoever_decides_chooses_the_same_member() -> None:
     members = [sub(number, 1, group="g") for number in range(5, 15)]
-    chosen = []
+    chosen: list[list[list[tuple[int, tuple[int, ...]]]]] = []
     for order in (members, members[::-1]):
         desk = Desk(node_id=len(chosen) + 1)
         desk.leaves.subs = list(order)
@@ -336,7 +338,7 @@ def test_each_event_comes_to_one_live_member_of_each_group(steps: list[tuple[str
         elif kind == "wait":
             pass_time(desk, which)
         elif waiting:
-            request, message = waiting[which % len(waiting)]
+            request, _ = waiting[which % len(waiting)]
             if kind == "time_out" or request.peer.id in dead:
                 time_out(desk, request.peer.id)
             else:

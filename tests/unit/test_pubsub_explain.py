@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from peerd.api import LookupResult
@@ -188,7 +190,7 @@ def test_the_largest_report_fits_into_its_message() -> None:
     desk = Desk(LEAF_ROOT)
     long = " OR ".join(f"name{'x' * 50}{number} = '{'y' * 50}'" for number in range(60))
     desk.leaves.subs = [sub(SUBSCRIBER, sid, long, piece=sid) for sid in range(40)]
-    desk.arrive(event(4, **{f"name{'x' * 50}{number}": "z" * 100 for number in range(60)}))
+    desk.arrive(replace(event(4), values=SCHEMA.encode_values({f"name{'x' * 50}{n}": "z" * 100 for n in range(60)})))
     place = Place(attribute=255, cell="01" * 30, owner="f" * 32)
     desk.explainer.publisher_view = lambda schema, event: PublisherReport(
         schema_name="s" * 64, outcome="unknown", visited=(place,) * 64, missing=(place,) * 64

@@ -52,7 +52,7 @@ def copies_told(desk: Desk) -> list[int]:
 
 def take_all(desk: Desk) -> list[tuple[int, int]]:
     """All subscribers take what they are sent: subscriber and number of each event."""
-    got = []
+    got: list[tuple[int, int]] = []
     while found := asked(desk, EventDelivery):
         message = found[0].message
         assert isinstance(message, EventDelivery)
