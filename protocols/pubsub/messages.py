@@ -33,6 +33,8 @@ ENTRIES_MAX: Final = 512
 """Leaves told of in one message."""
 HOPS_MAX: Final = 64
 RETAIN_KEY_BYTES_MAX: Final = 256
+SINCE_RETAINED: Final = (1 << 64) - 1
+"""As ``since_ms`` of a subscription: of the past only the last value of each key, however old that is."""
 
 Filter = Annotated[str, annotated_types.MaxLen(FILTER_BYTES_MAX)]
 Proof = Annotated[bytes, annotated_types.MaxLen(PROOF_BYTES_MAX)]
@@ -419,11 +421,15 @@ class DeliveryAnswer(Message):
 
     ``pause_ms``: a slow reader there blocks; send the rest again after so long. ``unwanted``: deliveries of the batch
     (by index) that matched no subscription of this node: what the leaf keeps for it is out of date.
+
+    A batch for a durable subscription is taken when its events are on disk. That is a little later: the request itself
+    is then not answered, and this message comes one way, naming the ``stream``.
     """
 
     taken: U64
     pause_ms: U32 = 0
     unwanted: Annotated[tuple[U16, ...], annotated_types.MaxLen(EVENTS_MAX)] = ()
+    stream: U64 = 0
 
 
 @struct

@@ -1,0 +1,356 @@
+"""Brings matched events to the nodes that subscribed: one stream for each node, this one included.
+
+A node that does not answer is tried for ``delivery_keep``. What was meant for a member of a group goes to the next
+member as soon as the node has been silent for twice ``delivery_retry``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from peerd.api import Host, Part, handles, on_timer
+from peerd.errors import PeerMisbehaved, ProtocolError
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from protocols.pubsub import ledger as reasons
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.delivering.items import Item, Pick, id_of
+from protocols.pubsub.delivering.multicast import MULTICAST_EVENT_BYTES_MAX, Multicast
+from protocols.pubsub.delivering.outbox import Attempt, Outbox, OutboxLimits
+from protocols.pubsub.messages import DeliveryAnswer, DeliveryNote, EventDelivery, NodeDelivery
+from protocols.pubsub.names import EventId
+from protocols.pubsub.ports import Leaves, Ledger, Subscribers
+
+TICK_S_MAX: Final = 0.25
+"""While a node does not answer, this is the longest time between two looks at what is due."""
+SILENT_RETRIES: Final = 2
+"""A node is passed over, where another will do, when it has not answered for so many times ``delivery_retry``."""
+PASSES_MAX: Final = 8
+"""When no member of a group answers, an event for it is given up after so many of them."""
+IDLE_S: Final = 60.0
+"""The stream of a node for which nothing has been pending for so long is forgotten."""
+
+
+@dataclass(slots=True)
+class _Line:
+    """A node, where it was last known to listen, and what is pending for it."""
+
+    peer: PeerRef
+    outbox: Outbox
+    used_at: float
+
+
+class Deliverer(Part):
+    """All streams to subscribers' nodes. ``pending_changed(event, change)`` is told of each item that comes or goes."""
+
+    def __init__(
+        self,
+        host: Host,
+        config: PubSubConfig,
+        leaves: Leaves,
+        subscribers: Subscribers,
+        ledger: Ledger,
+        multicast: Multicast,
+    ) -> None:
+        self._host = host
+        self.config = config
+        self._leaves = leaves
+        self._subscribers = subscribers
+        self._ledger = ledger
+        self._multicast = multicast
+        self.pending_changed: Callable[[EventId, int], None] = lambda event_id, change: None
+        self.bytes = 0
+        self._lines: dict[NodeId, _Line] = {}
+        self._to_send: dict[NodeId, None] = {}
+        """Nodes with something new to be sent, in order."""
+        self._tick_at: float | None = None
+
+    def pending(self) -> int:
+        """How many items are pending."""
+        return sum(line.outbox.count for line in self._lines.values())
+
+    def pending_of(self, event_id: EventId) -> list[NodeId]:
+        """The nodes for which an event is pending."""
+        return [
+            node for node, line in self._lines.items() if any(item.event_id == event_id for item in line.outbox.items())
+        ]
+
+    def has_room(self, subscriber: NodeId) -> bool:
+        """Whether a stream is at most half full, so that events of the past may be added to it."""
+        line = self._lines.get(subscriber)
+        is_calm = line is None or line.outbox.size * 2 <= self.config.delivery_queue
+        return is_calm and self.bytes * 2 <= self.config.deliveries_bytes
+
+    def is_silent(self, subscriber: NodeId) -> bool:
+        """Whether a node has not answered for so long that another should get what either may get."""
+        line = self._lines.get(subscriber)
+        if line is None or line.outbox.stalled_since is None:
+            return False
+        return self._host.now() - line.outbox.stalled_since >= SILENT_RETRIES * self.config.delivery_retry
+
+    # Taking in
+
+    def deliver(self, items: Sequence[tuple[PeerRef, Item]]) -> None:
+        """Take in all that is due of one event. `flush` sends it."""
+        if items and self._uses_multicast(items):
+            items = self._send_by_multicast(items)
+        for peer, item in items:
+            self._add(peer, item)
+
+    def flush(self) -> None:
+        """Send what was taken in, as far as the nodes' windows let it."""
+        while self._to_send:
+            subscriber = next(iter(self._to_send))
+            del self._to_send[subscriber]
+            self._send(subscriber)
+
+    def _line(self, peer: PeerRef) -> _Line:
+        line = self._lines.get(peer.id)
+        if line is None:
+            config = self.config
+            limits = OutboxLimits(
+                config.delivery_window, config.delivery_retry, config.delivery_keep, config.delivery_queue
+            )
+            outbox = Outbox(limits, lambda: self._host.rng.getrandbits(63))
+            line = self._lines[peer.id] = _Line(peer, outbox, self._host.now())
+        line.peer, line.used_at = peer, self._host.now()
+        return line
+
+    def _add(self, peer: PeerRef, item: Item) -> None:
+        line = self._line(peer)
+        self._begin(item)
+        for dropped in line.outbox.add(item):
+            self._give_up(peer, dropped, reasons.QUEUE_FULL)
+        while self.bytes > self.config.deliveries_bytes and (freed := self._drop_somewhere()):
+            self._give_up(*freed, reasons.MEMORY_FULL)
+        self._to_send[peer.id] = None
+        self._tick_within(IDLE_S)
+
+    def _drop_somewhere(self) -> tuple[PeerRef, Item] | None:
+        """Drop the oldest of the node for which most is pending."""
+        for line in sorted(self._lines.values(), key=lambda line: line.outbox.size, reverse=True):
+            if item := line.outbox.drop_oldest():
+                return line.peer, item
+        return None
+
+    # Sending
+
+    def _send(self, subscriber: NodeId) -> None:
+        line = self._lines.get(subscriber)
+        if line is None:
+            return
+        if subscriber == self._host.id:
+            self._take_here(line)
+            return
+        for attempt in line.outbox.sends(self._host.now()):
+            deliveries = tuple(item.delivery() for item in attempt.items)
+            message = EventDelivery(attempt.schema, attempt.stream, attempt.number, deliveries)
+
+            def on_reply(reply: Message, source: PeerRef, attempt: Attempt = attempt) -> None:
+                self._replied(line, attempt, reply, source)
+
+            def on_timeout(attempt: Attempt = attempt) -> None:
+                line.outbox.failed(attempt, self._host.now())
+                self._tick_soon()
+
+            self._host.request(line.peer, message, attempt.timeout_s, on_reply, on_timeout)
+
+    def _replied(self, line: _Line, attempt: Attempt, reply: Message, source: PeerRef) -> None:
+        try:
+            if not isinstance(reply, DeliveryAnswer):
+                raise ProtocolError("delivery_answer", "another message than a DeliveryAnswer")
+            unwanted = self._unwanted_items(attempt, reply)
+            self._answered(line, attempt, reply.taken, reply.pause_ms, unwanted)
+        except PeerMisbehaved as error:
+            self._host.misbehaved(source, error)
+            line.outbox.failed(attempt, self._host.now())
+            self._tick_soon()
+        self.flush()
+
+    @staticmethod
+    def _unwanted_items(attempt: Attempt, reply: DeliveryAnswer) -> list[Item]:
+        if any(index >= len(attempt.items) for index in reply.unwanted):
+            raise ProtocolError("delivery_answer", "a delivery is unwanted that was not sent")
+        return [attempt.items[index] for index in reply.unwanted]
+
+    def _answered(self, line: _Line, attempt: Attempt, taken: int, pause_ms: int, unwanted: Sequence[Item]) -> None:
+        now = self._host.now()
+        line.used_at = now
+        settled = line.outbox.answered(attempt, taken, pause_ms / 1000, now)
+        way_s = (now - attempt.sent_at) / 2
+        for item in settled:
+            if item in unwanted:
+                self._is_unwanted(line.peer, item)
+            else:
+                self._is_delivered(line.peer, item, way_s)
+        self._to_send[line.peer.id] = None
+        if line.outbox.needs_care():
+            self._tick_soon()
+
+    @handles(DeliveryAnswer)
+    def _on_late_answer(self, message: DeliveryAnswer, source: PeerRef) -> None:
+        """A batch for durable subscriptions is on disk there."""
+        line = self._lines.get(source.id)
+        if line is None:
+            return
+        way_s = (self._host.estimated_rtt(line.peer) or 0.0) / 2
+        line.used_at = self._host.now()
+        for item in line.outbox.confirmed(message.stream, message.taken, self._host.now()):
+            self._is_delivered(line.peer, item, way_s)
+        self._to_send[source.id] = None
+        self.flush()
+
+    def _take_here(self, line: _Line) -> None:
+        """Deliver to this node's own subscriptions, without the network but in the same order."""
+        while attempts := line.outbox.sends(self._host.now()):
+            for attempt in attempts:
+                pause_ms = self._subscribers.must_pause()
+                if pause_ms:
+                    self._answered(line, attempt, attempt.number - 1, pause_ms, ())
+                    break
+                unwanted = [item for item in attempt.items if not self._take(item)]
+                self._answered(line, attempt, attempt.number, 0, unwanted)
+        self._to_send.pop(line.peer.id, None)
+
+    def _take(self, item: Item) -> bool:
+        values = item.schema.decode_values(item.event.values)  # it was decoded before, when it was matched
+        return self._subscribers.take(item.schema, item.event, values, item.chosen, item.replay_sid is not None)
+
+    # What becomes of items
+
+    def _begin(self, item: Item) -> None:
+        self.bytes += item.size
+        self.pending_changed(item.event_id, 1)
+
+    def _end(self, item: Item) -> None:
+        self.bytes -= item.size
+        self.pending_changed(item.event_id, -1)
+
+    def _is_delivered(self, peer: PeerRef, item: Item, way_s: float) -> None:
+        latency_s = self._host.wall_time() - item.event.published_ms / 1000 - way_s
+        self._ledger.delivered(item.event_id, peer.id, latency_s)
+        self._end(item)
+
+    def _is_unwanted(self, peer: PeerRef, item: Item) -> None:
+        for key in item.keys:
+            self._leaves.unwanted(key, item.schema.name)
+        self._give_up(peer, item, reasons.FILTERED)
+
+    def _give_up(self, peer: PeerRef, item: Item, reason: str) -> None:
+        """It cannot be brought to this node. What is meant for a group is brought to other members of it."""
+        moved = [pick for pick in item.picks if self._pass_on(item, pick, is_last=True)]
+        if len(moved) == len(item.picks) and moved and not item.is_for_all:
+            extra = len(moved) - 1
+        else:
+            extra = len(moved)
+            self._ledger.dropped(item.event_id, peer.id, reason)
+        if extra:
+            self._ledger.matched(item.event_id, item.schema.name, 0, extra)
+        self._end(item)
+
+    def _pass_on(self, item: Item, pick: Pick, *, is_last: bool = False) -> bool:
+        """Give an event to the next member of its group that answers and has room, if there is one.
+
+        Because it has room, nothing is dropped there for it, which would have to be passed on in turn. ``is_last``: the
+        event is lost otherwise, so that even a member is tried that does not answer at this moment.
+        """
+        roomy = [member for member in pick.others if self.has_room(member.peer.id)]
+        awake = [member for member in roomy if not self.is_silent(member.peer.id)]
+        if not awake and is_last and pick.passed < PASSES_MAX:
+            awake = roomy
+        if not awake:
+            return False
+        next_pick = pick.passed_on(awake[0])
+        self._add(awake[0].peer, Item(item.event, item.event_id, item.schema, False, (next_pick,)))
+        return True
+
+    def _move_groups(self, line: _Line) -> None:
+        """The node is silent: what it was to get as a member of groups goes to other members."""
+        for item in [item for item in line.outbox.items() if item.picks]:
+            moved = [pick for pick in item.picks if self._pass_on(item, pick)]
+            if not moved:
+                continue
+            item.picks = tuple(pick for pick in item.picks if pick not in moved)
+            is_over = not item.picks and not item.is_for_all
+            if is_over:
+                line.outbox.discard(item)
+                self._end(item)
+            if len(moved) > is_over:
+                self._ledger.matched(item.event_id, item.schema.name, 0, len(moved) - is_over)
+
+    # Multicast
+
+    def _uses_multicast(self, items: Sequence[tuple[PeerRef, Item]]) -> bool:
+        kind = self.config.delivery
+        if kind == "direct" or items[0][1].size > MULTICAST_EVENT_BYTES_MAX:
+            return False
+        return kind == "multicast" or len(items) >= self.config.multicast_min
+
+    def _send_by_multicast(self, items: Sequence[tuple[PeerRef, Item]]) -> list[tuple[PeerRef, Item]]:
+        """Send one event to all for whom nothing else is pending; returns the others."""
+        now, rest, to = self._host.now(), [], []
+        first = items[0][1]
+        due_at = now + SILENT_RETRIES * self.config.delivery_retry
+        for peer, item in items:
+            line = self._line(peer)
+            if peer.id == self._host.id or not line.outbox.is_idle():
+                rest.append((peer, item))
+                continue
+            self._begin(item)
+            line.outbox.await_note(item, now, due_at)
+            to.append(NodeDelivery(peer.id, item.chosen))
+        self._tick_soon()
+        self._multicast.send(first.schema.name, first.event, to)
+        return rest
+
+    @handles(DeliveryNote)
+    def _on_note(self, message: DeliveryNote, source: PeerRef) -> None:
+        line = self._lines.get(source.id)
+        if line is None:
+            return
+        for name in message.events:
+            item = line.outbox.noted(id_of(name))
+            if item is not None:
+                line.used_at = self._host.now()
+                self._is_delivered(line.peer, item, (self._host.estimated_rtt(line.peer) or 0.0) / 2)
+        self._to_send[source.id] = None
+        self.flush()
+
+    # Time
+
+    def _tick_soon(self) -> None:
+        self._tick_within(min(TICK_S_MAX, self.config.delivery_retry / 4))
+
+    def _tick_within(self, delay_s: float) -> None:
+        tick_at = self._host.now() + delay_s
+        if self._tick_at is not None:
+            if self._tick_at <= tick_at:
+                return
+            self._host.cancel_timer("delivery_due")
+        self._tick_at = tick_at
+        self._host.set_timer("delivery_due", delay_s)
+
+    @on_timer("delivery_due")
+    def _tick(self, payload: object) -> None:
+        self._tick_at = None
+        now = self._host.now()
+        for line in list(self._lines.values()):
+            if line.outbox.needs_care():
+                self._look_after(line, now)
+            elif not line.outbox.count and now - line.used_at >= IDLE_S:
+                del self._lines[line.peer.id]
+        self.flush()
+        if any(line.outbox.needs_care() for line in self._lines.values()):
+            self._tick_soon()
+        elif self._lines:
+            self._tick_within(IDLE_S)
+
+    def _look_after(self, line: _Line, now: float) -> None:
+        for item in line.outbox.expire(now):
+            self._give_up(line.peer, item, reasons.SILENT)
+        line.outbox.repair(now)
+        if self.is_silent(line.peer.id):
+            self._move_groups(line)
+        self._to_send[line.peer.id] = None

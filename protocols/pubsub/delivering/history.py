@@ -1,0 +1,108 @@
+"""Events that leaves of this node have seen lately, for `explain` and SINCE; and the last value of each key. Pure.
+
+It is memory only: a leaf that moves to another node starts with what that node has seen. Bounded by bytes and age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from protocols.pubsub.delivering.items import event_bytes, id_of
+from protocols.pubsub.messages import EventBody
+from protocols.pubsub.names import EventId
+
+ENTRY_BYTES: Final = 400
+"""What remembering one event takes besides its own bytes, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """An event that was seen."""
+
+    schema: str
+    event: EventBody
+    seen_at: float
+    size: int
+
+
+class History:
+    """Recent events in the order in which they came, and retained ones by key.
+
+    Half of the bytes is for each of the two: values that change often must not push out those that never do.
+    """
+
+    def __init__(self, bytes_max: int, age_s: float) -> None:
+        self._bytes_max = bytes_max // 2
+        self._age_s = age_s
+        self.size = 0
+        self.retained_size = 0
+        self._by_number: dict[int, Past] = {}
+        self._numbers: dict[EventId, int] = {}
+        self._retained: dict[tuple[str, bytes], Past] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def add(self, schema: str, event: EventBody, now: float) -> None:
+        """Remember an event that this node has not seen before."""
+        event_id = id_of(event)
+        if event_id in self._numbers:
+            return
+        past = Past(schema, event, now, event_bytes(event) + ENTRY_BYTES)
+        self._numbers[event_id] = self._next
+        self._by_number[self._next] = past
+        self._next += 1
+        self.size += past.size
+        self.forget_old(now)
+        if event.retain:
+            self._retain(past)
+
+    def _retain(self, past: Past) -> None:
+        key = past.schema, past.event.retain
+        before = self._retained.get(key)
+        if before is not None and _order(before.event) > _order(past.event):
+            return
+        if before is not None:
+            del self._retained[key]  # so that the newest are last
+            self.retained_size -= before.size
+        self._retained[key] = past
+        self.retained_size += past.size
+        while self.retained_size > self._bytes_max:
+            oldest = next(iter(self._retained))
+            self.retained_size -= self._retained.pop(oldest).size
+
+    def forget_old(self, now: float) -> None:
+        """Forget what is too old or too much."""
+        while self._by_number:
+            number, past = next(iter(self._by_number.items()))
+            if self.size <= self._bytes_max and now - past.seen_at <= self._age_s:
+                return
+            del self._by_number[number], self._numbers[id_of(past.event)]
+            self.size -= past.size
+
+    def find(self, event_id: EventId) -> Past | None:
+        """An event by its name, while it is remembered."""
+        return self._by_number.get(self._numbers.get(event_id, -1))
+
+    def retained(self, schema: str) -> Iterator[Past]:
+        """The last value of each key, longest unchanged first."""
+        return (past for (name, _), past in self._retained.items() if name == schema)
+
+    # Reading on, in steps
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The number of the oldest event that is remembered, and the one that the next event will get."""
+        return next(iter(self._by_number), self._next), self._next
+
+    def get(self, number: int) -> Past | None:
+        """An event by its number, while it is remembered."""
+        return self._by_number.get(number)
+
+
+def _order(event: EventBody) -> tuple[int, int, int, int]:
+    """Which of two values of a key is the later one: the same on all nodes."""
+    return event.published_ms, event.epoch, event.sequence, event.publisher.id

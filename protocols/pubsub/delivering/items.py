@@ -1,0 +1,149 @@
+"""What is due to subscribers of one event: one item for each node that has a subscription that matches. Pure.
+
+Of a group (pieces with the same group name and the same filter) one member gets the event. Which one is decided by a
+hash of the event and the member (rendezvous hashing), so the members share the events evenly. Whoever decides again,
+another leaf that holds the same group or a new root of this one, decides the same, and the member's node drops the
+repeat: turns that each leaf counts for itself would give the event to two members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final
+
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
+from protocols.pubsub.messages import SUBS_MAX, Delivery, EventBody, EventName, SubObject
+from protocols.pubsub.names import EventId, SubscriptionKey
+from protocols.pubsub.ports import SchemaView
+
+ENVELOPE_BYTES: Final = 112
+"""What an event takes on the wire besides its variable parts, at most."""
+CHOSEN_BYTES: Final = 9
+"""What the number of a chosen subscription takes."""
+KEYS_KEPT_MAX: Final = 16
+"""So many pieces of a node are remembered with an item, to be given up when the node says that it has none."""
+
+
+def id_of(event: EventBody | EventName) -> EventId:
+    """The name of an event."""
+    publisher = event.publisher.id if isinstance(event, EventBody) else event.publisher
+    return EventId(publisher, event.epoch, event.sequence)
+
+
+def event_bytes(event: EventBody) -> int:
+    """How much an event takes on the wire and in memory, at most."""
+    variable = len(event.values) + len(event.payload) + len(event.retain) + len(event.proof)
+    return ENVELOPE_BYTES + len(event.publisher.host) + 4 * len(event.content_type) + variable
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of a group: a subscription of a node."""
+
+    peer: PeerRef
+    sid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """Which member of a group gets an event, and who comes next if that one does not answer.
+
+    ``passed``: how many members were tried before.
+    """
+
+    member: Member
+    others: tuple[Member, ...] = ()
+    passed: int = 0
+
+    def passed_on(self, to: Member) -> Pick:
+        """Let another member have it. Those that were tried before are not tried again."""
+        return Pick(to, tuple(other for other in self.others if other is not to), self.passed + 1)
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """One event for one node. Until the node has answered, it is *pending*.
+
+    ``is_for_all``: some of the node's subscriptions that match are in no group. ``picks``: its members of groups that
+    were chosen. ``replay_sid``: the subscription that asked for this event of the past.
+    """
+
+    event: EventBody
+    event_id: EventId
+    schema: SchemaView
+    is_for_all: bool
+    picks: tuple[Pick, ...] = ()
+    keys: tuple[SubscriptionKey, ...] = ()
+    replay_sid: int | None = None
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size = event_bytes(self.event) + CHOSEN_BYTES * (1 + len(self.picks))
+
+    @property
+    def chosen(self) -> tuple[int, ...]:
+        """The subscriptions that have to be named to the node."""
+        if self.replay_sid is not None:
+            return (self.replay_sid,)
+        return tuple(pick.member.sid for pick in self.picks)
+
+    def delivery(self) -> Delivery:
+        """As it travels."""
+        return Delivery(self.event, self.chosen, self.replay_sid is not None)
+
+
+@dataclass(slots=True)
+class _Due:
+    peer: PeerRef
+    is_for_all: bool = False
+    picks: list[Pick] = field(default_factory=list)
+    keys: list[SubscriptionKey] = field(default_factory=list)
+
+
+def items_for(
+    schema: SchemaView, event: EventBody, pieces: Iterable[SubObject], is_silent: Callable[[NodeId], bool]
+) -> list[tuple[PeerRef, Item]]:
+    """What is due of an event that these pieces match: at least one item for each of their nodes, groups apart.
+
+    Members of groups whose node ``is_silent`` are chosen only where there is no other.
+    """
+    event_id = id_of(event)
+    due: dict[NodeId, _Due] = {}
+    groups: dict[tuple[str, str], dict[tuple[NodeId, int], SubObject]] = {}
+    for piece in pieces:
+        if piece.group:
+            groups.setdefault((piece.group, piece.filter), {})[piece.subscriber.id, piece.sid] = piece
+        else:
+            _enter(due, piece).is_for_all = True
+    for name in sorted(groups):
+        pick = choose(event_id, [Member(piece.subscriber, piece.sid) for piece in groups[name].values()], is_silent)
+        _enter(due, groups[name][pick.member.peer.id, pick.member.sid]).picks.append(pick)
+    return [(each.peer, item) for each in due.values() for item in _items(schema, event, event_id, each)]
+
+
+def _enter(due: dict[NodeId, _Due], piece: SubObject) -> _Due:
+    entry = due.setdefault(piece.subscriber.id, _Due(piece.subscriber))
+    if len(entry.keys) < KEYS_KEPT_MAX:
+        entry.keys.append(SubscriptionKey(piece.subscriber.id, piece.sid, piece.piece))
+    return entry
+
+
+def _items(schema: SchemaView, event: EventBody, event_id: EventId, due: _Due) -> Iterable[Item]:
+    for start in range(0, max(1, len(due.picks)), SUBS_MAX):
+        picks = tuple(due.picks[start : start + SUBS_MAX])
+        yield Item(event, event_id, schema, due.is_for_all and start == 0, picks, tuple(due.keys))
+
+
+def choose(event_id: EventId, members: Sequence[Member], is_silent: Callable[[NodeId], bool]) -> Pick:
+    """Which of a group's members gets an event, and the order of the others."""
+    ranked = sorted(members, key=lambda member: _rank(event_id, member))
+    chosen = next((member for member in ranked if not is_silent(member.peer.id)), ranked[0])
+    return Pick(chosen, tuple(member for member in ranked if member is not chosen))
+
+
+def _rank(event_id: EventId, member: Member) -> bytes:
+    words = (*event_id, member.peer.id, member.sid)
+    return blake2b(b"%d %d %d %d %d" % words, digest_size=8).digest()

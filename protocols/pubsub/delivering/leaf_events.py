@@ -1,0 +1,264 @@
+"""An event at a leaf of this node: match it, once; have it held; acknowledge it; deliver it.
+
+An acknowledgement (`EventAck`) says that the event has visited the leaf and, where the publisher asked for copies, that
+so many other nodes hold it. An event that nobody's subscription matches, or that all subscribers' nodes have taken,
+needs no copies: nothing of it can be lost any more.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from peerd.api import Host
+from peerd.errors import ProtocolError
+from peerd.messages import PeerRef
+from protocols.pubsub import cells as space
+from protocols.pubsub.delivering.copies import Copies, Places, as_trees
+from protocols.pubsub.delivering.deliverer import Deliverer
+from protocols.pubsub.delivering.history import History
+from protocols.pubsub.delivering.holding import Holding
+from protocols.pubsub.delivering.items import event_bytes, id_of, items_for
+from protocols.pubsub.delivering.replay import Replays
+from protocols.pubsub.messages import EVENTS_BYTES_MAX, EventAck, EventBody, SubObject
+from protocols.pubsub.names import EventId, Tree
+from protocols.pubsub.ports import Leaves, Ledger, SchemaView, Values
+
+VISITS_KEPT: Final = 32_768
+"""So many events are remembered with the leaves that they have visited: a repeated probe is not matched again."""
+COPIES_MAX: Final = 255
+FORGED: Final = "the proof of the publisher is not valid"
+TOO_LARGE: Final = "the event is too large to be delivered"
+
+IsGenuine = Callable[[SchemaView, EventBody], bool]
+"""Whether an event carries the proof of its publisher that its schema asks for."""
+
+
+@dataclass(slots=True)
+class _Leaf:
+    """One visit of a leaf. ``copies``: so many nodes hold the event for it; ``None``: nobody was asked, or not yet
+    answered."""
+
+    pieces: int = 0
+    copies: int | None = None
+    is_asking: bool = False
+
+
+@dataclass(slots=True)
+class _Visit:
+    """An event, and the leaves of this node that it has visited. ``pending``: how many items of it are."""
+
+    schema: str
+    leaves: dict[tuple[int, int], _Leaf] = field(default_factory=dict)
+    pending: int = 0
+
+    def find(self, place: tuple[int, int]) -> _Leaf | None:
+        """The visit of a leaf, or of the one that it was split from."""
+        if found := self.leaves.get(place):
+            return found
+        attribute, cell = place
+        return next(
+            (leaf for (of, seen), leaf in self.leaves.items() if of == attribute and space.lies_within(cell, seen)),
+            None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What one `LeafEvents.arrived` has to answer."""
+
+    schema: SchemaView
+    publisher: PeerRef
+    copies: int
+
+
+class LeafDesk:
+    """Implements `protocols.pubsub.ports.LeafEvents`.
+
+    ``tree_listeners`` are told of every change of the tree: the plugin enters whoever has parked events.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        leaves: Leaves,
+        ledger: Ledger,
+        deliverer: Deliverer,
+        copies: Copies,
+        holding: Holding,
+        history: History,
+        replays: Replays,
+        is_genuine: IsGenuine,
+    ) -> None:
+        self._host = host
+        self._leaves = leaves
+        self._ledger = ledger
+        self._deliverer = deliverer
+        self._copies = copies
+        self._holding = holding
+        self._history = history
+        self._replays = replays
+        self._is_genuine = is_genuine
+        self.tree_listeners: list[Callable[[Tree, int], None]] = [holding.tree_changed]
+        self._visits: OrderedDict[EventId, _Visit] = OrderedDict()
+        deliverer.pending_changed = self._pending_changed
+        holding.deliver = self._deliver_held
+
+    # `LeafEvents`
+
+    def arrived(
+        self,
+        schema: SchemaView,
+        publisher: PeerRef,
+        events: Sequence[EventBody],
+        cells: Sequence[tuple[int, int]],
+        copies: int,
+        attempt: int,
+    ) -> None:
+        """See `protocols.pubsub.ports.LeafEvents`. Events of another publisher than the one named are ignored."""
+        call = _Call(schema, publisher, min(copies, COPIES_MAX))
+        own = [event for event in events if event.publisher.id == publisher.id]
+        for attribute, cell in cells:
+            self._leaves.note_events(Tree(schema.name, attribute), cell, len(own))
+        valid = [event for event in own if self._visit(call, event, cells)]
+        self._deliverer.flush()
+        self._secure(call, valid, cells)
+
+    def installed(self, tree: Tree, cell: int, sub: SubObject) -> None:
+        """See `protocols.pubsub.ports.LeafEvents`."""
+        if sub.since_ms and not sub.group:
+            self._replays.add(tree, cell, sub)
+
+    def tree_changed(self, tree: Tree, cell: int) -> None:
+        """See `protocols.pubsub.ports.LeafEvents`."""
+        for listener in self.tree_listeners:
+            listener(tree, cell)
+
+    # Matching
+
+    def _visit(self, call: _Call, event: EventBody, cells: Sequence[tuple[int, int]]) -> bool:
+        """Match an event in the leaves that it has not visited yet; whether it can be."""
+        event_id = id_of(event)
+        visit = self._visits.get(event_id)
+        fresh = [place for place in cells if visit is None or visit.find(place) is None]
+        if not fresh:
+            return True
+        values, why_not = self._values(call.schema, event)
+        if values is None:
+            self._fail(call, event, fresh, why_not)
+            return False
+        if visit is None:
+            visit = self._visits[event_id] = _Visit(call.schema.name)
+            if len(self._visits) > VISITS_KEPT:
+                self._visits.popitem(last=False)
+        visit.leaves.update((place, _Leaf()) for place in fresh)
+        self._history.add(call.schema.name, event, self._host.now())
+        self._match(call.schema, event, fresh, values, visit)
+        return True
+
+    def _values(self, schema: SchemaView, event: EventBody) -> tuple[Values | None, str]:
+        if event_bytes(event) > EVENTS_BYTES_MAX:
+            return None, TOO_LARGE
+        if schema.is_signed and not self._is_genuine(schema, event):
+            return None, FORGED
+        try:
+            return schema.decode_values(event.values), ""
+        except ProtocolError as error:
+            return None, str(error)[:256]
+
+    def _match(
+        self, schema: SchemaView, event: EventBody, cells: Sequence[tuple[int, int]], values: Values, visit: _Visit
+    ) -> None:
+        pieces = self._leaves.match(schema, cells, values)
+        for piece in pieces:
+            for attribute, cell in cells:
+                point = space.cell_at(piece.low, piece.high, space.level(cell))
+                if piece.attribute == attribute and point == cell:
+                    visit.leaves[attribute, cell].pieces += 1
+        items = items_for(schema, event, pieces, self._deliverer.is_silent)
+        self._ledger.matched(id_of(event), schema.name, len(pieces), len(items))
+        self._deliverer.deliver(items)
+
+    def _deliver_held(self, schema: SchemaView, event: EventBody, cells: Sequence[tuple[int, int]]) -> None:
+        """This node has become the root of leaves that a dead root may not have delivered the event for."""
+        self._visit(_Call(schema, self._host.peer, 0), event, cells)
+        self._deliverer.flush()
+
+    def _pending_changed(self, event_id: EventId, change: int) -> None:
+        visit = self._visits.get(event_id)
+        if visit is not None:
+            visit.pending += change
+            self._release_if_over(event_id, visit)
+
+    def _release_if_over(self, event_id: EventId, visit: _Visit) -> None:
+        if not visit.pending and not any(leaf.is_asking for leaf in visit.leaves.values()):
+            self._copies.release(visit.schema, event_id)
+
+    # Acknowledging
+
+    def _secure(self, call: _Call, events: Iterable[EventBody], cells: Sequence[tuple[int, int]]) -> None:
+        """Have held what may still be lost, and acknowledge the rest at once."""
+        ready: dict[tuple[Places, int], list[EventBody]] = {}
+        at_risk: dict[Places, list[EventBody]] = {}
+        for event in events:
+            by_copies, to_ask = self._sort(call, self._visits.get(id_of(event)), cells)
+            for copies, visited in by_copies.items():
+                ready.setdefault((tuple(visited), copies), []).append(event)
+            if to_ask:
+                at_risk.setdefault(tuple(to_ask), []).append(event)
+        for (done, copies), found in ready.items():
+            self._acknowledge(call, found, done, copies)
+        for places, found in at_risk.items():
+            self._hold(call, found, places)
+
+    @staticmethod
+    def _sort(
+        call: _Call, visit: _Visit | None, cells: Sequence[tuple[int, int]]
+    ) -> tuple[dict[int, list[tuple[int, int]]], list[tuple[int, int]]]:
+        """Leaves that an event may be acknowledged for now, by copies; and those for which copies are to be made."""
+        ready: dict[int, list[tuple[int, int]]] = {}
+        to_ask = []
+        for place in cells:
+            leaf = None if visit is None else visit.find(place)
+            if visit is None or leaf is None or not visit.pending or not call.copies:
+                ready.setdefault(call.copies, []).append(place)
+            elif leaf.copies is not None:
+                ready.setdefault(leaf.copies, []).append(place)
+            elif not leaf.is_asking:
+                leaf.is_asking = True
+                to_ask.append(place)
+        return ready, to_ask
+
+    def _hold(self, call: _Call, events: Sequence[EventBody], places: Places) -> None:
+        def on_done(done: Places, held: int) -> None:
+            for event in events:
+                event_id = id_of(event)
+                visit = self._visits.get(event_id)
+                for leaf in () if visit is None else filter(None, map(visit.find, done)):
+                    leaf.is_asking, leaf.copies = False, held
+                if visit is not None:
+                    self._release_if_over(event_id, visit)
+            self._acknowledge(call, events, done, held)
+
+        self._copies.hold(call.schema.name, events, places, call.copies, on_done)
+
+    def _acknowledge(self, call: _Call, events: Iterable[EventBody], places: Places, copies: int) -> None:
+        by_epoch: dict[int, list[EventBody]] = {}
+        for event in events:
+            by_epoch.setdefault(event.epoch, []).append(event)
+        for epoch, found in by_epoch.items():
+            matched = tuple(self._pieces(id_of(event), places) for event in found)
+            sequences = tuple(event.sequence for event in found)
+            ack = EventAck(call.schema.name, epoch, sequences, as_trees(places), matched, copies)
+            self._host.send(call.publisher, ack)
+
+    def _pieces(self, event_id: EventId, places: Places) -> int:
+        visit = self._visits.get(event_id)
+        return 0 if visit is None else sum(leaf.pieces for place in places if (leaf := visit.find(place)))
+
+    def _fail(self, call: _Call, event: EventBody, places: Sequence[tuple[int, int]], why_not: str) -> None:
+        covered = as_trees(places)
+        ack = EventAck(call.schema.name, event.epoch, (event.sequence,), covered, (0,), 0, failed=why_not)
+        self._host.send(call.publisher, ack)

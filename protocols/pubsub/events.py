@@ -1,0 +1,102 @@
+"""What publish/subscribe records in the event log. ONLY APPEND, as everywhere in the schema.
+
+``publication`` is the id of a published event as people see it (`protocols.pubsub.names.EventId`); ``subscription`` is
+the number of a subscription at its node.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from peerd.telemetry.schema import Event, Text
+
+
+class SubscriptionInstalled(Event):
+    """At the subscriber: a piece of a subscription is kept by a leaf from now on, after so many hops."""
+
+    KIND = "pubsub.subscription_installed"
+    subscription: Text
+    latency_s: float
+    level: int
+    hops: int
+
+
+class SubscriptionEnded(Event):
+    """At the subscriber: a subscription is over; ``outcome`` says how: ended, expired or refused."""
+
+    KIND = "pubsub.subscription_ended"
+    subscription: Text
+    outcome: Text
+
+
+class EventPublished(Event):
+    """At the publisher: a publish has ended; ``outcome`` is received, replicated, failed or unknown."""
+
+    KIND = "pubsub.event_published"
+    publication: Text
+    outcome: Text
+    leaves: int
+    matched: int
+    duration_s: float
+    value_bytes: int
+
+
+class EventDelivered(Event):
+    """At the leaf: a subscriber's node has taken an event, so long after it was published (by the nodes' clocks)."""
+
+    KIND = "pubsub.event_delivered"
+    publication: Text
+    subscriber: str
+    latency_s: float
+
+
+class EventsDropped(Event):
+    """So many events were dropped here for one reason since the last such line, a minute ago or more."""
+
+    KIND = "pubsub.events_dropped"
+    reason: Text
+    dropped: int
+
+
+class LeafSplit(Event):
+    """A leaf of a tree has become an inner node, and its halves are leaves."""
+
+    KIND = "pubsub.leaf_split"
+    tree: Text
+    cell: Text
+    pieces: int
+    duration_s: float
+
+
+class LeavesMerged(Event):
+    """An inner node of a tree has become a leaf again, with all that its halves held."""
+
+    KIND = "pubsub.leaves_merged"
+    tree: Text
+    cell: Text
+    pieces: int
+    duration_s: float
+
+
+class NodeLoad(Event):
+    """Every minute, where anything happened: leaves and pieces here now, and what happened since the last one."""
+
+    KIND = "pubsub.node_load"
+    leaves: int
+    pieces: int
+    published: int
+    matched: int
+    delivered: int
+    pending: int
+
+
+EVENTS: Final[tuple[type[Event], ...]] = (
+    SubscriptionInstalled,
+    SubscriptionEnded,
+    EventPublished,
+    EventDelivered,
+    EventsDropped,
+    LeafSplit,
+    LeavesMerged,
+    NodeLoad,
+)

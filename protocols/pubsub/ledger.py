@@ -1,0 +1,171 @@
+"""The loss ledger: what became of every match, counted here and told for `explain`, metrics and the event log.
+
+At a leaf, at any time: matched = delivered + dropped by reason + pending, where one unit is one event for one
+subscriber's node (one more for each further member of a group that gets it in place of a silent one). What a
+subscriber's own node drops afterwards, because a reader is slow, and what a publisher gives up is counted beside that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from peerd.api import Host, Metric, Part, on_timer
+from peerd.ids import NodeId, format_id
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.events import EventDelivered, EventsDropped, NodeLoad
+from protocols.pubsub.names import EventId
+
+FILTERED: Final = "filtered"
+"""The subscriber's own filters want nothing of it: what the leaf keeps for that node is out of date."""
+QUEUE_FULL: Final = "queue_full"
+"""More waited for one node than ``delivery_queue``."""
+MEMORY_FULL: Final = "memory_full"
+"""More waited for all nodes together than ``deliveries_bytes``."""
+SILENT: Final = "silent"
+"""The node did not answer for ``delivery_keep``."""
+LEAF_REASONS: Final = frozenset({FILTERED, QUEUE_FULL, MEMORY_FULL, SILENT})
+"""Reasons for which a leaf drops what it has matched. Any other reason is a subscriber's or a publisher's."""
+
+EVENTS_KEPT: Final = 8192
+"""So many events have their outcomes remembered, for `explain`."""
+OUTCOMES_KEPT: Final = 64
+"""So many outcomes of one event are remembered."""
+REPORT_S: Final = 60.0
+
+METRICS: Final[tuple[Metric, ...]] = (
+    Metric("peerd_pubsub_published_total", "counter", "Events that clients of this node published."),
+    Metric("peerd_pubsub_matched_total", "counter", "Events that matched at leaves here, once a subscriber's node."),
+    Metric("peerd_pubsub_delivered_total", "counter", "Of these, those that the subscriber's node has taken."),
+    Metric("peerd_pubsub_dropped_total", "counter", "Events that were dropped, by reason.", ("reason",)),
+    Metric("peerd_pubsub_delivery_seconds", "histogram", "From publication to the subscriber's node."),
+    Metric("peerd_pubsub_hold_refused_total", "counter", "Events of others that this node had no room to hold."),
+    Metric("peerd_pubsub_replays_given_up_total", "counter", "Subscriptions that did not get all of the past."),
+    Metric("peerd_pubsub_pending_deliveries", "gauge", "Matched, and neither delivered nor dropped."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an event for one node. ``what``: delivered, or the reason why it was dropped."""
+
+    subscriber: NodeId | None
+    what: str
+    at_s: float
+
+
+@dataclass(slots=True)
+class EventOutcomes:
+    """All that is remembered of one event."""
+
+    at_s: float
+    is_own: bool = False
+    """Published here."""
+    pieces: int = 0
+    subscribers: int = 0
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+class LedgerBook(Part):
+    """Implements `protocols.pubsub.ports.Ledger`."""
+
+    def __init__(self, host: Host, config: PubSubConfig, *, tells_each: bool = True) -> None:
+        """``tells_each``: record an event in the event log for every delivery, and not only the sums."""
+        self._host = host
+        self._age_s = config.history_age
+        self._tells_each = tells_each
+        self.published_count = 0
+        self.matched_count = 0
+        self.delivered_count = 0
+        self.drops: Counter[str] = Counter()
+        self.tree_size: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """How many leaves this node is the root of, and how many pieces they hold. The plugin sets it."""
+        self._events: OrderedDict[EventId, EventOutcomes] = OrderedDict()
+        self._untold: Counter[str] = Counter()
+        self._told: Counter[str] = Counter()
+
+    def start(self) -> None:
+        """Begin to report every minute."""
+        self._host.set_timer("pubsub_report", REPORT_S * (1 + self._host.rng.random()))
+
+    @property
+    def pending_count(self) -> int:
+        """What was matched and is neither delivered nor dropped."""
+        return self.matched_count - self.delivered_count - sum(self.drops[reason] for reason in LEAF_REASONS)
+
+    # What happens
+
+    def published(self, event: EventId, schema: str) -> None:
+        """A client of this node published an event."""
+        self.published_count += 1
+        self._host.count("peerd_pubsub_published_total")
+        self._entry(event).is_own = True
+
+    def matched(self, event: EventId, schema: str, pieces: int, subscribers: int) -> None:
+        """An event matched so many pieces at this leaf, of so many nodes."""
+        self.matched_count += subscribers
+        if subscribers:
+            self._host.count("peerd_pubsub_matched_total", subscribers)
+        entry = self._entry(event)
+        entry.pieces += pieces
+        entry.subscribers += subscribers
+
+    def delivered(self, event: EventId, subscriber: NodeId, latency_s: float) -> None:
+        """The subscriber's node has taken it."""
+        self.delivered_count += 1
+        self._host.count("peerd_pubsub_delivered_total")
+        self._host.observe("peerd_pubsub_delivery_seconds", max(0.0, latency_s))
+        self._note(event, Outcome(subscriber, "delivered", self._host.now()))
+        if self._tells_each:
+            told = EventDelivered(publication=str(event), subscriber=format_id(subscriber), latency_s=latency_s)
+            self._host.emit(told)
+
+    def dropped(self, event: EventId, subscriber: NodeId | None, reason: str) -> None:
+        """It will not get there, for this reason."""
+        self.drops[reason] += 1
+        self._untold[reason] += 1
+        self._host.count("peerd_pubsub_dropped_total", reason=reason)
+        self._note(event, Outcome(subscriber, reason, self._host.now()))
+
+    # What is known
+
+    def outcomes(self, event: EventId) -> EventOutcomes | None:
+        """What is remembered of an event."""
+        self._forget_old()
+        return self._events.get(event)
+
+    def _note(self, event: EventId, outcome: Outcome) -> None:
+        entry = self._entry(event)
+        if len(entry.outcomes) < OUTCOMES_KEPT:
+            entry.outcomes.append(outcome)
+
+    def _entry(self, event: EventId) -> EventOutcomes:
+        entry = self._events.get(event)
+        if entry is None:
+            entry = self._events[event] = EventOutcomes(self._host.now())
+            self._forget_old()
+        return entry
+
+    def _forget_old(self) -> None:
+        oldest_at = self._host.now() - self._age_s
+        while self._events:
+            event = next(iter(self._events))
+            if len(self._events) <= EVENTS_KEPT and self._events[event].at_s >= oldest_at:
+                return
+            del self._events[event]
+
+    @on_timer("pubsub_report")
+    def _report(self, payload: object) -> None:
+        self._host.set_timer("pubsub_report", REPORT_S)
+        for reason, count in sorted(self._untold.items()):
+            self._host.emit(EventsDropped(reason=reason, dropped=count))
+        self._untold.clear()
+        self._host.gauge("peerd_pubsub_pending_deliveries", self.pending_count)
+        now = Counter(matched=self.matched_count, delivered=self.delivered_count, published=self.published_count)
+        since = {name: now[name] - self._told[name] for name in ("published", "matched", "delivered")}
+        self._told = now
+        leaves, pieces = self.tree_size()
+        if leaves or any(since.values()):
+            self._host.emit(NodeLoad(leaves=leaves, pieces=pieces, pending=self.pending_count, **since))

@@ -1,0 +1,207 @@
+"""A leaf's node with everything round it played by the test: schema, tree, subscribers and the network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from peerd.api import Part, Plugin
+from peerd.errors import ProtocolError
+from peerd.ids import NodeId
+from peerd.lib.filter import Node, matcher, parse
+from peerd.messages import PeerRef
+from peerd.testing.host import FakeHost, peer
+from protocols.pubsub.cells import WHOLE, Target
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.delivering.copies import Copies
+from protocols.pubsub.delivering.deliverer import Deliverer
+from protocols.pubsub.delivering.history import History
+from protocols.pubsub.delivering.holding import Holding
+from protocols.pubsub.delivering.items import id_of
+from protocols.pubsub.delivering.leaf_events import LeafDesk
+from protocols.pubsub.delivering.multicast import Multicast
+from protocols.pubsub.delivering.replay import Replays
+from protocols.pubsub.explain import Explainer
+from protocols.pubsub.ledger import LedgerBook
+from protocols.pubsub.messages import MESSAGES, EventBody, LeafEntry, SubObject
+from protocols.pubsub.names import EventId, SubscriptionKey, Tree
+from protocols.pubsub.ports import Decision, Here, SchemaView, Values
+
+LEAF = (1, WHOLE)
+"""The leaf that all subscriptions of these tests are in: the whole tree of the first attribute."""
+
+
+@dataclass(frozen=True)
+class FakeSchema:
+    """Implements `protocols.pubsub.ports.SchemaView`; values travel as JSON."""
+
+    name: str = "stocks"
+    version: int = 1
+    is_signed: bool = False
+
+    def targets(self, values: Values) -> Mapping[int, Target]:
+        """The whole of one tree."""
+        return {1: Target(None)}
+
+    def encode_values(self, values: Mapping[str, Any]) -> bytes:
+        """As JSON."""
+        return json.dumps(dict(values)).encode()
+
+    def decode_values(self, data: bytes) -> Values:
+        """See `encode_values`."""
+        try:
+            found = json.loads(data)
+        except ValueError as error:
+            raise ProtocolError("values", "they are no JSON") from error
+        assert isinstance(found, dict)
+        return found
+
+    def parse_filter(self, condition: Any, /) -> Node:
+        """Read a filter."""
+        return parse(condition)
+
+
+SCHEMA = FakeSchema()
+
+
+class FakeSchemas:
+    """Implements `protocols.pubsub.ports.Schemas`: there is one."""
+
+    def get(self, name: str) -> SchemaView | None:
+        """The one."""
+        return SCHEMA if name == SCHEMA.name else None
+
+    def fetch(self, name: str, on_done: Callable[[SchemaView | None, str], None]) -> None:
+        """At once."""
+        on_done(self.get(name), "there is no other")
+
+
+@dataclass
+class FakeLeaves:
+    """Implements `protocols.pubsub.ports.Leaves` over a list of pieces, all of them in `LEAF`."""
+
+    subs: list[SubObject] = field(default_factory=list)
+    decision: Decision = field(default_factory=Here)
+    unwanted_keys: list[SubscriptionKey] = field(default_factory=list)
+    noted: int = 0
+
+    def decide(self, tree: Tree, cell: int, target: Target | None, *, vouched: bool, careful: bool = False) -> Decision:
+        """What the test has set."""
+        return self.decision
+
+    def match(self, schema: SchemaView, cells: Sequence[tuple[int, int]], values: Values) -> list[SubObject]:
+        """The pieces of these leaves whose filter is true."""
+        return [sub for sub in self.subs if LEAF in cells and matcher(parse(sub.filter))(values)]
+
+    def note_events(self, tree: Tree, cell: int, count: int) -> None:
+        """Count them."""
+        self.noted += count
+
+    def unwanted(self, key: SubscriptionKey, schema: str) -> None:
+        """Note it."""
+        self.unwanted_keys.append(key)
+
+    def entries(self, tree: Tree) -> Sequence[LeafEntry]:
+        """No tables here."""
+        return ()
+
+
+@dataclass
+class FakeSubscribers:
+    """Implements `protocols.pubsub.ports.Subscribers`: takes what its filters want, each event once."""
+
+    filters: list[str] = field(default_factory=list)
+    pause_ms: int = 0
+    taken: list[int] = field(default_factory=list)
+
+    def take(self, schema: SchemaView, event: EventBody, values: Values, chosen: Sequence[int], replay: bool) -> bool:
+        """Note the event's number."""
+        if not any(matcher(parse(each))(values) for each in self.filters):
+            return False
+        if event.sequence not in self.taken:
+            self.taken.append(event.sequence)
+        return True
+
+    def must_pause(self) -> int:
+        """What the test has set."""
+        return self.pause_ms
+
+
+class _LeafPlugin(Plugin):
+    """Holds the parts, so that the fake host finds their handlers and timers."""
+
+    name = "pubsub"
+    messages = MESSAGES
+
+
+class Desk:
+    """A node that is the root of a leaf: all parts of `protocols.pubsub.delivering`, on a fake host."""
+
+    def __init__(self, node_id: int = 1, neighbours: Sequence[int] = (), **settings: Any) -> None:
+        self.config = PubSubConfig.model_validate(settings)
+        self.host = FakeHost(node_id)
+        self.host.neighbours = tuple(map(peer, neighbours))
+        host: Any = self.host
+        self.leaves, self.subscribers, self.schemas = FakeLeaves(), FakeSubscribers(), FakeSchemas()
+        self.ledger = LedgerBook(host, self.config)
+        self.multicast = Multicast(host)
+        self.deliverer = Deliverer(host, self.config, self.leaves, self.subscribers, self.ledger, self.multicast)
+        self.copies = Copies(host)
+        self.holding = Holding(host, self.config, self.schemas, self.leaves)
+        self.history = History(self.config.history_bytes, self.config.history_age)
+        self.replays = Replays(host, self.schemas, self.leaves, self.ledger, self.deliverer, self.history)
+        self.genuine = True
+        self.desk = LeafDesk(
+            host,
+            self.leaves,
+            self.ledger,
+            self.deliverer,
+            self.copies,
+            self.holding,
+            self.history,
+            self.replays,
+            lambda schema, event: self.genuine,
+        )
+        self.explainer = Explainer(host, self.schemas, self.ledger, self.history, self.deliverer)
+        self.explainer.pieces_of = lambda schema, subscriber: [
+            (WHOLE, sub) for sub in self.leaves.subs if sub.subscriber.id == subscriber
+        ]
+        self.plugin = _LeafPlugin()
+        self.plugin.start(host)
+        parts: list[Part] = [self.ledger, self.multicast, self.deliverer, self.copies, self.holding]
+        self.plugin.add_parts(*parts, self.replays, self.explainer)
+        self.host.plugin = self.plugin
+
+    def arrive(self, *events: EventBody, copies: int = 0, attempt: int = 0) -> None:
+        """Events have reached the leaf."""
+        self.desk.arrived(SCHEMA, events[0].publisher, events, [LEAF], copies, attempt)
+
+    def check_law(self) -> None:
+        """Matched = delivered + dropped + pending."""
+        assert self.ledger.pending_count == self.deliverer.pending()
+
+
+def event(sequence: int, publisher: int = 9, payload: bytes = b"", retain: bytes = b"", **values: Any) -> EventBody:
+    """An event; without other values its price is its number."""
+    encoded = SCHEMA.encode_values(values or {"price": sequence})
+    return EventBody(peer(publisher), 1, sequence, sequence * 1000, encoded, payload, "", retain)
+
+
+def event_id(sequence: int, publisher: int = 9) -> EventId:
+    """The id of such an event."""
+    return id_of(event(sequence, publisher))
+
+
+def sub(
+    node: int | PeerRef, sid: int, filter: str = "TRUE", group: str = "", since_ms: int = 0, piece: int = 0
+) -> SubObject:
+    """A piece of a subscription."""
+    subscriber = peer(node) if isinstance(node, int) else node
+    return SubObject(subscriber, sid, piece, 1, 1, 0, 1, filter, group, since_ms)
+
+
+def node(number: int) -> NodeId:
+    """A node's id."""
+    return NodeId(number)

@@ -1,0 +1,252 @@
+"""Why an event arrived or did not: what nodes remember, and how it is joined."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from peerd.api import LookupResult
+from peerd.errors import Unavailable
+from peerd.ids import format_id
+from peerd.messages import PeerRef
+from peerd.testing.host import peer
+from protocols.pubsub.explain import (
+    REMEMBERED_MAX,
+    UNDER_WAY_MAX,
+    Check,
+    LeafReport,
+    NodeReport,
+    Place,
+    PublisherReport,
+    Remembered,
+    SubscriberReport,
+    Verdict,
+    verdict,
+)
+from protocols.pubsub.ledger import EVENTS_KEPT, OUTCOMES_KEPT, REPORT_S
+from protocols.pubsub.messages import DeliveryAnswer, EventDelivery, ExplainAnswer, ExplainQuestion
+from tests.support.pubsub_leaf import SCHEMA, Desk, event, event_id, node, sub
+
+PUBLISHER, LEAF_ROOT, SUBSCRIBER, ASKER = 9, 1, 5, 4
+VISITED = Place(attribute=1, cell="", owner=format_id(node(LEAF_ROOT)))
+SUBSCRIPTION = Check(sid=7, filter="price > 3")
+
+
+class World:
+    """Four nodes, of which the asker asks the others; ``dead`` ones do not answer."""
+
+    def __init__(self) -> None:
+        self.desks = {number: Desk(number) for number in (PUBLISHER, LEAF_ROOT, SUBSCRIBER, ASKER)}
+        self.dead: set[int] = set()
+        self.publisher = PublisherReport(schema_name=SCHEMA.name, outcome="replicated", visited=(VISITED,))
+        self.subscriber = SubscriberReport(fate="unseen", subscriptions=(SUBSCRIPTION,), places=(VISITED,))
+        self.desks[PUBLISHER].explainer.publisher_view = lambda schema, event: self.publisher
+        self.desks[SUBSCRIBER].explainer.subscriber_view = lambda schema, event: self.subscriber
+        self.leaf = self.desks[LEAF_ROOT]
+        self.leaf.leaves.subs = [sub(SUBSCRIBER, 7, "price > 3")]
+
+    def explain(self, number: int = 4) -> Verdict:
+        """Have the asker ask, and play the network."""
+        found: list[Verdict] = []
+        asker = self.desks[ASKER]
+        asker.explainer.explain("", event_id(number), node(SUBSCRIBER), found.append)
+        asked = 0
+        while not found:
+            if asker.host.requests:
+                self._answer(asker)
+            else:
+                lookup = [each for each in asker.host.asked if each.what == "lookup"][asked]
+                asked += 1
+                key = lookup.arguments["key"]
+                root: PeerRef = peer(ASKER) if key in self.dead else peer(key)
+                lookup.arguments["on_result"](LookupResult(key, root, (), 0.1))
+        return found[0]
+
+    def _answer(self, asker: Desk) -> None:
+        request = asker.host.requests.pop()
+        reply = self.desks[request.peer.id].host.deliver(request.message, asker.host.peer)
+        assert reply is not None
+        request.on_reply(reply, request.peer)
+
+    def arrive(self, number: int, *, taken: bool | None = None) -> None:
+        """The event comes to the leaf. ``taken``: the subscriber's node takes it, or wants nothing of it."""
+        self.leaf.arrive(event(number))
+        for request in list(self.leaf.host.requests):
+            if taken is not None and isinstance(request.message, EventDelivery):
+                self.leaf.host.requests.remove(request)
+                request.on_reply(DeliveryAnswer(1, 0, () if taken else (0,)), request.peer)
+
+
+def test_it_arrived() -> None:
+    world = World()
+    world.arrive(4, taken=True)
+    world.subscriber = SubscriberReport(fate="taken", subscriptions=(SUBSCRIPTION,), places=(VISITED,))
+    found = world.explain()
+    assert found.verdict == "arrived"
+    leaf = f"attribute 1, cell whole at {VISITED.owner}"
+    assert list(found.lines) == [
+        "the subscriber's node has taken the event",
+        "publisher: replicated; it visited 1 leaves",
+        f"  visited {leaf}",
+        f"leaf at {VISITED.owner}: has seen the event",
+        f"  subscription 7 in {leaf}: matches (price > 3: true, price is 4)",
+        "  to the subscriber's node: delivered",
+        "subscriber: taken; it has 1 subscriptions of the schema",
+        "  subscription 7: price > 3",
+    ]
+
+
+def test_it_does_not_match() -> None:
+    world = World()
+    world.arrive(2)
+    found = world.explain(2)
+    assert (found.verdict, found.summary) == (
+        "did not arrive",
+        "it does not match: does not match (price > 3: false, price is 2)",
+    )
+
+
+def test_a_leaf_dropped_it() -> None:
+    world = World()
+    world.arrive(4, taken=False)
+    assert world.explain().summary == "a leaf has dropped it: filtered"
+
+
+def test_it_is_under_way() -> None:
+    world = World()
+    world.arrive(4)
+    found = world.explain()
+    assert (found.verdict, found.summary) == ("did not arrive", "a leaf is still trying to deliver it")
+
+
+def test_it_never_came_to_the_leaf() -> None:
+    world = World()
+    world.publisher = world.publisher.model_copy(update={"missing": (VISITED,), "outcome": "unknown"})
+    found = world.explain()
+    assert found.summary == "1 cells of the tree have not acknowledged it"
+    assert f"  no acknowledgement of attribute 1, cell whole at {VISITED.owner}" in found.lines
+
+
+def test_it_was_dropped_at_the_subscriber() -> None:
+    world = World()
+    world.arrive(4, taken=True)
+    world.subscriber = world.subscriber.model_copy(update={"fate": "slow_reader"})
+    assert world.explain().summary == "it came to the subscriber's node and was dropped there: slow_reader"
+
+
+def test_there_is_no_subscription_or_no_event() -> None:
+    world = World()
+    world.subscriber = SubscriberReport(fate="unseen")
+    assert world.explain().summary == "the node has no subscription of this schema"
+    world = World()
+    world.publisher = PublisherReport(schema_name=SCHEMA.name, outcome="unseen")
+    assert world.explain().summary.startswith("the publisher's node knows of no such event")
+
+
+def test_the_subscriber_is_gone_but_the_leaf_knows() -> None:
+    world = World()
+    world.arrive(4, taken=True)
+    world.dead = {SUBSCRIBER}
+    found = world.explain()
+    assert (found.verdict, found.summary) == ("arrived", "the subscriber's node confirmed the event")
+
+
+def test_nobody_answers() -> None:
+    world = World()
+    world.dead = {SUBSCRIBER, PUBLISHER, LEAF_ROOT}
+    found = world.explain()
+    assert (found.verdict, found.summary) == ("unknown", "nobody who answered knows")
+    assert list(found.lines[1:]) == ["publisher: its node did not answer", "subscriber: its node did not answer"]
+
+
+def test_another_member_of_the_group_got_it() -> None:
+    check = Check(sid=7, filter="price > 3", group="g", matches=True)
+    leaf = LeafReport(schema_name=SCHEMA.name, has_event=True, checks=(check,), others=1)
+    subscriber = NodeReport(subscriber=SubscriberReport(fate="unseen", subscriptions=(SUBSCRIPTION,)))
+    assert verdict(None, subscriber, {"a": leaf}).summary == "another member of the group has got it"
+
+
+def test_an_answer_that_is_no_report_costs_the_link() -> None:
+    desk = Desk(ASKER)
+    found: list[Verdict] = []
+    desk.explainer.explain(SCHEMA.name, event_id(1), node(ASKER), found.append)
+    lookup = next(each for each in desk.host.asked if each.what == "lookup")
+    lookup.arguments["on_result"](LookupResult(node(PUBLISHER), peer(PUBLISHER), (), 0.1))
+    desk.host.requests[0].on_reply(ExplainAnswer(b'{"leaf": 3}'), peer(PUBLISHER))
+    assert [blamed.id for blamed, _ in desk.host.blamed] == [PUBLISHER]
+    assert found[0].verdict == "unknown"
+
+
+def test_so_many_at_a_time() -> None:
+    desk = Desk(ASKER)
+    for number in range(UNDER_WAY_MAX):
+        desk.explainer.explain(SCHEMA.name, event_id(number), node(SUBSCRIBER), lambda found: None)
+    with pytest.raises(Unavailable):
+        desk.explainer.explain(SCHEMA.name, event_id(1), node(SUBSCRIBER), lambda found: None)
+
+
+def test_the_largest_report_fits_into_its_message() -> None:
+    desk = Desk(LEAF_ROOT)
+    long = " OR ".join(f"name{'x' * 50}{number} = '{'y' * 50}'" for number in range(60))
+    desk.leaves.subs = [sub(SUBSCRIBER, sid, long, piece=sid) for sid in range(40)]
+    desk.arrive(replace(event(4), values=SCHEMA.encode_values({f"name{'x' * 50}{n}": "z" * 100 for n in range(60)})))
+    place = Place(attribute=255, cell="01" * 30, owner="f" * 32)
+    desk.explainer.publisher_view = lambda schema, event: PublisherReport(
+        schema_name="s" * 64, outcome="unknown", visited=(place,) * 64, missing=(place,) * 64
+    )
+    desk.explainer.subscriber_view = lambda schema, event: SubscriberReport(
+        fate="unseen", subscriptions=(Check(sid=1 << 63, filter=long),) * 64, places=(place,) * 64
+    )
+    question = ExplainQuestion(SCHEMA.name, *event_id(4)._replace(publisher=desk.host.id), desk.host.id)
+    assert isinstance(desk.host.deliver(question, peer(2)), ExplainAnswer)
+    question = ExplainQuestion(SCHEMA.name, *event_id(4), node(SUBSCRIBER))
+    answer = desk.host.deliver(question, peer(2))
+    assert isinstance(answer, ExplainAnswer)
+    report = NodeReport.model_validate_json(answer.report)
+    assert report.leaf is not None
+    assert len(report.leaf.checks) == 8
+
+
+def test_memory_of_outcomes_is_bounded_and_ages() -> None:
+    desk = Desk(history_age="10m")
+    for number in range(EVENTS_KEPT + 10):
+        desk.ledger.matched(event_id(number), SCHEMA.name, 0, 0)
+    assert desk.ledger.outcomes(event_id(9)) is None
+    assert desk.ledger.outcomes(event_id(10)) is not None
+    for _ in range(OUTCOMES_KEPT + 5):
+        desk.ledger.dropped(event_id(10), None, "slow_reader")
+    known = desk.ledger.outcomes(event_id(10))
+    assert known is not None
+    assert len(known.outcomes) == OUTCOMES_KEPT
+    desk.host.time_s = 601.0
+    assert desk.ledger.outcomes(event_id(20)) is None
+
+
+def test_reports_of_events_are_bounded_and_age() -> None:
+    known: Remembered[SubscriberReport] = Remembered(600.0)
+    report = SubscriberReport(fate="taken")
+    for number in range(REMEMBERED_MAX + 1):
+        known.note(event_id(number), report, 0.0)
+    assert known.find(event_id(0)) is None
+    assert known.find(event_id(1)) is report
+    known.note(event_id(0), report, 601.0)
+    assert known.find(event_id(1)) is None
+
+
+def test_every_minute_the_sums_are_told() -> None:
+    desk = Desk()
+    desk.ledger.start()
+    desk.ledger.tree_size = lambda: (2, 30)
+    desk.leaves.subs = [sub(SUBSCRIBER, 1)]
+    desk.arrive(event(1), event(2))
+    desk.ledger.dropped(event_id(3), None, "slow_reader")
+    desk.host.fire("pubsub_report")
+    told = [each.model_dump() for each in desk.host.events]
+    assert told == [
+        {"reason": "slow_reader", "dropped": 1},
+        {"leaves": 2, "pieces": 30, "published": 0, "matched": 2, "delivered": 0, "pending": 2},
+    ]
+    desk.host.fire("pubsub_report")
+    assert desk.host.timers["pubsub_report", None] == desk.host.time_s + REPORT_S
+    assert desk.host.events[-1].model_dump()["matched"] == 0
