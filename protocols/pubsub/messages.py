@@ -419,11 +419,15 @@ class DeliveryAnswer(Message):
 
     ``pause_ms``: a slow reader there blocks; send the rest again after so long. ``unwanted``: deliveries of the batch
     (by index) that matched no subscription of this node: what the leaf keeps for it is out of date.
+
+    A batch for a durable subscription is taken when its events are on disk. That is a little later: the request itself
+    is then not answered, and this message comes one way, naming the ``stream``.
     """
 
     taken: U64
     pause_ms: U32 = 0
     unwanted: Annotated[tuple[U16, ...], annotated_types.MaxLen(EVENTS_MAX)] = ()
+    stream: U64 = 0
 
 
 @struct

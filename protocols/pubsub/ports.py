@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from peerd.ids import NodeId
+from peerd.lib.filter import Node
 from peerd.messages import PeerRef
 from protocols.pubsub.cells import Target
 from protocols.pubsub.messages import EventBody, LeafEntry, SubObject
@@ -49,6 +50,9 @@ class SchemaView(Protocol):
 
     def decode_values(self, data: bytes) -> Values:
         """Read what came from the network. Raises `ProtocolError`."""
+
+    def parse_filter(self, condition: Any, /) -> Node:
+        """Read a filter, a text or one of its JSON forms, with the attributes' types. Raises `FilterError`."""
 
 
 class Schemas(Protocol):
