@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import quote, urlencode
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from peerd.client.problems import problem_of
 from peerd.client.transport import ClientTransport, OpenAnswer, TransportFailed, UnixTransport
@@ -35,7 +35,6 @@ from peerd.models.admin import (
     AccessEntries,
     AccessEntry,
     AccessRequest,
-    AdminModel,
     Certificate,
     CertificateRequest,
     DenialRequest,
@@ -111,7 +110,7 @@ LINE_BYTES_MAX: Final = 256 * MIB
 """The longest line of a stream; answers with very many groups are the longest ones."""
 POLL_INTERVAL_S: Final = 0.05
 
-Model = TypeVar("Model", bound=AdminModel)
+Model = TypeVar("Model", bound=BaseModel)
 Result = TypeVar("Result")
 
 _LATER: Final = ConfigDict(defer_build=True)
@@ -456,7 +455,7 @@ class Client:
         """Send a GET; otherwise as `call`."""
         return await self.call("GET", path, model)
 
-    async def call(self, method: str, path: str, model: type[Model], body: AdminModel | None = None) -> Model:
+    async def call(self, method: str, path: str, model: type[Model], body: BaseModel | None = None) -> Model:
         """Send one request, and return its answer as a ``model``.
 
         Raises `RequestRefused` for what the daemon refuses, `DaemonBusy`, `DaemonUnreachable`.

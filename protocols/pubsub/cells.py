@@ -1,9 +1,9 @@
 """Cells: the nodes of a distributed 2d-tree, as numbers. Pure (Li 2008, sections 3.2 and 3.2.1).
 
 An attribute's domain is mapped to whole numbers from 0 up to `SIDE`, so its range ``[low, high]`` is a point of a
-square of that side: x is the lower end, y the upper end. A *cell* is a rectangle that comes from halving the square, by turns
-on the x axis and on the y axis. It is written as one number: a leading 1, and then one bit a halving, 0 for the lower
-half. The thesis writes the same as a text of zeros and ones behind the attribute's name.
+square of that side: x is the lower end, y the upper end. A *cell* is a rectangle that comes from halving the square, by
+turns on the x axis and on the y axis. It is written as one number: a leading 1, and then one bit a halving, 0 for the
+lower half. The thesis writes the same as a text of zeros and ones behind the attribute's name.
 """
 
 from __future__ import annotations

@@ -100,7 +100,9 @@ def wish(
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"after: {error}") from error
 
 
-def add_feed(routes: APIRouter, path: str, source: Callable[..., Source[Any]], **options: Any) -> None:
+def add_feed(
+    routes: APIRouter, path: str, source: Callable[..., Source[Any] | Awaitable[Source[Any]]], **options: Any
+) -> None:
     """Offer a feed at ``path``: GET (JSON lines or Server-Sent Events, as the client accepts) and WebSocket.
 
     ``source`` is a FastAPI dependency for both; its docstring describes the route. ``options`` go to ``routes.get``.

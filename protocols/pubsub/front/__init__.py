@@ -1,0 +1,50 @@
+"""The front of publish/subscribe: its pieces for the HTTP API, client, command line, simulator and pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from peerd.front import Command, Front, LazyCommand
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from peerd.client import Client
+    from peerd.sim.swarm.work import SwarmWork
+    from protocols.pubsub.front.client import PubSubClient
+
+HERE = __name__
+
+
+class PubSubFront(Front):
+    """Each piece is in a module of its own beside this one."""
+
+    name = "pubsub"
+
+    def router(self, service: Any) -> APIRouter:
+        from protocols.pubsub.front.http import router
+
+        return router(service)
+
+    def client(self, client: Client) -> PubSubClient:
+        from protocols.pubsub.front.client import PubSubClient
+
+        return PubSubClient(client)
+
+    def commands(self) -> Mapping[str, Callable[[], Command]]:
+        return {
+            "schema": LazyCommand("Declare and show the schemas of published events.", f"{HERE}.schema:app"),
+            "publish": LazyCommand("Publish events.", f"{HERE}.publish:publish"),
+            "subscribe": LazyCommand(
+                "Receive the events whose content matches a filter.", f"{HERE}.subscribe:subscribe"
+            ),
+            "subs": LazyCommand("List, change and end subscriptions of this daemon.", f"{HERE}.subs:app"),
+            "tree": LazyCommand("Draw the tree that keeps a schema's subscriptions.", f"{HERE}.tree:tree"),
+            "explain": LazyCommand("Tell why an event did or did not arrive.", f"{HERE}.explain:explain"),
+        }
+
+    def swarm_work(self) -> type[SwarmWork]:
+        from protocols.pubsub.front.simulator import Traffic
+
+        return Traffic

@@ -1,0 +1,148 @@
+"""Publish/subscribe in the Python client: ``client.pubsub``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode
+
+from peerd.client import Client
+from peerd.client.streams import StreamEntry
+from peerd.models.admin import API_PREFIX
+from protocols.pubsub.models import (
+    AckWord,
+    Declared,
+    PolicyWord,
+    Published,
+    ReceivedEvent,
+    SchemaSummaries,
+    SchemaSummary,
+    SubscriptionChange,
+    SubscriptionRequest,
+    SubscriptionView,
+    SubscriptionViews,
+    TreeView,
+    Whatever,
+)
+
+if TYPE_CHECKING:
+    from peerd.client.streams import Backoff
+    from peerd.models.streams import IngestAnswer
+
+PATH: Final = f"{API_PREFIX}/pubsub"
+
+
+class PubSubClient:
+    """Schemas, events and subscriptions, asked of the daemon that ``client`` talks to.
+
+    Every method raises `RequestRefused` for what the daemon refuses, `DaemonBusy` and `DaemonUnreachable`.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def declare(self, document: Mapping[str, Any], if_version: int | None = None) -> Declared:
+        """Declare a schema, or a version of it that only adds attributes."""
+        wanted = "" if if_version is None else f"?if_version={if_version}"
+        path = f"{PATH}/schemas/{_part(str(document.get('name', '')))}{wanted}"
+        return await self._client.call("PUT", path, Declared, Whatever(**document))
+
+    async def schemas(self) -> list[SchemaSummary]:
+        """The schemas that the daemon knows."""
+        return (await self._client.get(f"{PATH}/schemas", SchemaSummaries)).schemas
+
+    async def schema(self, name: str) -> dict[str, Any]:
+        """A schema as it was declared, looked up on the ring."""
+        return (await self._client.get(f"{PATH}/schemas/{_part(name)}", Whatever)).model_dump()
+
+    async def publish(self, schema: str, event: Mapping[str, Any], *, ack: AckWord | None = None) -> Published:
+        """Publish an event; waits for its outcome. ``_payload`` and ``_content_type`` are no attributes."""
+        return await self._client.call(
+            "POST", f"{PATH}/{_part(schema)}/events{_ack(ack)}", Published, Whatever(**event)
+        )
+
+    async def publish_many(
+        self,
+        schema: str,
+        events: AsyncIterable[Mapping[str, Any]] | Iterable[Mapping[str, Any]],
+        *,
+        ack: AckWord | None = None,
+    ) -> IngestAnswer:
+        """Publish any number of events, as fast as the ring takes them. Raises `IngestRefused` when some were not."""
+        return await self._client.send_lines(f"{PATH}/{_part(schema)}/events{_ack(ack)}", events)
+
+    async def subscribe(
+        self,
+        schema: str,
+        filter: str | Mapping[str, Any] | list[Any] = "TRUE",
+        *,
+        name: str = "",
+        group: str = "",
+        policy: PolicyWord = "drop_oldest",
+        since_s: float = 0.0,
+        after: str | None = None,
+        backoff: Backoff | None = None,
+    ) -> AsyncGenerator[ReceivedEvent | StreamEntry, None]:
+        """Receive matching events; reconnects by itself.
+
+        Yields a `ReceivedEvent` for each, and what `peerd.client.Client.follow` yields where events are missing. With a
+        ``name`` the subscription is durable: it goes on without readers, and ``after`` resumes. Without one it ends
+        when this generator is closed.
+        """
+        wanted = {"schema": schema, "filter": filter, "name": name, "group": group, "policy": policy}
+        asked = SubscriptionRequest.model_validate({**wanted, "since_s": since_s})
+        view = await self._client.call("POST", f"{PATH}/subscriptions", SubscriptionView, asked)
+        try:
+            async with aclosing(self.read(view.id, after=after, backoff=backoff)) as entries:
+                async for entry in entries:
+                    yield entry
+        finally:
+            if not name:
+                await self.end(view.id)
+
+    async def read(
+        self, id: str, *, after: str | None = None, backoff: Backoff | None = None
+    ) -> AsyncGenerator[ReceivedEvent | StreamEntry, None]:
+        """Follow a subscription that exists."""
+        from peerd.client.streams import Item
+
+        path = f"{PATH}/subscriptions/{_part(id)}/events"
+        async with aclosing(self._client.follow(path, after=after, backoff=backoff)) as entries:
+            async for entry in entries:
+                yield ReceivedEvent.model_validate(entry.data) if isinstance(entry, Item) else entry
+
+    async def subscriptions(self) -> list[SubscriptionView]:
+        """The subscriptions of the daemon's clients."""
+        return (await self._client.get(f"{PATH}/subscriptions", SubscriptionViews)).subscriptions
+
+    async def change(self, id: str, filter: str | Mapping[str, Any] | list[Any]) -> SubscriptionView:
+        """Give a subscription another filter, without a gap and without doubles."""
+        return await self._client.call(
+            "PATCH",
+            f"{PATH}/subscriptions/{_part(id)}",
+            SubscriptionView,
+            SubscriptionChange.model_validate({"filter": filter}),
+        )
+
+    async def end(self, id: str) -> SubscriptionView:
+        """End a subscription."""
+        return await self._client.call("DELETE", f"{PATH}/subscriptions/{_part(id)}", SubscriptionView)
+
+    async def explain(self, event: str, subscriber: str = "") -> dict[str, Any]:
+        """Why an event did or did not arrive at a node (its id; default: the daemon's)."""
+        wanted = urlencode({"subscriber": subscriber})
+        return (await self._client.get(f"{PATH}/explain/{_part(event)}?{wanted}", Whatever)).model_dump()
+
+    async def tree(self, schema: str, attribute: str = "") -> TreeView:
+        """The tree of an attribute, as the roots of its cells tell."""
+        wanted = urlencode({"attribute": attribute})
+        return await self._client.get(f"{PATH}/{_part(schema)}/tree?{wanted}", TreeView)
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _ack(ack: AckWord | None) -> str:
+    return "" if ack is None else f"?ack={ack}"

@@ -1,0 +1,310 @@
+"""HTTP routes of publish/subscribe, below ``/v1/pubsub``; docs/protocols/pubsub.md has examples of each."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest
+from peerd.daemon.http.streaming import Source, add_feed
+from peerd.errors import Unavailable
+from peerd.front import needs_scope
+from peerd.lib.feed import Policy
+from peerd.models.admin import STREAM_TYPE
+from protocols.pubsub.models import (
+    AckWord,
+    Declared,
+    FilterText,
+    PolicyWord,
+    Published,
+    ReceivedEvent,
+    SchemaName,
+    SchemaSummaries,
+    SubscriptionChange,
+    SubscriptionRequest,
+    SubscriptionView,
+    SubscriptionViews,
+    TreeView,
+)
+from protocols.pubsub.service import NotDone
+
+if TYPE_CHECKING:
+    from protocols.pubsub.service import Service
+
+CLOUD_EVENT_TYPE: Final = "application/cloudevents+json"
+CLOUD_HEADER: Final = "ce-"
+EVENT_BYTES_MAX: Final = 64 * 1024
+ANSWER_S_MAX: Final = 60.0
+"""Everything that is asked over HTTP ends sooner by itself; this is for what should not happen."""
+STATUS: Final[Mapping[str, HTTPStatus]] = {
+    "unknown": HTTPStatus.NOT_FOUND,
+    "conflict": HTTPStatus.CONFLICT,
+    "invalid": HTTPStatus.UNPROCESSABLE_ENTITY,
+    "quota": HTTPStatus.TOO_MANY_REQUESTS,
+}
+T = TypeVar("T")
+
+
+async def answer_of(ask: Callable[[Callable[[T | Exception], None]], object]) -> T:
+    """Wait for what ``ask`` calls back with. Raises what it was told, as an answer of HTTP."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(answer: T | Exception) -> None:
+        if future.done():
+            return
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    try:
+        ask(done)
+        return await asyncio.wait_for(future, ANSWER_S_MAX)
+    except NotDone as error:
+        raise http_error(error) from error
+    except TimeoutError as error:
+        raise Unavailable("there was no answer in time; the daemon's log may say why") from error
+
+
+def http_error(error: NotDone) -> HTTPException:
+    """Return the answer that says so."""
+    return HTTPException(STATUS.get(error.kind, HTTPStatus.UNPROCESSABLE_ENTITY), str(error))
+
+
+def encode(event: ReceivedEvent) -> bytes:
+    """An event as one line of JSON."""
+    return event.model_dump_json(exclude_defaults=True).encode()
+
+
+def router(service: Service) -> APIRouter:
+    """The routes; ``service`` is the running plugin of the daemon."""
+    routes = APIRouter(prefix="/pubsub")
+    _add_schemas(routes, service)
+    _add_events(routes, service)
+    _add_subscriptions(routes, service)
+    _add_questions(routes, service)
+    return routes
+
+
+def _add_schemas(routes: APIRouter, service: Service) -> None:
+    @routes.get("/schemas")
+    async def schemas() -> SchemaSummaries:
+        """The schemas that this daemon knows."""
+        return SchemaSummaries(schemas=service.schemas())
+
+    @routes.get("/schemas/{name}")
+    async def schema(name: SchemaName) -> dict[str, Any]:
+        """A schema as it was declared, looked up on the ring."""
+        return await answer_of(lambda done: service.schema_document(name, done))
+
+    @routes.put("/schemas/{name}")
+    async def declare(name: SchemaName, document: dict[str, Any], if_version: int | None = None) -> Declared:
+        """Declare a schema, or a version that only adds attributes. ``if_version``: only over that version; 0: new."""
+        if document.setdefault("name", name) != name:
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "name: is not the one in the path")
+        return await answer_of(lambda done: service.declare(document, done, if_version))
+
+
+# Events
+
+
+def _add_events(routes: APIRouter, service: Service) -> None:
+    async def room() -> None:
+        def ask(done: Callable[[bool | Exception], None]) -> None:
+            service.when_publishable(lambda: done(True))
+
+        await answer_of(ask)
+
+    @routes.post("/{schema}/events", openapi_extra=_event_bodies(), response_model=None)
+    async def publish(request: Request, schema: SchemaName, ack: AckWord | None = None) -> Published | Response:
+        """Publish an event, a CloudEvent (structured or binary), or many events as JSON lines."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == STREAM_TYPE:
+            return await _publish_lines(request, service, schema, ack, room)
+        event = _event_of(request, kind, await request.body())
+        await room()
+        return await answer_of(lambda done: service.publish(schema, event, done, ack))
+
+
+async def _publish_lines(
+    request: Request, service: Service, schema: str, ack: AckWord | None, room: Callable[[], Awaitable[None]]
+) -> Response:
+    """Publish each line as soon as there is room. The answer waits until every event has its outcome."""
+    lines = _Lines()
+
+    async def accept(event: dict[str, Any]) -> None:
+        await room()
+        try:
+            lines.begin(lambda done: service.publish(schema, event, done, ack))
+        except NotDone as error:
+            raise LineRefused(str(error)) from error
+
+    answer = await ingest(request, dict[str, Any], accept)
+    if await lines.finished():
+        return answer
+    told = json.loads(bytes(answer.body))
+    detail = f"{lines.failed} of {lines.begun} events have no certain outcome: {lines.why}"
+    return JSONResponse({**told, "detail": detail, "is_complete": False}, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+class _Lines:
+    """Events of one request that are under way."""
+
+    def __init__(self) -> None:
+        self.begun = self.over = self.failed = 0
+        self.why = ""
+        self._changed = asyncio.Event()
+
+    def begin(self, publish: Callable[[Callable[[Published | Exception], None]], object]) -> None:
+        publish(self._done)
+        self.begun += 1
+
+    def _done(self, answer: Published | Exception) -> None:
+        self.over += 1
+        if isinstance(answer, Exception) or answer.outcome == "unknown":
+            self.failed += 1
+            self.why = str(answer) if isinstance(answer, Exception) else answer.detail
+        self._changed.set()
+
+    async def finished(self) -> bool:
+        """Wait for all of them; whether each has the outcome that was asked for."""
+        while self.over < self.begun:
+            self._changed.clear()
+            await asyncio.wait_for(self._changed.wait(), ANSWER_S_MAX)
+        return not self.failed
+
+
+def _event_bodies() -> dict[str, Any]:
+    content = {"application/json": {}, CLOUD_EVENT_TYPE: {}, **LINES_BODY["requestBody"]["content"]}
+    return {"requestBody": {"content": content, "required": True}}
+
+
+def _event_of(request: Request, kind: str, body: bytes) -> dict[str, Any]:
+    """The event that a request of one event carries. Raises ``HTTPException`` for what is none."""
+    if len(body) > EVENT_BYTES_MAX:
+        raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"an event has at most {EVENT_BYTES_MAX} bytes")
+    binary = {
+        name[len(CLOUD_HEADER) :]: value for name, value in request.headers.items() if name.startswith(CLOUD_HEADER)
+    }
+    if binary:
+        return _of_binary(binary, kind, body)
+    event = _object(body)
+    return _of_structured(event) if kind == CLOUD_EVENT_TYPE else event
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(body, parse_constant=lambda word: None)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"the body is not JSON: {error}"[:200]) from error
+    if not isinstance(event, dict):
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "an event is a JSON object")
+    return event
+
+
+def _of_structured(cloud: dict[str, Any]) -> dict[str, Any]:
+    """A CloudEvent in structured mode: the members of ``data`` are attributes, and so are its context attributes."""
+    data = cloud.pop("data", None)
+    encoded = cloud.pop("data_base64", None)
+    content_type = cloud.pop("datacontenttype", "")
+    event = {name: value for name, value in cloud.items() if name != "specversion"}
+    if isinstance(data, dict):
+        return {**event, **data}
+    if encoded is not None:
+        return {**event, "_payload_base64": encoded, "_content_type": content_type}
+    if data is not None:
+        return {**event, "_payload": data if isinstance(data, str) else json.dumps(data), "_content_type": content_type}
+    return event
+
+
+def _of_binary(headers: dict[str, str], kind: str, body: bytes) -> dict[str, Any]:
+    """A CloudEvent in binary mode: context attributes in headers; a JSON object as body gives attributes."""
+    headers.pop("specversion", None)
+    event: dict[str, Any] = dict(headers)
+    if kind == "application/json" and body.lstrip()[:1] == b"{":
+        return {**event, **_object(body)}
+    if body:
+        event |= {"_payload_base64": base64.b64encode(body).decode(), "_content_type": kind}
+    return event
+
+
+# Subscriptions
+
+
+def _source(service: Service, id: str) -> Source[ReceivedEvent]:
+    try:
+        view, feed = service.reading(id)
+    except NotDone as error:
+        raise http_error(error) from error
+    return Source(feed, encode, policy=Policy(view.policy), begin="start")
+
+
+def _add_subscriptions(routes: APIRouter, service: Service) -> None:
+    @routes.get("/subscriptions")
+    async def subscriptions() -> SubscriptionViews:
+        """The subscriptions of this daemon's clients."""
+        return SubscriptionViews(subscriptions=service.subscriptions())
+
+    @routes.post("/subscriptions", openapi_extra=needs_scope("read"), status_code=HTTPStatus.CREATED)
+    async def subscribe(body: SubscriptionRequest) -> SubscriptionView:
+        """Subscribe; answers when every event that is published from then on will come."""
+        return await answer_of(lambda done: service.subscribe(body, done))
+
+    @routes.patch("/subscriptions/{id}", openapi_extra=needs_scope("read"))
+    async def change(id: str, body: SubscriptionChange) -> SubscriptionView:
+        """Give a subscription another filter, without a gap and without doubles."""
+        return await answer_of(lambda done: service.change(id, body.filter, done))
+
+    @routes.delete("/subscriptions/{id}", openapi_extra=needs_scope("read"))
+    async def end(id: str) -> SubscriptionView:
+        """End a subscription."""
+        try:
+            return service.end(id)
+        except NotDone as error:
+            raise http_error(error) from error
+
+    def held(id: str) -> Source[ReceivedEvent]:
+        """The events of a subscription: those that are held, then what comes."""
+        return _source(service, id)
+
+    add_feed(routes, "/subscriptions/{id}/events", held)
+
+    async def subscribed(
+        schema: SchemaName,
+        filter: FilterText = "TRUE",
+        group: Annotated[str, Query(max_length=64)] = "",
+        policy: PolicyWord = "drop_oldest",
+        since_s: Annotated[float, Query(ge=0.0, le=86_400.0)] = 0.0,
+    ) -> Source[ReceivedEvent]:
+        """Subscribe and follow in one: the events of a schema that match a filter, as long as the client reads."""
+        wanted = {"schema": schema, "filter": filter, "group": group, "policy": policy, "since_s": since_s}
+        asked = SubscriptionRequest.model_validate(wanted)
+
+        def ask(done: Callable[[SubscriptionView | Exception], None]) -> None:
+            service.subscribe(asked, done)
+
+        return _source(service, (await answer_of(ask)).id)
+
+    add_feed(routes, "/{schema}/events", subscribed)
+
+
+# Questions
+
+
+def _add_questions(routes: APIRouter, service: Service) -> None:
+    @routes.get("/explain/{event}")
+    async def explain(event: str, subscriber: str = "") -> dict[str, Any]:
+        """Why an event did or did not arrive at a node (its id; default: this one)."""
+        return await answer_of(lambda done: service.explain(event, subscriber, done))
+
+    @routes.get("/{schema}/tree")
+    async def tree(schema: SchemaName, attribute: str = "") -> TreeView:
+        """The tree of an attribute; without one, that of the first; ``*``: subscriptions that name no range."""
+        return await answer_of(lambda done: service.tree(schema, attribute, done))

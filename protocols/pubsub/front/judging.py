@@ -1,0 +1,150 @@
+"""What must hold of publish/subscribe, judged from outside: by what clients asked for and what they got.
+
+Precision (invariant 14): what a subscription gets, its filter matches, by the reference matcher. Order (20): of one
+publisher, numbers grow. Once: no event twice. Recall (15): what was published, and acknowledged, while a subscription
+was established comes to it; that is asked of events that were marked as owed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from peerd.lib.feed import FeedDropped, FeedGap, FeedItem, Reader
+from peerd.lib.filter import matcher, parse
+from peerd.lib.filter.evaluate import Matcher
+from peerd.sim.simulation import Place
+from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
+from protocols.pubsub.names import EventId
+from protocols.pubsub.plugin import PubSub
+
+
+def plugin_of(place: Place) -> PubSub:
+    """The plugin of a simulated node. Raises ``KeyError`` when the node runs without it."""
+    plugin = place.node.plugins[PubSub.name]
+    assert isinstance(plugin, PubSub)
+    return plugin
+
+
+@dataclass
+class Watched:
+    """A subscription on a simulated node, and what came to it."""
+
+    place: Place
+    boot: int
+    schema: str
+    filter: str
+    matches: Matcher
+    reader: Reader[ReceivedEvent]
+    id: str
+    state: str = "installing"
+    established_at: float | None = None
+    seen: dict[EventId, None] = field(default_factory=dict)
+    last: dict[tuple[Any, int], int] = field(default_factory=dict)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its node still runs since it subscribed."""
+        return self.place.is_live and self.place.boot_epoch == self.boot
+
+
+@dataclass
+class PublishedEvent:
+    """An event that a client published. ``owed``: to whom it must come, by id of the subscription."""
+
+    event: EventId
+    schema: str
+    values: Mapping[str, Any]
+    begun_at: float
+    outcome: str = "pending"
+
+
+class Judge:
+    """Subscribes, publishes and compares."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.watched: list[Watched] = []
+        self.events: dict[EventId, PublishedEvent] = {}
+        self.offences: list[str] = []
+
+    def subscribe(self, place: Place, schema: str, filter: str, **options: Any) -> Watched:
+        """Subscribe on a node. Raises what the plugin raises."""
+        plugin = plugin_of(place)
+        made: list[Watched] = []
+
+        def done(answer: SubscriptionView | Exception) -> None:
+            if isinstance(answer, SubscriptionView) and made:
+                made[0].state = answer.state
+                made[0].established_at = self._now()
+
+        asked = SubscriptionRequest.model_validate({"schema": schema, "filter": filter, "policy": "block", **options})
+        view = plugin.subscribe(asked, done)
+        _, feed = plugin.reading(view.id)
+        reader = feed.reader("start")
+        node = parse(filter)
+        watched = Watched(place, place.boot_epoch, schema, filter, matcher(node), reader, view.id)
+        if view.state in ("received", "replicated", "covered"):
+            watched.established_at = self._now()
+        made.append(watched)
+        self.watched.append(watched)
+        return watched
+
+    def publish(self, place: Place, schema: str, values: Mapping[str, Any], ack: Any = None) -> PublishedEvent:
+        """Publish on a node. Raises what the plugin raises."""
+        found: list[PublishedEvent] = []
+
+        def done(answer: Any) -> None:
+            if found:
+                found[0].outcome = "unknown" if isinstance(answer, Exception) else answer.outcome
+
+        event = plugin_of(place).publish(schema, values, done, ack)
+        published = PublishedEvent(event, schema, dict(values), self._now())
+        found.append(published)
+        self.events[event] = published
+        return published
+
+    def read(self) -> None:
+        """Take what has come to every subscription, and compare it."""
+        for watched in self.watched:
+            if watched.is_live:
+                self._read(watched)
+
+    def _read(self, watched: Watched) -> None:
+        while (entry := watched.reader.take()) is not None:
+            if isinstance(entry, FeedItem):
+                self._took(watched, entry.value)
+            elif isinstance(entry, FeedGap | FeedDropped):
+                self.offences.append(f"subscription {watched.id} has a gap although its reader blocks")
+
+    def _took(self, watched: Watched, received: ReceivedEvent) -> None:
+        event = EventId.parse(received.event)
+        published = self.events.get(event)
+        if published is None:
+            self.offences.append(f"subscription {watched.id} got {event}, which nobody published")
+            return
+        if dict(received.values) != dict(published.values):
+            self.offences.append(f"{event} arrived with other values than it was published with")
+        if not watched.matches(published.values):
+            self.offences.append(f"precision: {event} came to {watched.filter!r}, which it does not match")
+        if event in watched.seen:
+            self.offences.append(f"once: {event} came twice to subscription {watched.id}")
+        watched.seen[event] = None
+
+    def missing(self, owed: list[PublishedEvent], outcomes: tuple[str, ...] = ("received", "replicated")) -> list[str]:
+        """Which of these events did not come to a subscription that was established before they were published."""
+        found = []
+        for watched in self.watched:
+            if not watched.is_live or watched.established_at is None:
+                continue
+            for event in owed:
+                is_due = event.outcome in outcomes and event.begun_at > watched.established_at
+                if is_due and event.schema == watched.schema and event.event not in watched.seen:
+                    if watched.matches(event.values):
+                        found.append(f"recall: {event.event} did not come to {watched.filter!r} of {watched.place}")
+        return found
+
+    def pairs(self) -> int:
+        """How many (event, subscription) pairs were judged."""
+        return len(self.events) * len(self.watched)

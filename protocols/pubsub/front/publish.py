@@ -1,0 +1,127 @@
+"""``peerd publish``: events from arguments, or as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import AsyncGenerator, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from peerd.cli.options import Output, OutputOption, SocketOption, ask
+from peerd.cli.output import print_data, seconds, stderr, stdout
+from peerd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from peerd.client import Client
+
+SHOW_EVERY_S: Final = 0.2
+
+
+def publish(
+    schema: Annotated[str, typer.Argument(metavar="SCHEMA")],
+    attributes: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="One event. Values are JSON, or else text.")
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="FILE", help="Many events: JSON lines. '-': standard input.")
+    ] = None,
+    payload: Annotated[str | None, typer.Option(metavar="TEXT", help="What filters do not look at.")] = None,
+    rate: Annotated[float, typer.Option(min=0.0, metavar="N", help="At most so many a second. 0: no limit.")] = 0.0,
+    ack: Annotated[
+        str | None, typer.Option(metavar="received|replicated", help="What to wait for. Default: the configuration's.")
+    ] = None,
+    progress: Annotated[bool, typer.Option("--progress/--no-progress", help="Show how far it is.")] = True,
+    socket: SocketOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Publish one event, or many. Exit code 3 when the outcome of some is unknown.
+
+    Examples: peerd publish stocks symbol=IBM price=20.5; peerd publish stocks -f events.jsonl --rate 100
+    """
+    if ack not in (None, "received", "replicated"):
+        raise typer.BadParameter(f"{ack!r} is not received or replicated", param_hint="--ack")
+    if (file is None) == (not attributes):
+        raise typer.BadParameter("give one event as NAME=VALUE, or many with --file")
+    if file is not None:
+        _many(socket, schema, file, rate, ack, progress, output)
+        return
+    event = dict(_attribute(each) for each in attributes or ())
+    if payload is not None:
+        event["_payload"] = payload
+    _one(socket, schema, event, ack, output)
+
+
+def _attribute(text: str) -> tuple[str, Any]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _one(socket: str | None, schema: str, event: dict[str, Any], ack: Any, output: Output) -> None:
+    from protocols.pubsub.front.client import PubSubClient
+
+    done = ask(socket, lambda client: PubSubClient(client).publish(schema, event, ack=ack))
+    if output is not Output.TABLE:
+        print_data(output, done)
+    else:
+        found = f"matched {done.matched} at {done.leaves} leaves, {seconds(done.duration_s)}"
+        stdout().print(f"{done.event}  {done.outcome}  {found}{done.detail and '; '}{done.detail}")
+    if done.outcome == "unknown":
+        raise typer.Exit(ExitCode.PARTIAL)
+
+
+def _many(socket: str | None, schema: str, file: str, rate: float, ack: Any, progress: bool, output: Output) -> None:
+    from protocols.pubsub.front.client import PubSubClient
+
+    terminal = stderr()
+
+    async def run(client: Client) -> Any:
+        paced = _paced(_lines(file), rate, terminal if progress else None)
+        return await PubSubClient(client).publish_many(schema, paced, ack=ack)
+
+    begun = time.monotonic()
+    answer = ask(socket, run, waiting="")
+    terminal.overwrite("")
+    if output is not Output.TABLE:
+        print_data(output, answer)
+    else:
+        stdout().print(f"{answer.accepted:,} events in {seconds(time.monotonic() - begun)}, {answer.refused:,} refused")
+    if answer.detail:
+        terminal.print(answer.detail)
+        raise typer.Exit(ExitCode.PARTIAL)
+
+
+def _lines(file: str) -> Iterator[dict[str, Any]]:
+    with sys.stdin if file == "-" else open(file, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                event = json.loads(line)
+            except ValueError as error:
+                raise typer.BadParameter(f"{file}, line {number} is not JSON: {error}") from error
+            if not isinstance(event, dict):
+                raise typer.BadParameter(f"{file}, line {number} is not a JSON object")
+            yield event
+
+
+async def _paced(events: Iterator[dict[str, Any]], rate: float, terminal: Any) -> AsyncGenerator[dict[str, Any], None]:
+    """The events, no faster than ``rate``; the daemon may hold them back further."""
+    import asyncio
+
+    begun = shown = time.monotonic()
+    for count, event in enumerate(events):
+        if rate and (wait_s := begun + count / rate - time.monotonic()) > 0:
+            await asyncio.sleep(wait_s)
+        yield event
+        now = time.monotonic()
+        if terminal is not None and terminal.is_terminal and now - shown >= SHOW_EVERY_S:
+            shown = now
+            terminal.overwrite(f"{count + 1:,} events, {(count + 1) / (now - begun):,.0f} a second")

@@ -1,0 +1,113 @@
+"""``peerd schema``: what published events look like."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from peerd.cli.files import read_text
+from peerd.cli.options import Output, OutputOption, SocketOption, ask
+from peerd.cli.output import print_data, print_table, stdout
+
+SAMPLE_EVENTS_MAX: Final = 100_000
+"""So many sample events are read; more change little."""
+
+app = typer.Typer(
+    help="A schema names the attributes of events, with their types and domains. Subscriptions and events use it.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def declare(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="JSON or TOML; '-' reads JSON from standard input.")],
+    if_version: Annotated[
+        int | None, typer.Option(metavar="N", help="Only over this version; 0: only if there is none.")
+    ] = None,
+    socket: SocketOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Put a schema on the ring, or a version that adds attributes to it. Subscriptions and events go on meanwhile.
+
+    Example: peerd schema declare stocks.toml
+    """
+    from protocols.pubsub.front.client import PubSubClient
+
+    document = _document(file)
+    made = ask(socket, lambda client: PubSubClient(client).declare(document, if_version))
+    if output is not Output.TABLE:
+        print_data(output, made)
+    else:
+        stdout().print(f"{made.name} version {made.version}" + ("" if made.is_new else " (it was there already)"))
+
+
+@app.command("list")
+def list_schemas(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List the schemas that this daemon knows: those declared, published to or subscribed to here."""
+    from protocols.pubsub.front.client import PubSubClient
+
+    found = ask(socket, lambda client: PubSubClient(client).schemas())
+    if output is not Output.TABLE:
+        print_data(output, found)
+        return
+    rows = [(each.name, str(each.version), str(each.attributes), each.absent) for each in found]
+    print_table(stdout(), ("schema", "version", "attributes", "absent"), rows, numbers=("version", "attributes"))
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="SCHEMA")],
+    socket: SocketOption = None,
+    output: OutputOption = Output.JSON,
+) -> None:
+    """Print a schema as it was declared; it is looked up on the ring."""
+    from protocols.pubsub.front.client import PubSubClient
+
+    print_data(output, ask(socket, lambda client: PubSubClient(client).schema(name)))
+
+
+@app.command()
+def infer(
+    name: Annotated[str, typer.Option(metavar="SCHEMA", help="The name that it will have.")] = "events",
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="JSON lines; '-': standard input.")] = "-",
+) -> None:
+    """Propose a schema from sample events, one JSON object a line. Needs no daemon; read it before you declare it.
+
+    Example: peerd schema infer --name stocks < events.jsonl > stocks.json
+    """
+    from protocols.pubsub.infer import infer_schema
+
+    with sys.stdin if file == "-" else open(file, encoding="utf-8") as lines:
+        events = []
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                events.append(_event(number, line))
+            if len(events) >= SAMPLE_EVENTS_MAX:
+                break
+    sys.stdout.write(json.dumps(infer_schema(name, events), indent=2) + "\n")
+
+
+def _event(number: int, line: str) -> dict[str, Any]:
+    try:
+        event = json.loads(line)
+    except ValueError as error:
+        raise typer.BadParameter(f"line {number} is not JSON: {error}") from error
+    if not isinstance(event, dict):
+        raise typer.BadParameter(f"line {number} is not a JSON object")
+    return event
+
+
+def _document(file: str) -> dict[str, Any]:
+    text = sys.stdin.read() if file == "-" else read_text(Path(file))
+    try:
+        document = tomllib.loads(text) if file.endswith(".toml") else json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{file}: {error}") from error
+    if not isinstance(document, dict):
+        raise typer.BadParameter(f"{file}: a schema is an object")
+    return document

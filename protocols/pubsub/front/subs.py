@@ -1,0 +1,68 @@
+"""``peerd subs``: the subscriptions of this daemon's clients."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from peerd.cli.options import Output, OutputOption, SocketOption, ask
+from peerd.cli.output import print_data, print_table, stdout
+from protocols.pubsub.models import SubscriptionView
+
+app = typer.Typer(help="List, change and end the subscriptions of this daemon.", no_args_is_help=True)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="Its id, or its name.")]
+
+
+@app.command("list")
+def list_subscriptions(
+    covered: Annotated[bool, typer.Option("--covered", help="Only those that another one covers.")] = False,
+    socket: SocketOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List them. One that is covered by a wider one of this daemon is not installed: it is matched here."""
+    from protocols.pubsub.front.client import PubSubClient
+
+    found = ask(socket, lambda client: PubSubClient(client).subscriptions())
+    shown = [each for each in found if each.covered_by is not None or not covered]
+    if output is not Output.TABLE:
+        print_data(output, shown)
+        return
+    rows = [_row(each) for each in shown]
+    columns = ("id", "name", "schema", "state", "delivered", "dropped", "filter")
+    print_table(stdout(), columns, rows, numbers=("delivered", "dropped"))
+
+
+def _row(view: SubscriptionView) -> tuple[str, ...]:
+    state = f"covered by {view.covered_by}" if view.covered_by else view.state
+    told = f"{view.filter} (group {view.group})" if view.group else view.filter
+    return view.id, view.name or "-", view.schema_name, state, f"{view.delivered:,}", f"{view.dropped:,}", told
+
+
+@app.command()
+def change(
+    id: Id,
+    filter: Annotated[str, typer.Argument(metavar="FILTER")],
+    socket: SocketOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Give one another filter: what matches both is neither lost nor doubled."""
+    from protocols.pubsub.front.client import PubSubClient
+
+    _print(ask(socket, lambda client: PubSubClient(client).change(id, filter)), output)
+
+
+@app.command()
+def end(id: Id, socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
+    """End one."""
+    from protocols.pubsub.front.client import PubSubClient
+
+    _print(ask(socket, lambda client: PubSubClient(client).end(id)), output)
+
+
+def _print(view: SubscriptionView, output: Output) -> None:
+    if output is not Output.TABLE:
+        print_data(output, view)
+    else:
+        stdout().print(f"{view.id}  {view.state}  {view.filter}")

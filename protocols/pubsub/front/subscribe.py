@@ -1,0 +1,93 @@
+"""``peerd subscribe``: the events whose content matches a filter, as they come."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import aclosing
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
+from peerd.cli.output import RowWriter, printable, stderr
+
+if TYPE_CHECKING:
+    from peerd.client import Client
+    from peerd.client.streams import StreamEntry
+    from protocols.pubsub.models import ReceivedEvent
+
+
+def subscribe(
+    schema: Annotated[str, typer.Argument(metavar="SCHEMA")],
+    filter: Annotated[
+        str, typer.Argument(metavar="[FILTER]", help="Text, or one of its JSON forms. Default: every event.")
+    ] = "TRUE",
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Durable: events are kept under this name while nobody reads.")
+    ] = "",
+    group: Annotated[
+        str, typer.Option(metavar="NAME", help="Share: each event goes to one of the group with the same filter.")
+    ] = "",
+    since: Annotated[str, typer.Option(metavar="TIME", help="Also events of the last so long, such as 10m.")] = "0s",
+    after: Annotated[str | None, typer.Option(metavar="ID", help="Resume a durable one after this id.")] = None,
+    policy: Annotated[
+        str, typer.Option(metavar="block|drop_oldest|disconnect", help="When reading is slow.")
+    ] = "drop_oldest",
+    count: Annotated[int, typer.Option("-n", "--count", min=0, help="End after so many events. 0: never.")] = 0,
+    socket: SocketOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Receive events that match a filter, from anywhere in the ring, until interrupted.
+
+    A subscription without a name ends with this command.
+
+    Examples: peerd subscribe stocks "price > 20 AND symbol = 'IBM'"; peerd subscribe stocks -o jsonl --name audit
+    """
+    from protocols.pubsub.models import ReceivedEvent
+
+    if policy not in ("block", "drop_oldest", "disconnect"):
+        raise typer.BadParameter(f"{policy!r} is not block, drop_oldest or disconnect", param_hint="--policy")
+    writer, wanted, since_s = RowWriter(output), _filter(filter), duration_s(since, "--since")
+
+    async def run(client: Client) -> None:
+        from protocols.pubsub.front.client import PubSubClient
+
+        options: dict[str, Any] = {"name": name, "group": group, "policy": policy, "since_s": since_s, "after": after}
+        seen = 0
+        async with aclosing(PubSubClient(client).subscribe(schema, wanted, **options)) as entries:
+            async for entry in entries:
+                if not isinstance(entry, ReceivedEvent):
+                    _tell(entry)
+                    continue
+                _print(entry, output, writer)
+                seen += 1
+                if seen == count:
+                    return
+
+    ask(socket, run, waiting="")
+
+
+def _filter(text: str) -> Any:
+    return json.loads(text) if text.lstrip()[:1] in ("{", "[") else text
+
+
+def _print(event: ReceivedEvent, output: Output, writer: RowWriter) -> None:
+    if output is not Output.TABLE:
+        writer.write(event)
+        return
+    at = datetime.fromtimestamp(event.published_at).strftime("%H:%M:%S.%f")[:-3]
+    values = " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in event.values.items())
+    rest = f"  {event.payload}" if event.payload and not event.is_base64 else ""
+    sys.stdout.write(f"{at}  {printable(values)}{printable(rest)}\n")
+    sys.stdout.flush()
+
+
+def _tell(entry: StreamEntry) -> None:
+    """Say on standard error that events are missing, or that the stream is interrupted."""
+    count = getattr(entry, "count", None)
+    if entry.type == "end":
+        stderr().print(f"-- interrupted: {printable(getattr(entry, 'reason', ''))}")
+    else:
+        stderr().print(f"-- {'some' if count is None else count} events are missing here")

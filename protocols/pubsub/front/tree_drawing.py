@@ -1,0 +1,83 @@
+"""A tree of cells as text, as a graph in dot's language, and as the square with its rectangles. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+from xml.sax.saxutils import escape
+
+from protocols.pubsub.cells import SIDE, area_of, cell_of_text
+from protocols.pubsub.models import TreeLeaf, TreeView
+
+PICTURE_PIXELS: Final = 640
+MARGIN: Final = 40
+LABEL_MIN_PIXELS: Final = 34
+"""A rectangle that is smaller in either direction gets no label, only a tooltip."""
+
+
+def as_text(view: TreeView) -> str:
+    """One line a cell, indented by its level; leaves say what they hold."""
+    lines = [f"{view.schema_name}.{view.attribute}"]
+    for cell in view.cells:
+        mark = cell.bits[-1:] or "whole"
+        lines.append(f"{'  ' * len(cell.bits)}{mark}  {_about(cell)}")
+    leaves = [cell for cell in view.cells if cell.state == "leaf"]
+    held = sum(cell.subs for cell in leaves)
+    lines.append(f"{len(leaves)} leaves hold {held} pieces of subscriptions")
+    if not view.is_complete:
+        lines.append("some cells did not answer: the tree is not shown whole")
+    return "\n".join(lines)
+
+
+def _about(cell: TreeLeaf) -> str:
+    if cell.state != "leaf":
+        return cell.state
+    owner = f", owner {cell.owner}" if cell.owner else ""
+    return f"leaf: {cell.subs} held, {cell.load} events a minute{owner}"
+
+
+def as_dot(view: TreeView) -> str:
+    """The graph; ``dot -Tsvg`` draws it."""
+    lines = ["digraph tree {", "  node [shape=box, fontname=monospace];"]
+    for cell in view.cells:
+        label = f"{cell.bits or 'whole'}\\n{cell.state}" + (f"\\n{cell.subs}" if cell.state == "leaf" else "")
+        lines.append(f'  n{cell.bits} [label="{label}"];')
+        if cell.bits:
+            lines.append(f"  n{cell.bits[:-1]} -> n{cell.bits};")
+    return "\n".join([*lines, "}"])
+
+
+def as_svg(view: TreeView) -> str:
+    """The square: x is the lower end of a range, y its upper end, and each leaf a rectangle, darker with its load."""
+    size = PICTURE_PIXELS + 2 * MARGIN
+    leaves = [cell for cell in view.cells if cell.state == "leaf"]
+    most = max((cell.load for cell in leaves), default=0) or 1
+    title = escape(f"{view.schema_name}.{view.attribute}: ranges from x to y")
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size} {size}" font-family="sans-serif" font-size="11">',
+        f"<title>{title}</title>",
+        f'<rect width="{size}" height="{size}" fill="white"/>',
+        *(_rectangle(cell, cell.load / most) for cell in leaves),
+        f'<path d="M{MARGIN} {MARGIN + PICTURE_PIXELS} l{PICTURE_PIXELS} {-PICTURE_PIXELS}" stroke="#888"/>',
+        f'<text x="{MARGIN}" y="{size - MARGIN / 3}">lower end of the range (x)</text>',
+        f'<text x="{MARGIN / 2}" y="{MARGIN / 2}">upper end of the range (y); {title}</text>',
+        "</svg>",
+    ]
+    return "\n".join(lines)
+
+
+def _rectangle(cell: TreeLeaf, share: float) -> str:
+    area = area_of(cell_of_text(cell.bits))
+    scale = PICTURE_PIXELS / SIDE
+    x, width = MARGIN + area.x_low * scale, (area.x_high - area.x_low) * scale
+    y, height = MARGIN + PICTURE_PIXELS - area.y_high * scale, (area.y_high - area.y_low) * scale
+    blue = round(245 - 120 * share)
+    about = escape(
+        f"{cell.bits or 'whole'}: {_about(cell)}; x {cell.x[0]} to {cell.x[1]}, y {cell.y[0]} to {cell.y[1]}"
+    )
+    box = (
+        f'<g><title>{about}</title><rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
+        f'fill="rgb({blue},{blue + 5},255)" stroke="#446"/>'
+    )
+    if min(width, height) < LABEL_MIN_PIXELS:
+        return box + "</g>"
+    return box + f'<text x="{x + 4:.1f}" y="{y + 14:.1f}">{cell.subs}</text></g>'

@@ -1,0 +1,186 @@
+"""What clients of publish/subscribe send and get, as JSON; docs/protocols/pubsub.md has the routes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from peerd.limits import NAME_LENGTH_MAX
+from protocols.pubsub.messages import FILTER_BYTES_MAX, RETAIN_KEY_BYTES_MAX
+
+RESERVED: Final = "_"
+"""Members of an event that begin with this are no attributes: ``_payload``, ``_content_type``, ``_retain``."""
+SUBSCRIPTION_NAME_MAX: Final = NAME_LENGTH_MAX
+EVENT_ID_LENGTH_MAX: Final = 80
+
+SchemaName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
+FilterText = Annotated[str, Field(max_length=FILTER_BYTES_MAX)]
+AckWord = Literal["received", "replicated"]
+PolicyWord = Literal["block", "drop_oldest", "disconnect"]
+
+
+class PubSubModel(BaseModel):
+    """Base of answers: frozen, and a newer daemon may add fields."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+
+
+class Asked(BaseModel):
+    """Base of what clients send: a member that is not known is a mistake."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class Whatever(BaseModel):
+    """A JSON object that the daemon checks, not the client: an event, or a schema."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
+
+
+# Schemas
+
+
+class SchemaSummary(PubSubModel):
+    """A schema that the daemon knows."""
+
+    name: str
+    version: int
+    attributes: int
+    absent: str
+
+
+class SchemaSummaries(PubSubModel):
+    """All of them, by name."""
+
+    schemas: list[SchemaSummary]
+
+
+class Declared(PubSubModel):
+    """A schema is on the ring now. ``is_new``: this version was not there before."""
+
+    name: str
+    version: int
+    is_new: bool
+
+
+# Events
+
+
+class Published(PubSubModel):
+    """What became of an event. ``outcome`` is what was asked for, ``received`` or ``replicated``, or ``unknown``.
+
+    ``matched``: pieces of subscriptions that matched, at all leaves. ``leaves``: how many leaves it visited.
+    """
+
+    event: str
+    outcome: Literal["received", "replicated", "unknown"]
+    leaves: int
+    matched: int
+    duration_s: float
+    detail: str = ""
+
+
+class ReceivedEvent(PubSubModel):
+    """An event as subscribers get it. ``payload`` is text, or base64 if ``is_base64``."""
+
+    event: str
+    publisher: str
+    published_at: float
+    """The publisher's clock, seconds since 1970."""
+    values: dict[str, Any]
+    payload: str = ""
+    is_base64: bool = False
+    content_type: str = ""
+    retain: str = ""
+    is_replay: bool = False
+
+
+# Subscriptions
+
+
+class SubscriptionRequest(Asked):
+    """A subscription to be. Without ``name`` it ends a while after its last reader has gone; with one it stays."""
+
+    schema_name: SchemaName = Field(alias="schema")
+    filter: FilterText | dict[str, Any] | list[Any] = Field("TRUE", description="Text, or one of its JSON forms.")
+    name: Annotated[str, Field(max_length=SUBSCRIPTION_NAME_MAX, pattern=r"^[A-Za-z0-9_.-]*$")] = Field(
+        "", description="Durable: it is kept under this name, with its events, until it is ended."
+    )
+    group: Annotated[str, Field(max_length=NAME_LENGTH_MAX)] = Field(
+        "", description="Each event goes to one of the subscriptions of this group with this filter."
+    )
+    policy: PolicyWord = Field("drop_oldest", description="What happens when a reader is slow.")
+    since_s: Annotated[float, Field(ge=0.0, le=86_400.0)] = Field(
+        0.0, description="Also what was published in the last so many seconds, as far as leaves remember it."
+    )
+    items_max: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    bytes_max: Annotated[int, Field(ge=1024, le=64 << 20)] | None = None
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
+
+
+class SubscriptionChange(Asked):
+    """Another filter for a subscription that goes on: nothing is lost, nothing doubled."""
+
+    filter: FilterText | dict[str, Any] | list[Any]
+
+
+class SubscriptionView(PubSubModel):
+    """A subscription of a client of this daemon.
+
+    ``state``: ``installing``, ``received``, ``replicated``, ``covered`` (by ``covered_by``), ``refused``, ``ending``.
+    """
+
+    id: str
+    name: str = ""
+    schema_name: str = Field(alias="schema")
+    filter: str
+    group: str = ""
+    policy: str
+    state: str
+    covered_by: str | None = None
+    pieces: int = 0
+    readers: int = 0
+    delivered: int = 0
+    dropped: int = 0
+    duplicates: int = 0
+    gap_s: float = 0.0
+    detail: str = ""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, defer_build=True)
+
+
+class SubscriptionViews(PubSubModel):
+    """All subscriptions of this daemon's clients, oldest first."""
+
+    subscriptions: list[SubscriptionView]
+
+
+# The tree
+
+
+class TreeLeaf(PubSubModel):
+    """A cell of a tree, as the root of its key told. ``bits``: the halvings that made it."""
+
+    bits: str
+    state: Literal["leaf", "inner", "unknown", "retired", "silent"]
+    owner: str = ""
+    subs: int = 0
+    load: int = 0
+    x: tuple[str, str] = ("", "")
+    y: tuple[str, str] = ("", "")
+
+
+class TreeView(PubSubModel):
+    """The cells of one attribute's tree, parents before children."""
+
+    schema_name: str = Field(alias="schema")
+    attribute: str
+    cells: list[TreeLeaf]
+    is_complete: bool
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, defer_build=True)
+
+
+RETAIN_LENGTH_MAX: Final = RETAIN_KEY_BYTES_MAX

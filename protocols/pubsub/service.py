@@ -1,0 +1,86 @@
+"""What the running plugin offers to its clients: the vocabulary between `protocols.pubsub.plugin` and its front."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from peerd.lib.feed import Feed
+from protocols.pubsub.models import (
+    AckWord,
+    Declared,
+    Published,
+    ReceivedEvent,
+    SchemaSummary,
+    SubscriptionRequest,
+    SubscriptionView,
+    TreeView,
+)
+from protocols.pubsub.names import EventId
+
+
+class NotDone(Exception):
+    """What a client asked for was not done, and trying the same again does not help; the text says why.
+
+    ``kind``: "unknown" (there is no such thing), "conflict" (somebody else came first), "invalid", "quota".
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Service(Protocol):
+    """Callbacks are called once, later. Every method may raise `NotDone` and `Unavailable` at once.
+
+    ``on_done`` gets the answer, or an exception of these two types.
+    """
+
+    def declare(
+        self,
+        document: Mapping[str, Any],
+        on_done: Callable[[Declared | Exception], None],
+        if_version: int | None = None,
+    ) -> None:
+        """Put a schema, or a version of it that extends the last one, on the ring."""
+
+    def schemas(self) -> list[SchemaSummary]:
+        """The schemas that this node knows now, by name."""
+
+    def schema_document(self, name: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
+        """A schema as it was declared; it is looked up on the ring."""
+
+    def publish(
+        self,
+        schema: str,
+        event: Mapping[str, Any],
+        on_done: Callable[[Published | Exception], None],
+        ack: AckWord | None = None,
+    ) -> EventId:
+        """Publish one event: its attributes, and members that begin with ``_`` (`protocols.pubsub.models.RESERVED`)."""
+
+    def when_publishable(self, callback: Callable[[], None]) -> None:
+        """Call back once, perhaps at once, when there is room for another event."""
+
+    def subscribe(
+        self, request: SubscriptionRequest, on_done: Callable[[SubscriptionView | Exception], None]
+    ) -> SubscriptionView:
+        """Subscribe. Events may come from now on; ``on_done`` is called when they surely do (``received``)."""
+
+    def subscriptions(self) -> list[SubscriptionView]:
+        """The subscriptions of this node's clients, oldest first."""
+
+    def change(self, id: str, filter: object, on_done: Callable[[SubscriptionView | Exception], None]) -> None:
+        """Give a subscription another filter."""
+
+    def end(self, id: str) -> SubscriptionView:
+        """End a subscription; nothing comes to its readers from now on."""
+
+    def reading(self, id: str) -> tuple[SubscriptionView, Feed[ReceivedEvent]]:
+        """A subscription and its feed."""
+
+    def explain(self, event: str, subscriber: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
+        """Why an event did or did not arrive at a node; ``subscriber``: its id, or empty for this node."""
+
+    def tree(self, schema: str, attribute: str, on_done: Callable[[TreeView | Exception], None]) -> None:
+        """The tree of an attribute; ``*``: that of subscriptions that name no range."""
