@@ -1,8 +1,8 @@
 """One piece of a subscription on its way to its leaf, and there: Li 2008, section 3.3. Pure.
 
-A piece is installed by a probe that goes to a cell of a random level. The leaf that it ends at says so (`Established`),
-and from then on it is dealt with directly: it is renewed three times a lease, and ended. Once a lease the renewal is a
-probe again, so that a leaf that has moved, or a node that only claims to be the leaf, does not keep the piece to itself.
+A piece is installed by a probe that goes to a cell of a random level. The leaf that it ends at says so
+(`Established`), and from then on it is dealt with directly: it is renewed three times a lease, and ended. Once a lease
+the renewal is a probe again, so that a node that only claims to be the leaf does not keep the piece to itself.
 
 Each method returns what is to be done, in order.
 """
@@ -308,7 +308,7 @@ class Installation:
         self.due_at = now + delay_s * self._rng.uniform(1 - JITTER, 1)
 
     def _retry_after_s(self) -> float:
-        return min(RETRY_S_MAX, self._retry_s * 2 ** min(max(0, self.tries - 1), 16))
+        return min(RETRY_S_MAX, self._retry_s * (1 << min(max(0, self.tries - 1), 16)))
 
     def _probe(self, now: float) -> list[Action]:
         self.tries += 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
-from typing import Final, Protocol
+from typing import Final
 
 from peerd.api import Host, LookupResult, Part, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
@@ -33,25 +34,11 @@ PIECES_AT_ONCE: Final = 64
 PAUSE_S: Final = 0.05
 PIECES_MAX: Final = 256
 """Pieces of one subscription."""
-PIECE_NUMBERS: Final = 1 << 16
 VERSIONS_PER_BOOT_BITS: Final = 40
 """A version is the number of the boot, and so many bits that are counted up."""
 
 Place = tuple[int, int]
-"""A subscription's number, and the number of its piece."""
-
-
-class Ask(Protocol):
-    """`peerd.api.Host.request`, which also works for this node itself."""
-
-    def __call__(
-        self,
-        peer: PeerRef,
-        message: Message,
-        timeout_s: float,
-        on_reply: Callable[[Message, PeerRef], None],
-        on_timeout: Callable[[], None],
-    ) -> None: ...
+"""The number of a subscription's filter (``sid``), and the number of its piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +56,7 @@ class Installed:
 
 @dataclass(eq=False, slots=True)
 class Placement:
-    """One version of a subscription on the ring: its pieces, and how far they have come.
+    """One filter of a subscription on the ring: its pieces, and how far they have come.
 
     ``on_news`` is called with RECEIVED and REPLICATED once, when all pieces have come so far; with REFUSED once, when
     one was refused; with FOUND_AGAIN for each piece that was lost meanwhile; with ENDED once, when all are over.
@@ -88,8 +75,10 @@ class Placement:
 class Installer(Part):
     """Installs, renews and ends the pieces of this node's subscriptions."""
 
-    def __init__(self, host: Host, config: PubSubConfig, ask: Ask, next_level: Callable[[], int]) -> None:
-        self._host, self._config, self._ask, self._next_level = host, config, ask, next_level
+    def __init__(self, host: Host, config: PubSubConfig, next_level: Callable[[], int]) -> None:
+        self._host, self._config, self._next_level = host, config, next_level
+        self.ask_self: Callable[[InsertSub | EndSub, PeerRef], Message | None] = lambda message, source: None
+        """What answers `InsertSub` and `EndSub` where this node is the leaf itself; set by who makes the parts."""
         self.on_installed: Callable[[Installed], None] | None = None
         """For telemetry; set by who makes the parts."""
         self._pieces: dict[Place, Installation] = {}
@@ -109,17 +98,16 @@ class Installer(Part):
         group: str,
         since_ms: int,
         points: Sequence[Point],
-        first_piece: int,
         on_news: Callable[[Report], None],
     ) -> Placement:
-        """Find the leaves of all points. The pieces are numbered from ``first_piece`` on.
+        """Find the leaves of all points. ``sid`` was never used before, so nobody takes these for other pieces.
 
         Raises `Unavailable` for too many points: the filter would be kept in too many places.
         """
         if len(points) > PIECES_MAX:
             raise Unavailable(f"the filter has {len(points)} separate ranges to be kept at, limit {PIECES_MAX}")
         now = self._host.now()
-        numbers = tuple((first_piece + index) % PIECE_NUMBERS for index in range(len(points)))
+        numbers = tuple(range(len(points)))
         placement = Placement(schema, sid, on_news, numbers, now, set(numbers), set(numbers), set(numbers))
         version = self._next_version()
         for number, point in zip(numbers, points, strict=True):
@@ -147,9 +135,10 @@ class Installer(Part):
             if (piece := self._pieces.get((placement.sid, number))) is not None:
                 self._act((placement.sid, number), piece.end(self._host.now()))
 
-    def pieces(self, sid: int) -> list[Installation]:
-        """The pieces of a subscription, in the order of their numbers."""
-        return [self._pieces[place] for place in sorted(self._pieces) if place[0] == sid]
+    def pieces(self, placement: Placement) -> list[Installation]:
+        """Those pieces that are not over, in the order of their numbers."""
+        places = ((placement.sid, number) for number in placement.numbers)
+        return [self._pieces[place] for place in places if place in self._pieces]
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -217,14 +206,16 @@ class Installer(Part):
             else:
                 self._send(place, piece, placement.schema, action)
         if piece.is_over:
-            self._pieces.pop(place, None)
-            self._placements.pop(place, None)
+            if self._pieces.get(place) is piece:
+                del self._pieces[place], self._placements[place]
         elif piece.due_at < NEVER:
             self._schedule(piece.due_at, place)
 
     def _send(self, place: Place, piece: Installation, schema: str, action: Probe | Insert | End | Find) -> None:
         tree = Tree(schema, piece.sub.attribute)
         sid, number = place
+        if piece.sub.subscriber != self._host.peer:  # this node has another address now
+            piece.sub = replace(piece.sub, subscriber=self._host.peer)
         match action:
             case Probe(cell, is_careful):
                 self._host.count("peerd_pubsub_install_probes_total")
@@ -259,17 +250,20 @@ class Installer(Part):
                 now = self._host.now()
                 self._act(place, piece.end_silent(now) if is_end else piece.insert_silent(now))
 
-        self._ask(owner, message, REQUEST_TIMEOUT_S, replied, silent)
+        if owner.id != self._host.id:
+            self._host.request(owner, message, REQUEST_TIMEOUT_S, replied, silent)
+        elif (own := self.ask_self(message, self._host.peer)) is not None:
+            replied(own, self._host.peer)
+        else:
+            silent()
 
     def _find(self, place: Place, piece: Installation, tree: Tree, cell: int) -> None:
         def found(result: LookupResult) -> None:
             if self._pieces.get(place) is piece and result.root is not None:
                 self._act(place, piece.found(self._host.now(), cell, result.root))
 
-        try:
+        with suppress(Unavailable):  # too many are under way; this one is tried again when it is due
             self._host.lookup(key_of(tree, cell), found, REQUEST_TIMEOUT_S)
-        except Unavailable:
-            pass  # too many are under way; this one is tried again when it is due
 
     def _told(self, placement: Placement, number: int, report: Report) -> None:
         host = self._host
