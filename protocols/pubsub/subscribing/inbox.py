@@ -140,7 +140,7 @@ class Inbox(Part):
             if schema is None or not self._take(schema, delivery.event, delivery.chosen, delivery.is_replay):
                 unwanted.append(index)
         stream.accepted = number
-        if not writes.is_pending and stream.durable == number - 1:
+        if writes.is_durable and stream.durable == number - 1:
             stream.durable = number
             return self._answer(stream, message, 0, unwanted)
         writes.when_done(lambda is_durable: self._written(stream, message, source, is_durable, tries))

@@ -14,9 +14,9 @@ class Writes:
         self._on_done: Callable[[bool], None] | None = None
 
     @property
-    def is_pending(self) -> bool:
-        """Whether something is not on disk yet."""
-        return self._pending > 0
+    def is_durable(self) -> bool:
+        """Whether all of it is on disk."""
+        return self._pending == 0 and not self._has_failed
 
     def begin(self) -> None:
         """One more is under way."""
