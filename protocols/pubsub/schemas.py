@@ -4,8 +4,8 @@ A schema lives at `schema_key` of its name. Whoever uses it keeps it alive: now 
 writes it once more when its record has grown old or is gone. What was declared on this node is on its disk as well.
 
 Any member can write a shared record. So a node that knows a schema believes only a later version that extends it
-(`Schema.why_not_after`), and a node that holds the record refuses others (`SchemaBook.may_write`). Whoever is the root of
-the record can still tell newcomers what it likes.
+(`Schema.why_not_after`), and a node that holds the record refuses others (`SchemaBook.may_write`). Whoever is the root
+of the record can still tell newcomers what it likes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
 
-from peerd.api import Host, Part, RecordOutcome, RecordResult, on_timer
+from peerd.api import NO_VERSION, Host, Part, RecordAck, RecordOutcome, RecordResult, on_timer
 from peerd.errors import ConfigError, Unavailable
 from peerd.ids import NodeId
 from peerd.limits import NAME_LENGTH_MAX
@@ -81,7 +81,8 @@ class SchemaBook(Part):
 
     def start(self) -> None:
         """Read what was declared here before, and keep it alive on the ring."""
-        for key in self._host.store.keys():
+        kept = self._host.store.keys()
+        for key in kept:
             if key.startswith(STORE_PREFIX) and len(self._known) < SCHEMAS_MAX:
                 self._read(key.removeprefix(STORE_PREFIX), self._host.store.get(key) or b"")
 
@@ -273,15 +274,17 @@ class SchemaBook(Part):
             return False
         return schema.version > found.version or result.remaining_s < self._config.lease / 2
 
-    def _put(self, schema: Schema, over: RecordResult, ack: str, on_result: Callable[[RecordResult], None]) -> None:
+    def _put(
+        self, schema: Schema, over: RecordResult, ack: RecordAck, on_result: Callable[[RecordResult], None]
+    ) -> None:
         self._host.records.put(
             schema_key(schema.name),
             schema.document.to_json(),
             self._config.lease,
             on_result,
             item=SCHEMA_ITEM,
-            ack="replicated" if ack == "replicated" else "received",
-            if_version=over.version if over.outcome is RecordOutcome.FOUND else None,
+            ack=ack,
+            if_version=over.version if over.outcome is RecordOutcome.FOUND else NO_VERSION,
             shared=True,
         )
 
@@ -290,8 +293,9 @@ class SchemaBook(Part):
     def declare(self, document: object, if_version: int | None, on_done: Done) -> None:
         """Make a schema known to the whole ring, or a later version of it; this node keeps it from then on.
 
-        ``if_version``: only if this is the version that there is now; 0: only if there is none. Raises `ConfigError` for
-        a document that is not valid. ``on_done`` gets the schema once it is replicated; text beside it is a warning.
+        ``if_version``: only if this is the version that there is now; 0: only if there is none. ``on_done`` gets the
+        schema once it is replicated; text beside it is a warning. Raises `ConfigError` for a document that is not
+        valid.
         """
         schema = Schema.read(document, cutoff=self._config.cutoff)
         self._try(_Declaration(schema, if_version, on_done))

@@ -62,7 +62,7 @@ class WholeAxis:
     def span(self, low: Cut | None, high: Cut | None) -> tuple[int, int]:
         """See `Axis`; an end that does not belong to the range is moved to the next whole number that does."""
         first = 0 if low is None else self.coordinate(self._next(low))
-        last = SIDE - 1 if high is None else self.coordinate(self._next(high) - 1)
+        last = self.coordinate(self.high if high is None else self._next(high) - 1)
         return first, max(first, last)
 
     def _next(self, cut: Cut) -> int:

@@ -13,8 +13,8 @@ from peerd.lib.filter.errors import FilterTooLarge
 from peerd.lib.filter.evaluate import matcher
 from peerd.lib.filter.index import FilterIndex
 from peerd.lib.filter.parse import parse
-from peerd.lib.filter.tree import And, Constant, IsNull, Node, Not, Or
-from tests.support.filters import events, naive, naive_atom, naive_find, nodes
+from peerd.lib.filter.tree import Constant, Node
+from tests.support.filters import events, naive, naive_where_absent_matches, nodes
 
 
 def expected(filters: dict[int, Node], event: dict[str, Any]) -> list[int]:
@@ -165,21 +165,6 @@ def test_slots_of_a_set(slots: set[int]) -> None:
     assert column.positions(bits) == sorted(slots)
     assert column._positions_in_python(bits) == sorted(slots)
     assert column._choose_positions()(bits) == sorted(slots)
-
-
-def naive_where_absent_matches(node: Node, event: dict[str, Any], *, negated: bool = False) -> bool:
-    """Every condition on a missing attribute holds, negated or not, but for those that ask whether it is missing."""
-    if isinstance(node, Not):
-        return naive_where_absent_matches(node.part, event, negated=not negated)
-    if isinstance(node, And | Or):
-        parts = [naive_where_absent_matches(part, event, negated=negated) for part in node.parts]
-        return all(parts) if isinstance(node, And) is not negated else any(parts)
-    if isinstance(node, Constant):
-        return node.value is not negated
-    if not isinstance(node, IsNull) and naive_find(event, node.name) is None:
-        return True
-    found = naive_atom(node, naive_find(event, node.name))
-    return found is not None and found is not negated
 
 
 @settings(max_examples=200)
