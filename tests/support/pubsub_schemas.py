@@ -88,8 +88,11 @@ def _atoms(draw: st.DrawFn) -> Node:
     if name == "open":
         return Compare(name, draw(st.sampled_from(["=", "<>"])), draw(st.booleans()))
     if name == "sym" and kind == 1:
-        pattern = draw(st.sampled_from([Like(name, "A%"), Like(name, "%A"), Like(name, "A%A"), Matches(name, "AB?.*")]))
-        return draw(st.sampled_from([pattern, Affix(name, draw(st.sampled_from(AFFIXES)), draw(_texts))]))
+        pattern = (
+            Matches(name, "AB?.*") if draw(st.booleans()) else Like(name, draw(st.sampled_from(["A%", "%A", "A%A"])))
+        )
+        affix = Affix(name, draw(st.sampled_from(AFFIXES)), draw(_texts))
+        return pattern if draw(st.booleans()) else affix
     if name == "from" and kind == 1:
         return InNetwork(name, (draw(st.sampled_from(["10.0.0.0/9", "10.0.0.0/8", "0.0.0.0/0"])),))
     values = _literals(name)

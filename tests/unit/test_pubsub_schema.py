@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -402,7 +403,7 @@ def test_signed_events_prove_who_published_them() -> None:
     used, publisher, reader = schema(signed=True), FakeHost(1), FakeHost(2)
     body = made(used, {"values": {"count": 1}, "payload": "x"}, publisher)
     check_proof(used, body, reader.verify)
-    changed = EventBody(**{name: getattr(body, name) for name in body.__slots__} | {"payload": b"y"})
+    changed = replace(body, payload=b"y")
     other = schema(signed=True, name="other")
     for wrong_schema, wrong in ((used, changed), (other, body), (used, made(used, {"values": {"count": 1}}))):
         with pytest.raises(ProtocolError, match="not signed by its publisher"):

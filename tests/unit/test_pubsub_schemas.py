@@ -288,7 +288,8 @@ def test_rubbish_in_the_ring_is_no_schema(data: bytes, why: str) -> None:
 
 
 def test_a_later_version_is_found_by_whoever_asks_for_it() -> None:
-    rig, told = Rig(), []
+    rig = Rig()
+    told: list[Schema] = []
     rig.book.changed = told.append
     rig.know(ONE)
     rig.book.refresh("trades", rig.done)
