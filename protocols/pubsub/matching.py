@@ -80,6 +80,10 @@ class LeafIndex:
             self._filters.remove(sub.filter)
         return sub
 
+    def settle(self) -> None:
+        """Build all new filters in now: worth it after many changes, before many events."""
+        self._filters.settle()
+
     def match(self, values: Values, cells: Sequence[tuple[int, int]]) -> list[SubObject]:
         """The pieces in these leaves that an event matches, each once. ``values``: as the schema has decoded them."""
         texts = self._filters.match(values)
