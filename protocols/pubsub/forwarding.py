@@ -19,7 +19,7 @@ from peerd.api import Host, Metric, Part, SendRefusal, handles, on_timer
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.pubsub.cells import Target
+from protocols.pubsub.cells import Target, lies_within
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import HOPS_MAX, EventAck, ProbePub
 from protocols.pubsub.names import Tree
@@ -33,6 +33,7 @@ PARKED_LOOK_S: Final = 0.5
 """How often what waits here is looked at, besides when the tree tells of a change."""
 TARGETS_MAX: Final = 16
 """A batch with more different targets goes to all leaves in question; its leaves match exactly anyway."""
+MERGED: Final = "it lies in a larger leaf now"
 REFUSALS_EVERY_S: Final = 1.0
 """A publisher that sends too much is told so once in this time."""
 REFUSED_MAX: Final = 1024
@@ -73,17 +74,17 @@ class Forwarding(Part):
 
     # This node's own events
 
-    def begin(self, batch: Batch, places: Sequence[Place]) -> None:
+    def begin(self, batch: Batch, places: Sequence[Place], *, remembered: bool) -> None:
         """Events of this node set out along the overlay."""
         fresh = self._seen.new(key_of_batch(batch), places, vouched=False)
-        self._take(self._journey(batch, fresh, vouched=False, hops=0))
+        self._take(self._journey(batch, fresh, remembered=remembered))
 
     def send_direct(self, owner: PeerRef, batch: Batch, places: Sequence[Place]) -> None:
         """Events of this node go at once to the root of these leaves, as far as this node remembers."""
-        self._send(owner, self._journey(batch, places, vouched=False, hops=0))
+        self._send(owner, self._journey(batch, places, remembered=True))
 
-    def _journey(self, batch: Batch, places: Sequence[Place], *, vouched: bool, hops: int) -> Journey:
-        return Journey(batch, tuple(places), vouched, hops, self._host.now() + PARKED_S)
+    def _journey(self, batch: Batch, places: Sequence[Place], *, remembered: bool) -> Journey:
+        return Journey(batch, tuple(places), False, remembered, 0, self._host.now() + PARKED_S)
 
     # Other nodes' events
 
@@ -103,7 +104,8 @@ class Forwarding(Part):
                 return
         fresh = self._seen.new(key, places, probe.vouched)
         if fresh:
-            self._take(self._journey(batch, fresh, vouched=probe.vouched, hops=probe.hops + 1))
+            how = probe.vouched, probe.remembered, probe.hops + 1
+            self._take(Journey(batch, tuple(fresh), *how, self._host.now() + PARKED_S))
         else:
             self._count("repeated")
 
@@ -127,6 +129,8 @@ class Forwarding(Part):
                         unclear.append(place)
                     elif isinstance(decision, Here):
                         arrived.append(place)
+                    elif some.remembered and _leads_up(place[1], decision):
+                        self._tell(batch, [place], MERGED, 0.0)
                     else:
                         waiting += self._further(some, place[0], decision)
             elif ways.here:
@@ -215,7 +219,7 @@ class Forwarding(Part):
             self._sent_bytes -= self._sent.popleft().bytes
 
     def _give(self, to: PeerRef, journey: Journey) -> None:
-        how = journey.hops, journey.vouched, self.config.multicast
+        how = journey.hops, journey.vouched, journey.remembered, self.config.multicast
         for probe in journey.batch.probes(journey.places, *how):
             self._host.send(to, probe)
             self._count("sent")
@@ -249,11 +253,15 @@ class Forwarding(Part):
         self._told.move_to_end(publisher.id)
         while len(self._told) > REFUSED_MAX:
             self._told.popitem(last=False)
+        self._tell(batch, places, why, wait_s)
+
+    def _tell(self, batch: Batch, places: Sequence[Place], why: str, wait_s: float) -> None:
+        """Tell the publisher that it has to try again. This is less than what came for these cells."""
         numbers = tuple(event.sequence for event in batch.events)
         ack = EventAck(
             batch.schema, batch.events[0].epoch, numbers, trees_of(places), (), 0, why[:64], max(1, int(1000 * wait_s))
         )
-        self._host.send(publisher, ack)
+        self._host.send(batch.publisher, ack)
 
     def _count(self, what: str) -> None:
         self._host.count("peerd_pubsub_probes_total", what=what)
@@ -272,6 +280,11 @@ class _Sent:
     to: NodeId
     journey: Journey
     bytes: int
+
+
+def _leads_up(cell: int, decisions: Iterable[Elsewhere]) -> bool:
+    """Whether a cell is none of the tree, or was merged: it may lie in a larger leaf."""
+    return any(lies_within(cell, other) for decision in decisions for other in decision.cells)
 
 
 class _Targets:

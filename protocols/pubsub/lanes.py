@@ -2,8 +2,12 @@
 
 A *lane* is one outstanding cell with the events that have to visit it. One batch of a lane is on its way at a time;
 what is published meanwhile waits, and goes as one batch when the first has been acknowledged. So a leaf never sees a
-later event of a publisher before an earlier one, whatever is lost and tried again. The cells of different events may
-overlap, because they were guessed at different times: then the lane of the later event waits for that of the earlier.
+later event of a publisher before an earlier one, whatever is lost and tried again.
+
+Two lanes may end at one leaf. Where one cell lies in the other, the lane of the later event waits for that of the
+earlier. Where both cells are guesses it waits, too: both may be too deep, and lie in the same leaf. A cell of which a
+leaf's own answer told is no guess. Should that leaf have been merged into a larger one since, it sends the event back
+instead of on (`ProbePub.remembered`), and the cell is a guess again.
 """
 
 from __future__ import annotations
@@ -18,7 +22,6 @@ from protocols.pubsub.cell_map import CellMap
 from protocols.pubsub.coverage import Change
 from protocols.pubsub.names import Tree
 
-
 PUT_OFF_MAX_S: Final = 5.0
 """A node that takes no more events may put off the next try by at most so much."""
 
@@ -26,9 +29,11 @@ PUT_OFF_MAX_S: Final = 5.0
 class Lane:
     """The events, by number, that have to visit one cell."""
 
-    __slots__ = ("due_s", "flying", "latest_s", "order", "tries")
+    __slots__ = ("due_s", "flying", "is_leaf", "latest_s", "order", "tries")
 
     def __init__(self) -> None:
+        self.is_leaf = False
+        """The leaf itself has told of it; else the cell is a guess."""
         self.order: list[int] = []
         self.tries: dict[int, int] = {}
         """How often each was sent so far."""
@@ -45,8 +50,10 @@ class Lanes:
 
     def __init__(self) -> None:
         self.cells: CellMap[Lane] = CellMap()
+        self.guesses: dict[int, set[int]] = {}
+        """By event, its cells that are guesses."""
 
-    def add(self, cell: int, number: int, tries: int = 0, due_s: float | None = None) -> None:
+    def add(self, cell: int, number: int, *, is_leaf: bool = False, tries: int = 0, due_s: float = math.inf) -> None:
         """An event has to visit a cell. ``due_s``: it is on its way there, and will be tried again then."""
         lane = self.cells.get(cell)
         if lane is None:
@@ -55,15 +62,22 @@ class Lanes:
         if number not in lane.tries:
             insort(lane.order, number)
         lane.tries[number] = max(tries, lane.tries.get(number, 0))
-        if due_s is not None:
+        if due_s < math.inf:
             lane.flying.add(number)
             lane.due_s = lane.latest_s = min(lane.due_s, due_s)
+        if is_leaf and not lane.is_leaf:
+            lane.is_leaf = True
+            for each in lane.order:
+                self._no_guess(cell, each)
+        elif not lane.is_leaf:
+            self.guesses.setdefault(number, set()).add(cell)
 
     def remove(self, cell: int, number: int) -> None:
         """An event has visited a cell, or is given up."""
         lane = self.cells.get(cell)
         if lane is None or number not in lane.tries:
             return
+        self._no_guess(cell, number)
         lane.order.remove(number)
         del lane.tries[number]
         lane.flying.discard(number)
@@ -72,16 +86,26 @@ class Lanes:
         if not lane.order:
             self.cells.pop(cell)
 
-    def change(self, number: int, change: Change) -> None:
-        """Other cells have taken the place of some of an event's. If all of those were on their way, so are these."""
+    def _no_guess(self, cell: int, number: int) -> None:
+        cells = self.guesses.get(number)
+        if cells is not None:
+            cells.discard(cell)
+            if not cells:
+                del self.guesses[number]
+
+    def change(self, number: int, change: Change, leaf: int) -> None:
+        """Because of a leaf, other cells have taken the place of some of an event's.
+
+        If the event was on its way to all of those, it is on its way to these.
+        """
         lanes = [lane for cell in change.gone if (lane := self.cells.get(cell)) is not None]
         tries = max((lane.tries.get(number, 0) for lane in lanes), default=0)
         is_flying = bool(lanes) and all(number in lane.flying for lane in lanes)
-        due_s = min(lane.due_s for lane in lanes) if is_flying else None
+        due_s = min(lane.due_s for lane in lanes) if is_flying else math.inf
         for cell in change.gone:
             self.remove(cell, number)
         for cell in change.new:
-            self.add(cell, number, tries, due_s)
+            self.add(cell, number, is_leaf=cell == leaf, tries=tries, due_s=due_s)
 
     def ready(self, cell: int) -> list[int]:
         """The events that may set out to a cell now, in order."""
@@ -89,8 +113,15 @@ class Lanes:
         if lane is None or lane.flying:
             return []
         related = (other for each in self.cells.related(cell) if (other := self.cells.get(each)) is not None)
-        limit = min((other.order[0] for other in related), default=None)
-        return lane.order if limit is None else [number for number in lane.order if number < limit]
+        limit = min((other.order[0] for other in related), default=math.inf)
+        if not lane.is_leaf:  # an earlier event's other guesses may end at the same leaf; its own do not matter
+            elsewhere = (number for number, cells in self.guesses.items() if len(cells) > 1 or cell not in cells)
+            limit = min(limit, min(elsewhere, default=math.inf) + 1)
+        return [number for number in lane.order if number < limit]
+
+    def next_guesses(self) -> list[int]:
+        """The guessed cells of the earliest event that has any: those that may have become free by another's end."""
+        return sorted(self.guesses[min(self.guesses)]) if self.guesses else []
 
     def attempt(self, cell: int, numbers: list[int]) -> int:
         """Which try it will be when these events set out to a cell, from 0 on."""
@@ -108,21 +139,29 @@ class Lanes:
         lane.due_s = due_s
         lane.latest_s = due_s + PUT_OFF_MAX_S
 
-    def put_off(self, cell: int, numbers: set[int], due_s: float) -> bool:
-        """Try again at another time, if some of these events are on their way to the cell."""
+    def put_off(self, cell: int, numbers: set[int], due_s: float) -> float | None:
+        """Try again at another time, if some of these events are on their way to the cell; returns when.
+
+        Only a first try can be repeated sooner than planned, so that nobody can have this node repeat all the time.
+        """
         lane = self.cells.get(cell)
         if lane is None or not lane.flying & numbers:
-            return False
+            return None
+        if due_s < lane.due_s and max(lane.tries[number] for number in lane.flying) > 1:
+            return None
         lane.due_s = min(due_s, lane.latest_s)
-        return True
+        return lane.due_s
 
     def give_up_waiting(self, cell: int, now: float) -> bool:
-        """Whether no answer has come in time, so that a lane's events are not on their way any more."""
+        """Whether no answer has come in time: its events are not on their way any more, and the cell is a guess."""
         lane = self.cells.get(cell)
         if lane is None or not lane.flying or lane.due_s > now:
             return False
         lane.flying.clear()
         lane.due_s = math.inf
+        lane.is_leaf = False
+        for number in lane.order:
+            self.guesses.setdefault(number, set()).add(cell)
         return True
 
     def validate(self) -> None:
@@ -132,6 +171,7 @@ class Lanes:
             assert lane is not None and lane.order and lane.order == sorted(lane.tries)
             assert lane.flying <= set(lane.order)
             assert bool(lane.flying) == (lane.due_s < math.inf)
+            assert all((cell in self.guesses.get(number, ())) != lane.is_leaf for number in lane.order)
             for other_cell in self.cells.above(cell):
                 other = self.cells.get(other_cell)
                 assert other is not None and not lane.tries.keys() & other.tries.keys(), "an event's cells are apart"
@@ -149,9 +189,9 @@ class LaneBook:
         self._due: list[tuple[float, Tree, int]] = []
         """A heap; an entry may be out of date, the lane itself says when it is due."""
 
-    def add(self, tree: Tree, cell: int, number: int) -> Spot:
+    def add(self, tree: Tree, cell: int, number: int, *, is_leaf: bool = False) -> Spot:
         """An event has to visit a cell; returns the spot that may have to be looked at."""
-        self._trees.setdefault(tree, Lanes()).add(cell, number)
+        self._trees.setdefault(tree, Lanes()).add(cell, number, is_leaf=is_leaf)
         return tree, cell
 
     def remove(self, tree: Tree, cell: int, number: int) -> Spot:
@@ -160,10 +200,10 @@ class LaneBook:
         self._tidy(tree)
         return tree, cell
 
-    def change(self, tree: Tree, number: int, change: Change) -> list[Spot]:
-        """Other cells have taken the place of some of an event's."""
+    def change(self, tree: Tree, number: int, change: Change, leaf: int) -> list[Spot]:
+        """Because of a leaf, other cells have taken the place of some of an event's."""
         lanes = self._trees[tree]
-        lanes.change(number, change)
+        lanes.change(number, change, leaf)
         for cell in change.new:
             lane = lanes.cells.get(cell)
             if lane is not None and lane.flying:
@@ -181,14 +221,22 @@ class LaneBook:
 
     def free(self, spots: Iterable[Spot]) -> Iterator[tuple[Tree, int, list[int]]]:
         """The lanes that have become free since something happened to these spots, with the events that may set out."""
-        seen: set[Spot] = set()
+        by_tree: dict[Tree, dict[int, None]] = {}
         for tree, cell in spots:
+            by_tree.setdefault(tree, {})[cell] = None
+        for tree, cells in by_tree.items():
             lanes = self._trees.get(tree)
-            for each in (cell, *lanes.cells.related(cell)) if lanes is not None else ():
-                if lanes is not None and (tree, each) not in seen:
-                    seen.add((tree, each))
-                    if numbers := lanes.ready(each):
-                        yield tree, each, numbers
+            if lanes is None:
+                continue
+            near = [each for cell in cells for each in (cell, *lanes.cells.related(cell))]
+            for cell in dict.fromkeys([*near, *lanes.next_guesses()]):
+                if numbers := lanes.ready(cell):
+                    yield tree, cell, numbers
+
+    def is_leaf(self, tree: Tree, cell: int) -> bool:
+        """Whether the leaf itself has told of the cell, and it is no guess."""
+        lane = self._trees[tree].cells.get(cell)
+        return lane is not None and lane.is_leaf
 
     def attempt(self, tree: Tree, cell: int, numbers: list[int]) -> int:
         """Which try it will be when these events set out to a cell, from 0 on."""
@@ -202,13 +250,12 @@ class LaneBook:
     def put_off(self, tree: Tree, cell: int, numbers: set[int], due_s: float) -> None:
         """Somebody on the way to a cell takes no more of these events until then."""
         lanes = self._trees.get(tree)
-        for each in (cell, *lanes.cells.related(cell)) if lanes is not None else ():
-            if (
-                lanes is not None
-                and lanes.put_off(each, numbers, due_s)
-                and (lane := lanes.cells.get(each)) is not None
-            ):
-                heappush(self._due, (lane.due_s, tree, each))
+        if lanes is None:
+            return
+        for each in (cell, *lanes.cells.related(cell)):
+            when = lanes.put_off(each, numbers, due_s)
+            if when is not None:
+                heappush(self._due, (when, tree, each))
 
     @property
     def due_s(self) -> float:

@@ -97,7 +97,7 @@ class Quotas:
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """Events, and the cells that they have to visit from here.
+    """Events, and the cells that they have to visit from here; see `ProbePub`.
 
     ``hops``: how many links they will have crossed at the next node. ``until_s``: how long they may wait here.
     """
@@ -105,6 +105,7 @@ class Journey:
     batch: Batch
     places: tuple[Place, ...]
     vouched: bool
+    remembered: bool
     hops: int
     until_s: float
 

@@ -170,22 +170,24 @@ class Publishing(Part):
             known, levels = self.cache.known(tree, host.now()), self._guide.range_of(tree)
             leaves, guesses = probe_region(target, host.rng, config.probe_probability, *levels, known)
             event.coverage.expect(attribute, (*leaves, *guesses))
-            spots += [self._lanes.add(tree, cell, event.number) for cell in (*leaves, *guesses)]
+            spots += [self._lanes.add(tree, cell, event.number, is_leaf=True) for cell in leaves]
+            spots += [self._lanes.add(tree, cell, event.number) for cell in guesses]
         if event.coverage.is_complete:  # there is no tree in which a subscription could match it
             self._finish(event, PublishStatus.RECEIVED)
         return spots
 
     def _set_out(self, spots: Iterable[Spot]) -> None:
         """Send a batch down every lane that has become free, lanes with the same events together."""
-        groups: dict[tuple[str, tuple[int, ...], int], list[Place]] = {}
+        groups: dict[tuple[str, tuple[int, ...], int, bool], list[Place]] = {}
         for tree, cell, ready in self._lanes.free(spots):
             numbers = self._fitting(ready)
             attempt = self._lanes.attempt(tree, cell, numbers)
             pause = min(self.config.publish_retry * 2 ** min(attempt, 16), RETRY_MAX_S)
             self._lanes.set_out(tree, cell, numbers, self._host.now() + pause)
-            groups.setdefault((tree.schema, tuple(numbers), attempt), []).append((tree.attribute, cell))
-        for (schema, events, attempt), places in groups.items():
-            self._send(schema, events, attempt, places)
+            key = tree.schema, tuple(numbers), attempt, self._lanes.is_leaf(tree, cell)
+            groups.setdefault(key, []).append((tree.attribute, cell))
+        for (schema, events, attempt, is_leaf), places in groups.items():
+            self._send(self._batch(schema, events, attempt), places, is_leaf)
 
     def _fitting(self, numbers: list[int]) -> list[int]:
         """As many of these events, from the first on, as fit into one message."""
@@ -197,17 +199,20 @@ class Publishing(Part):
             fitting.append(number)
         return fitting
 
-    def _send(self, schema: str, numbers: tuple[int, ...], attempt: int, places: list[Place]) -> None:
+    def _batch(self, schema: str, numbers: tuple[int, ...], attempt: int) -> Batch:
         events = [self._under_way[number] for number in numbers]
         for event in events:
             event.tries = max(event.tries, attempt + 1)
         copies = max(event.copies for event in events)
         bodies = tuple(event.body for event in events)
-        batch = Batch(schema, self._host.peer, bodies, copies, min(attempt, ATTEMPT_MAX))
+        return Batch(schema, self._host.peer, bodies, copies, min(attempt, ATTEMPT_MAX))
+
+    def _send(self, batch: Batch, places: list[Place], is_leaf: bool) -> None:
+        """Send to cells that are all remembered leaves, or all guesses."""
         by_owner: dict[PeerRef, list[Place]] = {}
         rest: list[Place] = []
         for place in places:
-            owner = self.cache.owner(Tree(schema, place[0]), place[1]) if attempt == 0 else None
+            owner = self.cache.owner(Tree(batch.schema, place[0]), place[1]) if is_leaf else None
             if owner is None or owner.id == self._host.id:
                 rest.append(place)
             else:
@@ -220,7 +225,7 @@ class Publishing(Part):
             rest += by_owner[owner]
         if rest:
             self._host.count("peerd_pubsub_publish_batches_total", way="overlay")
-            self._forwarding.begin(batch, rest)
+            self._forwarding.begin(batch, rest, remembered=is_leaf)
 
     # Answers
 
@@ -260,7 +265,7 @@ class Publishing(Part):
             change = event.coverage.cover(tree.attribute, leaf)
             if event.number not in self._under_way or not change.gone:
                 continue
-            spots += self._lanes.change(tree, event.number, change)
+            spots += self._lanes.change(tree, event.number, change, leaf)
             event.answered(replace(answer, matched=matched[event.number]), copies)
             if event.coverage.is_complete:
                 is_replicated = event.copies > 0 and event.copies_held > 0
@@ -272,7 +277,7 @@ class Publishing(Part):
         spots: list[Spot] = []
         for number in self._lanes.near(tree, leaf):
             change = self._under_way[number].coverage.refine(tree.attribute, leaf)
-            spots += self._lanes.change(tree, number, change)
+            spots += self._lanes.change(tree, number, change, leaf)
         return spots
 
     def _put_off(self, tree: Tree, cell: int, events: list[Pending], ack: EventAck) -> None:

@@ -66,16 +66,16 @@ class Batch:
         return sum(event_bytes(event) for event in self.events)
 
     def probes(
-        self, places: Sequence[Place], hops: int, vouched: bool = False, multicast: bool = True
+        self, places: Sequence[Place], hops: int, vouched: bool, remembered: bool, multicast: bool = True
     ) -> Iterator[ProbePub]:
         """The messages that take the batch to these cells by one way: one, unless there are very many cells.
 
         Without multicast there is one for each cell, as a comparison (figure 4.5).
         """
         for some in _portions(places, PLACES_MAX if multicast else 1):
-            yield ProbePub(
-                self.schema, self.publisher, self.events, trees_of(some), self.copies, self.attempt, vouched, hops
-            )
+            events, trees = self.events, trees_of(some)
+            how = self.copies, self.attempt, vouched, hops, remembered
+            yield ProbePub(self.schema, self.publisher, events, trees, *how)
 
 
 def _portions(places: Sequence[Place], most: int) -> Iterator[Sequence[Place]]:

@@ -1,4 +1,4 @@
-"""Cells, guesses and coverage: whatever is guessed and whoever answers, an event is done when all has been looked at."""
+"""Cells, guesses and coverage: an event is done when all that it may match has been looked at."""
 
 from __future__ import annotations
 
