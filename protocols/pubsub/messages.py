@@ -368,6 +368,9 @@ class ProbePub(Message):
     """Counts the tries of the publisher: what was seen in an earlier one is looked at again."""
     vouched: bool = False
     hops: Hops = 0
+    remembered: bool = False
+    """The publisher takes these cells for leaves. Where one lies in a larger leaf now, it is told (`EventAck.failed`),
+    so that it keeps its events in order: another cell of the same leaf may be on its way."""
 
 
 @message(0x020E, bytes_max=24 * KIB)
