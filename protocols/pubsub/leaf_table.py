@@ -1,7 +1,7 @@
 """LeafNodeRoutingTable: which leaves lie below an inner node, as far as it has heard (section 3.2.2). Pure.
 
-It is soft state and may be wrong: leaves tell of themselves now and then, what was not repeated is forgotten, and what a
-forged report claims stays until then. A wrong entry costs a detour and never a loss, because whoever is asked says what
+It is soft state and may be wrong: leaves tell of themselves now and then, what was not repeated is forgotten, and what
+a forged report claims stays until then. A wrong entry costs a detour and never a loss, because whoever is asked says what
 it is itself. Its entries never overlap. Where nothing is known, the table says so with the largest cells that it knows
 nothing about.
 """
