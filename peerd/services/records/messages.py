@@ -205,9 +205,10 @@ class ReplicaPut(Message):
 
 @message(0x0063)
 class ReplicaAck(Message):
-    """One status for each record of a `ReplicaPut`: HELD (this version or a newer one) or REFUSED (a quota).
+    """One status for each record of a `ReplicaPut`: HELD (this version or a newer one) or REFUSED.
 
-    ``newer`` has the newer versions that the sender holds, as many as fit.
+    What refuses is a limit, a false proof, or the plugin. ``newer`` has the newer versions that the sender holds, as
+    many as fit.
     """
 
     statuses: Statuses

@@ -82,8 +82,7 @@ class RecordStore(Service):
             self.operations.inherit(self._failed.operations)
             state.table.clock = self._failed.state.table.clock
             self._failed = None
-        if state.view.partners:
-            self._synchroniser.view_changed()  # the node is in the ring: this store was restarted
+        self._synchroniser.view_changed()  # who is alone hears of no change, and who was restarted has missed some
         interval_s = self._config.sync_interval
         host.set_timer("sync", interval_s * host.rng.random())
         state.changed = self._await_lapse
@@ -158,6 +157,14 @@ class RecordStore(Service):
         self.state.table.lapse(self._host.now())
         found = self.state.table.items(key, namespace)
         return [self.state.local(record) for record in found if record.value is not None]
+
+    def is_settled(self, key: NodeId) -> bool:
+        """Whether this node is the root of a key and has caught up; if it has not, plugins are told when it has."""
+        self.state.refresh()
+        if not self.state.has_items:
+            self._synchroniser.asked_early()
+            return False
+        return self.state.is_root(key)
 
     def held(self, namespace: str) -> list[LocalRecord]:
         """All records of a namespace that this node holds."""

@@ -72,6 +72,11 @@ class Synchroniser(Part):
         self._wants_handover = True
         self._settle(self._state.config.settle)
 
+    def asked_early(self) -> None:
+        """A plugin has asked whether this node has caught up, and it has not: tell the plugins when it has."""
+        self._state.owes_word = True
+        self._settle(self._state.config.push_retry)
+
     def _settle(self, delay_s: float) -> None:
         if not self._is_settling:
             self._is_settling = True
@@ -112,6 +117,7 @@ class Synchroniser(Part):
             return
         self._silent.clear()
         self._state.is_established = True
+        self._state.tell_settled()
         if self._compare:
             self._compare_with(self._compare.pop(next(iter(self._compare))), ())
         elif self._handover is not None:
