@@ -1,7 +1,7 @@
 """LeafNodeRoutingTable: which leaves lie below an inner node, as far as it has heard (section 3.2.2). Pure.
 
-It is soft state and may be wrong: leaves tell of themselves now and then, what was not repeated is forgotten, and what
-a forged report claims stays until then. A wrong entry costs a detour and never a loss, because whoever is asked says what
+It is soft state and may be wrong: leaves tell of themselves now and then, what was not repeated is forgotten, and
+what a forged report claims stays until then. A wrong entry costs a detour and never a loss, because whoever is asked says what
 it is itself. Its entries never overlap. Where nothing is known, the table says so with the largest cells that it knows
 nothing about.
 """
@@ -88,13 +88,16 @@ class LeafTable:
             else:
                 pending += reversed(children(cell))
 
-    def summary(self, entries_max: int) -> list[LeafEntry]:
-        """The entries, merged until there are at most so many: what is told to the parent."""
-        if len(self) <= entries_max:
-            return self.entries()
+    def summary(self, entries_max: int, *, with_gaps: bool = False) -> list[LeafEntry]:
+        """The entries, merged until there are at most so many; ``with_gaps``: and the cells that nothing is known about.
+
+        With them it is what the parent is told: there are leaves below, whether they are known or not.
+        """
         copy = LeafTable(self.cell, entries_max)
-        for entry in self.entries():
-            copy._put(entry, 0.0)
+        for cell in list(self.partition()):
+            entry = self.get(cell)
+            if entry is not None or with_gaps:
+                copy._put(entry or LeafEntry(cell, 0, 0), 0.0)
         copy._shrink()
         return copy.entries()
 

@@ -48,10 +48,11 @@ class CellNode:
     """After a split that failed, when the next one may be begun."""
     empty_since: float | None = None
     """Since when its two halves have been leaves with few subscriptions."""
+    order_after: float = 0.0
+    order_pause_s: float = 1.0
+    """When halves of which nothing is known are told to report, and how long that was put off."""
     state_due: float = 0.0
     """When the record that says what the cell is has to be written again."""
-    is_dirty: bool = True
-    """What the parent knows of it is out of date."""
     _load: float = 0.0
     _load_at: float = 0.0
 

@@ -409,7 +409,6 @@ class Forest:
     def became(self, node: CellNode, state: CellState) -> None:
         """The cell is something else now: what it was for is over, and a leaf's pieces are found by events."""
         node.state = state
-        node.is_dirty = True
         if state is CellState.LEAF:
             node.table = None
             self._index_all(node)

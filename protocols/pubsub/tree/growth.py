@@ -1,8 +1,8 @@
 """Splits and merges on the ring: the copies, orders and questions of `Split`, `Merge` and `MoveUp`.
 
 All its messages are routed, and anybody may have made them up. So an order, or a claim that there are leaves below,
-only makes a cell ask the other one what it is; and a transfer that a subscriber does not confirm counts only if the cell
-that gave it has named its number itself.
+only makes a cell ask the other one what it is; and a transfer that a subscriber does not confirm counts only if the
+cell that gave it has named its number itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from peerd.api import Part, handles, on_timer
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import LEVEL_LIMIT, WHOLE, cell_at, children, level, parent
+from protocols.pubsub.cells import LEVEL_LIMIT, WHOLE, cell_at, children, level, lies_within, parent
 from protocols.pubsub.leaf_table import LeafTable
 from protocols.pubsub.messages import (
     SUBS_MAX,
@@ -35,7 +35,7 @@ from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.copying import Action, Copying, Order, PutState, SendCopies
 from protocols.pubsub.tree.forest import Forest
 from protocols.pubsub.tree.installing import Installing
-from protocols.pubsub.tree.merging import Merge, MergePhase, MoveUp
+from protocols.pubsub.tree.merging import ORDER_S, Merge, MergePhase, MoveUp
 from protocols.pubsub.tree.piece import Piece
 from protocols.pubsub.tree.questions import Questions
 from protocols.pubsub.tree.reports import Reports, half_entry
@@ -47,6 +47,8 @@ RESULTS_DELAY_S: Final = 0.05
 """What became of several copies within this time is told in one message."""
 SPLIT_PAUSE_S: Final = 60.0
 """After a split that failed."""
+UNPROVED_MAX: Final = 16
+"""Messages with copies for one cell that wait until its parent has said that it is being split."""
 DENIED_S: Final = 5.0
 """For so long it is remembered that the parent of a cell did not know it."""
 
@@ -75,8 +77,8 @@ class Growth(Part):
         """Cells of which it is being asked whether they are leaves, as was claimed."""
         self._denied: dict[Place, float] = {}
         self._results: dict[tuple[PeerRef, Place, int], list[TransferResult]] = {}
-        self._copies: set[tuple[Place, SubscriptionKey, int]] = set()
-        """Copies whose subscriber is being asked."""
+        self._unproved: dict[Place, list[tuple[TransferSub, PeerRef]]] = {}
+        """Copies that have come before it was known whether the parent is being split."""
         reports.claimed = self._claimed
         reports.heard = self._heard
         installing.ask_parent = self.ask_parent
@@ -85,9 +87,7 @@ class Growth(Part):
     @property
     def is_busy(self) -> bool:
         """Whether there is a split or merge that has to be driven on."""
-        return any(
-            job is not None for node in self._forest.nodes() for job in (node.split, node.merge, node.move_up)
-        )
+        return any(job is not None for node in self._forest.nodes() for job in (node.split, node.merge, node.move_up))
 
     def tick(self) -> None:
         """Drive everything on."""
@@ -97,6 +97,8 @@ class Growth(Part):
             self.step(node)
             if node.move_up is not None and node.move_up.must_ask(now):
                 self.ask_parent(node.place)
+            if node.state is CellState.INNER and node.split is None and now >= node.order_after:
+                self._order_missing(node, now)
 
     def step(self, node: CellNode) -> None:
         """Do what is due for one cell."""
@@ -105,7 +107,7 @@ class Growth(Part):
         now = self._host.now()
         if node.split is not None:
             self._perform(node, node.split.copying.number, node.split.step(node.pieces, now))
-            if node.split is not None and node.split.phase in (SplitPhase.GIVEN_UP, SplitPhase.OVER):
+            if node.split.phase in (SplitPhase.GIVEN_UP, SplitPhase.OVER):
                 has_failed = node.split.phase is SplitPhase.GIVEN_UP
                 node.split = None
                 node.split_after = now + SPLIT_PAUSE_S if has_failed else now
@@ -121,6 +123,15 @@ class Growth(Part):
             self._begin_split(node)
         elif node.state is CellState.INNER:
             self._begin_merge(node, now)
+
+    def _order_missing(self, node: CellNode, now: float) -> None:
+        """Have halves report of which nothing is known: this root is new, or all who knew the half have died."""
+        halves = children(node.cell)
+        known = () if node.table is None else [entry.cell for entry in node.table.entries()]
+        missing = [half for half in halves if not any(lies_within(cell, half) for cell in known)]
+        node.order_pause_s = min(self._forest.config.update_interval, 2 * node.order_pause_s) if missing else ORDER_S
+        node.order_after = now + node.order_pause_s
+        self._perform(node, 0, [Order(half, OrderKind.BE_LEAF) for half in missing])
 
     def _begin_split(self, node: CellNode, *, is_forced: bool = False) -> None:
         config, now = self._forest.config, self._host.now()
@@ -191,7 +202,9 @@ class Growth(Part):
             self._empty(node, list(node.pieces.values()))
             node.table = LeafTable(node.cell, self._forest.config.leaf_table_max)
             node.table.replace(node.cell, entries, self._host.now())
-        elif node.state is CellState.LEAF and before is CellState.INNER:
+        elif node.state is CellState.LEAF:
+            self._tell_subscribers(node)
+        if node.state is CellState.LEAF and before is CellState.INNER:
             self._delete_leftovers(node)
             self.told("merged", node.place, node.kept_count(), 0.0)
         elif node.state is CellState.RETIRED:
@@ -259,26 +272,30 @@ class Growth(Part):
         self._asking.discard(place)
         node = self._forest.find(place)
         if node is None or node.is_switching:
+            self._unproved.pop(place, None)
             return
         state, number = (CellState.UNKNOWN, 0) if answer is None else (answer.state, answer.transfer)
         is_merge = number % 2 == 1
+        if number and not is_merge and state == CellState.LEAF and node.state is not CellState.INNER:
+            node.parent_transfer = number
+            self._forest.register(node)
         if node.state in (CellState.UNKNOWN, CellState.RETIRED):
-            self._follow_as_stranger(node, state, 0 if is_merge else number)
+            self._follow_as_stranger(node, state)
         elif node.state is CellState.LEAF and answer is not None:
             self._follow_as_leaf(node, state, number if is_merge else 0)
         elif answer is not None:
             self._reports.changed(node)
+        for message, source in self._unproved.pop(place, ()):
+            if number and message.transfer == node.parent_transfer:
+                self._given(message, source)
         if self._forest.is_current(node):
             self.step(node)
 
-    def _follow_as_stranger(self, node: CellNode, state: int, split: int) -> None:
+    def _follow_as_stranger(self, node: CellNode, state: int) -> None:
         """For a cell that is no node of the tree, as far as its records say."""
         if state == CellState.INNER:
             self._forest.put_state(node, CellState.LEAF, partial(self._switched, node, node.state))
             return
-        if split:
-            node.parent_transfer = split
-            self._forest.register(node)
         self._denied[node.place] = self._host.now() + DENIED_S
         self.changed(node.place)
 
@@ -363,78 +380,74 @@ class Growth(Part):
         node = self._forest.find(place) if is_down or is_up else None
         if node is None or node.is_switching or len(message.subs) != len(message.remaining_s):
             return
-        now = self._host.now()
         if is_up:
-            if node.merge is None or node.merge.number != message.transfer:
-                return
-            node.merge.arrived(now)
-            if not message.subs:
-                node.merge.has_all_of(message.from_cell, now)
-                self.step(node)
-        elif node.state in (CellState.UNKNOWN, CellState.RETIRED) and node.parent_transfer != message.transfer:
+            self._take_from_below(node, message, source)
+        elif node.state is CellState.INNER:
+            self._pass_down(node, message, source)
+        elif node.parent_transfer == message.transfer:
+            self._take(node, message, source)
+        else:
             self._denied.pop(place, None)
-            self.ask_parent(place)
+            if self.ask_parent(place) and len(self._unproved.get(place, ())) < UNPROVED_MAX:
+                self._unproved.setdefault(place, []).append((message, source))
+
+    def _take_from_below(self, node: CellNode, message: TransferSub, source: PeerRef) -> None:
+        """A half gives what it holds to a cell that is being merged, and nobody else knows the number of that."""
+        if node.merge is None or node.merge.number != message.transfer:
+            return
+        node.merge.arrived(self._host.now())
+        self._take(node, message, source)
+        if not message.subs:
+            node.merge.has_all_of(message.from_cell, self._host.now())
+            self.step(node)
+
+    def _pass_down(self, node: CellNode, message: TransferSub, source: PeerRef) -> None:
+        """The parent did not know that this half is an inner node: what it gives goes on to the leaves."""
         for sub, remaining_s in zip(message.subs, message.remaining_s, strict=True):
             if node.holds(sub) and sub.attribute == message.attribute:
-                self._receive(node, sub, remaining_s, (source, message.transfer), is_up)
+                cell, vouched = to_point(node, sub.low, sub.high, is_careful=True)
+                self._installing.send_on(node.place, sub, remaining_s, cell, vouched=vouched)
+                self._result(node, (source, message.transfer), sub, Status.ELSEWHERE)
 
-    def _receive(
-        self, node: CellNode, sub: SubObject, remaining_s: int, giver: tuple[PeerRef, int], is_up: bool
-    ) -> None:
-        key = key_of_sub(sub)
-        if node.state is CellState.INNER and not is_up:
-            cell, vouched = to_point(node, sub.low, sub.high, is_careful=True)
-            self._installing.send_on(node.place, sub, remaining_s, cell, vouched=vouched)
-            self._result(node, giver, sub, Status.ELSEWHERE)
-            return
-        known = node.pieces.get(key)
-        if known is not None and known.is_kept and known.sub.version >= sub.version:
-            known.giver = giver
-            if known.is_stored:
-                self._result(node, giver, sub, Status.REPLICATED)
-            return
-        if known is None and self._forest.members[key.subscriber] >= self._forest.config.subscriptions_per_member:
-            self._result(node, giver, sub, Status.QUOTA)
-            return
-        question = node.place, key, sub.version
-        if question not in self._copies:
-            self._copies.add(question)
-            done = partial(self._confirmed, node, sub, remaining_s, giver, is_up)
-            if not self._subscribers.ask(node, sub, is_new=False, done=done):
-                self._copies.discard(question)
+    def _take(self, node: CellNode, message: TransferSub, source: PeerRef) -> None:
+        """Store copies on the word of the cell that gives them; subscribers are asked when this cell is the leaf."""
+        giver = source, message.transfer
+        for sub, remaining_s in zip(message.subs, message.remaining_s, strict=True):
+            known = node.pieces.get(key_of_sub(sub))
+            if not node.holds(sub) or sub.attribute != message.attribute:
+                continue
+            if known is not None and known.is_kept and known.sub.version >= sub.version:
+                known.giver = giver
+                if known.is_stored:
+                    self._result(node, giver, sub, Status.REPLICATED)
+            elif known is None and self._is_over_quota(sub):
+                self._result(node, giver, sub, Status.QUOTA)
+            else:
+                self._store(node, sub, remaining_s, giver)
 
-    def _confirmed(
-        self,
-        node: CellNode,
-        sub: SubObject,
-        remaining_s: int,
-        giver: tuple[PeerRef, int],
-        is_up: bool,
-        confirm: Confirm | None,
-    ) -> None:
-        key, number = key_of_sub(sub), giver[1]
-        self._copies.discard((node.place, key, sub.version))
-        current = self._forest.find(node.place)
-        if current is None or current.is_switching or (current.state is CellState.INNER and not is_up):
-            return
-        if confirm is not None and not confirm.is_wanted:
-            self._result(current, giver, sub, Status.GONE)
-            return
-        is_proved = current.merge is not None and current.merge.number == number if is_up else False
-        if is_up and not is_proved:
-            return
-        if confirm is None and not is_proved and current.parent_transfer != number:
-            return  # nobody vouches for it: the giver sends it again
-        known = current.pieces.get(key)
-        if known is not None and known.is_kept and known.sub.version >= sub.version:
-            return
+    def _store(self, node: CellNode, sub: SubObject, remaining_s: int, giver: tuple[PeerRef, int]) -> None:
         try:
-            piece = self._forest.add(current, sub, remaining_s)
+            piece = self._forest.add(node, sub, remaining_s)
         except ValueError:
-            self._result(current, giver, sub, Status.REFUSED)
+            self._result(node, giver, sub, Status.REFUSED)
             return
         piece.giver = giver
-        self._forest.keep(current, key)
+        self._forest.keep(node, key_of_sub(sub))
+
+    def _is_over_quota(self, sub: SubObject) -> bool:
+        return self._forest.members[sub.subscriber.id] >= self._forest.config.subscriptions_per_member
+
+    def _tell_subscribers(self, node: CellNode) -> None:
+        """This cell is the leaf of these pieces from now on: whoever does not want one says so."""
+        for key, piece in list(node.kept()):
+
+            def told(confirm: Confirm | None, key: SubscriptionKey = key, version: int = piece.sub.version) -> None:
+                known = node.pieces.get(key) if self._forest.is_current(node) else None
+                is_unwanted = confirm is not None and not confirm.is_wanted
+                if is_unwanted and known is not None and known.sub.version == version:
+                    self._forest.remove(node, key, with_record=True)
+
+            self._subscribers.ask(node, piece.sub, is_new=False, done=told)
 
     def stored(self, node: CellNode, key: SubscriptionKey, piece: Piece) -> None:
         """A piece is at the whole replica set: whoever waits for that is told."""

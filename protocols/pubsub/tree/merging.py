@@ -6,8 +6,8 @@ At the parent::
        \\-- no progress for a minute --> given up: all three are what they were
 
 The halves stay leaves the whole time. While one moves up, what is new there counts as kept only when the parent has
-it, too: so whenever the parent becomes the leaf, it has everything that anybody was promised. An order only makes a half
-ask its parent; what the parent itself answers is what counts.
+it, too: so whenever the parent becomes the leaf, it has everything that anybody was promised. An order only makes a
+half ask its parent; what the parent itself answers is what counts.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ class Reports(Part):
         entries: tuple[LeafEntry, ...] = ()
         if node.state is CellState.LEAF:
             entries = (node.entry(self._host.now()),)
-        elif node.state is CellState.INNER and node.table is not None:
-            entries = tuple(node.table.summary(ENTRIES_MAX))
+        elif node.state is CellState.INNER:
+            entries = tuple(self._table(node).summary(ENTRIES_MAX, with_gaps=True))
         elif node.state is CellState.UNKNOWN:
             return
         self._send(node.place.above, node.cell, entries)
@@ -90,13 +90,16 @@ class Reports(Part):
         child = ancestor(below, place.cell.bit_length())
         self.heard(node, child, bool(message.entries))
         if node.state is CellState.INNER:
-            if node.table is None:
-                node.table = LeafTable(node.cell, self._forest.config.leaf_table_max)
-            if node.table.replace(below, message.entries, self._host.now()) and node.cell != WHOLE:
-                above = node.place.above
-                self._send(above, below, message.entries)
+            has_changed = self._table(node).replace(below, message.entries, self._host.now())
+            if has_changed and node.cell != WHOLE:
+                self._send(node.place.above, below, message.entries)
         elif message.entries:
             self.claimed(node, child)
+
+    def _table(self, node: CellNode) -> LeafTable:
+        if node.table is None:
+            node.table = LeafTable(node.cell, self._forest.config.leaf_table_max)
+        return node.table
 
 
 def half_entry(node: CellNode, child: int) -> LeafEntry | None:

@@ -54,7 +54,7 @@ class StoredCell:
     schema: Name
     attribute: Attribute
     cell: Cell
-    state: Annotated[U8, annotated_types.Ge(1), annotated_types.Le(max(CellState))]
+    state: Annotated[U8, annotated_types.Ge(1), annotated_types.Le(int(CellState.RETIRED))]
     count: Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 63)]
 
 
