@@ -274,7 +274,9 @@ class Feed(Generic[T]):
 
     def _may_let_go(self, first_kept: int) -> bool:
         """Whether every blocking reader has taken all that is older than ``first_kept``."""
-        return not any(reader.policy is Policy.BLOCK and reader._wanted < first_kept for reader in self._readers)
+        # What has expired was let go whoever wanted it, and is not waited for any more.
+        blocking = (reader for reader in self._readers if reader.policy is Policy.BLOCK)
+        return not any(max(reader._wanted, self.first) < first_kept for reader in blocking)
 
     def _let_go(self, first_kept: int) -> None:
         if first_kept <= self.first:

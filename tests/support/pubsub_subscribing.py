@@ -10,7 +10,7 @@ import msgpack
 from peerd.api import Host, Plugin
 from peerd.errors import ProtocolError
 from peerd.lib.feed import FeedItem, Policy
-from peerd.lib.filter import Node, Schema, covers, matcher, parse
+from peerd.lib.filter import Node, Schema, covers, matcher, parse, write
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.cells import Target, cell_at
@@ -113,8 +113,6 @@ class PlainIndex:
 
 def points_of(schema: SchemaView, node: Node, group: str) -> list[Point]:
     """One point for each word of the filter that is a number: enough to have one piece or several."""
-    from peerd.lib.filter import write
-
     numbers = [int(word) for word in write(node).replace("(", " ").replace(")", " ").split() if word.isdigit()]
     return [Point(1, number << 20, (number << 20) + 9) for number in numbers]
 
@@ -148,7 +146,7 @@ def event(number: int, *, published_ms: int = 0, publisher: PeerRef = PUBLISHER,
     return EventBody(publisher, 1, number, published_ms, msgpack.packb(values))
 
 
-def signed(host: FakeHost, body: EventBody) -> EventBody:
+def signed(body: EventBody) -> EventBody:
     """The same with the proof of its publisher."""
     proof = FakeHost(body.publisher.id, Subscriber()).sign(event_statement(STOCKS, body))
     return EventBody(body.publisher, body.epoch, body.sequence, body.published_ms, body.values, proof=proof)
