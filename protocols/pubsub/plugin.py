@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from peerd.api import (
@@ -14,12 +14,12 @@ from peerd.api import (
     SendRefusal,
 )
 from peerd.errors import ConfigError, ProtocolError, Unavailable
-from peerd.ids import NodeId, parse_id
+from peerd.ids import NodeId, format_id, parse_id
 from peerd.lib.feed import Feed
 from peerd.lib.filter import FilterError, Node
 from peerd.messages import Message, PeerRef
 from protocols.pubsub import forwarding, ledger, publishing
-from protocols.pubsub.cells import Area, text
+from protocols.pubsub.cells import SIDE, Area, text
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.copies import Copies
 from protocols.pubsub.delivering.deliverer import Deliverer
@@ -30,8 +30,7 @@ from protocols.pubsub.delivering.multicast import Multicast
 from protocols.pubsub.delivering.replay import Replays
 from protocols.pubsub.event import draft_from_json
 from protocols.pubsub.events import EVENTS, EventPublished, SubscriptionInstalled
-from protocols.pubsub.explain import Check, Explainer, PublisherReport, SubscriberReport
-from protocols.pubsub.explain import Place as ToldPlace
+from protocols.pubsub.explain import Check, Explainer, Place as ToldPlace, PublisherReport, SubscriberReport
 from protocols.pubsub.forwarding import Forwarding
 from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.matching import LeafIndex
@@ -39,6 +38,8 @@ from protocols.pubsub.messages import (
     MESSAGES,
     CellOrder,
     CellQuestion,
+    EndSub,
+    InsertSub,
     LeafUpdate,
     ProbeSub,
     SubObject,
@@ -69,8 +70,8 @@ from protocols.pubsub.subscribing.inbox import Inbox, is_proven
 from protocols.pubsub.subscribing.installer import Installed, Installer
 from protocols.pubsub.subscribing.local import LocalSubscriptions
 from protocols.pubsub.subscribing.subscriptions import Subscriptions
-from protocols.pubsub.tree_walk import TreeWalk
 from protocols.pubsub.tree.keeper import Keeper
+from protocols.pubsub.tree_walk import TreeWalk
 from protocols.pubsub.values import EventError
 
 ROUTED: Final = (ProbeSub, TransferSub, CellOrder, LeafUpdate, CellQuestion)
@@ -129,7 +130,7 @@ class PubSub(Plugin):
         self.guide = LevelGuide(config)
         self.forwarding = Forwarding(host, config, self.schemas)
         self.publishing = Publishing(host, config, self.forwarding, self.guide, event_statement)
-        self.installer = Installer(host, config, self._ask, self._level)
+        self.installer = Installer(host, config, self._level)
         self.inbox = Inbox(host, self.schemas, self.local)
         self.subscriptions = Subscriptions(host, config, self.schemas, self.installer, self.local, self._points)
 
@@ -140,6 +141,8 @@ class PubSub(Plugin):
         self.multicast.received = self.inbox.received_group
         self.publishing.on_outcome = self._published
         self.installer.on_installed = self._installed
+        self.installer.ask_self = self._answer_self
+        self.keeper.subscribers.ask_self = self.installer.on_established
         self.ledger.tree_size = self._tree_size
         self.schemas.changed = self._schema_changed
         self.explainer.publisher_view = self._publisher_view
@@ -290,6 +293,11 @@ class PubSub(Plugin):
         assert isinstance(schema, Schema)
         return pieces_of(schema, node, self.config, self.host.rng.randrange, group)
 
+    def _answer_self(self, message: InsertSub | EndSub, source: PeerRef) -> Message:
+        """Where this node is the leaf of its own client's subscription."""
+        installing = self.keeper.installing
+        return installing.insert(message, source) if isinstance(message, InsertSub) else installing.end(message, source)
+
     def _level(self, tree: Tree) -> int:
         return self.guide.random_level(tree, self.host.rng)
 
@@ -306,9 +314,7 @@ class PubSub(Plugin):
 
     # Questions
 
-    def explain(
-        self, event: str, subscriber: str, on_done: Callable[[dict[str, Any] | Exception], None]
-    ) -> None:
+    def explain(self, event: str, subscriber: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
         try:
             asked = EventId.parse(event)
             whose = parse_id(subscriber) if subscriber else self.host.id
@@ -330,8 +336,9 @@ class PubSub(Plugin):
 
     def _walk(self, schema: Schema, attribute: str, on_done: Callable[[TreeView | Exception], None]) -> None:
         wanted = attribute or schema.document.attributes[0].name
-        number = EVERY if wanted == EVERY_NAME else schema.number_of(wanted)
-        if number is None:
+        known = schema.attributes.get(wanted)
+        number = EVERY if known is None else known.number
+        if known is None and wanted != EVERY_NAME:
             names = ", ".join(each.name for each in schema.document.attributes)
             raise NotDone("unknown", f"{schema.name} has no attribute {wanted!r:.60}; it has {names}")
         TreeWalk(self.keeper.questions, Tree(schema.name, number), wanted, _bounds, on_done).begin()
@@ -345,7 +352,7 @@ class PubSub(Plugin):
             schema_name=done.schema,
             outcome=done.status.value,
             visited=tuple(
-                ToldPlace(attribute=each.attribute, cell=text(each.cell), owner=f"{each.owner.id:032x}")
+                ToldPlace(attribute=each.attribute, cell=text(each.cell), owner=format_id(each.owner.id))
                 for each in done.answers
             ),
             missing=tuple(ToldPlace(attribute=attribute, cell=text(cell)) for attribute, cell in done.missing),
@@ -356,22 +363,26 @@ class PubSub(Plugin):
         checks, places = [], []
         for subscription in self.subscriptions.of_schema(schema):
             checks.append(Check(sid=subscription.number, filter=subscription.view(0).filter, group=subscription.group))
-            for piece in self.subscriptions.installed_at(subscription):
-                places.append(ToldPlace(attribute=piece[0], cell=text(piece[1]), owner=f"{piece[2].id:032x}"))
+            places += [
+                ToldPlace(
+                    attribute=piece.sub.attribute, cell=text(piece.place.cell), owner=format_id(piece.place.owner.id)
+                )
+                for piece in self.subscriptions.pieces(subscription)
+                if piece.place is not None
+            ]
         fate = "taken" if given else "unseen" if given is None else "filtered"
         return SubscriberReport(fate=fate, subscriptions=tuple(checks), places=tuple(places))
 
-    def _pieces_of(self, schema: str, subscriber: NodeId) -> Iterator[tuple[int, SubObject]]:
-        for node in self.keeper.forest.nodes():
-            if node.place.tree.schema == schema:
-                for key, piece in node.pieces.items():
-                    if key.subscriber == subscriber:
-                        yield node.place.cell, piece.sub
+    def _pieces_of(self, schema: str, subscriber: NodeId) -> list[tuple[int, SubObject]]:
+        return [
+            (node.place.cell, piece.sub)
+            for node in self.keeper.forest.nodes()
+            if node.place.tree.schema == schema
+            for key, piece in node.pieces.items()
+            if key.subscriber == subscriber
+        ]
 
     # Inside
-
-    def _ask(self, *arguments: Any, **options: Any) -> None:
-        self.host.request(*arguments, **options)
 
     def _index_of(self, name: str) -> _TreeIndex | None:
         """The filters of one schema in this node's leaves; ``None`` while the schema is not known here."""
@@ -428,8 +439,6 @@ def _published(outcome: PublishOutcome) -> Published | Exception:
 
 def _bounds(area: Area) -> tuple[tuple[str, str], tuple[str, str]]:
     """The ends of a rectangle as shares of the domain."""
-    from protocols.pubsub.cells import SIDE
-
     return (
         (f"{area.x_low / SIDE:.4g}", f"{area.x_high / SIDE:.4g}"),
         (f"{area.y_low / SIDE:.4g}", f"{area.y_high / SIDE:.4g}"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -75,7 +76,7 @@ class Placement:
 class Installer(Part):
     """Installs, renews and ends the pieces of this node's subscriptions."""
 
-    def __init__(self, host: Host, config: PubSubConfig, next_level: Callable[[], int]) -> None:
+    def __init__(self, host: Host, config: PubSubConfig, next_level: Callable[[Tree], int]) -> None:
         self._host, self._config, self._next_level = host, config, next_level
         self.ask_self: Callable[[InsertSub | EndSub, PeerRef], Message | None] = lambda message, source: None
         """What answers `InsertSub` and `EndSub` where this node is the leaf itself; set by who makes the parts."""
@@ -118,7 +119,7 @@ class Installer(Part):
                 lease_s=self._config.lease,
                 retry_s=self._config.install_retry,
                 rng=self._host.rng,
-                next_level=self._next_level,
+                next_level=partial(self._next_level, Tree(schema, point.attribute)),
                 next_version=self._next_version,
             )
             self._placements[sid, number] = placement

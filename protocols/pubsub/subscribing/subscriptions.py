@@ -17,6 +17,7 @@ from protocols.pubsub.ports import Schemas, SchemaView
 from protocols.pubsub.service import NotDone
 from protocols.pubsub.subscribing.covering import Covering, Points
 from protocols.pubsub.subscribing.inlets import DurableInlet, MemoryInlet
+from protocols.pubsub.subscribing.installation import Installation
 from protocols.pubsub.subscribing.installer import Installer
 from protocols.pubsub.subscribing.local import LocalSubscriptions
 from protocols.pubsub.subscribing.saved import SavedSubscription, Shelves
@@ -147,6 +148,15 @@ class Subscriptions(Part):
         form = subscription.current
         placement = None if form is None else form.placement
         return subscription.view(0 if placement is None else len(placement.numbers))
+
+    def of_schema(self, schema: str) -> list[Subscription]:
+        """The subscriptions to events of one schema."""
+        return [subscription for subscription in self._all.values() if subscription.schema == schema]
+
+    def pieces(self, subscription: Subscription) -> list[Installation]:
+        """The pieces of a subscription that are, or will be, in leaves."""
+        placement = None if subscription.current is None else subscription.current.placement
+        return [] if placement is None else self._installer.pieces(placement)
 
     # Time
 
