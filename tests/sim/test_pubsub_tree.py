@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from peerd.messages import PeerRef
+from peerd.messages import Message, PeerRef
+from peerd.sim.observed import Delivery
 from peerd.sim.rng import fork
-from peerd.sim.simulation import Place as Member, Simulation, Watcher
+from peerd.sim.simulation import Checker, Place as Member, Simulation
 from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.messages import (
     CellAnswer,
     CellOrder,
     CellQuestion,
-    CellState,
     LeafUpdate,
     Transferred,
     TransferSub,
 )
 from tests.support.pubsub_tree import (
-    all_kept,
+    busy_cells,
     inner_cells,
     leaves,
     root_of,
@@ -79,47 +79,84 @@ def test_merging_brings_the_leaf_back_when_subscriptions_end() -> None:
     assert len(leaves(simulation)) > 10, "and it grows again"
 
 
-class KillAt(Watcher):
-    """Kills the root of a cell when a message of some kind about it has been handled somewhere for the n-th time."""
-
-    name = "kill at"
-
-    def __init__(self, kind: type[Any], nth: int, cell: int) -> None:
-        self.watched_messages = (kind,)
-        self._left = nth
-        self._cell = cell
-        self.killed: Member | None = None
-
-    def handled(self, simulation: Simulation, place: Member, message: Any, source: PeerRef) -> str | None:
-        """Count down."""
-        self._left -= 1
-        if self._left == 0:
-            self.killed = root_of(simulation, self._cell)
-            simulation.after(0.0, lambda: simulation.kill(self.killed) if self.killed is not None else None)
-        return None
-
-
-STEPS = [
+SPLIT_STEPS: list[tuple[type[Message], int]] = [
     *((TransferSub, nth) for nth in (1, 2)),
-    *((Transferred, nth) for nth in (1, 2, 3)),
-    *((CellOrder, nth) for nth in (1, 2)),
     *((CellQuestion, nth) for nth in (1, 3)),
-    *((CellAnswer, nth) for nth in (1, 2)),
+    *((CellAnswer, nth) for nth in (1, 2, 3, 4)),
+    *((Transferred, nth) for nth in (1, 2)),
+    *((CellOrder, nth) for nth in (1, 2)),
     *((LeafUpdate, nth) for nth in (1, 2)),
 ]
+MERGE_STEPS: list[tuple[type[Message], int]] = [
+    *((CellOrder, nth) for nth in (1, 2, 3, 4)),
+    *((CellAnswer, nth) for nth in (1, 2, 3, 4)),
+    *((TransferSub, nth) for nth in (1, 2, 3, 4)),
+    (Transferred, 1),
+    *((LeafUpdate, nth) for nth in (1, 2)),
+]
+VICTIMS = pytest.mark.parametrize("victim", [WHOLE, 0b10, 0b11], ids=["parent", "lower half", "upper half"])
 
 
-@pytest.mark.parametrize("victim", [WHOLE, 0b10], ids=["parent", "child"])
-@pytest.mark.parametrize(("kind", "nth"), STEPS, ids=[f"{kind.__name__}-{nth}" for kind, nth in STEPS])
-def test_a_root_that_dies_at_any_step_of_a_split_loses_nothing(kind: type[Any], nth: int, victim: int) -> None:
-    """One leaf with 30 subscriptions, which are allowed to be too many only when all are there: so it is one split."""
-    simulation = tree_ring(14, 5, {"leaf_capacity": 25})
+class KillAt(Checker):
+    """Kills the root of a cell when the n-th message of some kind is handled, whoever handles it."""
+
+    name = "kill at"
+    watched_messages = (Transferred, CellAnswer)
+
+    def __init__(self, kind: type[Message], nth: int, victim: int) -> None:
+        self.is_armed = False
+        self.killed: Member | None = None
+        self._kind = kind
+        self._left = nth
+        self._victim = victim
+
+    def handled(self, simulation: Simulation, place: Member, message: Any, source: PeerRef) -> str | None:
+        """A message came over one link."""
+        self._count_down(simulation, type(message).TYPE_ID)
+        return None
+
+    def delivered(self, simulation: Simulation, delivery: Delivery) -> str | None:
+        """A routed message came to the root of its key."""
+        self._count_down(simulation, delivery.type_id)
+        return None
+
+    def _count_down(self, simulation: Simulation, type_id: int) -> None:
+        if self.is_armed and type_id == self._kind.TYPE_ID:
+            self._left -= 1
+            if self._left == 0:
+                self.killed = root_of(simulation, self._victim)
+                simulation.after(0.0, lambda: simulation.kill(self.killed) if self.killed is not None else None)
+
+
+def names(steps: list[tuple[type[Message], int]]) -> list[str]:
+    return [f"{kind.__name__}-{nth}" for kind, nth in steps]
+
+
+@VICTIMS
+@pytest.mark.parametrize(("kind", "nth"), SPLIT_STEPS, ids=names(SPLIT_STEPS))
+def test_a_root_that_dies_at_any_step_of_a_split_loses_nothing(kind: type[Message], nth: int, victim: int) -> None:
     killer = KillAt(kind, nth, victim)
-    simulation.watch(killer)
-    simulation.restart_watched = True  # type: ignore[attr-defined]
-    subscribe_all(simulation, 30)
+    simulation = tree_ring(14, 5, {"leaf_capacity": 20}, checkers=[killer])
+    killer.is_armed = True
+    subscribe_all(simulation, 28)
     simulation.run_until(lambda: killer.killed is not None, limit_s=60.0, poll_s=0.05)
-    run_to_rest(simulation, 600.0)
-    assert WHOLE in inner_cells(simulation) or len(wanted(simulation)) <= 25
-    states = {node.state for nodes in leaves(simulation).values() for node in nodes}
-    assert states <= {CellState.LEAF} and all_kept(simulation)
+    run_to_rest(simulation)
+    assert (WHOLE in inner_cells(simulation)) == (len(wanted(simulation)) > 20)
+
+
+@VICTIMS
+@pytest.mark.parametrize(("kind", "nth"), MERGE_STEPS, ids=names(MERGE_STEPS))
+def test_a_root_that_dies_at_any_step_of_a_merge_loses_nothing(kind: type[Message], nth: int, victim: int) -> None:
+    killer = KillAt(kind, nth, victim)
+    simulation = tree_ring(14, 6, MERGING | {"leaf_capacity": 20}, checkers=[killer])
+    subscribe_all(simulation, 24)
+    run_to_rest(simulation)
+    for piece, member in wanted(simulation):
+        if piece.sub.sid > 6:
+            tree_of(member).subscriber.end(piece.sub.sid)
+    simulation.run_until(lambda: any(cell == WHOLE for cell in busy_cells(simulation)), limit_s=300.0, poll_s=0.05)
+    killer.is_armed = True
+    simulation.run_until(lambda: killer.killed is not None, limit_s=60.0, poll_s=0.05)
+    run_to_rest(simulation)
+    simulation.run_until(lambda: set(leaves(simulation)) == {WHOLE}, limit_s=1000.0, poll_s=5.0)
+    run_to_rest(simulation)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from peerd.api import Host, NeighbourChange, Part, Plugin, PluginConfig, RecordRole, handles, on_timer
-from peerd.ids import NodeId
+from peerd.ids import NodeId, closeness
 from peerd.messages import Message, PeerRef
 from peerd.sim.simulation import Place as Member, Simulation
 from peerd.testing.simulation import ring
@@ -310,11 +310,9 @@ def leaves(simulation: Simulation) -> dict[int, list[CellNode]]:
 
 
 def root_of(simulation: Simulation, cell: int) -> Member:
-    """The live node that is the root of a cell's key."""
+    """The live node that is the root of a cell's key, or will be when the others have found out who is dead."""
     key = key_of(TREE, cell)
-    return next(
-        member for member in simulation.live_nodes() if member.node.hosts[TreePlugin.name].next_hop(key) is None
-    )
+    return min(simulation.live_nodes(), key=lambda member: closeness(key, member.id))
 
 
 def visited(simulation: Simulation, x: int, y: int, careful: bool) -> int | None:

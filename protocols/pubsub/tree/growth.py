@@ -155,6 +155,7 @@ class Growth(Part):
             node.empty_since = now
         elif now >= node.empty_since + config.merge_after:
             node.empty_since = None
+            self._delete_leftovers(node)
             node.merge = Merge(node.cell, self._host.rng.getrandbits(62) << 1 | 1, now)
             self.began()
             self.step(node)
@@ -203,9 +204,9 @@ class Growth(Part):
             node.table = LeafTable(node.cell, self._forest.config.leaf_table_max)
             node.table.replace(node.cell, entries, self._host.now())
         elif node.state is CellState.LEAF:
-            self._tell_subscribers(node)
+            for _, piece in list(node.kept()):
+                self._tell_subscriber(node, piece)
         if node.state is CellState.LEAF and before is CellState.INNER:
-            self._delete_leftovers(node)
             self.told("merged", node.place, node.kept_count(), 0.0)
         elif node.state is CellState.RETIRED:
             node.move_up = None
@@ -231,10 +232,10 @@ class Growth(Part):
         self._installing.send_on(node.place, piece.sub, lasts_s, cell, vouched=vouched)
 
     def _delete_leftovers(self, node: CellNode) -> None:
-        """Before it was split the cell had pieces that have been ended since; they must not come back."""
-        for record in self._host.records.items(node.key):
+        """Before it was split an inner node had pieces that may have been ended since: they must not come back."""
+        for record in list(self._host.records.items(node.key)):
             key = SubscriptionKey.of_item(record.item)
-            if key is not None and record.owner is None and key not in node.pieces:
+            if key is not None:
                 self._forest.delete(node, key)
 
     def overruled(self, node: CellNode, before: CellState, pieces: list[Piece]) -> None:
@@ -433,21 +434,23 @@ class Growth(Part):
             return
         piece.giver = giver
         self._forest.keep(node, key_of_sub(sub))
+        if node.is_leaf:
+            self._tell_subscriber(node, piece)
 
     def _is_over_quota(self, sub: SubObject) -> bool:
         return self._forest.members[sub.subscriber.id] >= self._forest.config.subscriptions_per_member
 
-    def _tell_subscribers(self, node: CellNode) -> None:
-        """This cell is the leaf of these pieces from now on: whoever does not want one says so."""
-        for key, piece in list(node.kept()):
+    def _tell_subscriber(self, node: CellNode, piece: Piece) -> None:
+        """This cell is the leaf of a piece from now on: if it was ended meanwhile, its subscriber says so."""
+        sub, key = piece.sub, key_of_sub(piece.sub)
 
-            def told(confirm: Confirm | None, key: SubscriptionKey = key, version: int = piece.sub.version) -> None:
-                known = node.pieces.get(key) if self._forest.is_current(node) else None
-                is_unwanted = confirm is not None and not confirm.is_wanted
-                if is_unwanted and known is not None and known.sub.version == version:
-                    self._forest.remove(node, key, with_record=True)
+        def told(confirm: Confirm | None) -> None:
+            known = node.pieces.get(key) if self._forest.is_current(node) else None
+            is_unwanted = confirm is not None and not confirm.is_wanted
+            if is_unwanted and known is not None and known.sub.version == sub.version:
+                self._forest.remove(node, key, with_record=True)
 
-            self._subscribers.ask(node, piece.sub, is_new=False, done=told)
+        self._subscribers.ask(node, sub, is_new=False, done=told)
 
     def stored(self, node: CellNode, key: SubscriptionKey, piece: Piece) -> None:
         """A piece is at the whole replica set: whoever waits for that is told."""
