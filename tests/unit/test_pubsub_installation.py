@@ -262,6 +262,16 @@ def test_the_end_follows_the_leaf_to_where_it_is_now() -> None:
     assert piece.core.end_answered(piece.now, Status.GONE, child) == [Report(News.ENDED)]
 
 
+def test_the_end_goes_down_where_the_leaf_was_split() -> None:
+    piece = Piece().installed()
+    piece.core.end(piece.now)
+    assert piece.core.end_answered(piece.now, Status.ELSEWHERE, CELL) == [Find(CELL)]  # it may have another root
+    assert piece.core.found(piece.now, CELL, OTHER) == [End(OTHER, CELL)]
+    below = cell_at(LOW, HIGH, 7)
+    assert piece.core.end_answered(piece.now, Status.ELSEWHERE, CELL) == [Find(below)]
+    assert piece.core.found(piece.now, below, OTHER) == [End(OTHER, below)]
+
+
 def test_an_end_that_nobody_answers_is_left_to_the_lease() -> None:
     piece = Piece().installed()
     piece.core.end(piece.now)

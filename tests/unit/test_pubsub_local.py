@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from peerd.testing.host import FakeHost
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.names import EventId
+from protocols.pubsub.ports import SchemaView
 from protocols.pubsub.subscribing.inlets import Taken
 from protocols.pubsub.subscribing.local import LocalSubscriptions, Window
 from protocols.pubsub.subscribing.writes import Writes
@@ -109,11 +110,11 @@ def test_a_later_version_of_a_schema_gets_an_index_of_its_own() -> None:
     made: list[int] = []
 
     class Noted(PlainIndex):
-        def __init__(self, schema: PlainSchema) -> None:
+        def __init__(self, schema: SchemaView) -> None:
             super().__init__(schema)
             made.append(schema.version)
 
-    node, listener = LocalSubscriptions(FakeHost(1), PubSubConfig(), Noted), Listener(1)  # type: ignore[arg-type] plain ones only
+    node, listener = LocalSubscriptions(FakeHost(1), PubSubConfig(), Noted), Listener(1)
     node.add(listener, PlainSchema(), 1, "price > 5", is_current=True)
     assert take(node, 1, 6, PlainSchema(version=2))
     assert take(node, 2, 6, PlainSchema(version=1))

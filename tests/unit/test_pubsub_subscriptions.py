@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from peerd.errors import ProtocolError, Unavailable
-from peerd.lib.feed import FeedEnd, Policy
+from peerd.lib.feed import FeedEnd, FeedItem, Policy
+from peerd.lib.group_log import GroupLog
 from peerd.testing.host import peer
 from protocols.pubsub.cells import cell_at
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.messages import Delivery, EndSub, Established, InsertAnswer, InsertSub, ProbeSub, Status
+from protocols.pubsub.messages import Confirm, Delivery, EndSub, Established, InsertAnswer, InsertSub, ProbeSub, Status
 from protocols.pubsub.models import SubscriptionRequest, SubscriptionView
 from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.service import NotDone
@@ -78,7 +79,8 @@ def test_what_this_node_does_not_want_is_denied(change: dict[str, Any]) -> None:
     cell = cell_at(sub.low, sub.high, 6)
     said = {"schema": STOCKS, "sid": sub.sid, "piece": sub.piece, "version": sub.version, **change}
     answer = node.host.deliver(Established(**said, cell=cell, is_new=True, level=6), LEAF)
-    assert answer is not None and not answer.is_wanted  # type: ignore[attr-defined] it is a Confirm
+    assert isinstance(answer, Confirm)
+    assert not answer.is_wanted
     assert node.told == []
 
 
@@ -109,7 +111,8 @@ def test_the_gap_of_a_piece_that_was_lost_is_told() -> None:
     node.install()
     node.pass_time(LEASE_S / 3)
     [request] = node.host.requests
-    request.on_reply(InsertAnswer(Status.KEPT, request.message.cell, is_new=True), LEAF)  # type: ignore[attr-defined] see above
+    assert isinstance(request.message, InsertSub)
+    request.on_reply(InsertAnswer(Status.KEPT, request.message.cell, is_new=True), LEAF)
     assert LEASE_S / 3 * 0.8 <= node.view(id).gap_s <= LEASE_S / 3
 
 
@@ -308,11 +311,11 @@ def test_a_change_that_is_refused_leaves_everything_as_it_was() -> None:
 def test_a_subscription_is_changed_when_it_is_installed_and_one_change_at_a_time() -> None:
     schemas = PlainSchemas(PlainSchema())
     node = Node1(schemas=schemas)
-    schemas.fetch = lambda name, on_done: None  # type: ignore[method-assign] nobody answers
+    schemas.is_silent = True
     waiting = node.subscribe("price > 4").id
     with pytest.raises(Unavailable):
         node.change(waiting, "price < 7")
-    del schemas.fetch
+    schemas.is_silent = False
     id = node.subscribe("price > 5").id
     node.install()
     node.change(id, "price < 7")
@@ -372,7 +375,8 @@ def test_a_durable_subscription_and_its_events_are_back_after_a_crash() -> None:
     assert again.numbers(id) == [1, 3, 4]
     reader = again.plugin.subscriptions.get(id).feed.reader(position, Policy.DROP_OLDEST)
     taken = reader.take()
-    assert taken is not None and number_of(taken.value) == 4  # type: ignore[union-attr] an item, and no gap
+    assert isinstance(taken, FeedItem)
+    assert number_of(taken.value) == 4
 
 
 def test_what_was_not_on_disk_was_not_taken() -> None:
@@ -394,10 +398,11 @@ def test_what_the_disk_refuses_is_taken_when_it_comes_again() -> None:
     other = node.subscribe("price > 5").id
     node.install()
     log = node.host.store.log("events-00")
-    room, log._bytes = log._bytes, 1 << 40  # type: ignore[attr-defined] the disk is full
+    assert isinstance(log, GroupLog)
+    room, log._bytes = log._bytes, 1 << 40  # the disk is full
     assert node.deliver(event(1, price=6)).taken == 0
     assert (node.numbers(id), node.numbers(other)) == ([], [1])
-    log._bytes = room  # type: ignore[attr-defined] there is room again
+    log._bytes = room
     node.batch(1, 1, event(1, price=6))
     assert (node.numbers(id), node.numbers(other)) == ([1], [1])
 

@@ -33,8 +33,6 @@ STREAMS_MAX: Final = 4096
 """Streams that are remembered; the one that was unused for longest is forgotten, and its sender begins another."""
 SCHEMA_PAUSE_MS: Final = 500
 """How long a sender waits whose schema this node has to look up first."""
-DISK_PAUSE_MS: Final = 50
-"""How long a sender waits at most for what is being written: `DeliveryAnswer` is sent when it is on disk."""
 NOTES_AFTER_S: Final = 0.05
 """What came by multicast is noted to its leaf together, after so long."""
 NOTED_LEAVES_MAX: Final = 256
@@ -72,8 +70,8 @@ class Inbox(Part):
         self._is_noting = False
 
     @handles(EventDelivery)
-    def on_event_delivery(self, message: EventDelivery, source: PeerRef) -> DeliveryAnswer:
-        """Take a batch, if it is the next one of its stream."""
+    def on_event_delivery(self, message: EventDelivery, source: PeerRef) -> DeliveryAnswer | None:
+        """Take a batch, if it is the next one of its stream. What has to be on disk first is not answered yet."""
         if message.number == 0:
             raise ProtocolError("batch_number", "the batches of a stream are numbered from 1 on")
         stream = self._stream(source, message)
@@ -81,7 +79,7 @@ class Inbox(Part):
             return DeliveryAnswer(0, stream=message.stream)
         if message.number != stream.accepted + 1:
             is_being_written = stream.durable < message.number <= stream.accepted
-            return self._answer(stream, message, DISK_PAUSE_MS if is_being_written else 0)
+            return None if is_being_written else self._answer(stream, message)
         schema, pause_ms = self._ready_for(message.schema)
         if pause_ms:
             return self._answer(stream, message, pause_ms)
@@ -132,7 +130,7 @@ class Inbox(Part):
 
     def _accept(
         self, stream: _Stream, message: EventDelivery, source: PeerRef, schema: SchemaView | None
-    ) -> DeliveryAnswer:
+    ) -> DeliveryAnswer | None:
         number, tries = message.number, stream.tries
         writes = self._local.new_writes()
         unwanted = []
@@ -144,7 +142,7 @@ class Inbox(Part):
             stream.durable = number
             return self._answer(stream, message, 0, unwanted)
         writes.when_done(lambda is_durable: self._written(stream, message, source, is_durable, tries))
-        return self._answer(stream, message, DISK_PAUSE_MS, unwanted)
+        return None
 
     def _written(self, stream: _Stream, message: EventDelivery, source: PeerRef, is_durable: bool, tries: int) -> None:
         """The events of a batch are on disk, or the disk has refused: then they are taken again."""

@@ -28,7 +28,7 @@ KEPT_WAIT_S: Final = 5.0
 """A leaf that has established the piece is asked again after so long if it does not say that it is replicated."""
 REFUSALS_MAX: Final = 3
 """A leaf's refusal is believed when so many tries, at cells of different levels, were refused."""
-END_TRIES_MAX: Final = 5
+END_TRIES_MAX: Final = 8
 """After so many tries to end a piece it is left to its lease."""
 JITTER: Final = 0.2
 NEVER: Final = float("inf")
@@ -148,6 +148,8 @@ class Installation:
         self._rng, self._next_level, self._next_version = rng, next_level, next_version
         self._waiting = Waiting.NOTHING
         self._hint: Cell | None = None
+        self._found_cell: Cell | None = None
+        """The cell whose root was looked up last, in order to end the piece there."""
         self._renewals = 0
         self._refusals = 0
         self._refused_try = 0
@@ -253,6 +255,9 @@ class Installation:
             return []
         if status != Status.ELSEWHERE:
             return self._over()
+        if cell == self._found_cell and level(cell) < LEVEL_LIMIT:
+            # Its root itself says that it is no leaf: it was split, and the half that the point lies in is.
+            cell = cell_at(self.sub.low, self.sub.high, level(cell) + 1)
         return self._find(now, cell if self._lies_in(cell) else None)
 
     def end_silent(self, now: float) -> list[Action]:
@@ -359,7 +364,8 @@ class Installation:
             return self._over()
         self.tries += cell is None  # a lookup that is not answered counts, or it would be tried for ever
         self._wait(now, Waiting.ANSWER, self._retry_after_s())
-        return [Find(self.place.cell if cell is None else cell)]
+        self._found_cell = self.place.cell if cell is None else cell
+        return [Find(self._found_cell)]
 
     def _over(self) -> list[Action]:
         self.stage, self.due_at = Stage.OVER, NEVER
