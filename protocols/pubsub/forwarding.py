@@ -114,13 +114,14 @@ class Forwarding(Part):
         batch = journey.batch
         waiting = [journey]
         arrived: list[Place] = []
+        onward: dict[tuple[PeerRef, bool], list[Place]] = {}
         schema = self._schemas.get(batch.schema)
         targets = None if schema is None else _Targets(schema, batch)
         while waiting:
             some = waiting.pop()
             ways = ways_to(batch.schema, some.places, self._host.next_hop)
             for hop, group in ways.onward.items():
-                self._send(hop, replace(some, places=tuple(group)))
+                onward.setdefault((hop, some.vouched), []).extend(group)
             unclear = ways.unclear
             if targets is not None:
                 for place in ways.here:
@@ -137,6 +138,8 @@ class Forwarding(Part):
                 self._wait_for_schema(replace(some, places=tuple(ways.here)))
             if unclear:
                 self._park(replace(some, places=tuple(unclear)))
+        for (hop, vouched), group in onward.items():
+            self._send(hop, replace(journey, places=tuple(group), vouched=vouched))
         if arrived and schema is not None:
             self.events.arrived(schema, batch.publisher, batch.events, arrived, batch.copies, batch.attempt)
 

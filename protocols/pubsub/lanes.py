@@ -260,7 +260,14 @@ class LaneBook:
     @property
     def due_s(self) -> float:
         """When `overdue` should be asked next."""
+        while self._due and not self._is_due(*self._due[0]):
+            heappop(self._due)
         return self._due[0][0] if self._due else math.inf
+
+    def _is_due(self, due_s: float, tree: Tree, cell: int) -> bool:
+        lanes = self._trees.get(tree)
+        lane = None if lanes is None else lanes.cells.get(cell)
+        return lane is not None and lane.due_s <= due_s
 
     def overdue(self, now: float) -> list[Spot]:
         """The lanes whose events have not been acknowledged in time; they may set out again."""

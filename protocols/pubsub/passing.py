@@ -45,6 +45,9 @@ class Seen:
         self._count = 0
         self._batches: OrderedDict[BatchKey, set[tuple[int, int, bool]]] = OrderedDict()
 
+    def __len__(self) -> int:
+        return self._count
+
     def __contains__(self, key: BatchKey) -> bool:
         return key in self._batches
 
@@ -74,6 +77,9 @@ class Quotas:
     def __init__(self) -> None:
         self._debts: OrderedDict[tuple[NodeId, NodeId | None], tuple[float, float]] = OrderedDict()
         """Events not yet worked off, and since when."""
+
+    def __len__(self) -> int:
+        return len(self._debts)
 
     def wait_s(self, link: NodeId, publisher: NodeId, events: int, rate: float, now: float) -> float:
         """0, and the events are counted; or for how long they come too early."""

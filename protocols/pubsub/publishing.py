@@ -128,6 +128,7 @@ class Publishing(Part):
         self._bytes += size
         self._queue.append(pending)
         self._advance()
+        self._arm()
         return EventId(host.id, host.boot_epoch, body.sequence)
 
     def may_publish(self) -> bool:
@@ -157,7 +158,6 @@ class Publishing(Part):
             spots += self._plan(self._queue.popleft())
         self._set_out(spots)
         self._host.gauge("peerd_pubsub_publish_waiting_bytes", self._bytes)
-        self._arm()
 
     def _plan(self, event: Pending) -> list[Spot]:
         """Choose the cells that an event goes to first: remembered leaves, and guesses where none is remembered."""
@@ -314,11 +314,13 @@ class Publishing(Part):
         due_s = min((self._lanes.due_s, *deadlines))
         if self._over or (self._waiting_for_room and self._has_room):
             due_s = self._host.now()
-        if due_s < self._timer_at:
-            if self._timer_at < math.inf:
-                self._host.cancel_timer("publish_due")
-            self._timer_at = due_s
+        if self._timer_at <= due_s < math.inf or due_s == self._timer_at:
+            return  # at the latest then, it is looked at what is due next
+        if self._timer_at < math.inf:
+            self._host.cancel_timer("publish_due")
+        if due_s < math.inf:
             self._host.set_timer("publish_due", max(0.0, due_s - self._host.now()))
+        self._timer_at = due_s
 
     @on_timer("publish_due")
     def look(self, payload: None) -> None:
