@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 from peerd.messages import Message
 from peerd.testing.host import Request, peer
 from protocols.pubsub.delivering.copies import HOLD_TIMEOUT_S
+from protocols.pubsub.delivering.holding import SENDS_MAX
 from protocols.pubsub.ledger import SILENT
 from protocols.pubsub.messages import (
     DeliveryAnswer,
@@ -195,6 +196,23 @@ def test_what_belongs_to_a_leaf_that_was_split_goes_to_its_halves() -> None:
     assert isinstance(probe, ProbePub)
     assert (probe.events, probe.places, probe.vouched) == ((event(3),), (TreeCells(1, (2, 3)),), True)
     assert probe.hops > 0  # only a publisher begins with none
+    assert len(desk.holding) == 0
+
+
+def test_what_a_dead_root_left_goes_to_the_one_that_follows() -> None:
+    desk = replica()
+    hold(desk, 3)
+    desk.host.fire("held_due")
+    assert desk.host.take_sent() == []  # the root lives
+    desk.host.neighbours = (peer(3), peer(4))
+    for _ in range(SENDS_MAX):
+        assert len(desk.holding) == 1
+        desk.host.fire("held_due")
+    probes = [probe for _, probe in desk.host.take_sent() if isinstance(probe, ProbePub)]
+    assert [(probe.events, probe.places, probe.vouched) for probe in probes] == [
+        ((event(3),), PLACES, False)
+    ] * SENDS_MAX
+    assert len({probe.attempt for probe in probes}) == SENDS_MAX  # else they would pass for repeats
     assert len(desk.holding) == 0
 
 

@@ -1,7 +1,7 @@
 """Events that this node holds for roots of leaves, in case they die before all is delivered.
 
-When this node becomes the root of such a leaf itself, it delivers what it holds of it. Some of that may have been
-delivered before; the subscribers' nodes drop repeats.
+When this node becomes the root of such a leaf itself, it delivers what it holds of it. When another node does, which
+may hold nothing, it is sent the events. Some of that may have been delivered before; the subscribers' nodes drop repeats.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ KEEP_TIMES: Final = 2
 """What nobody releases is held for so many times ``delivery_keep``: a root may die just before it would give up."""
 LOOK_S: Final = 5.0
 """How often this node looks what it holds, besides when it is told that a cell has changed."""
+SENDS_MAX: Final = 3
+"""So often an event is sent to the root that follows a dead one; that root takes it once."""
 CELL_BYTES: Final = 64
 """What each leaf of a held event takes."""
 REPROBE_ATTEMPT: Final = 200
@@ -46,6 +48,7 @@ class _Held:
     cells: dict[tuple[int, int], None]
     until: float
     size: int
+    sends: int = 0
 
 
 class Holding(Part):
@@ -68,15 +71,15 @@ class Holding(Part):
     @handles(HoldEvents)
     def _on_hold(self, message: HoldEvents, source: PeerRef) -> Held:
         cells = [(tree.attribute, cell) for tree in message.places for cell in tree.cells]
-        near = [place for place in cells if self._is_near(message.schema, place, source)]
+        near = [place for place in cells if self._is_near(message.schema, place, source.id)]
         if len(near) < len(cells):  # that root cannot be one, as far as this node sees
             return Held(0)
         return Held(sum(self._hold(message.schema, event, source, near) for event in message.events))
 
-    def _is_near(self, schema: str, place: tuple[int, int], root: PeerRef) -> bool:
+    def _is_near(self, schema: str, place: tuple[int, int], root: NodeId) -> bool:
         attribute, cell = place
         closest = self._host.replica_set(key_of(Tree(schema, attribute), cell), LEAF_SET_SIZE)
-        return root.id in {peer.id for peer in closest}
+        return root in {peer.id for peer in closest}
 
     def _hold(self, schema: str, event: EventBody, root: PeerRef, cells: Sequence[tuple[int, int]]) -> bool:
         place = root.id, id_of(event)
@@ -135,7 +138,8 @@ class Holding(Part):
                 if isinstance(decision, Here):
                     here.append((attribute, cell))
                 elif isinstance(decision, Elsewhere) and decision.vouched:
-                    self._send_on(held, attribute, decision.cells)
+                    # The leaf was split: its halves have the subscriptions, and get the event like any other.
+                    self._send_on(held, [(attribute, each) for each in decision.cells], vouched=True)
                 else:
                     continue
                 del held.cells[attribute, cell]
@@ -144,11 +148,20 @@ class Holding(Part):
             if not held.cells:
                 self._forget(place)
 
-    def _send_on(self, held: _Held, attribute: int, cells: Sequence[int]) -> None:
-        """The leaf was split: its halves have the subscriptions, and get the event like any other."""
-        places = as_trees([(attribute, cell) for cell in cells])
+    def _send_to_heirs(self) -> None:
+        """Send what a root that is gone has not released to whoever is root now."""
+        for place, held in list(self._held.items()):
+            orphans = [each for each in held.cells if not self._is_near(held.schema, each, held.root)]
+            if orphans:
+                held.sends += 1
+                self._send_on(held, orphans, vouched=False)
+            if held.sends == SENDS_MAX:
+                self._forget(place)
+
+    def _send_on(self, held: _Held, cells: Sequence[tuple[int, int]], *, vouched: bool) -> None:
+        attempt = REPROBE_ATTEMPT + held.sends
         probe = ProbePub(
-            held.schema, held.event.publisher, (held.event,), places, 0, REPROBE_ATTEMPT, vouched=True, hops=1
+            held.schema, held.event.publisher, (held.event,), as_trees(cells), 0, attempt, vouched=vouched, hops=1
         )
         self._host.send(self._host.peer, probe)
 
@@ -166,5 +179,6 @@ class Holding(Part):
         for place in [place for place, held in self._held.items() if held.until <= now]:
             self._forget(place)
         self._look_at(self._held.items())
+        self._send_to_heirs()
         if self._held:
             self._look_later()

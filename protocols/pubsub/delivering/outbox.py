@@ -17,7 +17,7 @@ from protocols.pubsub.delivering.items import Item
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX
 from protocols.pubsub.names import EventId
 
-RETRY_S_MAX: Final = 10.0
+RETRY_S_MAX: Final = 5.0
 """Pauses between repetitions double up to this."""
 PAUSE_S_MAX: Final = 30.0
 """A node that asks for a longer pause is asked again after this one."""
