@@ -14,7 +14,7 @@ from peerd.ids import NodeId, closeness
 from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import DELETE, PUT, RecordCopy, RecordRequest, ReplicaPut, RequestId, SignedWrite
 from peerd.services.records.owners import SHARED, value_digest
-from peerd.services.records.record import owned_version
+from peerd.services.records.record import RecordId, owned_version
 from peerd.sim.record_checkers import Replication
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
@@ -23,6 +23,7 @@ from tests.support.records import (
     RecordUser,
     copies_of,
     delete,
+    drop,
     get,
     held,
     holders,
@@ -190,6 +191,23 @@ def test_a_holder_that_lets_everything_pass_infects_no_other_in_comparisons(valu
     assert refused(simulation) > 0, "it was offered"
     assert not simulation.misbehaviours
     assert get(simulation, writer, KEY).value == b"mine"
+
+
+def test_what_is_refused_does_not_hide_what_comes_behind_it() -> None:
+    """A partner without the plugin holds many records that are not allowed, and sends them in order, some at a time."""
+    simulation = guarded_ring(2, 16, everybody)
+    one, other = sorted(simulation.nodes, key=lambda place: place.id)  # the smaller one begins comparisons
+    names = sorted((b"%d" % number for number in range(200)), key=lambda item: RecordId(KEY, "record_user", item).place)
+    have_rule(simulation, only(one))
+    does_as_it_likes(other)
+    for item in (names[0], names[-1]):
+        assert put(simulation, one, KEY, b"mine", shared=True, item=item, ack="replicated").copies == 2
+    for number, item in enumerate(names[1:-1]):
+        assert other.node.records.state.admit(written_by(other, b"theirs", 50 + number, item=item)) == "changed"
+    drop(one, KEY, names[-1])
+    simulation.run_for(600.0)
+    assert {record.item for record in user(one).host.records.items(KEY)} == {names[0], names[-1]}
+    assert refused(simulation) >= len(names) - 2
 
 
 def test_a_reader_does_not_take_it_from_the_root() -> None:

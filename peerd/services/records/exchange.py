@@ -38,7 +38,7 @@ from peerd.services.records.messages import (
 )
 from peerd.services.records.record import Record, RecordId, summary
 from peerd.services.records.state import RecordState
-from peerd.services.records.table import CHANGED, REFUSALS, RecordTable
+from peerd.services.records.table import CHANGED, OUT_OF_ROOM, REFUSALS, RecordTable
 from peerd.services.records.view import PLACES, Arc
 
 ATTEMPTS: Final = 3
@@ -172,8 +172,10 @@ class Exchange:
                 self._tasks.appendleft(partial(self._ask_versions, rest, is_pull))
             verdicts = [self._state.admit(copy) for copy in reply.newer]
             self.received += verdicts.count(CHANGED)
-            if reply.is_partial and CHANGED in verdicts:  # no progress (a quota) must not go on for ever
-                self._tasks.appendleft(partial(self._ask_versions, page, is_pull))
+            is_full = all(verdict in OUT_OF_ROOM for verdict in verdicts)  # to ask on would bring nothing either
+            behind = _behind(page, reply.newer[-1]) if reply.is_partial and not is_full else None
+            if behind is not None:
+                self._tasks.appendleft(partial(self._ask_versions, behind, is_pull))
             if not is_pull:
                 self._give([records[index] for index in reply.wanted if index < len(records)])
             return True
@@ -225,6 +227,13 @@ def batches(records: Sequence[Record]) -> list[list[Record]]:
             size = record.charge_bytes
         found[-1].append(record)
     return found
+
+
+def _behind(page: Arc, copy: RecordCopy) -> Arc | None:
+    """What is left of a page whose records came in order up to this one; it is less each time, so there is an end."""
+    after = RecordId(copy.key, copy.namespace, copy.item, copy.owner).place + 1
+    is_within = 0 < (after - page.low_place) % PLACES < page.width
+    return Arc.of_places(after, page.high_place) if is_within else None
 
 
 def packed_digests(table: RecordTable, arc: Arc) -> bytes:

@@ -278,7 +278,7 @@ class VersionsRequest(Message):
 class VersionsReply(Message):
     """Which entries, by index, the receiver wants, and its own records in the range that are newer or missing there.
 
-    ``is_partial``: there are more of those than fit; ask again after taking them.
+    These are in the order of their places. ``is_partial``: there are more than fit; ask for what comes behind the last.
     """
 
     wanted: Indexes
