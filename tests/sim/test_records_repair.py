@@ -25,13 +25,26 @@ from peerd.services.records.messages import (
     DigestRequest,
     RecordSummary,
     ReplicaAck,
+    ReplicaGet,
     ReplicaPut,
     VersionsReply,
     VersionsRequest,
 )
 from peerd.sim.record_checkers import Replication
 from peerd.sim.simulation import Place, Simulation
-from tests.support.records import TTL_S, drop, get, held, holders, key_number, put, put_many, record_ring, user
+from tests.support.records import (
+    TTL_S,
+    drop,
+    get,
+    get_many,
+    held,
+    holders,
+    key_number,
+    put,
+    put_many,
+    record_ring,
+    user,
+)
 
 KEY = key_number(0)
 Q = TypeVar("Q", bound=Message)
@@ -95,6 +108,26 @@ def test_what_does_not_fit_one_message_is_asked_for_from_where_it_ended() -> Non
     asked, answered = (sent(simulation, kind, SENT_BYTES) - before[kind] for kind in (VersionsRequest, VersionsReply))
     assert answered >= 300 * 50, "this is how they came back"
     assert asked < answered / 5
+
+
+def test_one_member_that_compares_with_nobody_does_not_stop_its_neighbours() -> None:
+    """It answers the overlay, so it stays; the other holders have told what there is."""
+    simulation = record_ring(12, seed=5)
+    put_many(simulation, 40, shared=True)
+    [root, _, liar] = holders(simulation, KEY)
+    for kind in (DigestRequest, VersionsRequest, ReplicaGet, ReplicaPut):
+        liar.node._handlers[kind] = ("records", lambda message, source: None)
+    simulation.kill(root)
+    honest = [place for place in simulation.live_nodes() if place is not liar]
+
+    def has_caught_up(place: Place) -> bool:
+        is_noticed = root.id not in {peer.id for peer in place.node.records.state.refresh().leaf_set.members()}
+        return is_noticed and place.node.records.state.is_caught_up
+
+    simulation.run_until(lambda: all(map(has_caught_up, honest)), limit_s=180.0, poll_s=1.0)
+    keys = [key for key in map(key_number, range(40)) if holders(simulation, key)[0] is not liar]
+    assert len(keys) > 20
+    assert {result.outcome for result in get_many(simulation, keys).values()} == {RecordOutcome.FOUND}
 
 
 def test_the_timer_for_lapses_runs_while_something_may_lapse() -> None:

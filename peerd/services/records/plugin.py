@@ -52,6 +52,7 @@ class RecordStore(Service):
         Metric("peerd_records_refusals_total", "counter", "Requests and copies refused here.", ("reason",)),
         Metric("peerd_records_read_repairs_total", "counter", "Reads that found replicas with different versions."),
         Metric("peerd_records_repaired_total", "counter", "Records moved by comparisons.", ("direction",)),
+        Metric("peerd_records_silent_neighbours_total", "counter", "Neighbours given up: they answer no comparison."),
         Metric("peerd_records_handed_over_total", "counter", "Records given to their new replica set."),
         Metric("peerd_records_lapsed_total", "counter", "Records that outlived their time."),
     )
