@@ -15,9 +15,8 @@ from typing import Final
 from peerd.api import Part, Priority, RecordVersion, handles
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.services.records.batches import batches, first_batch, whole
 from peerd.services.records.messages import (
-    BATCH_BYTES_MAX,
-    BATCH_RECORDS_MAX,
     BUCKETS,
     DIGEST_BYTES,
     DIGESTS_BYTES,
@@ -170,7 +169,7 @@ class Exchange:
                 return False
             if rest is not None and rest.low_place != rest.high_place:
                 self._tasks.appendleft(partial(self._ask_versions, rest, is_pull))
-            verdicts = [self._state.admit(copy) for copy in reply.newer]
+            verdicts = [self._state.admit(copy) for copy in whole(reply.newer, reply.ends)]
             self.received += verdicts.count(CHANGED)
             is_full = all(verdict in OUT_OF_ROOM for verdict in verdicts)  # to ask on would bring nothing either
             behind = _behind(page, reply.newer[-1]) if reply.is_partial and not is_full else None
@@ -206,27 +205,14 @@ class Exchange:
             held = [record for record, status in zip(records, reply.statuses, strict=True) if status == HELD]
             self._confirm(held)
             self.sent += len(held)
-            for copy in reply.newer:
+            for copy in whole(reply.newer, reply.ends):
                 self._state.admit(copy)
             return True
 
-        self._request(ReplicaPut(tuple(self._state.copy(record) for record in records)), answered)
+        self._request(ReplicaPut(*self._state.batch(records)), answered)
 
     def _confirm(self, records: Iterable[Record]) -> None:
         self.confirmed.update((record.identity, record.version) for record in records)
-
-
-def batches(records: Sequence[Record]) -> list[list[Record]]:
-    """Cut into parts that fit one message each; the order stays."""
-    found: list[list[Record]] = []
-    size = BATCH_BYTES_MAX
-    for record in records:
-        size += record.charge_bytes
-        if size > BATCH_BYTES_MAX or len(found[-1]) >= BATCH_RECORDS_MAX:
-            found.append([])
-            size = record.charge_bytes
-        found[-1].append(record)
-    return found
 
 
 def _behind(page: Arc, copy: RecordCopy) -> Arc | None:
@@ -255,7 +241,7 @@ class Responder(Part):
         self._state.refresh()
         statuses: list[int] = []
         newer: list[Record] = []
-        for copy in message.records:
+        for copy in whole(message.records, message.ends):
             verdict = self._state.admit(copy)
             if verdict == "forged":  # checking it took as long as handling some messages
                 self._state.host.charge(source, 1)
@@ -263,7 +249,7 @@ class Responder(Part):
             held = self._state.table.get(RecordId(copy.key, copy.namespace, copy.item, copy.owner))
             if held is not None and held.version.rank > copy.version.rank:
                 newer.append(held)
-        return ReplicaAck(tuple(statuses), self._first_batch(newer))
+        return ReplicaAck(tuple(statuses), *self._state.batch(first_batch(newer)))
 
     @handles(ReplicaGet)
     def _get(self, message: ReplicaGet, source: PeerRef) -> ReplicaGot:
@@ -272,9 +258,9 @@ class Responder(Part):
         record = self._state.current(name, message.owner)
         others = [each for each in self._state.table.named(name) if each is not record]
         if record is None:
-            return ReplicaGot(None, self._state.is_established, self._first_batch(others))
-        [batch, *_] = batches([record, *others])
-        return ReplicaGot(self._state.copy(record), self._state.is_established, tuple(map(self._state.copy, batch[1:])))
+            return ReplicaGot(None, self._state.is_established, tuple(map(self._state.copy, first_batch(others))))
+        others = first_batch([record, *others])[1:]
+        return ReplicaGot(self._state.copy(record), self._state.is_established, tuple(map(self._state.copy, others)))
 
     @handles(DigestRequest)
     def _digests(self, message: DigestRequest, source: PeerRef) -> DigestReply:
@@ -320,12 +306,8 @@ class Responder(Part):
         nothing = (-1, -1, -1)
         ours = table.within(arc)
         newer = [record for record in ours if record.version.rank > theirs.get(record.identity, nothing)]
-        batch = self._first_batch(newer)
-        return VersionsReply(tuple(wanted), batch, len(batch) < len(newer))
-
-    def _first_batch(self, records: Sequence[Record]) -> tuple[RecordCopy, ...]:
-        first = batches(records)[:1]
-        return tuple(self._state.copy(record) for record in first[0]) if first else ()
+        copies, ends = self._state.batch(first_batch(newer))
+        return VersionsReply(tuple(wanted), copies, len(copies) < len(newer), ends)
 
 
 def _arc(message: RangeDigests | VersionsRequest) -> Arc:
