@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import pytest
 
 from peerd.api import Host, RecordOutcome, RecordVersion
-from peerd.errors import ProtocolError
+from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, closeness
+from peerd.messages import PeerRef
 from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import DELETE, PUT, RecordCopy, RecordRequest, ReplicaPut, RequestId, SignedWrite
 from peerd.services.records.owners import SHARED, value_digest
@@ -355,6 +356,32 @@ def test_who_asks_too_early_is_told_later() -> None:
     simulation.run_until(lambda: gatekeeper(place).settled > before, limit_s=120.0)
     assert place.node.overlay.leaf_set() is leaf_set, "no change of neighbours has led to it"
     assert records.is_settled(KEY)
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_root_that_others_are_vouched_for_is_not_settled(is_held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its leaf set it is the root. But a neighbour reaches somebody closer, or that is being found out."""
+    simulation = guarded_ring(12, 17, everybody)
+    root, other, *_ = holders(simulation, KEY)
+    records, before = user(root).host.records, gatekeeper(root).settled
+
+    def elsewhere(key: NodeId) -> PeerRef:
+        if is_held:
+            raise Unavailable("being found out")
+        return other.peer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(root.node.overlay, "next_hop", elsewhere)
+        assert not records.is_settled(KEY)
+        simulation.run_until(lambda: gatekeeper(root).settled > before, limit_s=60.0)
+        assert not records.is_settled(KEY), "and asks again"
+    before = gatekeeper(root).settled
+    simulation.run_until(lambda: gatekeeper(root).settled > before, limit_s=60.0)
+    assert records.is_settled(KEY)
+    assert not user(other).host.records.is_settled(KEY)
+    before = gatekeeper(other).settled
+    simulation.run_for(60.0)
+    assert gatekeeper(other).settled == before, "there the answer is sure"
 
 
 def test_the_root_may_be_all_that_writes_while_nodes_come_and_go() -> None:

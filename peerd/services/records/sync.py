@@ -79,10 +79,10 @@ class Synchroniser(Part):
         self._wants_handover = True
         self._settle(self._state.config.settle)
 
-    def asked_early(self) -> None:
-        """A plugin has asked whether this node has caught up, and it has not: tell the plugins when it has."""
+    def asked_early(self, delay_s: float) -> None:
+        """A plugin has asked whether this node has caught up, and that is not sure: tell the plugins when it has."""
         self._state.owes_word = True
-        self._settle(self._state.config.push_retry)
+        self._settle(delay_s)
 
     def _settle(self, delay_s: float) -> None:
         if not self._is_settling:
