@@ -520,6 +520,7 @@ class Plugin(Part):
 
         Called after the current handler, once for each time that the node has caught up after a change of neighbours,
         and again when the answer of `Records.is_settled` was no for any other reason than that the root is another one.
+        An instance that replaces a failed one asks in its `start`.
         """
 
     def writable(self, peer: PeerRef) -> None:

@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import pytest
 
 from peerd.api import Host, RecordOutcome, RecordVersion
-from peerd.errors import ProtocolError
+from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, closeness
+from peerd.messages import PeerRef
 from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import DELETE, PUT, RecordCopy, RecordRequest, ReplicaPut, RequestId, SignedWrite
 from peerd.services.records.owners import SHARED, value_digest
-from peerd.services.records.record import owned_version
+from peerd.services.records.record import RecordId, owned_version
 from peerd.sim.record_checkers import Replication
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
@@ -23,6 +24,7 @@ from tests.support.records import (
     RecordUser,
     copies_of,
     delete,
+    drop,
     get,
     held,
     holders,
@@ -192,6 +194,23 @@ def test_a_holder_that_lets_everything_pass_infects_no_other_in_comparisons(valu
     assert get(simulation, writer, KEY).value == b"mine"
 
 
+def test_what_is_refused_does_not_hide_what_comes_behind_it() -> None:
+    """A partner without the plugin holds many records that are not allowed, and sends them in order, some at a time."""
+    simulation = guarded_ring(2, 16, everybody)
+    one, other = sorted(simulation.nodes, key=lambda place: place.id)  # the smaller one begins comparisons
+    names = sorted((b"%d" % number for number in range(200)), key=lambda item: RecordId(KEY, "record_user", item).place)
+    have_rule(simulation, only(one))
+    does_as_it_likes(other)
+    for item in (names[0], names[-1]):
+        assert put(simulation, one, KEY, b"mine", shared=True, item=item, ack="replicated").copies == 2
+    for number, item in enumerate(names[1:-1]):
+        assert other.node.records.state.admit(written_by(other, b"theirs", 50 + number, item=item)) == "changed"
+    drop(one, KEY, names[-1])
+    simulation.run_for(600.0)
+    assert {record.item for record in user(one).host.records.items(KEY)} == {names[0], names[-1]}
+    assert refused(simulation) >= len(names) - 2
+
+
 def test_a_reader_does_not_take_it_from_the_root() -> None:
     simulation = guarded_ring(12, 5, everybody)
     writer, reader = [place for place in simulation.nodes if place not in holders(simulation, KEY)][:2]
@@ -337,6 +356,32 @@ def test_who_asks_too_early_is_told_later() -> None:
     simulation.run_until(lambda: gatekeeper(place).settled > before, limit_s=120.0)
     assert place.node.overlay.leaf_set() is leaf_set, "no change of neighbours has led to it"
     assert records.is_settled(KEY)
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_root_that_others_are_vouched_for_is_not_settled(is_held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its leaf set it is the root. But a neighbour reaches somebody closer, or that is being found out."""
+    simulation = guarded_ring(12, 17, everybody)
+    root, other, *_ = holders(simulation, KEY)
+    records, before = user(root).host.records, gatekeeper(root).settled
+
+    def elsewhere(key: NodeId) -> PeerRef:
+        if is_held:
+            raise Unavailable("being found out")
+        return other.peer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(root.node.overlay, "next_hop", elsewhere)
+        assert not records.is_settled(KEY)
+        simulation.run_until(lambda: gatekeeper(root).settled > before, limit_s=60.0)
+        assert not records.is_settled(KEY), "and asks again"
+    before = gatekeeper(root).settled
+    simulation.run_until(lambda: gatekeeper(root).settled > before, limit_s=60.0)
+    assert records.is_settled(KEY)
+    assert not user(other).host.records.is_settled(KEY)
+    before = gatekeeper(other).settled
+    simulation.run_for(60.0)
+    assert gatekeeper(other).settled == before, "there the answer is sure"
 
 
 def test_the_root_may_be_all_that_writes_while_nodes_come_and_go() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from peerd.api import LocalRecord, RecordRole
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
+from peerd.services.records.batches import shortened
 from peerd.services.records.config import RecordsConfig
-from peerd.services.records.messages import RecordCopy
+from peerd.services.records.messages import ProofEnd, RecordCopy
 from peerd.services.records.owners import CLOCK_MARGIN_S, SHARED
 from peerd.services.records.ports import RecordsHost
 from peerd.services.records.record import Record, RecordId, RecordName, from_copy, to_copy
@@ -210,6 +211,10 @@ class RecordState:
     def copy(self, record: Record) -> RecordCopy:
         """The record as it is sent to others at this moment."""
         return to_copy(record, self.host.now())
+
+    def batch(self, records: Sequence[Record]) -> tuple[tuple[RecordCopy, ...], tuple[ProofEnd, ...]]:
+        """Records as they are sent to others together."""
+        return shortened([self.copy(record) for record in records])
 
     def local(self, record: Record) -> LocalRecord:
         """The record as plugins see it. It must have a value."""
