@@ -105,6 +105,8 @@ class Aggregation(Plugin):
         self._ended: OrderedDict[bytes, str] = OrderedDict()
         """Rounds that are over here, and why this node did not take part, if it declined."""
         self._asking: dict[bytes, NodeId] = {}
+        self._asked: OrderedDict[bytes, None] = OrderedDict()
+        """The latest rounds that this node has asked, open or over."""
 
     def start(self, host: Host) -> None:
         super().start(host)
@@ -146,6 +148,9 @@ class Aggregation(Plugin):
 
         requester = Requester(host, self.config, round_id, query, listener, self._answered, with_census=census, own=own)
         self.requesters[round_id] = requester
+        self._asked[round_id] = None
+        while len(self._asked) > ENDED_ROUNDS_MAX:
+            self._asked.popitem(last=False)
         host.set_timer("round_due", deadline_s, round_id)
         host.set_timer("gather_due", GATHER_AFTER * deadline_s, round_id)
         proof = host.sign(start_statement(round_id))
@@ -185,8 +190,10 @@ class Aggregation(Plugin):
                 self._enrolled_routed(message, source)
             case Noted():
                 self._noted_routed(message)
-            case Invite():
+            case Invite() if key != self.host.id:
                 self.on_invite(message, source)
+            case Invite():  # broadcast, it would have every node answer a source that somebody has made up
+                raise ProtocolError("not_routed", "an Invite is sent to one node, or routed to an id of a prefix")
             case _:
                 raise ProtocolError("not_direct", f"a {type(message).__name__} comes from its sender's own link only")
 
@@ -369,6 +376,8 @@ class Aggregation(Plugin):
         return Noted(enrolled.round_id)
 
     def _enrolled_routed(self, enrolled: Enrolled, source: PeerRef) -> None:
+        if enrolled.round_id not in self._asked:
+            return  # never asked here: somebody may have broadcast it, and every node would answer its source
         named = ((each.peer, each.age_ms) for each in enrolled.absent)
         statement = enrolled_statement(enrolled.round_id, source, enrolled.reason, named)
         if not self.host.verify(source.id, statement, enrolled.proof):
@@ -485,6 +494,7 @@ class Aggregation(Plugin):
             participant.validate()
         assert len(self._ended) <= ENDED_ROUNDS_MAX
         assert len(self._asking) <= ASKS_MAX
+        assert len(self._asked) <= ENDED_ROUNDS_MAX
         assert len(self.requesters) <= self.config.rounds_max
 
     def _forget(self, round_id: bytes, outcome: str) -> None:
