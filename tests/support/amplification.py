@@ -151,11 +151,11 @@ def overheard() -> Iterator[Overheard]:
         heard.streams.append(self.peer)
         open_stream(self, peer, handler)
 
-    SimDriver.send, SimDriver.open_stream = spy_send, spy_stream  # type: ignore[method-assign]
+    SimDriver.send, SimDriver.open_stream = spy_send, spy_stream  # type: ignore[method-assign]  # for every driver
     try:
         yield heard
     finally:
-        SimDriver.send, SimDriver.open_stream = send, open_stream  # type: ignore[method-assign]
+        SimDriver.send, SimDriver.open_stream = send, open_stream  # type: ignore[method-assign]  # as before
 
 
 def victim_of(simulation: Simulation, kind: type[Message]) -> Place:
@@ -217,7 +217,7 @@ class _Words:
         type_id, body, source = inner.TYPE_ID, encode_body(inner), self.member.peer
         if outer is Broadcast:
             return Broadcast(type_id, body, source, 1, 1, self.victim.id, self.victim.id, 0)
-        fields = {each.name for each in dataclasses.fields(inner)}  # type: ignore[arg-type]
+        fields = {each.name for each in dataclasses.fields(inner)}  # type: ignore[arg-type]  # a message is a dataclass
         key = GROUP if "group" in fields else TOPIC_KEY if "key" in fields else self.victim.id
         return Route((key,), type_id, body, source, 1, 1, 0)
 
