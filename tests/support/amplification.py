@@ -128,7 +128,7 @@ def quiet_ring(seed: int = 7) -> tuple[Simulation, Round]:
         host.groups.join(TOPIC, _whatever)
     asked = Round(simulation, ASKER, _HOUR)
     requester = asked.plugin.requesters[asked.round_id]
-    requester.offered = _whatever  # type: ignore[method-assign]  # it wants no result: the round stays open
+    requester.offered = _whatever  # type: ignore[method-assign, assignment]  # it wants no result: the round stays open
     simulation.run_for(SETTLE_S)
     return simulation, asked
 
