@@ -173,7 +173,14 @@ class Requester:
         if self.with_census or own is None or not self._is_sound(own.partial, self.host.peer):
             self.expire(has_time=True)
         else:
-            self._check(_own_result(own, self.host.id), self.host.peer, partial(self._close, has_time=True))
+            self._check(_own_result(own, self.host.id), self.host.peer, self._own_checked)
+
+    def _own_checked(self) -> None:
+        """What the own tree holds was checked; perhaps a tree was completed meanwhile."""
+        if self._taken is None and self.collector.best() is None:
+            self._close()
+        else:
+            self._take_best()
 
     def expire(self, *, has_time: bool = False) -> None:
         """Answer with what there is, as the deadline has come or is near."""

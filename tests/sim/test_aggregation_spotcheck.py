@@ -22,7 +22,7 @@ from protocols.aggregation.front.hostile import InventsContributors
 from protocols.aggregation.messages import Confirm
 from protocols.aggregation.participant import TELL_TRIES_MAX
 from protocols.aggregation.plugin import Aggregation
-from protocols.aggregation.spotcheck import SAMPLE_MAX, SILENT_SHARE_MAX, Checked
+from protocols.aggregation.spotcheck import CHECK_S_MAX, SAMPLE_MAX, SILENT_SHARE_MAX, Checked
 from protocols.aggregation.statements import confirm_statement
 from tests.support.aggregation import Round, check_answer, number_extractor, total
 from tests.support.amplification import overheard
@@ -169,3 +169,14 @@ def test_a_check_that_the_end_of_the_round_cuts_short_refutes_nothing_and_confir
     answer = asked.answer()
     assert answer.contributors == COVERED and not answer.rejected
     assert (answer.sampled, answer.confirmed, answer.outcome) == (COVERED - 1, 0, "partial")
+
+
+def test_what_the_requesters_own_tree_holds_is_checked_too_when_nobody_offers_a_result() -> None:
+    simulation = calm_ring(COVERED)
+    asked = Round(simulation)
+    requester = asked.plugin.requesters[asked.round_id]
+    requester.offered = lambda ready, peer: None  # type: ignore[method-assign]  # nobody's offer arrives
+    answer = asked.answer()
+    assert [each.stage for each in asked.progress].count("checking") == 1
+    assert answer.outcome == "complete" and answer.confirmed == answer.sampled == COVERED - 1
+    assert answer.duration_s < asked.deadline_s - CHECK_S_MAX, "there would have been time to fetch what is missing"
