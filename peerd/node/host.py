@@ -286,8 +286,8 @@ class PluginHost:
     ) -> None:
         self._node.call_plugin(self._name, plugin, function, arguments, then)
 
-    def may_pass(self, peer: PeerRef) -> bool:
-        return self._node.overlay.may_pass(peer)
+    def may_pass(self, peer: PeerRef, messages: int = 1) -> bool:
+        return self._node.overlay.may_pass(peer, messages)
 
     # The overlay's extension (peerd.overlay.ports.OverlayHost)
 

@@ -348,10 +348,10 @@ class FakeHost:
 
         self.later.append(run)
 
-    def may_pass(self, peer: PeerRef) -> bool:
+    def may_pass(self, peer: PeerRef, messages: int = 1) -> bool:
         """Count down ``passes_left``. Services have this call; plugins do not."""
-        is_allowed = self.passes_left > 0
-        self.passes_left -= is_allowed
+        is_allowed = self.passes_left >= messages
+        self.passes_left -= messages * is_allowed
         return is_allowed
 
     # Telling
