@@ -9,6 +9,7 @@ import pytest
 
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place as Node, Simulation
+from peerd.testing.determinism import assert_one_run
 from protocols.pubsub.cells import SIDE, WHOLE
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import ProbePub
@@ -164,6 +165,22 @@ def test_publishing_survives_roots_that_die_and_nodes_that_join(seed: int) -> No
         # A leaf's root that died took with it what it knew of its visits, but it had acknowledged them.
         assert {(each.attribute, each.cell) for each in outcome.answers} <= wanted(forest, published[outcome.event])
         assert outcome.leaves == len(wanted(forest, published[outcome.event]))
+
+
+def _busy(seed: int) -> Simulation:
+    """Events under loss, for as long as they take."""
+    forest = Forest.grown(Random(seed), depth=5)
+    simulation = events_ring(10, seed, forest, PATIENT, NetworkConfig(loss=0.05))
+    publishers = [events_of(node) for node in simulation.nodes[:2]]
+    for number in range(10):
+        for publisher in publishers:
+            publisher.publish({"1": number << 20, "2": number << 25})
+    finish(simulation, publishers, 20)
+    return simulation
+
+
+def test_one_seed_is_one_run() -> None:
+    assert_one_run(_busy, seed=4)
 
 
 def test_the_depth_that_is_probed_follows_the_tree() -> None:
