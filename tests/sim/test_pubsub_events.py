@@ -77,11 +77,35 @@ def test_every_event_covers_its_target_in_order_at_each_leaf_whatever_is_lost(se
         assert visited(simulation, event) >= wanted(forest, values)
     for outcome in outcomes:
         assert outcome.leaves == outcome.matched == len(wanted(forest, published[outcome.event]))
+    assert_in_order(simulation)
+
+
+def assert_in_order(simulation: Simulation) -> None:
+    """At each leaf, the events of each publisher came in the order in which they were published."""
     for node in simulation.live_nodes():
-        for names in events_of(node).acking.visits.values():
-            for publisher in publishers:
-                own = [name.sequence for name in names if name.publisher == publisher.host.id]
-                assert own == sorted(own), "a later event came before an earlier one"
+        for place, names in events_of(node).acking.visits.items():
+            last: dict[int, int] = {}
+            for name in names:
+                assert name.sequence > last.get(name.publisher, 0), f"{name} came late to {place} at {node}"
+                last[name.publisher] = name.sequence
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tree_that_changes_all_the_time_still_sees_every_event_in_order(seed: int) -> None:
+    """Leaves are split and merged between two events, and while events are on their way to them."""
+    rng = Random(seed)
+    forest = Forest.grown(rng, depth=4)
+    simulation = events_ring(16, seed, forest, PATIENT, NetworkConfig(loss=0.02))
+    publishers = [events_of(node) for node in rng.sample(simulation.live_nodes(), 3)]
+    for _ in range(60):
+        rng.choice(publishers).publish(values_of(rng))
+        if rng.random() < 0.5:
+            forest.change(rng, depth=6)
+        simulation.run_for(rng.uniform(0.0, 0.2))
+    finish(simulation, publishers, 60)
+    outcomes = [outcome for publisher in publishers for outcome in publisher.outcomes]
+    assert {outcome.status for outcome in outcomes} == {PublishStatus.REPLICATED}
+    assert_in_order(simulation)
 
 
 def test_leaves_that_are_remembered_are_one_hop_away() -> None:
