@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from peerd.messages import Message
 from peerd.testing.host import Request, peer
-from protocols.pubsub.delivering.copies import HOLD_TIMEOUT_S
+from protocols.pubsub.delivering.copies import HOLD_TIMEOUT_S, JOBS_MAX
 from protocols.pubsub.delivering.holding import SENDS_MAX
 from protocols.pubsub.ledger import SILENT
 from protocols.pubsub.messages import (
@@ -136,6 +136,20 @@ def test_it_is_released_when_everybody_has_it_and_all_copies_are_made() -> None:
     desk.host.fire("pubsub_release")
     release = ReleaseEvents(SCHEMA.name, (EventName(*event_id(1)),))
     assert sorted(desk.host.take_sent(), key=str) == sorted([(first.peer, release), (second.peer, release)], key=str)
+
+
+def test_what_is_too_much_to_be_held_is_acknowledged_as_received() -> None:
+    desk = Desk(1, NEIGHBOURS)
+    desk.leaves.subs = [sub(50, 1)]
+    for number in range(JOBS_MAX):
+        desk.arrive(event(number), copies=1)
+    assert copies_told(desk) == []
+    desk.arrive(event(JOBS_MAX), copies=1)
+    assert copies_told(desk) == [0]
+    answer(desk, asked(desk, HoldEvents)[0], Held(1))
+    desk.arrive(event(JOBS_MAX + 1), copies=1)
+    assert copies_told(desk) == [1]
+    assert len(asked(desk, HoldEvents)) == JOBS_MAX
 
 
 # At the replica

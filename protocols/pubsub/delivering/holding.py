@@ -1,7 +1,7 @@
 """Events that this node holds for roots of leaves, in case they die before all is delivered.
 
 When this node becomes the root of such a leaf itself, it delivers what it holds of it. When another node does, which
-may hold nothing, it is sent the events. Some of that may have been delivered before; the subscribers' nodes drop repeats.
+may hold nothing, it is sent the events. Some of that may have been delivered before; subscribers' nodes drop repeats.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Holding(Part):
 
     def __init__(self, host: Host, config: PubSubConfig, schemas: Schemas, leaves: Leaves) -> None:
         self._host = host
-        self._config = config
+        self.config = config
         self._schemas = schemas
         self._leaves = leaves
         self.deliver: Deliver = lambda schema, event, cells: None
@@ -85,11 +85,11 @@ class Holding(Part):
         place = root.id, id_of(event)
         held = self._held.get(place)
         added = CELL_BYTES * len(cells) + (event_bytes(event) if held is None else 0)
-        is_too_much = self._bytes_of[root.id] + added > self._config.held_bytes // ROOT_SHARE
-        if is_too_much or self.bytes + added > self._config.held_bytes:
+        is_too_much = self._bytes_of[root.id] + added > self.config.held_bytes // ROOT_SHARE
+        if is_too_much or self.bytes + added > self.config.held_bytes:
             self._host.count("peerd_pubsub_hold_refused_total")
             return False
-        until = self._host.now() + KEEP_TIMES * self._config.delivery_keep
+        until = self._host.now() + KEEP_TIMES * self.config.delivery_keep
         if held is None:
             held = self._held[place] = _Held(schema, event, root.id, {}, until, 0)
         held.cells.update(dict.fromkeys(cells))
@@ -182,3 +182,11 @@ class Holding(Part):
         self._send_to_heirs()
         if self._held:
             self._look_later()
+
+    def validate(self) -> None:
+        """Assert that what is counted is there, and within its bounds."""
+        sizes: Counter[NodeId] = Counter()
+        for held in self._held.values():
+            sizes[held.root] += held.size
+        assert sizes == self._bytes_of
+        assert self.bytes == sizes.total() <= self.config.held_bytes
