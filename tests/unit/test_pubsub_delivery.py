@@ -316,7 +316,7 @@ def test_a_silent_member_is_passed_over() -> None:
     pass_time(desk, 3.0)
     desk.arrive(event(other))
     assert (other, (1,)) in sent_to(desk, 6)
-    assert desk.deliverer.pending_of(event_id(other)) == [5, 6]
+    assert [desk.deliverer.is_pending(event_id(other), node(number)) for number in (5, 6, 7)] == [True, True, False]
 
 
 def _chosen(number: int) -> int:

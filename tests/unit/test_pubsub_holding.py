@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
+from peerd.errors import ProtocolError
 from peerd.messages import Message
 from peerd.testing.host import Request, peer
 from protocols.pubsub.delivering.copies import HOLD_TIMEOUT_S, JOBS_MAX
 from protocols.pubsub.delivering.holding import SENDS_MAX
 from protocols.pubsub.ledger import SILENT
 from protocols.pubsub.messages import (
+    CELLS_MAX,
     DeliveryAnswer,
     EventAck,
     EventDelivery,
@@ -246,6 +249,13 @@ def test_one_root_cannot_have_all_the_room() -> None:
     assert hold(desk, *range(1, 9), root=3, size=3000) == 5
     assert desk.holding.bytes <= 64 * 1024
     assert desk.host.counted["peerd_pubsub_hold_refused_total", ""] == 6
+
+
+def test_leaves_of_one_message_are_bounded() -> None:
+    desk = replica()
+    places = (TreeCells(1, tuple(range(1, CELLS_MAX + 1))), TreeCells(2, (1,)))
+    with pytest.raises(ProtocolError):
+        desk.host.deliver(HoldEvents(SCHEMA.name, (event(1),), places), peer(1))
 
 
 def test_only_those_near_a_leaf_can_be_its_root() -> None:

@@ -76,11 +76,10 @@ class Deliverer(Part):
         """How much of it there is."""
         return sum(line.outbox.size for line in self._lines.values())
 
-    def pending_of(self, event_id: EventId) -> list[NodeId]:
-        """The nodes for which an event is pending."""
-        return [
-            node for node, line in self._lines.items() if any(item.event_id == event_id for item in line.outbox.items())
-        ]
+    def is_pending(self, event_id: EventId, subscriber: NodeId) -> bool:
+        """Whether an event is pending for a node."""
+        line = self._lines.get(subscriber)
+        return line is not None and any(item.event_id == event_id for item in line.outbox.items())
 
     def drain(self, done: Callable[[], None]) -> None:
         """Call ``done`` once, when nothing is pending: the node is about to leave."""
