@@ -19,6 +19,17 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
+from peerd.api.bulk import (
+    AcceptSwap as AcceptSwap,
+    RefuseSwap as RefuseSwap,
+    SizedBlob as SizedBlob,
+    SwapCallbacks as SwapCallbacks,
+    SwapHandle as SwapHandle,
+    SwapProgress as SwapProgress,
+    SwapRequest as SwapRequest,
+    Value as Value,
+    value_size_bytes as value_size_bytes,
+)
 from peerd.api.network import (
     POSITION_MAX_MS as POSITION_MAX_MS,
     Coordinate as Coordinate,
@@ -116,78 +127,6 @@ class Verdict(Enum):
 
     PASS = "pass"
     STOP = "stop"
-
-
-@dataclass(frozen=True, slots=True)
-class SizedBlob:
-    """Counts as ``len(payload) + padding_bytes`` on the wire but holds only ``payload``. Simulator only."""
-
-    payload: bytes
-    padding_bytes: int = 0
-
-
-Value = bytes | bytearray | memoryview | SizedBlob
-"""What the swap layer moves. Received values are ``bytes``-like (``memoryview``), or `SizedBlob` in the simulator."""
-
-
-def value_size_bytes(value: Value) -> int:
-    """Return how many bytes a value occupies on the wire."""
-    return len(value.payload) + value.padding_bytes if isinstance(value, SizedBlob) else len(value)
-
-
-@dataclass(frozen=True, slots=True)
-class SwapProgress:
-    """How far a swap has come, in bytes."""
-
-    sent_bytes: int
-    send_total_bytes: int
-    received_bytes: int
-    receive_total_bytes: int | None
-    """``None`` until the peer has said how much it sends."""
-
-
-@dataclass(frozen=True, slots=True)
-class SwapCallbacks:
-    """How a swap reports. Exactly one of ``done`` and ``failed`` is called, once, and nothing after it."""
-
-    done: Callable[[Value], None]
-    """The peer's whole value, length and digest verified, and the peer has confirmed ours."""
-    failed: Callable[[str], None]
-    """A stable reason label ("refused:...", "stalled", "deadline", "peer_down", "digest", "cancelled", "busy", ...)."""
-    progress: Callable[[SwapProgress], None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SwapRequest:
-    """A peer opened a swap with this node, for the plugin that the tag belongs to."""
-
-    peer: PeerRef
-    tag: bytes
-    size_bytes: int
-    is_fetch: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptSwap:
-    """The answer that accepts, and gives ``value`` in exchange for the peer's value."""
-
-    value: Value
-    callbacks: SwapCallbacks
-    deadline_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RefuseSwap:
-    """The answer that declines, with a stable reason label."""
-
-    reason: str
-
-
-class SwapHandle(Protocol):
-    """A swap under way."""
-
-    def cancel(self) -> None:
-        """Abort it; ``failed("cancelled")`` follows. Harmless when it has ended."""
 
 
 class Host(Protocol):
@@ -484,6 +423,8 @@ class Plugin(Part):
     events: ClassVar[tuple[type[Event], ...]] = ()
     """The events that it records in the event log. Their kinds begin with the plugin's name and a dot."""
     Config: ClassVar[type[PluginConfig]] = PluginConfig
+    takes_owned_records: ClassVar[bool] = True
+    """Whether nodes may keep records of their own in `Host.records`; ``False``: shared ones only (`record_allowed`)."""
 
     host: Host
     handlers: HandlerTable
@@ -561,6 +502,25 @@ class Plugin(Part):
         ``host.records.local(key, item)`` has it; ``item`` is empty where the writer named none. With `RecordRole.NONE`
         and no local record it is gone: deleted, lapsed or handed over. Called after the current handler, at least once
         after the last change.
+        """
+
+    def record_allowed(self, key: NodeId, item: bytes, value: bytes | None, writer: NodeId) -> bool:
+        """Whether this plugin lets ``writer`` make its shared record this; ``None``: deleted, or lapsed.
+
+        Every node asks its own plugin before it takes in a write that it does not hold yet: as the root, as a replica,
+        in repair, and as the reader of a `Records.get`. That ``writer`` has signed the write is known by then. Answer
+        from what this node knows, and change nothing: it is called within the record store's handler. A refusal costs
+        nobody a link, and is not remembered: what is refused may be offered again, and be judged anew. A
+        `PeerMisbehaved` that it raises is a refusal.
+        """
+        return True
+
+    def records_settled(self) -> None:
+        """This node has compared its records with its neighbours: `Records.is_settled` is true where it is the root.
+
+        Called after the current handler, once for each time that the node has caught up after a change of neighbours,
+        and again when the answer of `Records.is_settled` was no for any other reason than that the root is another one.
+        An instance that replaces a failed one asks in its `start`.
         """
 
     def writable(self, peer: PeerRef) -> None:

@@ -102,7 +102,8 @@ class RecordOutcome(Enum):
     """Nothing changed: ``if_version`` is not the current one (which the result names), or a later write of this node
     came first."""
     QUOTA = "quota"
-    """A limit, named in ``detail``. With ``copies`` 0 nothing changed, else that many nodes hold it and one refused."""
+    """A limit, named in ``detail``; or "not_allowed", where the plugin at the root says no (`Plugin.record_allowed`).
+    With ``copies`` 0 nothing changed, else that many nodes hold it and one refused."""
     OWNED = "owned"
     """Nothing changed: the record is another node's, which ``owner`` names, or a shared one (``owner`` is ``None``)."""
     NOT_ROOT = "not_root"
@@ -163,9 +164,9 @@ class Records(Protocol):
     ``[records] key_items_max`` and ``key_bytes_max``.
 
     A record belongs to the node that puts it: only that node changes or deletes it. With ``shared`` it is nobody's, and
-    every node may, if it says ``shared`` as well. Every write is signed by its node, which is charged for it. Two nodes
-    that create one name at the same time, or in two parts of the ring, have a record each; a `get` that does not say
-    whose then finds the one that the root heard of first.
+    every node may, if it says ``shared`` as well and the plugin lets it (`Plugin.record_allowed`). Every write is
+    signed by its node, which is charged for it. Two nodes that create one name at the same time, or in two parts of the
+    ring, have a record each; a `get` that does not say whose then finds the one that the root heard of first.
     """
 
     def put(
@@ -214,6 +215,12 @@ class Records(Protocol):
         """Everything under one key that this node itself holds, by the names of the items, whosever it is.
 
         On the root of the key that has caught up, and on its replicas, this is all of it but for what is on its way.
+        """
+
+    def is_settled(self, key: NodeId) -> bool:
+        """Whether this node is the root of the key, and has compared its records since its neighbours last changed.
+
+        Then `items` is all of it, but for what is on its way. `Plugin.records_settled` tells when a no may be a yes.
         """
 
     def held(self) -> Iterator[LocalRecord]:

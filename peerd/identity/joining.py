@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -23,7 +22,7 @@ from peerd.errors import ConfigError, HandshakeRefused, PeerdError, ProtocolErro
 from peerd.identity.authority import CA_CERT_FILE, CLOCK_SKEW, NODE_CERT_FILE, NODE_KEY_FILE, chain_pem, make_request
 from peerd.identity.ledger import known_issuers
 from peerd.identity.node_identity import PeerIdentity, private_key_pem, verify_peer_certificate
-from peerd.identity.roots import Roots, fingerprint, is_cross, is_issued_by, is_root
+from peerd.identity.roots import PARSE_ERRORS, Roots, fingerprint, is_cross, is_issued_by, is_root
 from peerd.identity.tls import pinned_client_context
 from peerd.identity.tokens import JoinToken
 from peerd.ids import NodeId
@@ -236,7 +235,7 @@ def _certificates(ders: Sequence[bytes]) -> list[x509.Certificate]:
         try:
             certificate = x509.load_der_x509_certificate(der)
             fingerprint(certificate)  # it is parsed lazily
-        except (ValueError, UnsupportedAlgorithm):
+        except PARSE_ERRORS:
             continue
         found.append(certificate)
     return found

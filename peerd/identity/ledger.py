@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from peerd.errors import Bug, PeerMisbehaved, ProtocolError, Unavailable
 from peerd.identity.authority import ClusterAuthority
-from peerd.identity.roots import Roots, fingerprint, is_cross, is_root
+from peerd.identity.roots import PARSE_ERRORS, Roots, fingerprint, is_cross, is_root
 from peerd.ids import NodeId, parse_id
 from peerd.messages import PeerRef, decode_body, encode_body, message_type
 from peerd.wire.trust import DIGEST_BYTES, Denial, IssuerNotice, RootChange, SignedNotice, TrustNotices
@@ -244,7 +244,7 @@ class TrustLedger:
         """Trust the next root, if the newest one says so. Whether the change is one that this node may keep."""
         try:
             root, cross = x509.load_der_x509_certificate(change.root), x509.load_der_x509_certificate(change.cross)
-        except ValueError as error:
+        except PARSE_ERRORS as error:
             raise ProtocolError("invalid", f"RootChange: {error}") from None
         if not is_root(root) or not is_cross(cross, root, signer):
             raise ProtocolError("invalid", "RootChange: the certificates do not lead from one root to the next")

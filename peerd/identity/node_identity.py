@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from peerd.errors import ConfigError, HandshakeRefused, Unavailable
-from peerd.identity.roots import Roots
+from peerd.identity.roots import PARSE_ERRORS, Roots
 from peerd.ids import ID_BYTES, NodeId, format_id, id_from_bytes, parse_id, short_id
 from peerd.system.durable_files import write_new_file
 
@@ -49,15 +49,6 @@ CERTIFICATE_BYTES_MAX: Final = 8 * 1024
 """A certificate of ours has about 700 bytes; anything much larger is not ours."""
 
 _URI: Final = re.compile(r"peerd://([a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?)/node/([0-9a-f]{32})")
-_PARSE_ERRORS: Final = (
-    ValueError,
-    TypeError,
-    UnsupportedAlgorithm,
-    x509.DuplicateExtension,
-    x509.InvalidVersion,
-    x509.UnsupportedGeneralNameType,
-)
-"""Everything that cryptography raises for bytes that are not a certificate; it parses lazily, part by part."""
 _KEY_FILE_BYTES_MAX: Final = 16 * 1024
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
@@ -140,7 +131,7 @@ def read_identity(der: bytes) -> PeerIdentity:
         public_key = certificate.public_key()
         organisation_units = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
         not_after = certificate.not_valid_after_utc
-    except _PARSE_ERRORS as error:
+    except PARSE_ERRORS as error:
         raise HandshakeRefused("malformed_certificate", str(error)[:200]) from error
     _require_leaf_usage(extensions)
     if not isinstance(public_key, Ed25519PublicKey):

@@ -23,10 +23,22 @@ from peerd.errors import ConfigError
 from peerd.wire.trust import FINGERPRINT_BYTES
 
 ROOTS_FILE_BYTES_MAX: Final = 64 * 1024
+PARSE_ERRORS: Final = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""Everything that cryptography raises for bytes that are not a certificate; it parses lazily, part by part."""
 
 
 def fingerprint(certificate: x509.Certificate) -> bytes:
-    """SHA-256 of the certificate's public key, 16 bytes. Tokens and notices name a root by it."""
+    """SHA-256 of the certificate's public key, 16 bytes. Tokens and notices name a root by it.
+
+    Raises one of `PARSE_ERRORS` when its bytes are no key, which `is_root` finds out before.
+    """
     spki = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(spki).digest()[:FINGERPRINT_BYTES]
 
@@ -35,7 +47,7 @@ def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> boo
     """Whether names match and the signature verifies."""
     try:
         certificate.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+    except (*PARSE_ERRORS, InvalidSignature):
         return False
     return True
 
@@ -44,10 +56,18 @@ def is_root(certificate: x509.Certificate) -> bool:
     """Whether it is a self-signed CA certificate with a key of the type that we use."""
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
+    except (*PARSE_ERRORS, x509.ExtensionNotFound):
         return False
-    is_ours = isinstance(certificate.public_key(), Ed25519PublicKey)
-    return is_ours and constraints.ca and is_issued_by(certificate, certificate)
+    return _our_key(certificate) is not None and constraints.ca and is_issued_by(certificate, certificate)
+
+
+def _our_key(certificate: x509.Certificate) -> Ed25519PublicKey | None:
+    """The certificate's key; ``None`` for one of another type, and for bytes that are no key at all."""
+    try:
+        key = certificate.public_key()
+    except PARSE_ERRORS:
+        return None
+    return key if isinstance(key, Ed25519PublicKey) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +86,7 @@ class Roots:
                 found = x509.load_pem_x509_certificates(file.read(ROOTS_FILE_BYTES_MAX))
         except OSError as error:
             raise ConfigError(f"cannot read the certificate: {error.strerror}", file=str(path)) from error
-        except ValueError as error:
+        except PARSE_ERRORS as error:
             raise ConfigError("not a PEM certificate", file=str(path)) from error
         roots = [certificate for certificate in found if is_root(certificate)]
         crosses = [certificate for certificate in found if certificate not in roots]
@@ -114,4 +134,5 @@ class Roots:
 
 def is_cross(cross: x509.Certificate, root: x509.Certificate, previous: x509.Certificate) -> bool:
     """Whether ``cross`` certifies the key of ``root`` on behalf of ``previous``."""
-    return cross.public_key() == root.public_key() and is_issued_by(cross, previous)
+    key = _our_key(cross)
+    return key is not None and key == _our_key(root) and is_issued_by(cross, previous)

@@ -12,10 +12,10 @@ of the wrong items. Everything here is synchronous; who waits for items is told 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from peerd.errors import Bug, Unavailable
 from peerd.limits import MIB
@@ -124,13 +124,23 @@ class FeedEnd:
 Entry = FeedItem[T] | FeedGap | FeedDropped | FeedEnd
 
 
+class Shelf(Protocol[T]):
+    """Where the items of a feed are, by number; a ``dict`` is one. Others may keep them on disk."""
+
+    def __getitem__(self, number: int, /) -> T: ...
+    def __setitem__(self, number: int, value: T, /) -> None: ...
+    def __delitem__(self, number: int, /) -> None: ...
+
+
 class Feed(Generic[T]):
     """The producer's side of a feed. It holds at most ``items_max`` items and ``bytes_max`` bytes, whoever reads.
 
     ``epoch``: letters, digits and dots, never used before for another feed that the same clients may read; a plugin
     gets one from ``host.new_epoch()``. ``last``: the number before the first item that will be pushed; only a producer
-    that keeps its items (and its epoch) across restarts gives it. ``on_writable`` is called when `may_push` has said no
-    and would now say yes to the same question; the callback itself may push.
+    that keeps its items (and its epoch) across restarts gives it. Such a producer also gives the ``shelf`` that they
+    are on, and the sizes of those that are ``held`` there, whose numbers end with ``last``; where a number is missing
+    among them, readers find a `FeedDropped` mark. ``on_writable`` is called when `may_push` has said no and would now
+    say yes to the same question; the callback itself may push.
     """
 
     def __init__(
@@ -141,6 +151,8 @@ class Feed(Generic[T]):
         bytes_max: int = BYTES_MAX,
         readers_max: int = READERS_MAX,
         last: int = 0,
+        shelf: Shelf[T] | None = None,
+        held: Mapping[int, int] | None = None,
         on_writable: Callable[[], None] | None = None,
     ) -> None:
         if _EPOCH.fullmatch(epoch) is None or items_max < 1 or last < 0:
@@ -149,12 +161,15 @@ class Feed(Generic[T]):
         self.items_max, self.bytes_max, self.readers_max = items_max, bytes_max, readers_max
         self.last = last
         """The newest number given so far."""
-        self.first = last + 1
+        self._held: dict[int, int] = dict(held or {})
+        """The sizes of the items that are held, by number."""
+        self._shelf: Shelf[T] = {} if shelf is None else shelf
+        self.first = min(self._held, default=last + 1)
         """The oldest number that is held; ``last + 1`` when nothing is."""
-        self.held_bytes = 0
+        self.held_bytes = sum(self._held.values())
+        self.dropped = 0
+        """How many items were let go before a reader, who was there at the time, had taken them."""
         self.ended: FeedEnd | None = None
-        self._held: dict[int, tuple[T, int]] = {}
-        """The items that are held, by number, each with its size."""
         self._readers: dict[Reader[T], None] = {}
         self._on_writable = on_writable
         self._refused_bytes: int | None = None
@@ -192,10 +207,16 @@ class Feed(Generic[T]):
             raise Unavailable("the feed is full, and one of its readers has to take an item first")
         self._let_go(first_kept)
         self.last += 1
-        self._held[self.last] = (value, size_bytes)
+        self._shelf[self.last] = value
+        self._held[self.last] = size_bytes
         self.held_bytes += size_bytes
         self._wake_readers()
         return self.last
+
+    def expire(self, through: int) -> None:
+        """Let go of the items up to this number, because they are too old, whoever has not taken them yet."""
+        self._let_go(min(through, self.last) + 1)
+        self._reader_moved()
 
     def end(self, reason: str, *, is_final: bool = False) -> None:
         """End the feed: each reader takes what is left, and then a `FeedEnd`. Repeating it is harmless.
@@ -247,17 +268,25 @@ class Feed(Generic[T]):
             self.last - first + 2 > self.items_max  # those from `first` to `last`, and the new one
             or held_bytes + size_bytes > self.bytes_max
         ):
-            held_bytes -= self._held[first][1]
+            held_bytes -= self._held.get(first, 0)
             first += 1
         return first
 
     def _may_let_go(self, first_kept: int) -> bool:
         """Whether every blocking reader has taken all that is older than ``first_kept``."""
-        return not any(reader.policy is Policy.BLOCK and reader._wanted < first_kept for reader in self._readers)
+        # What has expired was let go whoever wanted it, and is not waited for any more.
+        blocking = (reader for reader in self._readers if reader.policy is Policy.BLOCK)
+        return not any(max(reader._wanted, self.first) < first_kept for reader in blocking)
 
     def _let_go(self, first_kept: int) -> None:
+        if first_kept <= self.first:
+            return
+        taken = min((each._wanted for each in self._readers), default=first_kept)
+        self.dropped += max(0, first_kept - max(taken, self.first))
         for number in range(self.first, first_kept):
-            self.held_bytes -= self._held.pop(number)[1]
+            if number in self._held:
+                self.held_bytes -= self._held.pop(number)
+                del self._shelf[number]
         self.first = first_kept
         for reader in list(self._readers):
             if reader.policy is Policy.DISCONNECT and reader._wanted < first_kept:
@@ -334,10 +363,19 @@ class Reader(Generic[T]):
             self._wanted = feed.first
             return dropped
         if self._wanted <= feed.last:
-            item = FeedItem(self._wanted, feed._held[self._wanted][0])
+            if self._wanted not in feed._held:
+                return self._skipped()
+            item = FeedItem(self._wanted, feed._shelf[self._wanted])
             self._wanted += 1
             return item
         return feed.ended
+
+    def _skipped(self) -> FeedDropped:
+        """Return the mark in the place of items that the shelf has lost."""
+        first = self._wanted
+        while self._wanted <= self.feed.last and self._wanted not in self.feed._held:
+            self._wanted += 1
+        return FeedDropped(first, self._wanted - 1)
 
     def _cut(self) -> None:
         """End the reader where it is. When the client comes back, a `FeedGap` tells it what it has missed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 API_PREFIX: Final = "/v1"
 PROBLEM_TYPE: Final = "application/problem+json"
@@ -420,7 +420,7 @@ class TokenRequest(AdminModel):
 
     life_s: float = Field(gt=0)
     uses: int = Field(default=1, ge=1)
-    roles: list[str] = []
+    roles: Annotated[list[str], FailFast()] = []
 
 
 class Token(AdminAnswer):
@@ -452,7 +452,9 @@ class AccessRequest(AdminModel):
     """An access token to make: for whom, for what, and for how long."""
 
     name: str
-    scopes: list[str] = Field(description='"<protocol>:read", "<protocol>:write", or "*" for everything.')
+    scopes: Annotated[list[str], FailFast()] = Field(
+        description='"<protocol>:read", "<protocol>:write", or "*" for everything.'
+    )
     life_s: float
 
 

@@ -286,8 +286,8 @@ class PluginHost:
     ) -> None:
         self._node.call_plugin(self._name, plugin, function, arguments, then)
 
-    def may_pass(self, peer: PeerRef) -> bool:
-        return self._node.overlay.may_pass(peer)
+    def may_pass(self, peer: PeerRef, messages: int = 1) -> bool:
+        return self._node.overlay.may_pass(peer, messages)
 
     # The overlay's extension (peerd.overlay.ports.OverlayHost)
 
@@ -331,7 +331,21 @@ class PluginHost:
         return not self._node.is_stopped and self._node.overlay.may_serve
 
     def record_changed_upcall(self, namespace: str, key: NodeId, role: RecordRole, item: bytes) -> None:
-        self._node.record_changed(namespace, key, role, item)
+        self._node.record_upcalls.changed(namespace, key, role, item)
+
+    def record_allowed_upcall(
+        self, namespace: str, key: NodeId, item: bytes, value: bytes | None, writer: NodeId
+    ) -> bool:
+        return self._node.record_upcalls.is_allowed(namespace, key, item, value, writer)
+
+    def has_plugin(self, namespace: str) -> bool:
+        return self._node.record_upcalls.has_plugin(namespace)
+
+    def takes_owned_records(self, namespace: str) -> bool:
+        return self._node.record_upcalls.takes_owned(namespace)
+
+    def records_settled_upcall(self) -> None:
+        self._node.record_upcalls.settled()
 
     def record_result_upcall(
         self, namespace: str, on_result: Callable[[RecordResult], None], result: RecordResult

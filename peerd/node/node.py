@@ -19,7 +19,6 @@ from peerd.api import (
     Plugin,
     PluginConfig,
     Priority,
-    RecordRole,
     RefuseSwap,
     SendRefusal,
     SwapRequest,
@@ -33,6 +32,7 @@ from peerd.messages import Message, PeerRef, decode_body, message_type
 from peerd.node.drain import Drain
 from peerd.node.host import PluginHost
 from peerd.node.ports import S
+from peerd.node.record_upcalls import RecordUpcalls
 from peerd.node.requests import Requests
 from peerd.node.sends import RefusedSends, UnknownTold
 from peerd.node.services import make_services
@@ -96,6 +96,7 @@ class Node:
         self.requests = Requests(driver, self._run, self._send_request)
         self._refused = RefusedSends(driver, self.requests, self._hears_refusals, self._tell_refused)
         self._unknown_told = UnknownTold()
+        self.record_upcalls = RecordUpcalls(driver, self.plugins, self._is_disabled, self.run_as, self._guard)
         self._event_id = 0
         self._started_at = driver.now()
         self._ready_once = False
@@ -358,12 +359,6 @@ class Node:
 
         self.driver.call_soon(run)
 
-    def record_changed(self, plugin: str, key: NodeId, role: RecordRole, item: bytes) -> None:
-        """Tell the plugin that a record belongs to, after the current handler, if this node has it and it cares."""
-        owner = self.plugins.get(plugin)
-        if owner is not None and type(owner).record_changed is not Plugin.record_changed:
-            self.driver.call_soon(lambda: self.run_as(plugin, self.plugins[plugin].record_changed, key, role, item))
-
     def ready_changed(self, is_ready: bool) -> None:
         """When the node is ready for the first time, record how long that took."""
         if is_ready and not self._ready_once:
@@ -472,6 +467,9 @@ class Node:
             if self._owners.setdefault(kind, name) != name:
                 raise Bug(f"{kind.__name__} belongs to {self._owners[kind]}, not to {name}")
 
+    def _is_disabled(self, name: str) -> bool:
+        return self.hosts[name].is_disabled
+
     def _start_plugin(self, name: str) -> None:
         plugin = self.plugins[name]
         self.driver.declare_metrics(plugin.metrics)
@@ -536,7 +534,7 @@ class Node:
 
     def _guard(self, plugin: str, function: Callable[..., Any], *arguments: Any, cause: int | None = None) -> Any:
         """Run plugin code. What it raises is the driver's to deal with, unless it says that a peer misbehaved."""
-        self.cause = cause
+        before, self.cause = self.cause, cause
         try:
             return function(*arguments)
         except PeerMisbehaved:
@@ -545,7 +543,7 @@ class Node:
             self.driver.handler_failed(plugin, error, self._sender)
             return None
         finally:
-            self.cause = None
+            self.cause = before
 
     def _run(
         self,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from peerd.api import NeighbourChange, Priority, RecordRole
+from peerd.api import NeighbourChange, Priority
 from peerd.driver import Driver
 from peerd.errors import PeerMisbehaved
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.node.record_upcalls import RecordUpcalls
 from peerd.node.requests import Requests
 from peerd.node.settings import NodeSettings
 from peerd.overlay.overlay import Overlay
@@ -72,8 +73,10 @@ class HostNode(Protocol):
         then: Callable[[Any], None] | None,
     ) -> None: ...
 
-    # Upcalls of overlay and record store
+    # Upcalls of record store and overlay
 
+    @property
+    def record_upcalls(self) -> RecordUpcalls: ...
     def deliver(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None: ...
     def forward(
         self,
@@ -87,4 +90,3 @@ class HostNode(Protocol):
     ) -> PeerRef | None: ...
     def neighbours_changed(self, change: NeighbourChange) -> None: ...
     def ready_changed(self, is_ready: bool) -> None: ...
-    def record_changed(self, plugin: str, key: NodeId, role: RecordRole, item: bytes) -> None: ...

@@ -37,6 +37,7 @@ class Maintenance(Part):
         self._ticks = 0
         self._is_settling = False
         self._had_lease = True
+        self._was_complete = True
         self._heartbeat_due = float("inf")
 
     def start(self) -> None:
@@ -103,13 +104,20 @@ class Maintenance(Part):
         self._membership.look_for_departed()
 
     def exchange(self) -> None:
-        """Compare leaf sets with the left neighbour, which renews both leases, and at times with a random member."""
+        """Compare leaf sets with the left neighbour, which renews both leases, and at times with a random member.
+
+        A leaf set that was incomplete the last time too is compared with every member's.
+        """
         state = self.state
         self._again("exchange", state.config.exchange_interval)
         leaves = state.leaves
         self._membership.review()
         if not leaves.is_complete:
             self._membership.repair()
+            if not self._was_complete:  # whom the repairs since then have asked does not know who is missing, or lies
+                for member in tuple(leaves):
+                    self._membership.exchange(member)
+        self._was_complete = leaves.is_complete
         if not leaves:
             return
         self._ticks += 1

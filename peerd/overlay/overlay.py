@@ -243,9 +243,9 @@ class Overlay(Plugin):
         """
         return self.forwarder.next_hop(key)
 
-    def may_pass(self, peer: PeerRef) -> bool:
-        """Whether a service may send this peer one more message of others; it shares what routed messages may take."""
-        return self.state.transit.may_pass(peer.id, 1, self._host.now())
+    def may_pass(self, peer: PeerRef, messages: int = 1) -> bool:
+        """Whether a service may send this peer so many more messages of others: part of what routed ones may take."""
+        return self.state.transit.may_pass(peer.id, messages, self._host.now())
 
     def rtt(self, peer: PeerRef) -> float | None:
         """Measured round trip, seconds, smoothed; ``None`` when it was never measured."""

@@ -17,7 +17,8 @@ from peerd.limits import STATEMENT_BYTES_MAX
 PROOF_BYTES: Final = 656
 """A signature of 64 bytes and a certificate of 592: that of a node with the usual roles."""
 _DIGEST_BYTES: Final = 32
-_REST: Final = bytes(PROOF_BYTES - _DIGEST_BYTES)
+_ID_BYTES: Final = 16
+_ID_REPEATED: Final = (PROOF_BYTES - _DIGEST_BYTES) // _ID_BYTES
 
 
 class SimulatedKeys:
@@ -30,15 +31,20 @@ class SimulatedKeys:
         """What proves that ``signer`` said it. Raises `Bug` for a statement that is too long."""
         if len(statement) > STATEMENT_BYTES_MAX:
             raise Bug(f"a statement of {len(statement)} bytes, limit {STATEMENT_BYTES_MAX}")
-        return self._digest(signer, purpose, statement) + _REST
+        return self._digest(signer, purpose, statement) + _rest(signer)
 
     def verify(self, signer: NodeId, purpose: str, statement: bytes, proof: bytes) -> bool:
         """Whether it is the proof that `sign` gives."""
         if len(proof) != PROOF_BYTES or len(statement) > STATEMENT_BYTES_MAX:
             return False
-        return proof == self._digest(signer, purpose, statement) + _REST
+        return proof == self._digest(signer, purpose, statement) + _rest(signer)
 
     def _digest(self, signer: NodeId, purpose: str, statement: bytes) -> bytes:
         name = purpose.encode()
         head = signer.to_bytes(16, "big") + len(name).to_bytes(2, "big") + name
         return hashlib.blake2b(head + statement, key=self._secret, digest_size=_DIGEST_BYTES).digest()
+
+
+def _rest(signer: NodeId) -> bytes:
+    """Stands for what follows in every proof of one node, and differs from node to node: its certificate."""
+    return signer.to_bytes(_ID_BYTES, "big") * _ID_REPEATED

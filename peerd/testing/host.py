@@ -348,10 +348,10 @@ class FakeHost:
 
         self.later.append(run)
 
-    def may_pass(self, peer: PeerRef) -> bool:
+    def may_pass(self, peer: PeerRef, messages: int = 1) -> bool:
         """Count down ``passes_left``. Services have this call; plugins do not."""
-        is_allowed = self.passes_left > 0
-        self.passes_left -= is_allowed
+        is_allowed = self.passes_left >= messages
+        self.passes_left -= messages * is_allowed
         return is_allowed
 
     # Telling
@@ -443,6 +443,8 @@ class FakeRecords:
     host: FakeHost
     here: dict[tuple[NodeId, bytes], LocalRecord] = field(default_factory=dict)
     """The records that the test has put here, by key and item."""
+    has_caught_up: bool = True
+    """Whether this node has compared its records with its neighbours; the test says so."""
 
     def put(
         self, key: NodeId, value: bytes, ttl_s: float, on_result: Callable[[RecordResult], None], **options: Any
@@ -466,6 +468,10 @@ class FakeRecords:
     def items(self, key: NodeId) -> Iterator[LocalRecord]:
         """Return what the test has put here under one key, in the order of the items' names."""
         return (self.here[place] for place in sorted(self.here) if place[0] == key)
+
+    def is_settled(self, key: NodeId) -> bool:
+        """Return whether this node is the root of the key, unless the test has set ``has_caught_up`` to ``False``."""
+        return self.has_caught_up and self.host.next_hop(key) is None
 
     def held(self) -> Iterator[LocalRecord]:
         """Return all that the test has put here, in the order of the keys."""

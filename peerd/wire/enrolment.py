@@ -24,8 +24,13 @@ import annotated_types
 from peerd.messages import U8, Message, Name, PeerRef, Text, message
 from peerd.wire.trust import CertificateDer, SignedNotice
 
-PREFACE: Final = b"peerd-join 1\n"
-"""The first bytes that a newcomer sends. They name the version of the enrolment protocol."""
+PREFACE_BYTES: Final = 4096
+PREFACE: Final = b"peerd-join 1".ljust(PREFACE_BYTES - 1) + b"\n"
+"""The first bytes that a newcomer sends. They name the version of the enrolment protocol.
+
+The spaces are there so that nobody gets more bytes than it has sent before it has proved anything: an offer has some
+500 bytes, and about 3 KiB with three roots and eight issuers.
+"""
 SECRET_BYTES: Final = 16
 REQUEST_DER_BYTES_MAX: Final = 2048
 CHAIN_LENGTH_MAX: Final = 3

@@ -111,6 +111,10 @@ class Answer:
     computed_by: HexId | None
     files: str = ""
     """The glob that was asked for."""
+    sampled: int = 0
+    """Contributors to be asked at random whether they take part, in a round so large that nobody enrols."""
+    confirmed: int = 0
+    """How many of them have said so."""
     shares: Shares = Shares()
     rejected: tuple[Rejected, ...] = ()
     type: Literal["answer"] = "answer"
@@ -120,7 +124,13 @@ class Answer:
     def warnings(self) -> tuple[str, ...]:
         """Return whose result was rejected, and hints that the question is mistaken, such as a glob without a match."""
         rejected = tuple(f"the result of {format_id(each.node)} was rejected: {each.reason}" for each in self.rejected)
-        return rejected + self._hints()
+        return rejected + self._unconfirmed() + self._hints()
+
+    def _unconfirmed(self) -> tuple[str, ...]:
+        if self.confirmed == self.sampled:
+            return ()
+        asked = f"of {self.sampled} contributors drawn at random {self.confirmed} confirmed that they take part"
+        return (f"{asked}; the others have died since, were not asked in time, or were invented",)
 
     def _hints(self) -> tuple[str, ...]:
         report = self.report
@@ -139,10 +149,15 @@ class Answer:
     @computed_field  # type: ignore[prop-decorator]  # what pydantic asks for, and mypy does not know
     @property
     def outcome(self) -> Literal["complete", "partial", "failed"]:
-        """ "complete", "partial" or "failed"; an answer that lacks an expected node is never called complete."""
+        """ "complete", "partial" or "failed".
+
+        An answer that lacks an expected node is never called complete, nor is one with a contributor that was asked in
+        vain whether it is one.
+        """
         if not self.contributors:
             return "failed"
-        return "complete" if self.missing_count == 0 and self.completeness >= 1.0 else "partial"
+        is_whole = self.missing_count == 0 and self.completeness >= 1.0
+        return "complete" if is_whole and self.confirmed == self.sampled else "partial"
 
     def shortened(self, top: int | None = None) -> Answer:
         """For a client: the first ``top`` groups only, and not more than `CONTRIBUTORS_LISTED_MAX` ids."""

@@ -109,6 +109,17 @@ class Noted(Message):
     proof: Proof = b""
 
 
+@message(0x010C, bytes_max=3 * KIB)
+class Confirm(Message):
+    """Routed to a node that a result names, in a ring too large for all to enrol: does it take part?
+
+    Signed for this node alone. If it does, it answers with `Enrolled`, routed and signed; nobody else answers.
+    """
+
+    round_id: RoundId
+    proof: Proof
+
+
 @message(0x0102, bytes_max=512)
 class Invite(Message):
     """The sender would swap with the recipient at a level: the length of their common prefix in bits."""
@@ -206,6 +217,7 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     WhyMissing,
     RoundStatus,
     Noted,
+    Confirm,
 )
 
 

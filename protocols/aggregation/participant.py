@@ -130,6 +130,7 @@ class Participant:
         self._is_enrolled = not start.census
         self._may_swap = not (start.census and start.is_direct)
         self._enrol_tries = 0
+        self._confirmations = 0
         self._offer_tries = 0
         self._extraction: WorkHandle | None = None
         self._swap: SwapHandle | None = None
@@ -179,6 +180,14 @@ class Participant:
     def _enrol_unanswered(self) -> None:
         if not self.is_over:
             self.host.set_timer(ENROL_TIMER, TELL_PAUSE_S, self.round_id)
+
+    def confirm(self) -> None:
+        """Tell a requester that asks whether this node takes part, as its result says. Not without end: it may be that
+        somebody shows the question again and again."""
+        if self._confirmations < TELL_TRIES_MAX:
+            self._confirmations += 1
+            proof = self.host.sign(enrolled_statement(self.round_id, self.host.peer, ""))
+            self.host.route(self.requester.id, Enrolled(self.round_id, "", (), proof))
 
     def noted(self) -> None:
         """The requester knows that this node takes part."""

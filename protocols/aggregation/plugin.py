@@ -30,6 +30,7 @@ from protocols.aggregation.messages import (
     MESSAGES,
     AnswerKind,
     AskStart,
+    Confirm,
     Enrolled,
     Invite,
     InviteAnswer,
@@ -49,9 +50,11 @@ from protocols.aggregation.participant import ENROL_TIMER, OFFER_TIMER, Particip
 from protocols.aggregation.patterns import QueryError
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import Requester, RoundListener, census_of
+from protocols.aggregation.spotcheck import CHECK_S_MAX, CHECK_TIMER
 from protocols.aggregation.statements import (
     NONCE_BYTES,
     ROUND_ID_BYTES,
+    confirm_statement,
     enrolled_statement,
     noted_statement,
     round_id_of,
@@ -105,6 +108,8 @@ class Aggregation(Plugin):
         self._ended: OrderedDict[bytes, str] = OrderedDict()
         """Rounds that are over here, and why this node did not take part, if it declined."""
         self._asking: dict[bytes, NodeId] = {}
+        self._asked: OrderedDict[bytes, None] = OrderedDict()
+        """The latest rounds that this node has asked, open or over."""
 
     def start(self, host: Host) -> None:
         super().start(host)
@@ -146,8 +151,12 @@ class Aggregation(Plugin):
 
         requester = Requester(host, self.config, round_id, query, listener, self._answered, with_census=census, own=own)
         self.requesters[round_id] = requester
+        self._asked[round_id] = None
+        while len(self._asked) > ENDED_ROUNDS_MAX:
+            self._asked.popitem(last=False)
         host.set_timer("round_due", deadline_s, round_id)
-        host.set_timer("gather_due", GATHER_AFTER * deadline_s, round_id)
+        check_s = 0.0 if census else CHECK_S_MAX  # what this node's own tree holds is checked first, too
+        host.set_timer("gather_due", max(GATHER_AFTER * deadline_s - check_s, deadline_s / 2), round_id)
         proof = host.sign(start_statement(round_id))
         how = census, is_direct, begins_at_ms, lasts_ms, nonce, proof
         host.broadcast(StartRound(round_id, host.peer, wire_query, 0, lasts_ms, *how))
@@ -185,8 +194,12 @@ class Aggregation(Plugin):
                 self._enrolled_routed(message, source)
             case Noted():
                 self._noted_routed(message)
-            case Invite():
+            case Confirm():
+                self._confirm_routed(message)
+            case Invite() if key != self.host.id:
                 self.on_invite(message, source)
+            case Invite():  # broadcast, it would have every node answer a source that somebody has made up
+                raise ProtocolError("not_routed", "an Invite is sent to one node, or routed to an id of a prefix")
             case _:
                 raise ProtocolError("not_direct", f"a {type(message).__name__} comes from its sender's own link only")
 
@@ -369,16 +382,31 @@ class Aggregation(Plugin):
         return Noted(enrolled.round_id)
 
     def _enrolled_routed(self, enrolled: Enrolled, source: PeerRef) -> None:
+        if enrolled.round_id not in self._asked:
+            return  # never asked here: somebody may have broadcast it, and every node would answer its source
+        requester = self.requesters.get(enrolled.round_id)
+        if requester is not None and not requester.expects(source.id):
+            return
         named = ((each.peer, each.age_ms) for each in enrolled.absent)
         statement = enrolled_statement(enrolled.round_id, source, enrolled.reason, named)
         if not self.host.verify(source.id, statement, enrolled.proof):
             raise ProtocolError("forged_enrolment", f"{source} has not signed it")
-        if enrolled.round_id in self.requesters:
-            self.on_enrolled(enrolled, source)
+        if requester is not None and not requester.with_census:
+            requester.confirmed(source.id)
+        elif requester is not None:
+            requester.enrolled(source, enrolled)
             proof = self.host.sign(noted_statement(enrolled.round_id, source.id))
             self.host.route(source.id, Noted(enrolled.round_id, proof))
         else:
             self.host.route(source.id, self._signed_stop(enrolled.round_id))
+
+    def _confirm_routed(self, question: Confirm) -> None:
+        participant = self.participants.get(question.round_id)
+        if participant is None:
+            return
+        asked = confirm_statement(question.round_id, self.host.id)  # not signed for this node: it has only come by here
+        if self.host.verify(participant.requester.id, asked, question.proof):
+            participant.confirm()
 
     def _noted_routed(self, noted: Noted) -> None:
         participant = self.participants.get(noted.round_id)
@@ -450,6 +478,10 @@ class Aggregation(Plugin):
         if requester is not None:
             requester.settled()
 
+    @on_timer(CHECK_TIMER)
+    def check_due(self, round_id: bytes) -> None:
+        self.requesters[round_id].check_due()
+
     @on_timer("round_expired")
     def round_expired(self, round_id: bytes) -> None:
         self._forget(round_id, "expired")
@@ -485,6 +517,7 @@ class Aggregation(Plugin):
             participant.validate()
         assert len(self._ended) <= ENDED_ROUNDS_MAX
         assert len(self._asking) <= ASKS_MAX
+        assert len(self._asked) <= ENDED_ROUNDS_MAX
         assert len(self.requesters) <= self.config.rounds_max
 
     def _forget(self, round_id: bytes, outcome: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -21,6 +21,7 @@ from protocols.aggregation.messages import Enrolled, ResultReady
 from protocols.aggregation.partial import ExtractionReport, Partial
 from protocols.aggregation.prefix import HostNeighbourhood
 from protocols.aggregation.query import Query
+from protocols.aggregation.spotcheck import NOBODY_ASKED, Checked, SpotCheck, unchecked
 
 REJECTED_MAX: Final = 16
 """Nodes that an answer names because it did not take their result."""
@@ -44,6 +45,12 @@ class Taken:
     value_bytes: int
     moved_bytes: int
     computed_by: NodeId
+    checked: Checked = NOBODY_ASKED
+
+
+def _own_result(aggregate: Aggregate, own: NodeId) -> Taken:
+    """What the requester's own tree holds."""
+    return Taken(aggregate.partial, value_size_bytes(aggregate.value), aggregate.moved_bytes, own)
 
 
 def census_of(ring_size: float, config: AggregationConfig) -> tuple[bool, bool]:
@@ -89,6 +96,7 @@ class Requester:
         self._is_closing = False
         self._taken: Taken | None = None
         self._rejected: list[Rejected] = []
+        self._spot_check = SpotCheck(host, round_id)
         self._leftovers = Leftovers(
             host,
             round_id,
@@ -123,6 +131,18 @@ class Requester:
         if self.collector.is_pointless:
             self.expire()
 
+    def expects(self, node: NodeId) -> bool:
+        """Whether what this node says of its part is of use: each node's with a census, else those that were asked."""
+        return self.with_census or self._spot_check.expects(node)
+
+    def confirmed(self, node: NodeId) -> None:
+        """A contributor that was asked says that it is one."""
+        self._spot_check.confirm(node)
+
+    def check_due(self) -> None:
+        """Those that were asked have had their time."""
+        self._spot_check.due()
+
     def offered(self, ready: ResultReady, peer: PeerRef) -> None:
         """Take note of a complete tree, which may be our own."""
         try:
@@ -145,20 +165,42 @@ class Requester:
 
     def gather(self) -> None:
         """Fetch the nodes' own data: the deadline is near, and no tree is complete, if only because somebody lied."""
-        if self.collector.best() is None and self._fetching is None and self._taken is None and not self._is_closing:
+        if self.collector.best() is not None or self._fetching is not None:
+            return
+        if self._taken is not None or self._is_closing:
+            return
+        own = self.own_aggregate
+        if self.with_census or own is None or not self._is_sound(own.partial, self.host.peer):
             self.expire(has_time=True)
+        else:
+            self._check(_own_result(own, self.host.id), self.host.peer, self._own_checked)
+
+    def _own_checked(self) -> None:
+        """What the own tree holds was checked; perhaps a tree was completed meanwhile."""
+        if self._taken is None and self.collector.best() is None:
+            self._close()
+        else:
+            self._take_best()
 
     def expire(self, *, has_time: bool = False) -> None:
         """Answer with what there is, as the deadline has come or is near."""
         if self._is_closing:
             self._leftovers.stop()
             return
-        own, taken = self.own_aggregate, self._taken
-        had = 0 if taken is None else len(taken.partial.contributors)
-        if own is not None and len(own.partial.contributors) > had and self._is_sound(own.partial, self.host.peer):
-            self._take(own.partial, own, self.host.id, has_time=has_time)
-        else:
-            self._close(has_time=has_time)
+        self._is_closing = True
+        self._spot_check.stop()
+        own = self.own_aggregate
+        if own is not None and self._is_better(own.partial) and self._is_sound(own.partial, self.host.peer):
+            self._taken = _own_result(own, self.host.id)
+            if not self.with_census:
+                self._taken = replace(self._taken, checked=unchecked(len(own.partial.contributors) - 1))
+        self._close(has_time=has_time)
+
+    def _is_better(self, own: Partial) -> bool:
+        """Whether to answer with what the own tree holds, at the end. It was not checked, if nobody has enrolled."""
+        if not self.with_census:
+            return self._taken is None and self.host.id not in self.collector.failed
+        return self._taken is None or len(own.contributors) > len(self._taken.partial.contributors)
 
     def _consider(self) -> None:
         best = self.collector.best()
@@ -186,7 +228,7 @@ class Requester:
             return
         if best.peer.id == self.host.id and self.own_aggregate is not None:
             if self._is_sound(self.own_aggregate.partial, self.host.peer):
-                self._take(self.own_aggregate.partial, self.own_aggregate, self.host.id)
+                self._check(_own_result(self.own_aggregate, self.host.id), self.host.peer, self._take_best)
             else:
                 self._take_best()
             return
@@ -204,6 +246,29 @@ class Requester:
             self._reject(giver, error)
             return False
         return True
+
+    def _check(self, found: Taken, giver: PeerRef, then: Callable[[], None]) -> None:
+        """Take a sound result; where nobody has enrolled, once enough of its contributors have said that they are."""
+        if self.with_census:
+            self._taken = found
+            then()
+            return
+        self._fetching = giver
+        contributors = found.partial.contributors
+        self.tell("checking", 0, len(contributors))
+
+        def checked(outcome: Checked) -> None:
+            self._fetching = None
+            if outcome.is_refuted:
+                silent = outcome.asked - outcome.confirmed
+                detail = f"of {outcome.asked} contributors that were asked {silent} did not say that they take part"
+                self._reject(giver, ProtocolError("invented_contributors", detail))
+            elif self._taken is None or not self._is_closing:  # at the end, rather less that was checked
+                self._taken = replace(found, checked=outcome)
+            if not self._is_closing:
+                then()
+
+        self._spot_check.begin(contributors, checked)
 
     def _reject(self, giver: PeerRef, error: ProtocolError) -> None:
         """A result is not taken. Who invented its contributors is unknown: the giver may have been given them."""
@@ -232,7 +297,9 @@ class Requester:
                 self.collector.have_fetched(peer)
                 if self._taken is None or held > len(self._taken.partial.contributors):
                     size_bytes = value_size_bytes(value)
-                    self._taken = Taken(fetched, size_bytes, moved_bytes + size_bytes, peer.id)
+                    found = Taken(fetched, size_bytes, moved_bytes + size_bytes, peer.id)
+                    self._check(found, peer, self._take_best)
+                    return
             # A fuller result may have been offered in the meantime.
             self._take_best()
 
@@ -257,10 +324,6 @@ class Requester:
             self.collector.could_not_fetch(peer, reason)
             self._take_best()
 
-    def _take(self, result: Partial, aggregate: Aggregate, computed_by: NodeId, *, has_time: bool = True) -> None:
-        self._taken = Taken(result, value_size_bytes(aggregate.value), aggregate.moved_bytes, computed_by)
-        self._close(has_time=has_time)
-
     def _close(self, *, has_time: bool = True) -> None:
         """The result is settled; get from the missing nodes what it lacks, or why it does, all at once; then answer."""
         self._is_closing = True
@@ -283,7 +346,8 @@ class Requester:
             value_bytes = 0 if taken is None else taken.value_bytes
             moved_bytes = self._leftovers.moved_bytes + (0 if taken is None else taken.moved_bytes)
             computed_by = self.host.id if taken is None else taken.computed_by
-            self._taken = Taken(result, value_bytes, moved_bytes, computed_by)
+            checked = NOBODY_ASKED if taken is None else taken.checked  # the others have given their data themselves
+            self._taken = Taken(result, value_bytes, moved_bytes, computed_by, checked)
             self._answer(self._missing())
 
         def failed(error: BaseException) -> None:
@@ -320,6 +384,8 @@ class Requester:
             moved_bytes=0 if taken is None else taken.moved_bytes,
             computed_by=None if taken is None else taken.computed_by,
             files=self.query.files,
+            sampled=0 if taken is None else taken.checked.asked,
+            confirmed=0 if taken is None else taken.checked.confirmed,
             shares=Shares.of(None if taken is None else taken.partial),
             rejected=tuple(self._rejected),
         )

@@ -49,6 +49,11 @@ def noted_statement(round_id: bytes, node: NodeId) -> bytes:
     return b"noted" + round_id + id_to_bytes(node)
 
 
+def confirm_statement(round_id: bytes, node: NodeId) -> bytes:
+    """The requester: a result names this node; does it take part?"""
+    return b"confirm" + round_id + id_to_bytes(node)
+
+
 def _peer(peer: PeerRef) -> bytes:
     return id_to_bytes(peer.id) + peer.address.encode()
 

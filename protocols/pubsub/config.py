@@ -14,6 +14,7 @@ from protocols.pubsub.cells import LEVEL_LIMIT
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Level = Annotated[int, Field(ge=0, le=LEVEL_LIMIT)]
 Lifetime = Annotated[Duration, between_durations("10s", "7d")]
+KeptFor = Annotated[Duration, between_durations("1m", "365d")]
 Memory = Annotated[Size, between_sizes("64KiB", "64GiB")]
 BaseAttribute = Literal["random", "selective"]
 DeliveryKind = Literal["direct", "multicast", "auto"]
@@ -140,6 +141,10 @@ class PubSubConfig(PluginConfig):
     feed_bytes: Memory = setting("1MiB", "Bytes of events that are kept for a reader of one subscription.")
     durable_bytes: Annotated[Size, between_sizes("64KiB", "64MiB")] = setting(
         "16MiB", "Largest log of one durable subscription; it may ask for less."
+    )
+    durable_age: KeptFor = setting("7d", "How long events of durable subscriptions are kept, within durable_bytes.")
+    unread_for: Interval = setting(
+        "60s", "A subscription that is not durable is ended when nobody has read it for so long."
     )
     dedupe_window: Count = setting(65536, "Events that a subscriber's node remembers, to take each only once.")
 

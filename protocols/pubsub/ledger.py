@@ -36,7 +36,6 @@ OUTCOMES_KEPT: Final = 64
 REPORT_S: Final = 60.0
 
 METRICS: Final[tuple[Metric, ...]] = (
-    Metric("peerd_pubsub_published_total", "counter", "Events that clients of this node published."),
     Metric("peerd_pubsub_matched_total", "counter", "Events that matched at leaves here, once a subscriber's node."),
     Metric("peerd_pubsub_delivered_total", "counter", "Of these, those that the subscriber's node has taken."),
     Metric("peerd_pubsub_dropped_total", "counter", "Events that were dropped, by reason.", ("reason",)),
@@ -100,7 +99,6 @@ class LedgerBook(Part):
     def published(self, event: EventId, schema: str) -> None:
         """A client of this node published an event."""
         self.published_count += 1
-        self._host.count("peerd_pubsub_published_total")
         self._entry(event).is_own = True
 
     def matched(self, event: EventId, schema: str, pieces: int, subscribers: int) -> None:

@@ -223,6 +223,8 @@ class TransferSub(Message):
     subs: Subs
     remaining_s: Annotated[tuple[U32, ...], annotated_types.MaxLen(SUBS_MAX)]
     """How long each of them still lasts."""
+    transfer: U64 = 0
+    """Random number of the split or merge; `CellAnswer` of ``from_cell`` proves it. No subscriptions: that was all."""
 
 
 @struct
@@ -244,6 +246,8 @@ class Transferred(Message):
     attribute: Attribute
     cell: Cell
     results: Annotated[tuple[TransferResult, ...], annotated_types.MaxLen(SUBS_MAX)]
+    transfer: U64 = 0
+    """The same number as in `TransferSub`: who answers has seen that."""
 
 
 @message(0x0209, bytes_max=256)
@@ -286,12 +290,14 @@ class LeafUpdate(Message):
 
 @message(0x020B, bytes_max=256)
 class CellQuestion(Message):
-    """Routed to the key of a cell by somebody who draws the tree; `CellAnswer` comes back."""
+    """Routed to the key of a cell by who draws the tree, or by its parent or child; `CellAnswer` comes back."""
 
     schema: Name
     attribute: Attribute
     cell: Cell
     nonce: U64
+    is_brief: bool = False
+    """Without the entries: a cell that asks whether its parent, or its child, is what a message claims."""
 
 
 @message(0x020C, bytes_max=24 * KIB)
@@ -303,6 +309,8 @@ class CellAnswer(Message):
     subs: U32 = 0
     load: U32 = 0
     entries: Annotated[tuple[LeafEntry, ...], annotated_types.MaxLen(ENTRIES_MAX)] = ()
+    transfer: U64 = 0
+    """The number of the split (even) or merge (odd) of this cell that is under way; 0: none."""
 
 
 # Events
@@ -368,6 +376,9 @@ class ProbePub(Message):
     """Counts the tries of the publisher: what was seen in an earlier one is looked at again."""
     vouched: bool = False
     hops: Hops = 0
+    remembered: bool = False
+    """The publisher takes these cells for leaves. Where one lies in a larger leaf now, it is told (`EventAck.failed`),
+    so that it keeps its events in order: another cell of the same leaf may be on its way."""
 
 
 @message(0x020E, bytes_max=24 * KIB)

@@ -54,6 +54,12 @@ class SchemaView(Protocol):
     def parse_filter(self, condition: Any, /) -> Node:
         """Read a filter, a text or one of its JSON forms, with the attributes' types. Raises `FilterError`."""
 
+    def covers(self, wide: Node, narrow: Node, /) -> bool:
+        """Whether all events that match ``narrow`` match ``wide``; "no" is not certain."""
+
+    def visible(self, values: Values, /) -> Values:
+        """Return the values without those that the node has filled in for its own use: what clients get."""
+
 
 class Schemas(Protocol):
     """The book of schemas."""

@@ -44,7 +44,7 @@ class Service(Protocol):
     ) -> None:
         """Put a schema, or a version of it that extends the last one, on the ring."""
 
-    def schemas(self) -> list[SchemaSummary]:
+    def schemas_known(self) -> list[SchemaSummary]:
         """The schemas that this node knows now, by name."""
 
     def schema_document(self, name: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
@@ -67,7 +67,7 @@ class Service(Protocol):
     ) -> SubscriptionView:
         """Subscribe. Events may come from now on; ``on_done`` is called when they surely do (``received``)."""
 
-    def subscriptions(self) -> list[SubscriptionView]:
+    def subscriptions_held(self) -> list[SubscriptionView]:
         """The subscriptions of this node's clients, oldest first."""
 
     def change(self, id: str, filter: object, on_done: Callable[[SubscriptionView | Exception], None]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from peerd.api import RecordOutcome, RecordResult
+from peerd.api import Host, RecordOutcome, RecordResult
 from peerd.ids import NodeId, format_id
-from peerd.testing.daemons import RunningDaemon, daemons
+from peerd.testing.daemons import RunningDaemon, daemons, wait_for
 from tests.support.records import TTL_S, RecordUser, key_number
 
 KEY = key_number(0)
@@ -43,5 +43,60 @@ def test_a_record_is_its_owners_between_daemons_with_certificates() -> None:
                 "each write by each holder, and by its reader"
             )
             assert sum(proofs_checked(each, "invalid") for each in running) == 0
+
+    asyncio.run(main())
+
+
+class Gatekeeper(RecordUser):
+    """Lets one node write what is shared, and fails when it is asked about a value that it does not understand."""
+
+    writer: NodeId | None = None
+
+    def start(self, host: Host) -> None:
+        """Begin with nothing told."""
+        super().start(host)
+        self.settled = 0
+
+    def record_allowed(self, key: NodeId, item: bytes, value: bytes | None, writer: NodeId) -> bool:
+        """Allow the writer that was named."""
+        if value == b"puzzling":
+            raise ValueError("a mistake in this plugin")
+        return writer == Gatekeeper.writer
+
+    def records_settled(self) -> None:
+        """Count the call."""
+        self.settled += 1
+
+
+def gatekeeper(each: RunningDaemon) -> Gatekeeper:
+    plugin = each.node.plugins[RecordUser.name]
+    assert isinstance(plugin, Gatekeeper)
+    return plugin
+
+
+def settled_roots(running: list[RunningDaemon]) -> list[RunningDaemon]:
+    return [each for each in running if gatekeeper(each).host.records.is_settled(KEY)]
+
+
+def test_a_plugin_judges_who_writes_its_shared_records_and_a_failure_of_it_refuses() -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), daemons(3, plugins=lambda index: [Gatekeeper()]) as running:
+            one, two, three = running
+            Gatekeeper.writer = one.node.peer.id
+            await wait_for(lambda: all(gatekeeper(each).settled for each in running))
+            await wait_for(lambda: len(settled_roots(running)) == 1)
+            [root] = settled_roots(running)
+            stored = await done(one, "put", b"mine", TTL_S, shared=True, ack="replicated")
+            assert (stored.outcome, stored.copies) == (RecordOutcome.STORED, 3)
+            for verb, arguments in (("put", (b"theirs", TTL_S)), ("delete", ())):
+                refused = await done(two, verb, *arguments, shared=True)
+                assert (refused.outcome, refused.detail) == (RecordOutcome.QUOTA, "not_allowed")
+            assert (await done(three, "get")).value == b"mine"
+            failed = gatekeeper(root)
+            other = next(each for each in running if each is not root)  # the failed plugin is not called back
+            refused = await done(other, "put", b"puzzling", TTL_S, shared=True)
+            assert (refused.outcome, refused.detail) == (RecordOutcome.QUOTA, "not_allowed")
+            await wait_for(lambda: gatekeeper(root) is not failed)
+            assert (await done(three, "get")).value == b"mine", "no link was cut, and the plugin is back"
 
     asyncio.run(main())

@@ -1,8 +1,8 @@
 """``python -m tests.fuzz --cases 5_000_000 --seed 1``: every decoder against damaged encodings, counted per decoder.
 
 Each decoder raises the error that its documentation names and nothing else, and no case takes longer than 50 ms of
-processor time. A case depends on the seed, the decoder's name and its number only, so what is found can be repeated:
-``--target "message Hello" --first 1234 --cases 1``. Ends with 1 when something was found.
+processor time, or than 50 ms for each 64 KiB. A case depends on the seed, the decoder's name and its number only, so
+what is found can be repeated: ``--target "message Hello" --first 1234 --cases 1``. Ends with 1 when there are findings.
 """
 
 from __future__ import annotations

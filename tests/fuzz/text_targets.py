@@ -42,7 +42,7 @@ from peerd.quantities import parse_duration, parse_size
 from peerd.wire.trust import Denial
 from tests.fuzz import mutate
 from tests.fuzz.aggregation_targets import WORDS
-from tests.fuzz.target import Target
+from tests.fuzz.target import Target, reported
 
 CLUSTER: Final = "fuzz"
 FILTERS: Final = (
@@ -106,7 +106,7 @@ def text_targets(folder: Path) -> Iterator[Target]:
     yield Target("config file", _config_text, _read_config(folder), (), _TARGET_WEIGHT_SLOW)
     yield Target("config sets", _settings, _read_sets, (), _TARGET_WEIGHT_SLOW)
     yield Target("old state files", _old_file, _read_old(folder), (DamagedFile, ConfigError))
-    yield Target("stream line", _stream_line, stream_lines.validate_json, (ValidationError,), 2)
+    yield Target("stream line", _stream_line, reported(stream_lines.validate_json), (ValidationError,), 2)
 
 
 # --- filters ---------------------------------------------------------------------------------------------------------

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from peerd import limits
+from peerd.api import GroupOutcome
 from peerd.ids import NodeId, key_of
 from peerd.messages import PeerRef, encode_body
 from peerd.services.groups.config import GroupsConfig
 from peerd.services.groups.members import group_key
-from peerd.services.groups.messages import Bequest, Departing, Join, Publication, Publish
+from peerd.services.groups.messages import Anycast, Bequest, Departing, Join, Publication, Publish
 from peerd.sim.simulation import Place, Simulation
 from tests.support.groups import Saying, chat_ring, chatter, tree_offences, trees
 
@@ -104,3 +105,29 @@ def test_two_that_multicast_as_fast_as_they_may_have_no_parent_accused() -> None
     chatter(members[0]).say("news", 1)
     simulation.run_for(10.0)
     assert all((members[0].id, 1) in chatter(place).heard["news"] for place in members)
+
+
+def test_two_that_ask_a_group_as_fast_as_they_may_have_nobody_of_its_tree_accused() -> None:
+    """Each anycast goes to every member and back, because nobody accepts."""
+    simulation = chat_ring(6, seed=4)
+    simulation.misbehaviour_is_failure = False
+    members, group_id, _ = group_of(simulation, 3)
+    root = simulation.oracle().root(group_id)
+    liars = [place for place in simulation.nodes if place.id != root and place not in members][:2]
+    each = limits.PEER_MESSAGES_BURST - 1000
+    for place in liars:
+        for number in range(each):
+            body = encode_body(Saying(number))
+            anycast = Anycast(group_id, members[1].peer, 1_000_000 + number, Saying.TYPE_ID, body, (), 0)
+            place.node.hosts["groups"].send(members[2].peer, anycast)
+    simulation.run_for(10.0)
+    honest = {place.peer for place in simulation.nodes if place not in liars}
+    assert [each for each in simulation.misbehaviours if {each[1], each[2]} <= honest] == []
+    asked = [len(chatter(place).asked) for place in members]
+    assert max(asked) > 1000, "they were heard, as far as their rate allows"
+    found = chatter(members[0])
+    found.outcomes.clear()
+    chatter(members[1]).accepts = True
+    found.find("news", 2)
+    simulation.run_for(10.0)
+    assert found.outcomes == [(GroupOutcome.ACCEPTED, members[1].peer)]

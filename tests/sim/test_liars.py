@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from peerd.sim.hostile.member import Party
-from peerd.sim.hostile.neighbours import InventedNeighbours
+from peerd.sim.hostile.neighbours import Colluders, InventedNeighbours
 from peerd.sim.simulation import Place
 from tests.support.overlay_net import OverlayRing
 
@@ -45,3 +45,17 @@ def test_invented_neighbours_hide_no_death_and_keep_no_newcomer_out() -> None:
         doubted = [peer for peer in history.peers() for note in history.of(peer) if note.verdict == "doubted"]
         assert set(doubted) <= party.ids, "who passes on what it was told is not blamed"
         assert doubted or place is newcomer
+
+
+def test_a_liar_at_the_far_end_of_a_side_keeps_no_leaf_set_from_being_whole() -> None:
+    """Swarm seed 10253: the one node that was asked who comes next was the one that never tells."""
+    ring = OverlayRing(seed=4)
+    party = Party(ring, {LIAR: [Colluders]})
+    ring.grow(18)
+    party.begin()
+    ring.run_for(60.0)
+    dead = ring.nodes[2:4]
+    for place in dead:
+        ring.kill(place)
+    ring.run_until(lambda: all(has_forgotten(ring, place) for place in dead), limit_s=30.0)
+    ring.run_until(lambda: all(place.node.overlay.leaf_set().is_complete for place in ring.honest_nodes()), 60.0)

@@ -12,6 +12,7 @@ import pytest
 from peerd.api import RecordOutcome, RecordResult, RecordVersion
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.node.node import SENT, SENT_BYTES
 from peerd.services.records.config import RecordsConfig
 from peerd.services.records.exchange import SLICE_S
 from peerd.services.records.messages import (
@@ -24,21 +25,34 @@ from peerd.services.records.messages import (
     DigestRequest,
     RecordSummary,
     ReplicaAck,
+    ReplicaGet,
     ReplicaPut,
     VersionsReply,
     VersionsRequest,
 )
 from peerd.sim.record_checkers import Replication
 from peerd.sim.simulation import Place, Simulation
-from tests.support.records import TTL_S, drop, get, held, holders, key_number, put, put_many, record_ring, user
+from tests.support.records import (
+    TTL_S,
+    drop,
+    get,
+    get_many,
+    held,
+    holders,
+    key_number,
+    put,
+    put_many,
+    record_ring,
+    user,
+)
 
 KEY = key_number(0)
 Q = TypeVar("Q", bound=Message)
 
 
-def sent(simulation: Simulation, kind: type[Message]) -> int:
-    """Messages of one type that live nodes have sent."""
-    return sum(place.node.traffic[kind.TYPE_ID][0] for place in simulation.live_nodes())
+def sent(simulation: Simulation, kind: type[Message], column: int = SENT) -> int:
+    """Messages of one type that live nodes have sent, or their bytes."""
+    return sum(place.node.traffic[kind.TYPE_ID][column] for place in simulation.live_nodes())
 
 
 def ask(simulation: Simulation, place: Place, peer: PeerRef, message: Message) -> Message:
@@ -75,6 +89,45 @@ def test_an_arrival_in_an_empty_ring_is_compared_with_by_those_near_it_only() ->
     assert newcomer.node.records.state.is_established
     assert all(place.node.records.state.is_caught_up for place in simulation.live_nodes())
     assert 1 <= sent(simulation, DigestRequest) - before <= 14, "six neighbours and the newcomer, each way at most"
+
+
+def test_what_does_not_fit_one_message_is_asked_for_from_where_it_ended() -> None:
+    """Versions that were compared once are not sent again with every further question."""
+    simulation = record_ring(4, seed=4)
+    results: list[RecordResult] = []
+    for number in range(300):
+        records = user(simulation.nodes[number % 4]).host.records
+        records.put(KEY, b"x" * 50, TTL_S, results.append, item=b"%d" % number, ack="replicated")
+    simulation.run_until(lambda: len(results) == 300, limit_s=60.0)
+    table = holders(simulation, KEY)[1].node.records.state.table
+    for record in list(table):
+        table.drop(record.identity)
+    before = {kind: sent(simulation, kind, SENT_BYTES) for kind in (VersionsRequest, VersionsReply)}
+    holders(simulation, KEY)[1].node.records.state.catch_up_again()
+    simulation.run_until(lambda: not Replication().check(simulation), limit_s=360.0, poll_s=5.0)
+    asked, answered = (sent(simulation, kind, SENT_BYTES) - before[kind] for kind in (VersionsRequest, VersionsReply))
+    assert answered >= 300 * 50, "this is how they came back"
+    assert asked < answered / 5
+
+
+def test_one_member_that_compares_with_nobody_does_not_stop_its_neighbours() -> None:
+    """It answers the overlay, so it stays; the other holders have told what there is."""
+    simulation = record_ring(12, seed=5)
+    put_many(simulation, 40, shared=True)
+    [root, _, liar] = holders(simulation, KEY)
+    for kind in (DigestRequest, VersionsRequest, ReplicaGet, ReplicaPut):
+        liar.node._handlers[kind] = ("records", lambda message, source: None)
+    simulation.kill(root)
+    honest = [place for place in simulation.live_nodes() if place is not liar]
+
+    def has_caught_up(place: Place) -> bool:
+        is_noticed = root.id not in {peer.id for peer in place.node.records.state.refresh().leaf_set.members()}
+        return is_noticed and place.node.records.state.is_caught_up
+
+    simulation.run_until(lambda: all(map(has_caught_up, honest)), limit_s=180.0, poll_s=1.0)
+    keys = [key for key in map(key_number, range(40)) if holders(simulation, key)[0] is not liar]
+    assert len(keys) > 20
+    assert {result.outcome for result in get_many(simulation, keys).values()} == {RecordOutcome.FOUND}
 
 
 def test_the_timer_for_lapses_runs_while_something_may_lapse() -> None:

@@ -25,9 +25,10 @@ ONCE_RED = (3317, 4094, 5112, 5195)
 SEEDS_AMONG_LIARS = range(24)
 ONCE_RED_AMONG_LIARS = (67, 68, 130, 156)
 """With one hostile node among eight, which floods: honest nodes passed the flood on, and accused each other of it."""
-LATER_RED_AMONG_LIARS = (10222, 10297, 10502, 10940)
-"""Invented names that kept a ring from looking for its lost half; a judge that did not know that a root had moved
-(twice), and one that took a broadcast that a hostile node had altered for the same one."""
+LATER_RED_AMONG_LIARS = (10222, 10253, 10297, 10502, 10940, 11982)
+"""Invented names that kept a ring from looking for its lost half; a liar that was the only one to be asked who is
+missing; a judge that did not know that a root had moved (three times), and one that took a broadcast that a hostile
+node had altered for the same one."""
 AMONG = Attackers(number=1)
 SMALL = 8
 LONG_CHUNK = 100

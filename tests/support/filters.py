@@ -150,6 +150,21 @@ def naive_find(event: Any, name: str) -> Any:
     return None
 
 
+def naive_where_absent_matches(node: Node, event: Mapping[str, Any], *, negated: bool = False) -> bool:
+    """Every condition on a missing attribute holds, negated or not, but for those that ask whether it is missing."""
+    if isinstance(node, Not):
+        return naive_where_absent_matches(node.part, event, negated=not negated)
+    if isinstance(node, And | Or):
+        parts = [naive_where_absent_matches(part, event, negated=negated) for part in node.parts]
+        return all(parts) if isinstance(node, And) is not negated else any(parts)
+    if isinstance(node, Constant):
+        return node.value is not negated
+    if not isinstance(node, IsNull) and naive_find(event, node.name) is None:
+        return True
+    found = naive_atom(node, naive_find(event, node.name))
+    return found is not None and found is not negated
+
+
 def naive_atom(atom: Atom, value: Any) -> Truth:
     """The truth of one condition."""
     if isinstance(atom, IsNull):

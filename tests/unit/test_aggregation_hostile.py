@@ -176,10 +176,34 @@ def test_an_enrolment_that_is_lost_is_said_again_and_not_for_ever() -> None:
 
 
 def test_an_enrolment_in_a_round_that_is_over_is_answered_with_its_end() -> None:
-    _, asker = member()
+    plugin, asker = member()
+    round_id = plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    plugin.cancel(round_id)
+    for request in asker.requests:
+        request.on_timeout()
+    assert not plugin.requesters
+    proof = signed(NodeId(SIBLING), enrolled_statement(round_id, peer(SIBLING), ""))
+    broadcast(asker, Enrolled(round_id, "", (), proof), peer(SIBLING))
+    assert asker.routed == [(SIBLING, StopRound(round_id, signed(asker.id, stop_statement(round_id))))]
+
+
+def test_an_enrolment_that_somebody_broadcasts_is_answered_by_nobody_but_the_requester() -> None:
+    """Else every node of the ring would answer the one that has signed it, whoever shows it again."""
+    _, host = member()
     proof = signed(NodeId(SIBLING), enrolled_statement(ROUND, peer(SIBLING), ""))
-    broadcast(asker, Enrolled(ROUND, "", (), proof), peer(SIBLING))
-    assert asker.routed == [(SIBLING, StopRound(ROUND, signed(asker.id, stop_statement(ROUND))))]
+    broadcast(host, Enrolled(ROUND, "", (), proof), peer(SIBLING))
+    assert not host.routed and not host.sent
+
+
+def test_an_invitation_that_is_broadcast_is_answered_by_nobody() -> None:
+    """Its source may be made up, and every node of the ring would answer it."""
+    plugin, host = member()
+    assert host.plugin is plugin
+    with pytest.raises(ProtocolError, match="not_routed"):
+        plugin.deliver(host.id, Invite(ROUND, LEVEL), peer(SIBLING))
+    assert not host.sent and not host.requests
+    plugin.deliver(NodeId(host.id + 1), Invite(ROUND, LEVEL), peer(SIBLING))
+    assert host.requests, "a routed one is for whoever is closest to its key"
 
 
 @pytest.mark.parametrize("count", [DIRECT_CENSUS_MAX, DIRECT_CENSUS_MAX + 1])

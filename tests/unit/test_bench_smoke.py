@@ -38,6 +38,12 @@ ALWAYS = {
         "selectors: memory a filter",
         "bombs: slowest refusal",
     },
+    "matching": {
+        "100: index / loop",
+        "200: memory a subscription",
+        "100 filters: index",
+        "crossover",
+    },
     "swap": {"swap, 1 MiB both ways, no TLS", "swap, 1 MiB both ways, TLS 1.3", "BLAKE3 alone, one thread"},
     "control": {"validated messages, no TLS", "validated messages, TLS 1.3", "msgpack alone: pack and unpack"},
     "forming": {

@@ -10,10 +10,11 @@ from hypothesis import assume, given, settings, strategies as st
 
 from peerd.lib.filter import column, regex_set
 from peerd.lib.filter.errors import FilterTooLarge
+from peerd.lib.filter.evaluate import matcher
 from peerd.lib.filter.index import FilterIndex
 from peerd.lib.filter.parse import parse
 from peerd.lib.filter.tree import Constant, Node
-from tests.support.filters import events, naive, nodes
+from tests.support.filters import events, naive, naive_where_absent_matches, nodes
 
 
 def expected(filters: dict[int, Node], event: dict[str, Any]) -> list[int]:
@@ -164,3 +165,42 @@ def test_slots_of_a_set(slots: set[int]) -> None:
     assert column.positions(bits) == sorted(slots)
     assert column._positions_in_python(bits) == sorted(slots)
     assert column._choose_positions()(bits) == sorted(slots)
+
+
+@settings(max_examples=200)
+@given(st.lists(nodes(leaves=5), max_size=12), st.lists(events, min_size=1, max_size=5))
+def test_where_absent_attributes_match_the_index_and_the_matcher_find_what_the_naive_evaluator_finds(
+    made: list[Node], tried: list[dict[str, Any]]
+) -> None:
+    filters: dict[int, Node] = {}
+    index: FilterIndex[int] = FilterIndex(absent_matches=True)
+    for key, node in enumerate(made):
+        try:
+            index.add(key, node)
+        except FilterTooLarge:
+            continue
+        filters[key] = node
+    for is_settled in (False, True):
+        if is_settled:
+            index.settle()
+        for event in tried:
+            wanted = sorted(key for key, node in filters.items() if naive_where_absent_matches(node, event))
+            assert sorted(index.match(event)) == wanted
+            assert wanted == [key for key, node in filters.items() if matcher(node, absent_matches=True)(event)]
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("a > 5", True),
+        ("NOT a > 5", True),
+        ("a = 1 AND a = 2", True),
+        ("a > 5 AND a IS NOT NULL", False),
+        ("a > 5 AND a IS NULL", True),
+        ("a LIKE 'x%y' AND b = 1", True),
+        ("a > 5 AND b = 2", False),
+    ],
+)
+def test_a_condition_on_an_absent_attribute_can_count_as_true(text: str, matches: bool) -> None:
+    index = FilterIndex([("it", parse(text))], absent_matches=True)
+    assert index.match({"b": 1}) == (["it"] if matches else [])

@@ -13,7 +13,7 @@ import pytest
 from peerd.errors import ProtocolError
 from tests.fuzz import mutate
 from tests.fuzz.members import episode
-from tests.fuzz.target import CASE_S_MAX, Target, case_random, run_cases
+from tests.fuzz.target import CASE_BYTES, CASE_S_MAX, Target, allowed_s, case_random, run_cases
 from tests.fuzz.targets import all_targets, shares
 
 SEED = 1
@@ -101,6 +101,11 @@ def test_a_case_that_takes_long_is_found() -> None:
     target = Target("slow", lambda rng: 1.5 * CASE_S_MAX, slow, ())
     [finding] = run_cases(target, SEED, range(1))
     assert "ms of processor time" in finding.what
+
+
+def test_a_case_that_is_longer_than_what_others_can_send_may_take_longer_in_proportion() -> None:
+    assert allowed_s(b"") == allowed_s(bytes(CASE_BYTES)) == allowed_s(("name", "x" * 1000)) == CASE_S_MAX
+    assert allowed_s(("name", bytes(2 * CASE_BYTES - 4))) == allowed_s("x" * 2 * CASE_BYTES) == 2 * CASE_S_MAX
 
 
 @pytest.mark.parametrize("document", [b"\x93\x01\xa1a\x90", b"\xc1", b""])

@@ -8,6 +8,7 @@ from typing import cast
 from peerd.api import Coordinate, Envelope, GroupOutcome, Verdict
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_body
+from peerd.services.groups.anycast import PASS_MESSAGES
 from peerd.services.groups.messages import (
     HOPS_MAX,
     VISITED_MAX,
@@ -166,3 +167,14 @@ def test_a_child_that_nobody_has_measured_is_as_far_as_the_coordinates_say() -> 
     assert group.nearest_children() == [A, B]
     rig.service._refresher.asked(Refresh((KEY,), None), B)
     assert group.children[B.id].rtt_s is None
+
+
+def test_what_is_beyond_the_share_of_others_is_not_passed_on() -> None:
+    """Else the next node would accuse this one of a flood, which somebody else has made."""
+    rig = tree()
+    rig.host.passes_left = PASS_MESSAGES
+    ask(rig, QUESTION)
+    assert passed_on(rig).peer == B
+    ask(rig, replace(QUESTION, number=6))
+    assert not rig.host.requests
+    assert rig.host.counted["peerd_groups_dropped_total", "rate"] == 1

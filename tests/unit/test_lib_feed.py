@@ -286,3 +286,73 @@ class AgainstHistory(RuleBasedStateMachine):
 
 
 TestAgainstHistory = AgainstHistory.TestCase
+
+
+# --- items that are kept elsewhere ----------------------------------------------------------------------------------
+
+
+class Disk(dict[int, str]):
+    """A shelf that says when something is read."""
+
+    def __init__(self, items: dict[int, str]) -> None:
+        super().__init__(items)
+        self.read: list[int] = []
+
+    def __getitem__(self, number: int) -> str:
+        self.read.append(number)
+        return super().__getitem__(number)
+
+
+def test_a_feed_goes_on_with_the_items_that_its_shelf_holds() -> None:
+    disk = Disk({3: "3", 4: "4", 5: "5"})
+    feed: Feed[str] = Feed("e1", bytes_max=40, last=5, shelf=disk, held={3: 10, 4: 10, 5: 10})
+    assert (feed.first, feed.last, feed.held_bytes, disk.read) == (3, 5, 30, [])
+    reader = feed.reader(Position("e1", 1))
+    assert drained(reader) == [FeedGap(2, "expired", 2, 2, 1), *items(3, 5)]
+    feed.push("6", 10)
+    feed.push("7", 10)
+    assert (list(disk), feed.first) == ([4, 5, 6, 7], 4)
+    assert drained(reader) == items(6, 7)
+
+
+def test_what_the_shelf_has_lost_is_marked() -> None:
+    feed: Feed[str] = Feed("e1", last=7, shelf={2: "2", 5: "5", 6: "6"}, held={2: 1, 5: 1, 6: 1})
+    assert drained(feed.reader("start")) == [*items(2, 2), FeedDropped(3, 4), *items(5, 6), FeedDropped(7, 7)]
+    feed.expire(5)
+    assert (feed.first, feed.held_bytes) == (6, 1)
+
+
+def test_old_items_expire_whoever_has_not_taken_them() -> None:
+    writable: list[None] = []
+    feed: Feed[str] = Feed("e1", items_max=4, on_writable=lambda: writable.append(None))
+    blocking = feed.reader("start", Policy.BLOCK)
+    slow = feed.reader("start", Policy.DISCONNECT)
+    for number in range(1, 5):
+        feed.push(str(number))
+    assert not feed.may_push()
+    feed.expire(2)
+    assert (feed.first, writable) == (3, [None])
+    assert drained(blocking) == [FeedDropped(1, 2), *items(3, 4)]
+    assert drained(slow) == [FeedEnd(0, TOO_SLOW, is_final=False)]
+    feed.expire(9)
+    assert (len(feed), feed.first, feed.last) == (0, 5, 4)
+    feed.expire(1)
+    assert feed.first == 5
+
+
+def test_a_feed_counts_what_its_slowest_reader_lost() -> None:
+    feed: Feed[str] = Feed("e1", items_max=3)
+    for number in range(1, 6):
+        feed.push(str(number))
+    assert feed.dropped == 0  # nobody was there
+    quick, slow = feed.reader("start"), feed.reader("start")
+    drained(quick)
+    for number in range(6, 9):
+        feed.push(str(number))
+    assert feed.dropped == 3
+    slow.close()
+    feed.push("9")
+    assert feed.dropped == 4
+    drained(quick)
+    feed.push("10")
+    assert feed.dropped == 4

@@ -42,6 +42,12 @@ class Host:
     def record_changed_upcall(self, *what: Any) -> None:
         self.told.append(what)
 
+    def has_plugin(self, namespace: str) -> bool:
+        return True
+
+    def records_settled_upcall(self) -> None:
+        self.told.append("settled")
+
 
 def state_and_host() -> tuple[RecordState, Host]:
     host = Host()
@@ -102,6 +108,37 @@ def test_after_an_arrival_only_the_newcomer_is_asked() -> None:
     host.leaves = LeafSet(host.leaves.smaller, host.leaves.larger[1:], True, False)
     state.refresh()
     assert not state.is_caught_up and not state.pulled, "one went: all of them are asked again"
+
+
+def test_plugins_are_told_once_after_each_change_nearby() -> None:
+    state, host = state_and_host()
+    state.tell_settled()
+    assert host.told == [], "it has compared with nobody"
+    asked_until_done(state, set(range(-8, 9)))
+    state.tell_settled()
+    state.tell_settled()
+    assert host.told == ["settled"]
+    host.leaves = LeafSet(host.leaves.smaller[:7], host.leaves.larger, True, False)
+    state.refresh()
+    state.tell_settled()
+    assert host.told == ["settled"], "nothing nearby has changed"
+    newcomer = PeerRef(NodeId(OWN * 2), "10.0.0.2", 7420)
+    host.leaves = LeafSet(host.leaves.smaller, (host.leaves.larger[0], newcomer, *host.leaves.larger[1:7]), True, False)
+    state.refresh()
+    state.tell_settled()
+    assert host.told == ["settled"], "the newcomer may have taken writes"
+    state.pulled[newcomer.id] = True
+    state.lacks_records = state.lacks_items = True
+    state.tell_settled()
+    assert host.told == ["settled"], "there is no room here for all of them"
+    state.lacks_items = False
+    state.tell_settled()
+    state.tell_settled()
+    assert host.told == ["settled"] * 2
+    state.catch_up_again()
+    asked_until_done(state, set(range(-8, 9)))
+    state.tell_settled()
+    assert host.told == ["settled"] * 3
 
 
 def test_an_established_neighbour_that_says_it_is_empty_is_not_asked() -> None:

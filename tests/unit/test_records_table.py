@@ -157,6 +157,38 @@ def test_each_write_is_checked_once_and_what_fails_is_refused() -> None:
         assert table.merge(copy, 0.0) == "forged", "it contradicts itself"
 
 
+def test_a_write_that_is_not_allowed_is_refused_each_time_and_asked_about_only_when_it_is_genuine() -> None:
+    asked: list[Record] = []
+    genuine, allowed = True, False
+
+    def ask(one: Record) -> bool:
+        asked.append(one)
+        return allowed
+
+    table = RecordTable(CONFIG, is_genuine=lambda one: genuine, is_allowed=ask)
+    for _ in range(2):
+        assert table.merge(record(), 0.0) == "not_allowed"
+    assert len(table) == 0 and table.version_written(NodeId(5), 1, 1) is None and table.clock == 0
+    allowed = True
+    assert table.merge(record(), 0.0) == CHANGED, "it is offered again, and judged anew"
+    allowed = False
+    assert table.merge(record(), 0.0) == KEPT, "what is held is not asked about again"
+    assert table.merge(record(1, 2, None), 0.0) == "not_allowed"
+    assert asked == [record(), record(), record(), record(1, 2, None)]
+    genuine = False
+    assert table.merge(record(1, 3), 0.0) == "forged"
+    assert len(asked) == 4 and list(table) == [record()]
+
+
+def test_who_is_asked_may_look_into_the_table_later_than_the_write_came() -> None:
+    """A real clock goes on while a plugin is asked, and every look lets what is over lapse."""
+    table = RecordTable(CONFIG, is_allowed=lambda one: table.lapse(TTL_S) == 0)
+    assert table.merge(record(), 0.0) == CHANGED
+    assert table.merge(record(1, 2, b"w", expires_at=2 * TTL_S), TTL_S - 1.0) == CHANGED
+    table.validate()
+    assert table.lapse(2 * TTL_S) == 1
+
+
 Texts = st.text(max_size=6)
 Bytes = st.binary(max_size=6)
 Numbers = st.integers(0, 3)
@@ -315,6 +347,16 @@ def test_a_full_origin_may_still_delete() -> None:
 def test_one_key_has_few_namespaces() -> None:
     table = filled(*(record(namespace=f"n{number}") for number in range(tables.NAMESPACES_PER_KEY_MAX)))
     assert table.merge(record(namespace="more"), 0.0) == "namespaces"
+
+
+def test_a_plugin_of_this_node_always_has_a_place_under_a_key() -> None:
+    """Else any member could keep it out with records of plugins that nobody has."""
+    table = RecordTable(CONFIG, has_plugin=lambda namespace: namespace == "mine")
+    for number in range(tables.NAMESPACES_PER_KEY_MAX):
+        assert table.merge(record(namespace=f"n{number}"), 0.0) == CHANGED
+    assert table.merge(record(namespace="more"), 0.0) == "namespaces"
+    assert table.merge(record(namespace="mine"), 0.0) == CHANGED
+    table.validate()
 
 
 # Ranges and digests

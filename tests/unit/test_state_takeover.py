@@ -25,6 +25,23 @@ EPOCH = 1_700_000_000_000
 DIGEST = hashlib.sha256(b"secret").hexdigest()
 TOKEN = TokenEntry(DIGEST, 1000.0, 2000.5, 3, 2, ("member", "publisher"), False)
 ACCESS = AccessToken("ab" * 8, "dashboard", DIGEST, ("aggregation:read",), 5.0, 6.0)
+TOKEN_ROW = {
+    "digest": DIGEST,
+    "created_at": 1000,
+    "expires_at": 2000.5,
+    "uses_max": 3,
+    "uses": 2,
+    "roles": ["member", "publisher"],
+    "is_revoked": False,
+}
+ACCESS_ROW = {
+    "id": "ab" * 8,
+    "name": "dashboard",
+    "digest": DIGEST,
+    "scopes": ["aggregation:read"],
+    "created_at": 5,
+    "expires_at": 6.0,
+}
 NAMES = ["access-tokens.json", "boot-epoch", "known-peers.json", "store-demo.log", "tokens.json", "trust-records.json"]
 
 
@@ -46,28 +63,11 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "state"
     folder.mkdir(mode=0o700)
     peers = [{"id": f"{number:032x}", "host": "192.0.2.1", "port": number} for number in (9, 3, 5)]
-    token = {
-        "digest": DIGEST,
-        "created_at": 1000,
-        "expires_at": 2000.5,
-        "uses_max": 3,
-        "uses": 2,
-        "roles": ["member", "publisher"],
-        "is_revoked": False,
-    }
-    access = {
-        "id": "ab" * 8,
-        "name": "dashboard",
-        "digest": DIGEST,
-        "scopes": ["aggregation:read"],
-        "created_at": 5,
-        "expires_at": 6.0,
-    }
     notice = [11, *(base64.b64encode(part).decode() for part in (b"body", b"s" * 16, b"t" * 64))]
     for name, rows in (
         ("known-peers.json", peers),
-        ("tokens.json", [token]),
-        ("access-tokens.json", [access]),
+        ("tokens.json", [TOKEN_ROW]),
+        ("access-tokens.json", [ACCESS_ROW]),
         ("trust-records.json", [notice]),
     ):
         (folder / name).write_bytes(state_file(json.dumps(rows).encode()))
@@ -123,6 +123,8 @@ def test_an_old_file_of_a_wrong_shape_is_set_aside(folder: Path, body: bytes) ->
         ("known-peers.json", b'[{"id": "a", "host": "b", "port": 1e400}]'),
         ("known-peers.json", b"[" * 100_000),
         ("access-tokens.json", b'[{"id": 1, "name": 2, "digest": 3, "scopes": [], "created_at": 1, "expires_at": 2}]'),
+        ("access-tokens.json", json.dumps([{**ACCESS_ROW, "expires_at": "nan"}]).encode()),
+        ("tokens.json", json.dumps([{**TOKEN_ROW, "created_at": float("nan")}]).encode()),
     ],
 )
 def test_an_old_file_with_values_that_no_row_can_have_is_set_aside(folder: Path, name: str, body: bytes) -> None:

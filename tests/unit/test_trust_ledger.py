@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given, strategies as st
 
 from peerd.errors import ProtocolError, Unavailable
@@ -35,6 +36,8 @@ OLD = ClusterAuthority.create(CLUSTER)
 NEW = OLD.successor(timedelta(days=30))
 NOW = NEW.certificate.not_valid_before_utc.timestamp() + 600
 LATER = NOW + 31 * 86_400
+ED25519, UNKNOWN_KEY, NO_KEY = b"\x2b\x65\x70", b"\x2b\x65\x01", b"\x2b\x65\x71"
+"""Object identifiers of key types: ours, one that does not exist, and X448, whose keys are longer than these bytes."""
 
 
 def denial(version: int = 1, *, withdrawn: bool = False, subject: str = SUBJECT, cluster: str = CLUSTER) -> Denial:
@@ -273,6 +276,17 @@ def test_a_change_must_lead_from_one_root_to_the_next() -> None:
         ledger().merge([sign_notice(OLD, replace(notice, root=b"\x30\x00"))], NOW)
     with pytest.raises(ProtocolError):
         ledger().merge([sign_notice(OLD, replace(notice, cross=notice.root))], NOW)
+
+
+@pytest.mark.parametrize("kind", [UNKNOWN_KEY, NO_KEY], ids=["unknown kind of key", "key of a wrong length"])
+@pytest.mark.parametrize("field", ["root", "cross"])
+def test_a_change_to_a_certificate_whose_key_cannot_be_read_is_an_offence(field: str, kind: bytes) -> None:
+    """Found by the fuzzer: certificates are parsed lazily, so that one loads although its key does not."""
+    notice = root_change(NEW.roots, CLUSTER, NOW)
+    key = NEW.certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    changed = getattr(notice, field).replace(key, key.replace(ED25519, kind))
+    with pytest.raises(ProtocolError, match="invalid"):
+        ledger().merge([sign_notice(OLD, replace(notice, **{field: changed}))], NOW)
 
 
 # Text and batches

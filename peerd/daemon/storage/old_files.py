@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -85,6 +86,8 @@ def _check_types(table: TableSchema, row: Row) -> None:
     for (name, kind), value in zip(table.columns, row, strict=True):
         if type(value) is not _TYPES[kind] or (isinstance(value, int) and not -(2**63) <= value < 2**63):
             raise ValueError(f"{name} is no {kind}")
+        if isinstance(value, float) and math.isnan(value):  # Python's JSON has it, and SQLite would take it for NULL
+            raise ValueError(f"{name} is not a number")
     table.checksum(row)  # of text that is no Unicode there is none
 
 

@@ -31,15 +31,20 @@ def by_name(name: str) -> Callable[[Any], Any]:
     return get if dotted else operator.methodcaller("get", name)
 
 
-def matcher(node: Node, *, reader: Reader = STRICT, accessor: Accessor = by_name) -> Matcher:
-    """A function that says whether the filter is true for an event. Made once, called for every event."""
-    return _compiled(positive(node), reader, accessor)
+def matcher(
+    node: Node, *, reader: Reader = STRICT, accessor: Accessor = by_name, absent_matches: bool = False
+) -> Matcher:
+    """A function that says whether the filter is true for an event. Made once, called for every event.
+
+    ``absent_matches``: conditions on a missing attribute are true, negated or not, but for those that ask just that.
+    """
+    return _compiled(positive(node), reader, accessor, absent_matches)
 
 
-def _compiled(node: Positive, reader: Reader, accessor: Accessor) -> Matcher:
+def _compiled(node: Positive, reader: Reader, accessor: Accessor, absent_matches: bool) -> Matcher:
     if isinstance(node, Within | Fits | Presence):
-        return compiled_test(node, reader, accessor)
-    parts = [_compiled(part, reader, accessor) for part in node.parts]
+        return compiled_test(node, reader, accessor, absent_matches=absent_matches)
+    parts = [_compiled(part, reader, accessor, absent_matches) for part in node.parts]
     if len(parts) == 1:
         return parts[0]
     return partial(_all, parts) if isinstance(node, AllOf) else partial(_any, parts)
@@ -59,7 +64,7 @@ def _any(parts: list[Matcher], event: Any) -> bool:
     return False
 
 
-def compiled_test(test: Test, reader: Reader, accessor: Accessor) -> Matcher:
+def compiled_test(test: Test, reader: Reader, accessor: Accessor, *, absent_matches: bool = False) -> Matcher:
     """Turn one test into a function of the event."""
     get = accessor(test.name)
     if isinstance(test, Presence):
@@ -69,7 +74,7 @@ def compiled_test(test: Test, reader: Reader, accessor: Accessor) -> Matcher:
     def matches(event: Any) -> bool:
         value = get(event)
         if value is None:
-            return False
+            return absent_matches
         key = read(value)
         return key is not None and holds(key)
 

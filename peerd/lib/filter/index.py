@@ -74,9 +74,13 @@ class _Drafts:
 
 
 class FilterIndex(Generic[K]):
-    """Filters by key. Values of events are read as `peerd.lib.filter.values.STRICT` does."""
+    """Filters by key. Values of events are read as `peerd.lib.filter.values.STRICT` does.
 
-    def __init__(self, filters: Iterable[tuple[K, Node]] = ()) -> None:
+    ``absent_matches``: conditions on a missing attribute are true, as `peerd.lib.filter.evaluate.matcher` has it.
+    """
+
+    def __init__(self, filters: Iterable[tuple[K, Node]] = (), *, absent_matches: bool = False) -> None:
+        self._absent_matches = absent_matches
         self._slots: dict[K, int | tuple[int, ...]] = {}
         self._keys: list[K | None] = []
         self._free: list[int] = []
@@ -193,21 +197,26 @@ class FilterIndex(Generic[K]):
         if not (left := bits & self._residual_bits):
             return bits
         known: dict[Fits, bool] = {}
-        texts: dict[str, str | None] = {}
+        texts: dict[str, str | bool] = {}
         for slot in positions(left):
             for test in self._residual[slot]:
                 if (fits := known.get(test)) is None:
                     if test.name not in texts:
-                        texts[test.name] = read_text(find(event, test.name))
+                        texts[test.name] = self._text(find(event, test.name))
                     fits = known[test] = self._fits(test, texts[test.name], known)
                 if not fits:
                     bits ^= 1 << slot
                     break
         return bits
 
-    def _fits(self, test: Fits, text: str | None, known: dict[Fits, bool]) -> bool:
-        if text is None:
-            return False
+    def _text(self, value: object) -> str | bool:
+        """The text of an attribute, else what all tests of it are."""
+        text = read_text(value)
+        return text if text is not None else value is None and self._absent_matches
+
+    def _fits(self, test: Fits, text: str | bool, known: dict[Fits, bool]) -> bool:
+        if isinstance(text, bool):
+            return text
         together = self._regexes.get(test.name) if test.pattern.kind is PatternKind.MATCHES else None
         # One call answers for all expressions on this attribute; the next tests find their answers in `known`.
         if together is not None and (found := together.match(text)) is not None:
@@ -220,7 +229,8 @@ class FilterIndex(Generic[K]):
     def _insert(self, key: K, node: Node) -> None:
         if key in self:
             raise KeyError(f"there is a filter with the key {key!r:.80}")
-        self._new[key] = (normal_form(node), matcher(node))
+        how = self._absent_matches
+        self._new[key] = (normal_form(node, absent_matches=how), matcher(node, absent_matches=how))
 
     def settle(self) -> None:
         """Build all new filters in and forget the removed ones now: worth it after many changes, before many events."""
@@ -288,10 +298,12 @@ class FilterIndex(Generic[K]):
     def _planned(self, name: str, needing_text: int) -> _Plan:
         absent, present = self._presence[name]
         own = [column for column in self._columns if column.name == name]
-        # Without the attribute, a slot is possible only if none of its tests needs a value.
-        if_absent = self._pair(self._alive & ~(bits_of(present) | needing_text))
-        for column in own:
-            if_absent &= column.unconstrained
+        if self._absent_matches:
+            if_absent = self._pair(self._alive & ~bits_of(present))
+        else:  # without the attribute, a slot is possible only if none of its tests needs a value
+            if_absent = self._pair(self._alive & ~(bits_of(present) | needing_text))
+            for column in own:
+                if_absent &= column.unconstrained
         if_present = self._pair(self._alive & ~bits_of(absent)) if absent else None
         return name, "." in name, if_absent, if_present, tuple(map(_column_plan, own))
 

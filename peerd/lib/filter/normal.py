@@ -84,9 +84,16 @@ class NormalForm:
     conjuncts: tuple[Conjunct, ...]
 
 
-def normal_form(node: Node) -> NormalForm:
-    """The normal form. Raises `FilterTooLarge` with CONJUNCTS_MAX, CONJUNCT_ATOMS_MAX or NORMAL_STEPS_MAX."""
-    drafts = _Normaliser().drafts(positive(node))
+def normal_form(node: Node, *, absent_matches: bool = False) -> NormalForm:
+    """The normal form. Raises `FilterTooLarge` with CONJUNCTS_MAX, CONJUNCT_ATOMS_MAX or NORMAL_STEPS_MAX.
+
+    ``absent_matches``: for readers to whom a test of a missing attribute is true (but `Presence`, which asks just
+    that). Then ``a = 1 AND a = 2`` holds where ``a`` is missing, so contradictions and redundant tests are kept.
+    """
+    drafts = _Normaliser(absent_matches).drafts(positive(node))
+    if absent_matches:
+        kept = dict.fromkeys(Conjunct(tuple(sorted(draft.values(), key=_test_order))) for draft in drafts)
+        return NormalForm(tuple(sorted(kept, key=_order)))
     found = dict.fromkeys(conjunct for draft in drafts if (conjunct := _finished(draft.values())) is not None)
     if any(not conjunct.tests for conjunct in found):
         return NormalForm((Conjunct(()),))
@@ -116,13 +123,13 @@ def _keyed(tests: Iterable[Test]) -> Iterator[tuple[tuple[object, ...], Test]]:
     return ((_key(test), test) for test in tests)
 
 
-def _with(draft: _Draft, test: Test) -> _Draft | None:
+def _with(draft: _Draft, test: Test, *, keeps_empty: bool = False) -> _Draft | None:
     """Return the draft with this test added; ``None`` when no value is left that fulfils all its ranges."""
     key = _key(test)
     present = draft.get(key)
     if isinstance(test, Within) and isinstance(present, Within):
         test = Within(test.name, test.view, present.ranges & test.ranges)
-    if isinstance(test, Within) and test.ranges.is_empty:
+    if isinstance(test, Within) and test.ranges.is_empty and not keeps_empty:
         return None
     return {**draft, key: test}
 
@@ -130,8 +137,9 @@ def _with(draft: _Draft, test: Test) -> _Draft | None:
 class _Normaliser:
     """One walk over a filter, with a count of the combinations that it tried."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeps_empty: bool) -> None:
         self.steps = 0
+        self.keeps_empty = keeps_empty
 
     def drafts(self, node: Positive) -> list[_Draft]:
         """Return the alternatives that a part stands for."""
@@ -139,7 +147,7 @@ class _Normaliser:
             return self._any_of(node)
         if isinstance(node, AllOf):
             return self._all_of(node)
-        draft = _with({}, node)
+        draft = _with({}, node, keeps_empty=self.keeps_empty)
         return [] if draft is None else [draft]
 
     def _any_of(self, node: AnyOf) -> list[_Draft]:
@@ -179,7 +187,7 @@ class _Normaliser:
     def _merged(self, left: _Draft, right: _Draft) -> _Draft | None:
         draft: _Draft | None = left
         for test in right.values():
-            draft = None if draft is None else _with(draft, test)
+            draft = None if draft is None else _with(draft, test, keeps_empty=self.keeps_empty)
         if draft is not None and len(draft) > CONJUNCT_ATOMS_MAX:
             message = f"an alternative of a normal form has at most {CONJUNCT_ATOMS_MAX} conditions"
             raise FilterTooLarge("CONJUNCT_ATOMS_MAX", message)

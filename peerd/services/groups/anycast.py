@@ -22,6 +22,8 @@ from peerd.services.groups.state import Group
 from peerd.services.groups.tree import Trees
 
 TAKEN: Final = AnycastTaken()
+PASS_MESSAGES: Final = 2
+"""Messages of others that a step of an anycast counts as: the other node may pass it back, which is answered."""
 
 
 class Anycaster(Part):
@@ -131,6 +133,10 @@ class Anycaster(Part):
             self._host.route(anycast.group, anycast)  # this node is cut off from the tree, or no longer in it
 
     def _pass(self, anycast: Anycast, peer: PeerRef) -> None:
+        if not self._host.may_pass(peer, PASS_MESSAGES):
+            self._host.count("peerd_groups_dropped_total", reason="rate")
+            return
+
         def silent() -> None:
             group = self._trees.groups.get(anycast.group)
             if peer.id in anycast.visited or len(anycast.visited) >= VISITED_MAX:

@@ -18,5 +18,8 @@ class ServiceHost(Host, Protocol):
         """Run ``function`` as that plugin, after the current handler; ``then`` gets what it returned (``None`` when
         it raised, which is that plugin's failure and not the service's)."""
 
-    def may_pass(self, peer: PeerRef) -> bool:
-        """Whether one more message of others may go on to this peer now; if so, it is counted. See docs/overlay.md."""
+    def may_pass(self, peer: PeerRef, messages: int = 1) -> bool:
+        """Whether so many more messages of others may go on to this peer now; if so, they are counted.
+
+        See docs/overlay.md.
+        """

@@ -15,9 +15,8 @@ from typing import Final
 from peerd.api import Part, Priority, RecordVersion, handles
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.services.records.batches import batches, first_batch, whole
 from peerd.services.records.messages import (
-    BATCH_BYTES_MAX,
-    BATCH_RECORDS_MAX,
     BUCKETS,
     DIGEST_BYTES,
     DIGESTS_BYTES,
@@ -38,7 +37,7 @@ from peerd.services.records.messages import (
 )
 from peerd.services.records.record import Record, RecordId, summary
 from peerd.services.records.state import RecordState
-from peerd.services.records.table import CHANGED, REFUSALS, RecordTable
+from peerd.services.records.table import CHANGED, OUT_OF_ROOM, REFUSALS, RecordTable
 from peerd.services.records.view import PLACES, Arc
 
 ATTEMPTS: Final = 3
@@ -170,10 +169,12 @@ class Exchange:
                 return False
             if rest is not None and rest.low_place != rest.high_place:
                 self._tasks.appendleft(partial(self._ask_versions, rest, is_pull))
-            verdicts = [self._state.admit(copy) for copy in reply.newer]
+            verdicts = [self._state.admit(copy) for copy in whole(reply.newer, reply.ends)]
             self.received += verdicts.count(CHANGED)
-            if reply.is_partial and CHANGED in verdicts:  # no progress (a quota) must not go on for ever
-                self._tasks.appendleft(partial(self._ask_versions, page, is_pull))
+            is_full = all(verdict in OUT_OF_ROOM for verdict in verdicts)  # to ask on would bring nothing either
+            behind = _behind(page, reply.newer[-1]) if reply.is_partial and not is_full else None
+            if behind is not None:
+                self._tasks.appendleft(partial(self._ask_versions, behind, is_pull))
             if not is_pull:
                 self._give([records[index] for index in reply.wanted if index < len(records)])
             return True
@@ -204,27 +205,21 @@ class Exchange:
             held = [record for record, status in zip(records, reply.statuses, strict=True) if status == HELD]
             self._confirm(held)
             self.sent += len(held)
-            for copy in reply.newer:
+            for copy in whole(reply.newer, reply.ends):
                 self._state.admit(copy)
             return True
 
-        self._request(ReplicaPut(tuple(self._state.copy(record) for record in records)), answered)
+        self._request(ReplicaPut(*self._state.batch(records)), answered)
 
     def _confirm(self, records: Iterable[Record]) -> None:
         self.confirmed.update((record.identity, record.version) for record in records)
 
 
-def batches(records: Sequence[Record]) -> list[list[Record]]:
-    """Cut into parts that fit one message each; the order stays."""
-    found: list[list[Record]] = []
-    size = BATCH_BYTES_MAX
-    for record in records:
-        size += record.charge_bytes
-        if size > BATCH_BYTES_MAX or len(found[-1]) >= BATCH_RECORDS_MAX:
-            found.append([])
-            size = record.charge_bytes
-        found[-1].append(record)
-    return found
+def _behind(page: Arc, copy: RecordCopy) -> Arc | None:
+    """What is left of a page whose records came in order up to this one; it is less each time, so there is an end."""
+    after = RecordId(copy.key, copy.namespace, copy.item, copy.owner).place + 1
+    is_within = 0 < (after - page.low_place) % PLACES < page.width
+    return Arc.of_places(after, page.high_place) if is_within else None
 
 
 def packed_digests(table: RecordTable, arc: Arc) -> bytes:
@@ -246,7 +241,7 @@ class Responder(Part):
         self._state.refresh()
         statuses: list[int] = []
         newer: list[Record] = []
-        for copy in message.records:
+        for copy in whole(message.records, message.ends):
             verdict = self._state.admit(copy)
             if verdict == "forged":  # checking it took as long as handling some messages
                 self._state.host.charge(source, 1)
@@ -254,7 +249,7 @@ class Responder(Part):
             held = self._state.table.get(RecordId(copy.key, copy.namespace, copy.item, copy.owner))
             if held is not None and held.version.rank > copy.version.rank:
                 newer.append(held)
-        return ReplicaAck(tuple(statuses), self._first_batch(newer))
+        return ReplicaAck(tuple(statuses), *self._state.batch(first_batch(newer)))
 
     @handles(ReplicaGet)
     def _get(self, message: ReplicaGet, source: PeerRef) -> ReplicaGot:
@@ -263,9 +258,9 @@ class Responder(Part):
         record = self._state.current(name, message.owner)
         others = [each for each in self._state.table.named(name) if each is not record]
         if record is None:
-            return ReplicaGot(None, self._state.is_established, self._first_batch(others))
-        [batch, *_] = batches([record, *others])
-        return ReplicaGot(self._state.copy(record), self._state.is_established, tuple(map(self._state.copy, batch[1:])))
+            return ReplicaGot(None, self._state.is_established, tuple(map(self._state.copy, first_batch(others))))
+        others = first_batch([record, *others])[1:]
+        return ReplicaGot(self._state.copy(record), self._state.is_established, tuple(map(self._state.copy, others)))
 
     @handles(DigestRequest)
     def _digests(self, message: DigestRequest, source: PeerRef) -> DigestReply:
@@ -311,12 +306,8 @@ class Responder(Part):
         nothing = (-1, -1, -1)
         ours = table.within(arc)
         newer = [record for record in ours if record.version.rank > theirs.get(record.identity, nothing)]
-        batch = self._first_batch(newer)
-        return VersionsReply(tuple(wanted), batch, len(batch) < len(newer))
-
-    def _first_batch(self, records: Sequence[Record]) -> tuple[RecordCopy, ...]:
-        first = batches(records)[:1]
-        return tuple(self._state.copy(record) for record in first[0]) if first else ()
+        copies, ends = self._state.batch(first_batch(newer))
+        return VersionsReply(tuple(wanted), copies, len(copies) < len(newer), ends)
 
 
 def _arc(message: RangeDigests | VersionsRequest) -> Arc:

@@ -79,6 +79,10 @@ class BoundRecords:
         """Everything under one key that this node itself holds, by the names of the items."""
         return iter(self._store().items(self._namespace, key))
 
+    def is_settled(self, key: NodeId) -> bool:
+        """Whether this node is the root of the key, and holds all that there is under it."""
+        return self._store().is_settled(key)
+
     def held(self) -> Iterator[LocalRecord]:
         """Every record of the namespace that this node holds, in key order."""
         return iter(self._store().held(self._namespace))

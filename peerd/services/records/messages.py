@@ -110,6 +110,21 @@ class RecordSummary:
     owner: NodeId = SHARED
 
 
+CopyIndexes = Annotated[tuple[U8, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
+
+
+@struct
+class ProofEnd:
+    """What the proofs of some records of a message end with, which is said once: the certificate of their writer.
+
+    ``indexes``: of the records whose proofs it completes. Of several for one record the last counts.
+    """
+
+    end: Proof
+    indexes: CopyIndexes
+
+
+ProofEnds = Annotated[tuple[ProofEnd, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
 Copies = Annotated[tuple[RecordCopy, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
 Summaries = Annotated[tuple[RecordSummary, ...], annotated_types.MaxLen(PAGE_RECORDS_MAX)]
 Indexes = Annotated[tuple[U16, ...], annotated_types.MaxLen(PAGE_RECORDS_MAX)]
@@ -201,17 +216,20 @@ class ReplicaPut(Message):
     """Hold these, unless you have newer ones; to nodes of the replica set. Answered by `ReplicaAck`."""
 
     records: Copies
+    ends: ProofEnds = ()
 
 
 @message(0x0063)
 class ReplicaAck(Message):
-    """One status for each record of a `ReplicaPut`: HELD (this version or a newer one) or REFUSED (a quota).
+    """One status for each record of a `ReplicaPut`: HELD (this version or a newer one) or REFUSED.
 
-    ``newer`` has the newer versions that the sender holds, as many as fit.
+    What refuses is a limit, a false proof, or the plugin. ``newer`` has the newer versions that the sender holds, as
+    many as fit.
     """
 
     statuses: Statuses
     newer: Copies
+    ends: ProofEnds = ()
 
 
 @message(0x0064, bytes_max=_SMALL)
@@ -277,12 +295,13 @@ class VersionsRequest(Message):
 class VersionsReply(Message):
     """Which entries, by index, the receiver wants, and its own records in the range that are newer or missing there.
 
-    ``is_partial``: there are more of those than fit; ask again after taking them.
+    These are in the order of their places. ``is_partial``: there are more than fit; ask for what comes behind the last.
     """
 
     wanted: Indexes
     newer: Copies
     is_partial: bool
+    ends: ProofEnds = ()
 
 
 RECORD_MESSAGES: Final[tuple[type[Message], ...]] = (

@@ -128,9 +128,10 @@ class Operations(Part):
         if operation is None or operation.result is not None:
             return
         outcome = OUTCOMES.get(answer.status)
-        if outcome is RecordOutcome.FOUND and not self._is_proved(operation.request, answer):
-            self._host.count("peerd_records_refusals_total", reason="forged")
-            operation.detail = "forged"
+        refusal = self._refusal(operation.request, answer) if outcome is RecordOutcome.FOUND else None
+        if refusal is not None:
+            self._host.count("peerd_records_refusals_total", reason=refusal)
+            operation.detail = refusal
             return
         if outcome is None:
             operation.refused += operation.refused == answer.attempt  # the answers come in the order of the attempts
@@ -149,12 +150,12 @@ class Operations(Part):
         )
         self._finish(answer.sequence, result)
 
-    def _is_proved(self, asked: RecordRequest, answer: RecordAnswer) -> bool:
-        """Whether what is said to be found is what its writer has signed, and what was asked for."""
+    def _refusal(self, asked: RecordRequest, answer: RecordAnswer) -> str | None:
+        """``None`` if what is said to be found was asked for, its writer has signed it, and its plugin allows it."""
         if answer.request is None or answer.version is None or answer.value is None:
-            return False
+            return "forged"
         if asked.owner not in (None, answer.owner):
-            return False
+            return "forged"
         now = self._host.now()
         record = self._state.within_signed_life(
             Record(
@@ -170,7 +171,9 @@ class Operations(Part):
                 answer.write,
             )
         )
-        return record.expires_at > now and record.is_consistent and self._state.is_genuine(record)
+        if record.expires_at <= now or not (record.is_consistent and self._state.is_genuine(record)):
+            return "forged"
+        return None if self._state.is_allowed(record) else "not_allowed"
 
     def forget(self, namespace: str) -> None:
         """Drop the operations of a plugin that is gone."""

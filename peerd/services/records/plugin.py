@@ -16,6 +16,7 @@ from peerd.api import (
     RecordVersion,
     on_timer,
 )
+from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.services.records import messages
@@ -52,6 +53,7 @@ class RecordStore(Service):
         Metric("peerd_records_refusals_total", "counter", "Requests and copies refused here.", ("reason",)),
         Metric("peerd_records_read_repairs_total", "counter", "Reads that found replicas with different versions."),
         Metric("peerd_records_repaired_total", "counter", "Records moved by comparisons.", ("direction",)),
+        Metric("peerd_records_silent_neighbours_total", "counter", "Neighbours given up: they answer no comparison."),
         Metric("peerd_records_handed_over_total", "counter", "Records given to their new replica set."),
         Metric("peerd_records_lapsed_total", "counter", "Records that outlived their time."),
     )
@@ -82,8 +84,7 @@ class RecordStore(Service):
             self.operations.inherit(self._failed.operations)
             state.table.clock = self._failed.state.table.clock
             self._failed = None
-        if state.view.partners:
-            self._synchroniser.view_changed()  # the node is in the ring: this store was restarted
+        self._synchroniser.view_changed()  # who is alone hears of no change, and who was restarted has missed some
         interval_s = self._config.sync_interval
         host.set_timer("sync", interval_s * host.rng.random())
         state.changed = self._await_lapse
@@ -158,6 +159,27 @@ class RecordStore(Service):
         self.state.table.lapse(self._host.now())
         found = self.state.table.items(key, namespace)
         return [self.state.local(record) for record in found if record.value is not None]
+
+    def is_settled(self, key: NodeId) -> bool:
+        """Whether this node is the root of a key and has caught up. If that is not known yet, plugins are told later.
+
+        The leaf set alone does not say who the root is: a neighbour may vouch for a node that this one cannot reach, or
+        one that was given up may be coming back.
+        """
+        self.state.refresh()
+        if not self.state.has_items:
+            self._synchroniser.asked_early(self._config.push_retry)
+        elif self.state.is_root(key):
+            if self._is_certain(key):
+                return True
+            self._synchroniser.asked_early(self._config.retry_max)
+        return False
+
+    def _is_certain(self, key: NodeId) -> bool:
+        try:
+            return self._host.next_hop(key) is None
+        except Unavailable:
+            return False
 
     def held(self, namespace: str) -> list[LocalRecord]:
         """All records of a namespace that this node holds."""

@@ -15,6 +15,7 @@ from peerd.api import Part, on_timer
 from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.services.records.batches import whole
 from peerd.services.records.messages import HELD, ReplicaAck, ReplicaPut
 from peerd.services.records.record import Record, RecordId
 from peerd.services.records.state import RecordState
@@ -139,7 +140,7 @@ class Replicator(Part):
                 return
             taken = push.held_by if reply.statuses[0] == HELD else push.refused_by
             taken[source.id] = None
-            for newer in reply.newer:
+            for newer in whole(reply.newer, reply.ends):
                 self._state.admit(newer)
             if self._pushes.get(push.record.identity) is push:
                 self._advance(push)

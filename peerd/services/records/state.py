@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from peerd.api import LocalRecord, RecordRole
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
+from peerd.services.records.batches import shortened
 from peerd.services.records.config import RecordsConfig
-from peerd.services.records.messages import RecordCopy
+from peerd.services.records.messages import ProofEnd, RecordCopy
 from peerd.services.records.owners import CLOCK_MARGIN_S, SHARED
 from peerd.services.records.ports import RecordsHost
 from peerd.services.records.record import Record, RecordId, RecordName, from_copy, to_copy
 from peerd.services.records.schedule import Schedule
-from peerd.services.records.table import OUT_OF_ROOM, REFUSALS, RecordTable
+from peerd.services.records.table import ORIGIN_LIMITS, OUT_OF_ROOM, REFUSALS, RecordTable
 from peerd.services.records.view import ReplicaView
 
 
@@ -24,7 +25,7 @@ class RecordState:
     def __init__(self, host: RecordsHost, config: RecordsConfig) -> None:
         self.host = host
         self.config = config
-        self.table = RecordTable(config, self._changed, self.is_genuine)
+        self.table = RecordTable(config, self._changed, self.is_genuine, self.is_allowed, host.has_plugin)
         self.schedule = Schedule(config)
         self.view = ReplicaView(host.peer, host.leaf_set(), config.replicas)
         self.is_established = False
@@ -34,6 +35,11 @@ class RecordState:
         they are established."""
         self.lacks_records = False
         """A record that this node is the root of was refused for want of room, so what is not here may exist."""
+        self.lacks_items = False
+        """The same, and not only since its writer had used up its own share here: nobody brings this about alone."""
+        self.owes_word = True
+        """Plugins are to be told when this node has caught up: since they last were, it had to again, or one asked
+        when it had not."""
         self.view_changed: Callable[[], None] = lambda: None
         self.changed: Callable[[], None] = lambda: None
         """A record came, changed or went."""
@@ -67,13 +73,30 @@ class RecordState:
     @property
     def is_caught_up(self) -> bool:
         """Whether a root may answer from what it holds alone."""
-        return self.is_settled and not self.lacks_records and not self.sources()
+        return self.has_compared and not self.lacks_records
+
+    @property
+    def has_compared(self) -> bool:
+        """Whether this node has compared its records with its neighbours since they last changed."""
+        return self.is_settled and not self.sources()
+
+    @property
+    def has_items(self) -> bool:
+        """Whether this node holds all that there is under the keys that it is the root of (`Records.is_settled`)."""
+        return self.has_compared and not self.lacks_items
 
     def catch_up_again(self) -> None:
         """Forget what was learnt from the neighbours, so that everything is compared again."""
         self.pulled.clear()
         self.schedule.clear()
-        self.lacks_records = False
+        self.lacks_records = self.lacks_items = False
+        self.owes_word = True
+
+    def tell_settled(self) -> None:
+        """Tell plugins that this node has caught up, if it has, and if they are to be told."""
+        if self.owes_word and self.has_items:
+            self.owes_word = False
+            self.host.records_settled_upcall()
 
     def refresh(self) -> ReplicaView:
         """The view of the leaf set as it is now; call it first in every handler that judges who holds what."""
@@ -95,6 +118,7 @@ class RecordState:
         Where nodes only came it has lost some, and what it learnt from the others is still true.
         """
         self.schedule.clear()
+        self.owes_word = True
         if not self.view.only_gained(before):
             self.catch_up_again()
 
@@ -131,9 +155,20 @@ class RecordState:
         now = self.host.now()
         record = from_copy(copy, now, self.config.ttl_max, self.config.tombstone_ttl_s)
         record = self.within_signed_life(record)
-        verdict = self.counted(self.table.merge(record, now))
-        self.lacks_records |= verdict in OUT_OF_ROOM and self.view.role(record.key) is RecordRole.ROOT
-        return verdict
+        verdict = self.table.merge(record, now)
+        if verdict in OUT_OF_ROOM and self.view.role(record.key) is RecordRole.ROOT:
+            verdict = self._lacking(record, verdict)
+        return self.counted(verdict)
+
+    def _lacking(self, record: Record, verdict: str) -> str:
+        """This root has no room for a record: what is not here may exist, unless the record is false."""
+        is_share = verdict in ORIGIN_LIMITS
+        if self.lacks_items or (is_share and self.lacks_records):
+            return verdict  # it is known already, and checking a record takes its time
+        objection = self.table.objection(record)
+        if objection is None:
+            self.lacks_records, self.lacks_items = True, not is_share
+        return objection or verdict
 
     def within_signed_life(self, record: Record) -> Record:
         """The record with no more life than its writer has signed: a copy that somebody kept does not bring it back."""
@@ -147,6 +182,14 @@ class RecordState:
     def is_genuine(self, record: Record) -> bool:
         """Whether the origin of its write has signed it."""
         return self.host.verify(record.request.origin, record.statement, record.write.proof)
+
+    def is_allowed(self, record: Record) -> bool:
+        """Whether its plugin lets the origin write it."""
+        if record.owner != SHARED:
+            return self.host.takes_owned_records(record.namespace)
+        return self.host.record_allowed_upcall(
+            record.namespace, record.key, record.item, record.value, record.request.origin
+        )
 
     def counted(self, verdict: str) -> str:
         """Count a verdict when it is a refusal."""
@@ -168,6 +211,10 @@ class RecordState:
     def copy(self, record: Record) -> RecordCopy:
         """The record as it is sent to others at this moment."""
         return to_copy(record, self.host.now())
+
+    def batch(self, records: Sequence[Record]) -> tuple[tuple[RecordCopy, ...], tuple[ProofEnd, ...]]:
+        """Records as they are sent to others together."""
+        return shortened([self.copy(record) for record in records])
 
     def local(self, record: Record) -> LocalRecord:
         """The record as plugins see it. It must have a value."""

@@ -23,6 +23,11 @@ from peerd.telemetry.schema import RecordsHandedOver, RecordsRepaired
 
 HANDOVER_RECORDS: Final = 1024
 """Records of a hand-over that are planned, moved and dropped together: a few milliseconds of the loop at a time."""
+SILENCES_MAX: Final = 4
+"""A neighbour that answers the overlay but leaves so many comparisons in a row without an end (some 7 s each), and has
+given nothing in them, counts as one that has nothing to tell: one member must not keep its neighbours from ever
+catching up. Who is dead is found out before that."""
+SILENT_REMEMBERED_MAX: Final = 64
 
 
 @dataclass(slots=True)
@@ -63,6 +68,8 @@ class Synchroniser(Part):
         self._handover: Handover | None = None
         self._wants_handover = False
         self._silent: dict[NodeId, None] = {}
+        self._silences: dict[NodeId, int] = {}
+        """How many comparisons in a row a neighbour has left without an end, and given nothing."""
         self._is_settling = False
 
     # When
@@ -71,6 +78,11 @@ class Synchroniser(Part):
         """The neighbourhood has changed: catch up soon."""
         self._wants_handover = True
         self._settle(self._state.config.settle)
+
+    def asked_early(self, delay_s: float) -> None:
+        """A plugin has asked whether this node has caught up, and that is not sure: tell the plugins when it has."""
+        self._state.owes_word = True
+        self._settle(delay_s)
 
     def _settle(self, delay_s: float) -> None:
         if not self._is_settling:
@@ -112,6 +124,7 @@ class Synchroniser(Part):
             return
         self._silent.clear()
         self._state.is_established = True
+        self._state.tell_settled()
         if self._compare:
             self._compare_with(self._compare.pop(next(iter(self._compare))), ())
         elif self._handover is not None:
@@ -138,17 +151,29 @@ class Synchroniser(Part):
         def finished(exchange: Exchange, is_complete: bool) -> None:
             self._end(exchange)
             if is_complete:
+                self._silences.pop(peer.id, None)
                 self._state.schedule.compared(peer.id, self._host.now(), writes, is_equal=exchange.is_equal)
             else:
                 self._silent[peer.id] = None
+            is_given_up = not is_complete and not exchange.received and self._is_given_up(peer)
             is_same_view = self._state.refresh().near_ids == view.near_ids
-            if is_complete and (pull or view.is_whole) and is_same_view:
-                self._state.pulled[peer.id] = exchange.is_established
+            if (is_complete or is_given_up) and (pull or view.is_whole) and is_same_view:
+                self._state.pulled[peer.id] = is_complete and exchange.is_established
             self._next()
 
         exchange = self._begin(peer, finished)
         exchange.compare(view.shared_arcs(peer.id), pull)
         exchange.step()
+
+    def _is_given_up(self, peer: PeerRef) -> bool:
+        """Count a comparison that led to nothing; whether there were too many of them."""
+        count = self._silences.pop(peer.id, 0) + 1
+        self._silences[peer.id] = min(count, SILENCES_MAX)
+        if len(self._silences) > SILENT_REMEMBERED_MAX:
+            del self._silences[next(iter(self._silences))]
+        if count == SILENCES_MAX:
+            self._host.count("peerd_records_silent_neighbours_total")
+        return count >= SILENCES_MAX
 
     def _begin(self, peer: PeerRef, finished: Callable[[Exchange, bool], None]) -> Exchange:
         self._exchange = Exchange(self._state, peer, finished)

@@ -25,7 +25,7 @@ from peerd.services.records.record import Record, RecordId, RecordName, merge
 from peerd.services.records.view import ITEM_BITS, Arc
 
 NAMESPACES_PER_KEY_MAX: Final = 32
-"""How many plugins may have items under one key. Each of them has its own limits there."""
+"""How many plugins that this node does not have may have items under one key. Each has its own limits there."""
 COUNTER_JUMP_MAX: Final = 1 << 40
 """A version may be this far ahead of every other seen here. More would be an attempt to use the counters up."""
 COUNTER_MAX: Final = 1 << 62
@@ -35,11 +35,10 @@ HEAP_SLACK: Final = 1024
 CHANGED: Final = "changed"
 KEPT: Final = "kept"
 """What is held is the same or newer."""
-OUT_OF_ROOM: Final = (
-    *("origin_records", "origin_bytes", "records", "bytes"),
-    *("key_items", "key_bytes", "namespaces"),
-)
-REFUSALS: Final = (*OUT_OF_ROOM, "version", "forged")
+ORIGIN_LIMITS: Final = ("origin_records", "origin_bytes")
+"""They stand in the way of one writer only."""
+OUT_OF_ROOM: Final = (*ORIGIN_LIMITS, "records", "bytes", "key_items", "key_bytes", "namespaces")
+REFUSALS: Final = (*OUT_OF_ROOM, "version", "forged", "not_allowed")
 
 RequestKey = tuple[NodeId, int, int]
 
@@ -60,7 +59,9 @@ class Usage:
 class RecordTable:
     """The records of one node. ``changed`` is called with the identity of every record that comes, changes or goes.
 
-    ``is_genuine`` says whether the origin of a record has signed it; asked once for each write that is taken in.
+    ``is_genuine`` says whether the origin of a record has signed it, and ``is_allowed`` whether its plugin lets it be
+    written; asked in this order, once for each write that is taken in. Whoever is asked may look into the table.
+    ``has_plugin`` says whether this node has the plugin of a namespace.
     """
 
     def __init__(
@@ -68,10 +69,16 @@ class RecordTable:
         config: RecordsConfig,
         changed: Callable[[RecordId], None] = lambda identity: None,
         is_genuine: Callable[[Record], bool] = lambda record: True,
+        is_allowed: Callable[[Record], bool] = lambda record: True,
+        has_plugin: Callable[[str], bool] = lambda namespace: False,
     ) -> None:
         self._config = config
         self._changed = changed
         self._is_genuine = is_genuine
+        self._is_allowed = is_allowed
+        self._has_plugin = has_plugin
+        self._is_asking = False
+        """Nothing lapses meanwhile: what `merge` found must still be there when it goes on."""
         self._records: dict[RecordId, Record] = {}
         self._named: dict[RecordName, dict[RecordId, None]] = {}
         """The records of one name, in the order in which this node heard of them first."""
@@ -168,8 +175,9 @@ class RecordTable:
         if refusal is not None:
             return refusal
         is_known = is_known or (is_kept and self._writes.get(record.request.number) == record.version)
-        if not is_known and not (record.is_consistent and self._is_genuine(record)):
-            return "forged"
+        refusal = None if is_known else self.objection(record)
+        if refusal is not None:
+            return refusal
         if is_kept:
             self._remember(record)
             return KEPT
@@ -179,12 +187,23 @@ class RecordTable:
         self._replace(held, merged)
         return KEPT if held is not None and (held.version, held.value) == (merged.version, merged.value) else CHANGED
 
+    def objection(self, record: Record) -> str | None:
+        """What speaks against a write that is new here, whatever room there is."""
+        if not (record.is_consistent and self._is_genuine(record)):
+            return "forged"
+        self._is_asking = True
+        try:
+            return None if self._is_allowed(record) else "not_allowed"
+        finally:
+            self._is_asking = False
+
     def _refusal(self, held: Record | None, record: Record) -> str | None:
         config = self._config
         if record.owner == SHARED and record.version.counter > min(COUNTER_MAX, self.clock + COUNTER_JUMP_MAX):
             return "version"
         namespaces = self._by_key.get(record.key, {})
-        if record.namespace not in namespaces and len(namespaces) >= NAMESPACES_PER_KEY_MAX:
+        is_crowded = record.namespace not in namespaces and len(namespaces) >= NAMESPACES_PER_KEY_MAX
+        if is_crowded and not self._has_plugin(record.namespace):
             return "namespaces"
         if held is not None and record.value is None:
             return None  # a deletion never needs more than what it deletes
@@ -297,7 +316,7 @@ class RecordTable:
     def lapse(self, now: float) -> int:
         """Drop what has outlived its time; returns how many values that were."""
         count = 0
-        while self._lapses and self._lapses[0][0] <= now:
+        while not self._is_asking and self._lapses and self._lapses[0][0] <= now:
             held = self.get(heappop(self._lapses)[1])
             if held is None or held.expires_at > now:
                 continue  # put again since, or gone

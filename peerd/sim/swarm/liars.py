@@ -69,10 +69,13 @@ class Liars:
             )
 
     def _has_moved(self, *roots: NodeId) -> bool:
-        """Whether one of these nodes has come or gone lately, so that two may answer for one key."""
-        truth = self._simulation.truth
+        """Whether one of these nodes has come or gone lately, or goes now, so that two may answer for one key."""
+        simulation, truth = self._simulation, self._simulation.truth
         return any(
-            node_id in truth.ended or self._simulation.now - truth.since[node_id] < SERVE_TWICE_S for node_id in roots
+            node_id in truth.ended
+            or simulation.now - truth.since[node_id] < SERVE_TWICE_S
+            or simulation.places[node_id].node.overlay.state.is_leaving  # its answer may have been under way
+            for node_id in roots
         )
 
     def finish(self, states: States) -> None:

@@ -32,6 +32,7 @@ STAGES = {
     "enrolled": "nodes report that they take part",
     "result_ready": "a tree is complete",
     "fetching": "fetching the result",
+    "checking": "asking some contributors whether they are",
 }
 
 

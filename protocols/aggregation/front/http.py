@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field
 from starlette.types import Receive, Scope, Send
 
 from peerd.daemon.http.streaming import Reports
@@ -73,7 +73,7 @@ class QueryBody(_Body):
     function: FunctionName
     field: str | None = None
     by: str | None = None
-    where: Annotated[tuple[ConditionBody, ...], Field(max_length=CONDITIONS_MAX)] = ()
+    where: Annotated[tuple[ConditionBody, ...], Field(max_length=CONDITIONS_MAX), FailFast()] = ()
 
 
 class AggregateBody(_Body):

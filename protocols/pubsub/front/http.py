@@ -97,7 +97,7 @@ def _add_schemas(routes: APIRouter, service: Service) -> None:
     @routes.get("/schemas")
     async def schemas() -> SchemaSummaries:
         """The schemas that this daemon knows."""
-        return SchemaSummaries(schemas=service.schemas())
+        return SchemaSummaries(schemas=service.schemas_known())
 
     @routes.get("/schemas/{name}")
     async def schema(name: SchemaName) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def _add_subscriptions(routes: APIRouter, service: Service) -> None:
     @routes.get("/subscriptions")
     async def subscriptions() -> SubscriptionViews:
         """The subscriptions of this daemon's clients."""
-        return SubscriptionViews(subscriptions=service.subscriptions())
+        return SubscriptionViews(subscriptions=service.subscriptions_held())
 
     @routes.post("/subscriptions", openapi_extra=needs_scope("read"), status_code=HTTPStatus.CREATED)
     async def subscribe(body: SubscriptionRequest) -> SubscriptionView:

@@ -12,7 +12,7 @@ import typer
 
 from peerd.cli.files import read_text
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_data, print_table, stdout
+from peerd.cli.output import print_data, print_table, stderr, stdout
 
 SAMPLE_EVENTS_MAX: Final = 100_000
 """So many sample events are read; more change little."""
@@ -80,7 +80,7 @@ def infer(
 
     Example: peerd schema infer --name stocks < events.jsonl > stocks.json
     """
-    from protocols.pubsub.infer import infer_schema
+    from protocols.pubsub.infer import propose
 
     with sys.stdin if file == "-" else open(file, encoding="utf-8") as lines:
         events = []
@@ -89,7 +89,13 @@ def infer(
                 events.append(_event(number, line))
             if len(events) >= SAMPLE_EVENTS_MAX:
                 break
-    sys.stdout.write(json.dumps(infer_schema(name, events), indent=2) + "\n")
+    try:
+        proposal = propose(name, events)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    for note in proposal.notes:
+        stderr().print(f"note: {note}")
+    sys.stdout.write(json.dumps(proposal.document.model_dump(mode="json", exclude_defaults=True), indent=2) + "\n")
 
 
 def _event(number: int, line: str) -> dict[str, Any]:

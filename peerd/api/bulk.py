@@ -1,0 +1,84 @@
+"""Large values as plugins see them: what a swap moves, how it reports, and how a plugin answers one.
+
+Plugins import it from `peerd.api`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from peerd.messages import PeerRef
+
+
+@dataclass(frozen=True, slots=True)
+class SizedBlob:
+    """Counts as ``len(payload) + padding_bytes`` on the wire but holds only ``payload``. Simulator only."""
+
+    payload: bytes
+    padding_bytes: int = 0
+
+
+Value = bytes | bytearray | memoryview | SizedBlob
+"""What the swap layer moves. Received values are ``bytes``-like (``memoryview``), or `SizedBlob` in the simulator."""
+
+
+def value_size_bytes(value: Value) -> int:
+    """Return how many bytes a value occupies on the wire."""
+    return len(value.payload) + value.padding_bytes if isinstance(value, SizedBlob) else len(value)
+
+
+@dataclass(frozen=True, slots=True)
+class SwapProgress:
+    """How far a swap has come, in bytes."""
+
+    sent_bytes: int
+    send_total_bytes: int
+    received_bytes: int
+    receive_total_bytes: int | None
+    """``None`` until the peer has said how much it sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwapCallbacks:
+    """How a swap reports. Exactly one of ``done`` and ``failed`` is called, once, and nothing after it."""
+
+    done: Callable[[Value], None]
+    """The peer's whole value, length and digest verified, and the peer has confirmed ours."""
+    failed: Callable[[str], None]
+    """A stable reason label ("refused:...", "stalled", "deadline", "peer_down", "digest", "cancelled", "busy", ...)."""
+    progress: Callable[[SwapProgress], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SwapRequest:
+    """A peer opened a swap with this node, for the plugin that the tag belongs to."""
+
+    peer: PeerRef
+    tag: bytes
+    size_bytes: int
+    is_fetch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptSwap:
+    """The answer that accepts, and gives ``value`` in exchange for the peer's value."""
+
+    value: Value
+    callbacks: SwapCallbacks
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseSwap:
+    """The answer that declines, with a stable reason label."""
+
+    reason: str
+
+
+class SwapHandle(Protocol):
+    """A swap under way."""
+
+    def cancel(self) -> None:
+        """Abort it; ``failed("cancelled")`` follows. Harmless when it has ended."""

@@ -1,0 +1,92 @@
+"""Which cells an event still has to visit before all that it may match has been looked at. Pure.
+
+The leaves that an event reaches say so (`EventAck`). They may be other cells than those that were probed, because the
+publisher guessed, or because the tree has changed meanwhile. So what counts is the area: the publish is complete when
+the leaves that answered hold every point of the event's targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from protocols.pubsub.cells import Target, ancestor, level, lies_within, sibling
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a leaf's answer did to the cells of one tree: these are not outstanding any more, those are now."""
+
+    gone: tuple[int, ...] = ()
+    new: tuple[int, ...] = ()
+
+
+NO_CHANGE = Change()
+
+
+class Coverage:
+    """The outstanding cells of one event, for each tree. None lies within another, and all meet the event's target."""
+
+    __slots__ = ("_targets", "outstanding")
+
+    def __init__(self, targets: Mapping[int, Target]) -> None:
+        self._targets = dict(targets)
+        self.outstanding: dict[int, set[int]] = {attribute: set() for attribute in targets}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is outstanding."""
+        return not any(self.outstanding.values())
+
+    def target(self, attribute: int) -> Target | None:
+        """The event's target in one tree; ``None`` for a tree that it need not visit."""
+        return self._targets.get(attribute)
+
+    def expect(self, attribute: int, cells: Iterable[int]) -> None:
+        """Begin with these cells, which hold the whole target and do not overlap."""
+        self.outstanding[attribute].update(cells)
+
+    def cover(self, attribute: int, leaf: int) -> Change:
+        """The event has visited this leaf: what lies in it is done.
+
+        An outstanding cell that contains the leaf is replaced by what is left of it.
+        """
+        return self._replace(attribute, leaf, keep=False)
+
+    def refine(self, attribute: int, leaf: int) -> Change:
+        """The tree has this leaf, which the event has not visited yet: go there with what lies in it."""
+        return self._replace(attribute, leaf, keep=True)
+
+    def _replace(self, attribute: int, leaf: int, *, keep: bool) -> Change:
+        cells, target = self.outstanding.get(attribute), self._targets.get(attribute)
+        if not cells or target is None or not target.meets(leaf):
+            return NO_CHANGE
+        outer = next((each for each in _path(leaf) if each in cells), None)
+        if outer == leaf and keep:
+            return NO_CHANGE
+        gone: tuple[int, ...]
+        new: tuple[int, ...] = ()
+        if outer is not None:
+            gone = (outer,)
+            new = tuple(cell for cell in _rest(outer, leaf) if target.meets(cell))
+        else:
+            gone = tuple(sorted(cell for cell in cells if lies_within(cell, leaf)))
+            if not gone:
+                return NO_CHANGE
+        if keep:
+            new = (*new, leaf)
+        cells.difference_update(gone)
+        cells.update(new)
+        return Change(gone, new)
+
+
+def _path(cell: int) -> Iterable[int]:
+    """The cell, and all that it lies in, up to the whole square."""
+    while cell:
+        yield cell
+        cell >>= 1
+
+
+def _rest(outer: int, inner: int) -> Iterable[int]:
+    """What is left of a cell without another one that lies in it: one half at each level between the two."""
+    return (sibling(ancestor(inner, depth)) for depth in range(level(outer) + 1, level(inner) + 1))

@@ -1,0 +1,323 @@
+"""Events on their way, at each node that they come through (Li 2008, sections 3.4.1 and 3.4.2).
+
+A node splits what comes by next hop, and decides about the cells that it is the root of: a leaf matches, an inner node
+sends on to leaves, a guess that was too deep goes to an ancestor. Nothing is promised here: what gets lost is tried
+again by the publisher. So everything that is kept is bounded and short-lived.
+
+An address in a message is only what the sender of the message says. What this node sends there because of it (a leaf's
+acknowledgement, a refusal) is smaller than what it got, and a refusal goes to one publisher once a second.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from peerd.api import Host, Metric, Part, SendRefusal, handles, on_timer
+from peerd.errors import ProtocolError
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from protocols.pubsub.cells import Target, lies_within
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.messages import HOPS_MAX, EventAck, ProbePub
+from protocols.pubsub.names import Tree
+from protocols.pubsub.passing import PARKED_S, Journey, Parking, Quotas, Seen, key_of_batch
+from protocols.pubsub.ports import Elsewhere, Here, LeafEvents, Leaves, Schemas, SchemaView
+from protocols.pubsub.spread import Batch, Place, places_of, trees_of, ways_to
+
+CAREFUL_FROM: Final = 1
+"""From this try on, inner nodes trust no table of leaves, but go down child by child."""
+PARKED_LOOK_S: Final = 0.5
+"""How often what waits here is looked at, besides when the tree tells of a change."""
+TARGETS_MAX: Final = 16
+"""A batch with more different targets goes to all leaves in question; its leaves match exactly anyway."""
+MERGED: Final = "it lies in a larger leaf now"
+REFUSALS_EVERY_S: Final = 1.0
+"""A publisher that sends too much is told so once in this time."""
+REFUSED_MAX: Final = 1024
+"""Publishers of whom it is remembered when they were told."""
+SENT_S: Final = 5.0
+"""A message is kept for so long after it was sent, in case its next hop turns out to be gone."""
+SENT_MAX: Final = 256
+"""Messages that are kept so."""
+SENT_BYTES_MAX: Final = 2 << 20
+
+METRICS: Final = (
+    Metric(
+        "peerd_pubsub_probes_total",
+        "counter",
+        "Messages with events that came or went: received, sent, rerouted, repeated, refused, parked, lapsed, lost.",
+        ("what",),
+    ),
+)
+
+
+class Forwarding(Part):
+    """Takes events to the leaves. ``leaves`` and ``events`` are set once those parts are made."""
+
+    leaves: Leaves
+    events: LeafEvents
+
+    def __init__(self, host: Host, config: PubSubConfig, schemas: Schemas) -> None:
+        self._host = host
+        self.config = config
+        self._schemas = schemas
+        self._seen = Seen()
+        self._quotas = Quotas()
+        self._parking = Parking()
+        self._is_looking = False
+        self._told: OrderedDict[NodeId, float] = OrderedDict()
+        self._sent: deque[_Sent] = deque()
+        self._sent_bytes = 0
+
+    # This node's own events
+
+    def begin(self, batch: Batch, places: Sequence[Place], *, remembered: bool) -> None:
+        """Events of this node set out along the overlay."""
+        fresh = self._seen.new(key_of_batch(batch), places, vouched=False)
+        self._take(self._journey(batch, fresh, remembered=remembered))
+
+    def send_direct(self, owner: PeerRef, batch: Batch, places: Sequence[Place]) -> None:
+        """Events of this node go at once to the root of these leaves, as far as this node remembers."""
+        self._send(owner, self._journey(batch, places, remembered=True))
+
+    def _journey(self, batch: Batch, places: Sequence[Place], *, remembered: bool) -> Journey:
+        return Journey(batch, tuple(places), False, remembered, 0, self._host.now() + PARKED_S)
+
+    # Other nodes' events
+
+    @handles(ProbePub)
+    def on_probe(self, probe: ProbePub, source: PeerRef) -> None:
+        """Events came over a link."""
+        self._count("received")
+        if probe.hops == 0 and source.id != probe.publisher.id:
+            raise ProtocolError("forged_publisher", f"{source} begins to publish what is {probe.publisher}'s")
+        batch = Batch.of(probe)
+        key, places = key_of_batch(batch), places_of(probe.places)
+        if key not in self._seen and source.id != self._host.id:
+            rate = self.config.events_per_member
+            wait = self._quotas.wait_s(source.id, batch.publisher.id, len(batch.events), rate, self._host.now())
+            if wait > 0:
+                self._refuse(batch, places, f"more than {rate} events a second", wait)
+                return
+        fresh = self._seen.new(key, places, probe.vouched)
+        if fresh:
+            how = probe.vouched, probe.remembered, probe.hops + 1
+            self._take(Journey(batch, tuple(fresh), *how, self._host.now() + PARKED_S))
+        else:
+            self._count("repeated")
+
+    def _take(self, journey: Journey) -> None:
+        """Send on what belongs elsewhere, and decide what is here; that may name further cells."""
+        batch = journey.batch
+        waiting = [journey]
+        arrived: list[Place] = []
+        onward: dict[tuple[PeerRef, bool], list[Place]] = {}
+        schema = self._schemas.get(batch.schema)
+        targets = None if schema is None else _Targets(schema, batch)
+        while waiting:
+            some = waiting.pop()
+            ways = ways_to(batch.schema, some.places, self._host.next_hop)
+            for hop, group in ways.onward.items():
+                onward.setdefault((hop, some.vouched), []).extend(group)
+            unclear = ways.unclear
+            if targets is not None:
+                for place in ways.here:
+                    decision = self._decide(targets, batch, place, some.vouched)
+                    if decision is None:
+                        unclear.append(place)
+                    elif isinstance(decision, Here):
+                        arrived.append(place)
+                    elif some.remembered and _leads_up(place[1], decision):
+                        self._tell(batch, [place], MERGED, 0.0)
+                    else:
+                        waiting += self._further(some, place[0], decision)
+            elif ways.here:
+                self._wait_for_schema(replace(some, places=tuple(ways.here)))
+            if unclear:
+                self._park(replace(some, places=tuple(unclear)))
+        for (hop, vouched), group in onward.items():
+            self._send(hop, replace(journey, places=tuple(group), vouched=vouched))
+        if arrived and schema is not None:
+            self.events.arrived(schema, batch.publisher, batch.events, arrived, batch.copies, batch.attempt)
+
+    def _decide(
+        self, targets: _Targets, batch: Batch, place: Place, vouched: bool
+    ) -> Here | tuple[Elsewhere, ...] | None:
+        """What the tree says about a cell, for all events together; ``None``: not clear now."""
+        tree, careful = Tree(batch.schema, place[0]), batch.attempt >= CAREFUL_FROM
+        found: list[Elsewhere] = []
+        for target in targets.of(place[0]):
+            decision = self.leaves.decide(tree, place[1], target, vouched=vouched, careful=careful)
+            if isinstance(decision, Here):
+                return decision
+            if not isinstance(decision, Elsewhere):
+                return None
+            if decision not in found:
+                found.append(decision)
+        return tuple(found)
+
+    def _further(self, journey: Journey, attribute: int, decisions: Iterable[Elsewhere]) -> Iterator[Journey]:
+        key = key_of_batch(journey.batch)
+        for decision in decisions:
+            fresh = self._seen.new(key, [(attribute, cell) for cell in decision.cells], decision.vouched)
+            if fresh:
+                yield replace(journey, places=tuple(fresh), vouched=decision.vouched)
+
+    # What has to wait
+
+    def tree_changed(self, tree: Tree, cell: int) -> None:
+        """The tree says something else about a cell now."""
+        self._resume(self._parking.take(tree.schema, (tree.attribute, cell)))
+
+    def _park(self, journey: Journey) -> bool:
+        is_kept = self._parking.add(journey)
+        self._count("parked" if is_kept else "lost")
+        if is_kept and not self._is_looking:
+            self._is_looking = True
+            self._host.set_timer("probes_parked", PARKED_LOOK_S)
+        return is_kept
+
+    @on_timer("probes_parked")
+    def look_at_parked(self, payload: None) -> None:
+        """Try again what waits here."""
+        self._is_looking = False
+        self._resume(self._parking.take_all())
+
+    def _resume(self, journeys: Iterable[Journey]) -> None:
+        for journey in list(journeys):
+            if self._host.now() >= journey.until_s:
+                self._count("lapsed")
+            else:
+                self._take(journey)
+
+    def _wait_for_schema(self, journey: Journey) -> None:
+        schema = journey.batch.schema
+        is_asked = self._parking.has(schema)
+        if not self._park(journey) or is_asked:
+            return
+
+        def done(found: SchemaView | None, why_not: str) -> None:
+            waiting = list(self._parking.take(schema))
+            if found is not None:
+                self._resume(waiting)
+            for each in waiting if found is None else ():
+                self._refuse(each.batch, each.places, f"no schema {schema}: {why_not}", PARKED_S)
+
+        self._schemas.fetch(schema, done)
+
+    # Messages
+
+    def _send(self, to: PeerRef, journey: Journey) -> None:
+        if journey.hops > HOPS_MAX:
+            self._count("lost")
+            return
+        self._give(to, journey)
+        now, size = self._host.now(), journey.batch.bytes
+        self._sent.append(_Sent(now, to.id, journey, size))
+        self._sent_bytes += size
+        while len(self._sent) > SENT_MAX or self._sent_bytes > SENT_BYTES_MAX or now - self._sent[0].at_s > SENT_S:
+            self._sent_bytes -= self._sent.popleft().bytes
+
+    def _give(self, to: PeerRef, journey: Journey) -> None:
+        how = journey.hops, journey.vouched, journey.remembered, self.config.multicast
+        for probe in journey.batch.probes(journey.places, *how):
+            self._host.send(to, probe)
+            self._count("sent")
+
+    def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
+        """A next hop is gone: send what went there by another way, once. After that it is the publisher's to try."""
+        if message_type is not ProbePub or reason is not SendRefusal.PEER_DOWN:
+            return
+        begun = self._host.now() - SENT_S
+        lost = [sent.journey for sent in self._sent if sent.to == peer.id and sent.at_s >= begun]
+        self._sent = deque(sent for sent in self._sent if sent.to != peer.id)
+        self._sent_bytes = sum(sent.bytes for sent in self._sent)
+        for journey in lost[-count:]:
+            self._reroute(journey, peer.id)
+
+    def _reroute(self, journey: Journey, gone: NodeId) -> None:
+        ways = ways_to(journey.batch.schema, journey.places, self._host.next_hop)
+        for hop, group in ways.onward.items():
+            if hop.id != gone:
+                self._count("rerouted")
+                self._give(hop, replace(journey, places=tuple(group)))
+        if ways.here:
+            self._take(replace(journey, places=tuple(ways.here)))
+
+    def _refuse(self, batch: Batch, places: Sequence[Place], why: str, wait_s: float) -> None:
+        self._count("refused")
+        now, publisher = self._host.now(), batch.publisher
+        if now - self._told.get(publisher.id, -REFUSALS_EVERY_S) < REFUSALS_EVERY_S:
+            return
+        self._told[publisher.id] = now
+        self._told.move_to_end(publisher.id)
+        while len(self._told) > REFUSED_MAX:
+            self._told.popitem(last=False)
+        self._tell(batch, places, why, wait_s)
+
+    def _tell(self, batch: Batch, places: Sequence[Place], why: str, wait_s: float) -> None:
+        """Tell the publisher that it has to try again. This is less than what came for these cells."""
+        numbers = tuple(event.sequence for event in batch.events)
+        ack = EventAck(
+            batch.schema, batch.events[0].epoch, numbers, trees_of(places), (), 0, why[:64], max(1, int(1000 * wait_s))
+        )
+        self._host.send(batch.publisher, ack)
+
+    def _count(self, what: str) -> None:
+        self._host.count("peerd_pubsub_probes_total", what=what)
+
+    def validate(self) -> None:
+        """Assert the invariants."""
+        assert len(self._sent) <= SENT_MAX
+        assert self._is_looking or not len(self._parking)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What went to a next hop a short time ago."""
+
+    at_s: float
+    to: NodeId
+    journey: Journey
+    bytes: int
+
+
+def _leads_up(cell: int, decisions: Iterable[Elsewhere]) -> bool:
+    """Whether a cell is none of the tree, or was merged: it may lie in a larger leaf."""
+    return any(lies_within(cell, other) for decision in decisions for other in decision.cells)
+
+
+class _Targets:
+    """The targets of a batch's events, worked out when they are needed."""
+
+    def __init__(self, schema: SchemaView, batch: Batch) -> None:
+        self._schema = schema
+        self._batch = batch
+        self._known: list[dict[int, Target]] = []
+
+    def of(self, attribute: int) -> Iterator[Target]:
+        """The different targets in one tree."""
+        told: list[Target] = []
+        for index in range(len(self._batch.events)):
+            target = self._of_event(index).get(attribute)
+            if target is None:  # by this node's edition of the schema it need not come here; the publisher thinks so
+                target = Target(None)
+            if len(told) == TARGETS_MAX:
+                yield Target(None)
+                return
+            if target not in told:
+                told.append(target)
+                yield target
+
+    def _of_event(self, index: int) -> dict[int, Target]:
+        if index == len(self._known):
+            try:
+                values = self._schema.decode_values(self._batch.events[index].values)
+            except ProtocolError:  # whoever passed it on need not have looked at it, and no subscription matches it
+                self._known.append({})
+            else:
+                self._known.append(dict(self._schema.targets(values)))
+        return self._known[index]

@@ -1,0 +1,290 @@
+"""The order in which one node's events go to the leaves of a tree: first in, first out for each leaf. Pure.
+
+A *lane* is one outstanding cell with the events that have to visit it. One batch of a lane is on its way at a time;
+what is published meanwhile waits, and goes as one batch when the first has been acknowledged. So a leaf never sees a
+later event of a publisher before an earlier one, whatever is lost and tried again.
+
+Two lanes may end at one leaf. Where one cell lies in the other, the lane of the later event waits for that of the
+earlier. Where both cells are guesses it waits, too: both may be too deep, and lie in the same leaf. A cell of which a
+leaf's own answer told is no guess. Should that leaf have been merged into a larger one since, it sends the event back
+instead of on (`ProbePub.remembered`), and the cell is a guess again.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from typing import Final, TypeAlias
+
+from protocols.pubsub.cell_map import CellMap
+from protocols.pubsub.coverage import Change
+from protocols.pubsub.names import Tree
+
+PUT_OFF_MAX_S: Final = 5.0
+"""A node that takes no more events may put off the next try by at most so much."""
+
+
+class Lane:
+    """The events, by number, that have to visit one cell."""
+
+    __slots__ = ("due_s", "flying", "is_leaf", "latest_s", "order", "tries")
+
+    def __init__(self) -> None:
+        self.is_leaf = False
+        """The leaf itself has told of it; else the cell is a guess."""
+        self.order: list[int] = []
+        self.tries: dict[int, int] = {}
+        """How often each was sent so far."""
+        self.flying: set[int] = set()
+        """Those that are on their way."""
+        self.due_s = math.inf
+        """When those are sent again if no answer has come."""
+        self.latest_s = math.inf
+        """Nobody can put that off for longer."""
+
+
+class Lanes:
+    """All lanes of one tree."""
+
+    def __init__(self) -> None:
+        self.cells: CellMap[Lane] = CellMap()
+        self.guesses: dict[int, set[int]] = {}
+        """By event, its cells that are guesses."""
+
+    def add(self, cell: int, number: int, *, is_leaf: bool = False, tries: int = 0, due_s: float = math.inf) -> None:
+        """An event has to visit a cell. ``due_s``: it is on its way there, and will be tried again then."""
+        lane = self.cells.get(cell)
+        if lane is None:
+            lane = Lane()
+            self.cells.set(cell, lane)
+        if number not in lane.tries:
+            insort(lane.order, number)
+        lane.tries[number] = max(tries, lane.tries.get(number, 0))
+        if due_s < math.inf:
+            lane.flying.add(number)
+            lane.due_s = lane.latest_s = min(lane.due_s, due_s)
+        if is_leaf and not lane.is_leaf:
+            lane.is_leaf = True
+            for each in lane.order:
+                self._no_guess(cell, each)
+        elif not lane.is_leaf:
+            self.guesses.setdefault(number, set()).add(cell)
+
+    def remove(self, cell: int, number: int) -> None:
+        """An event has visited a cell, or is given up."""
+        lane = self.cells.get(cell)
+        if lane is None or number not in lane.tries:
+            return
+        self._no_guess(cell, number)
+        lane.order.remove(number)
+        del lane.tries[number]
+        lane.flying.discard(number)
+        if not lane.flying:
+            lane.due_s = math.inf
+        if not lane.order:
+            self.cells.pop(cell)
+
+    def _no_guess(self, cell: int, number: int) -> None:
+        cells = self.guesses.get(number)
+        if cells is not None:
+            cells.discard(cell)
+            if not cells:
+                del self.guesses[number]
+
+    def change(self, number: int, change: Change, leaf: int) -> None:
+        """Because of a leaf, other cells have taken the place of some of an event's.
+
+        If the event was on its way to all of those, it is on its way to these.
+        """
+        lanes = [lane for cell in change.gone if (lane := self.cells.get(cell)) is not None]
+        tries = max((lane.tries.get(number, 0) for lane in lanes), default=0)
+        is_flying = bool(lanes) and all(number in lane.flying for lane in lanes)
+        due_s = min(lane.due_s for lane in lanes) if is_flying else math.inf
+        for cell in change.gone:
+            self.remove(cell, number)
+        for cell in change.new:
+            self.add(cell, number, is_leaf=cell == leaf, tries=tries, due_s=due_s)
+
+    def ready(self, cell: int) -> list[int]:
+        """The events that may set out to a cell now, in order."""
+        lane = self.cells.get(cell)
+        if lane is None or lane.flying:
+            return []
+        related = (other for each in self.cells.related(cell) if (other := self.cells.get(each)) is not None)
+        limit = min((other.order[0] for other in related), default=math.inf)
+        if not lane.is_leaf:  # an earlier event's other guesses may end at the same leaf; its own do not matter
+            elsewhere = (number for number, cells in self.guesses.items() if len(cells) > 1 or cell not in cells)
+            limit = min(limit, min(elsewhere, default=math.inf) + 1)
+        return [number for number in lane.order if number < limit]
+
+    def next_guesses(self) -> list[int]:
+        """The guessed cells of the earliest event that has any: those that may have become free by another's end."""
+        return sorted(self.guesses[min(self.guesses)]) if self.guesses else []
+
+    def attempt(self, cell: int, numbers: list[int]) -> int:
+        """Which try it will be when these events set out to a cell, from 0 on."""
+        lane = self.cells.get(cell)
+        return 0 if lane is None else max(lane.tries[number] for number in numbers)
+
+    def set_out(self, cell: int, numbers: list[int], due_s: float) -> None:
+        """Events set out to a cell, together."""
+        lane = self.cells.get(cell)
+        assert lane is not None and not lane.flying
+        attempt = self.attempt(cell, numbers)
+        for number in numbers:
+            lane.tries[number] = attempt + 1
+        lane.flying = set(numbers)
+        lane.due_s = due_s
+        lane.latest_s = due_s + PUT_OFF_MAX_S
+
+    def put_off(self, cell: int, numbers: set[int], due_s: float) -> float | None:
+        """Try again at another time, if some of these events are on their way to the cell; returns when.
+
+        Only a first try can be repeated sooner than planned, so that nobody can have this node repeat all the time.
+        """
+        lane = self.cells.get(cell)
+        if lane is None or not lane.flying & numbers:
+            return None
+        if due_s < lane.due_s and max(lane.tries[number] for number in lane.flying) > 1:
+            return None
+        lane.due_s = min(due_s, lane.latest_s)
+        return lane.due_s
+
+    def give_up_waiting(self, cell: int, now: float) -> bool:
+        """Whether no answer has come in time: its events are not on their way any more, and the cell is a guess."""
+        lane = self.cells.get(cell)
+        if lane is None or not lane.flying or lane.due_s > now:
+            return False
+        lane.flying.clear()
+        lane.due_s = math.inf
+        lane.is_leaf = False
+        for number in lane.order:
+            self.guesses.setdefault(number, set()).add(cell)
+        return True
+
+    def validate(self) -> None:
+        """Assert the invariants."""
+        for cell in self.cells:
+            lane = self.cells.get(cell)
+            assert lane is not None and lane.order and lane.order == sorted(lane.tries)
+            assert lane.flying <= set(lane.order)
+            assert bool(lane.flying) == (lane.due_s < math.inf)
+            assert all((cell in self.guesses.get(number, ())) != lane.is_leaf for number in lane.order)
+            for other_cell in self.cells.above(cell):
+                other = self.cells.get(other_cell)
+                assert other is not None and not lane.tries.keys() & other.tries.keys(), "an event's cells are apart"
+
+
+Spot: TypeAlias = tuple[Tree, int]
+"""A cell of a tree."""
+
+
+class LaneBook:
+    """The lanes of all trees, and when each is due to be tried again."""
+
+    def __init__(self) -> None:
+        self._trees: dict[Tree, Lanes] = {}
+        self._due: list[tuple[float, Tree, int]] = []
+        """A heap; an entry may be out of date, the lane itself says when it is due."""
+
+    def add(self, tree: Tree, cell: int, number: int, *, is_leaf: bool = False) -> Spot:
+        """An event has to visit a cell; returns the spot that may have to be looked at."""
+        self._trees.setdefault(tree, Lanes()).add(cell, number, is_leaf=is_leaf)
+        return tree, cell
+
+    def remove(self, tree: Tree, cell: int, number: int) -> Spot:
+        """An event is given up."""
+        self._trees[tree].remove(cell, number)
+        self._tidy(tree)
+        return tree, cell
+
+    def change(self, tree: Tree, number: int, change: Change, leaf: int) -> list[Spot]:
+        """Because of a leaf, other cells have taken the place of some of an event's."""
+        lanes = self._trees[tree]
+        lanes.change(number, change, leaf)
+        for cell in change.new:
+            lane = lanes.cells.get(cell)
+            if lane is not None and lane.flying:
+                heappush(self._due, (lane.due_s, tree, cell))
+        self._tidy(tree)
+        return [(tree, cell) for cell in (*change.gone, *change.new)]
+
+    def near(self, tree: Tree, leaf: int) -> list[int]:
+        """The events, by number, that have to visit cells above or below a leaf."""
+        lanes = self._trees.get(tree)
+        if lanes is None:
+            return []
+        found = [lane for cell in lanes.cells.related(leaf) if (lane := lanes.cells.get(cell)) is not None]
+        return sorted({number for lane in found for number in lane.order})
+
+    def free(self, spots: Iterable[Spot]) -> Iterator[tuple[Tree, int, list[int]]]:
+        """The lanes that have become free since something happened to these spots, with the events that may set out."""
+        by_tree: dict[Tree, dict[int, None]] = {}
+        for tree, cell in spots:
+            by_tree.setdefault(tree, {})[cell] = None
+        for tree, cells in by_tree.items():
+            lanes = self._trees.get(tree)
+            if lanes is None:
+                continue
+            near = [each for cell in cells for each in (cell, *lanes.cells.related(cell))]
+            for cell in dict.fromkeys([*near, *lanes.next_guesses()]):
+                if numbers := lanes.ready(cell):
+                    yield tree, cell, numbers
+
+    def is_leaf(self, tree: Tree, cell: int) -> bool:
+        """Whether the leaf itself has told of the cell, and it is no guess."""
+        lane = self._trees[tree].cells.get(cell)
+        return lane is not None and lane.is_leaf
+
+    def attempt(self, tree: Tree, cell: int, numbers: list[int]) -> int:
+        """Which try it will be when these events set out to a cell, from 0 on."""
+        return self._trees[tree].attempt(cell, numbers)
+
+    def set_out(self, tree: Tree, cell: int, numbers: list[int], due_s: float) -> None:
+        """Events set out to a cell; if no answer has come, they are due to be sent again at ``due_s``."""
+        self._trees[tree].set_out(cell, numbers, due_s)
+        heappush(self._due, (due_s, tree, cell))
+
+    def put_off(self, tree: Tree, cell: int, numbers: set[int], due_s: float) -> None:
+        """Somebody on the way to a cell takes no more of these events until then."""
+        lanes = self._trees.get(tree)
+        if lanes is None:
+            return
+        for each in (cell, *lanes.cells.related(cell)):
+            when = lanes.put_off(each, numbers, due_s)
+            if when is not None:
+                heappush(self._due, (when, tree, each))
+
+    @property
+    def due_s(self) -> float:
+        """When `overdue` should be asked next."""
+        while self._due and not self._is_due(*self._due[0]):
+            heappop(self._due)
+        return self._due[0][0] if self._due else math.inf
+
+    def _is_due(self, due_s: float, tree: Tree, cell: int) -> bool:
+        lanes = self._trees.get(tree)
+        lane = None if lanes is None else lanes.cells.get(cell)
+        return lane is not None and lane.due_s <= due_s
+
+    def overdue(self, now: float) -> list[Spot]:
+        """The lanes whose events have not been acknowledged in time; they may set out again."""
+        found = []
+        while self._due and self._due[0][0] <= now:
+            _, tree, cell = heappop(self._due)
+            lanes = self._trees.get(tree)
+            if lanes is not None and lanes.give_up_waiting(cell, now):
+                found.append((tree, cell))
+        return found
+
+    def _tidy(self, tree: Tree) -> None:
+        if not self._trees[tree].cells:
+            del self._trees[tree]
+
+    def validate(self) -> None:
+        """Assert the invariants."""
+        for lanes in self._trees.values():
+            assert lanes.cells
+            lanes.validate()

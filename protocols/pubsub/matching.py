@@ -1,0 +1,119 @@
+"""Which pieces of subscriptions an event matches, among all that this node keeps of one schema. Pure.
+
+Each distinct filter is in a `FilterIndex` once, whichever leaves have pieces with it, so matching costs a small part of
+trying them all, and precision is exact. Then the event's own coordinates decide among the pieces of one subscription:
+where it has been cut, only the piece whose range holds the event answers, so that one leaf delivers it and not several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from peerd.lib.filter import FilterIndex
+from protocols.pubsub.cells import Target
+from protocols.pubsub.messages import SubObject
+from protocols.pubsub.names import EVERY, SubscriptionKey
+from protocols.pubsub.ports import Values
+from protocols.pubsub.schema import Schema
+
+
+class LeafIndex:
+    """The pieces in this node's leaves of one schema, by leaf: an attribute's number and a cell.
+
+    ``schema`` may be replaced by a later version of it at any time.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self._filters: FilterIndex[str] = FilterIndex(absent_matches=schema.absent_matches)
+        self._uses: dict[str, int] = {}
+        """How many pieces have each filter."""
+        self._subs: dict[tuple[int, int, SubscriptionKey], SubObject] = {}
+        self._places: dict[tuple[int, int, str], SubObject | dict[SubscriptionKey, SubObject]] = {}
+        """By leaf and filter: the only piece, which is the most common case, or all of them."""
+
+    def __len__(self) -> int:
+        return len(self._subs)
+
+    @property
+    def filter_count(self) -> int:
+        """How many different filters there are."""
+        return len(self._uses)
+
+    def add(self, key: SubscriptionKey, cell: int, sub: SubObject) -> None:
+        """Put a piece into the leaf ``(sub.attribute, cell)``, in the place of what has the key there.
+
+        Raises `FilterError`, having changed nothing, for a filter that the schema does not allow.
+        """
+        text = sub.filter
+        if text not in self._uses:
+            self._filters.add(text, self.schema.parse_filter(text))
+            self._uses[text] = 0
+        self._uses[text] += 1  # before the old piece goes, so that a filter that stays is not built in anew
+        self.remove(key, sub.attribute, cell)
+        self._subs[sub.attribute, cell, key] = sub
+        place = (sub.attribute, cell, text)
+        present = self._places.get(place)
+        if present is None:
+            self._places[place] = sub
+        elif isinstance(present, dict):
+            present[key] = sub
+        else:
+            self._places[place] = {key_of(present): present, key: sub}
+
+    def remove(self, key: SubscriptionKey, attribute: int, cell: int) -> SubObject | None:
+        """Take a piece out of a leaf; returns it, or ``None`` where it was not."""
+        sub = self._subs.pop((attribute, cell, key), None)
+        if sub is None:
+            return None
+        place = (attribute, cell, sub.filter)
+        present = self._places[place]
+        if isinstance(present, dict):
+            del present[key]
+            if len(present) == 1:
+                [self._places[place]] = present.values()
+        else:
+            del self._places[place]
+        self._uses[sub.filter] -= 1
+        if not self._uses[sub.filter]:
+            del self._uses[sub.filter]
+            self._filters.remove(sub.filter)
+        return sub
+
+    def settle(self) -> None:
+        """Build all new filters in now: worth it after many changes, before many events."""
+        self._filters.settle()
+
+    def match(self, values: Values, cells: Sequence[tuple[int, int]]) -> list[SubObject]:
+        """The pieces in these leaves that an event matches, each once. ``values``: as the schema has decoded them."""
+        texts = self._filters.match(values)
+        if not texts:
+            return []
+        targets = self.schema.targets(values)
+        found: dict[SubscriptionKey, SubObject] = {}
+        for text in texts:
+            for attribute, cell in cells:
+                present = self._places.get((attribute, cell, text))
+                if present is None:
+                    continue
+                for sub in present.values() if isinstance(present, dict) else (present,):
+                    if _is_met(sub, targets):
+                        found[key_of(sub)] = sub
+        return list(found.values())
+
+
+def key_of(sub: SubObject) -> SubscriptionKey:
+    """Return the name of a piece on the whole ring."""
+    return SubscriptionKey(sub.subscriber.id, sub.sid, sub.piece)
+
+
+def _is_met(sub: SubObject, targets: Mapping[int, Target]) -> bool:
+    """Whether an event that matches the filter belongs to this piece of it."""
+    if sub.attribute == EVERY:
+        return True
+    target = targets.get(sub.attribute)
+    if target is None:  # the event does not visit this tree
+        return False
+    if target.value is None:  # any piece will do, but of a group, whose pieces are all in one tree, the first
+        return not sub.group or sub.piece == 0
+    return sub.low <= target.value <= sub.high

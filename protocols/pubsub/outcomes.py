@@ -1,0 +1,119 @@
+"""An event that is being published, and what became of it, as its client sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from peerd.messages import PeerRef
+from protocols.pubsub.coverage import Coverage
+from protocols.pubsub.messages import EventBody
+from protocols.pubsub.names import EventId
+from protocols.pubsub.ports import SchemaView
+
+ANSWERS_MAX: Final = 64
+"""Answers of leaves that are remembered of one event."""
+COPIES_LIMIT: Final = 1 << 8
+"""More copies than any leaf reports."""
+
+
+class PublishStatus(Enum):
+    """How a publish ended."""
+
+    RECEIVED = "received"
+    """The root of every leaf that it may match in has it."""
+    REPLICATED = "replicated"
+    """And so has at least one other node for each of these leaves."""
+    UNKNOWN = "unknown"
+    """Not all leaves have answered in time: some subscribers may have it, some may not."""
+    FAILED = "failed"
+    """It was not sent, or a leaf refused it; ``reason`` says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeafAnswer:
+    """A leaf that has the event: the cell of an attribute's tree, its root, and how many pieces matched there."""
+
+    attribute: int
+    cell: int
+    owner: PeerRef
+    matched: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOutcome:
+    """The end of a publish.
+
+    ``copies``: how many nodes besides the root hold it, for the leaf with fewest. ``matched``: pieces of subscriptions,
+    by what the leaves say; a subscriber counts for several where several of his subscriptions match. ``answers`` has
+    at most `ANSWERS_MAX` of the ``leaves`` answers, ``missing`` as many cells that have not answered.
+    """
+
+    event: EventId
+    schema: str
+    status: PublishStatus
+    reason: str
+    leaves: int
+    matched: int
+    copies: int
+    tries: int
+    duration_s: float
+    bytes: int
+    answers: tuple[LeafAnswer, ...] = ()
+    missing: tuple[tuple[int, int], ...] = ()
+
+
+OnResult = Callable[[PublishOutcome], None]
+
+
+@dataclass(slots=True)
+class Pending:
+    """An event that is not done yet."""
+
+    body: EventBody
+    schema: SchemaView
+    coverage: Coverage
+    copies: int
+    begun_s: float
+    deadline_s: float
+    bytes: int
+    on_result: OnResult
+    tries: int = 0
+    leaves: int = 0
+    matched: int = 0
+    copies_held: int = COPIES_LIMIT
+    reason: str = ""
+    answers: list[LeafAnswer] = field(default_factory=list)
+
+    @property
+    def number(self) -> int:
+        """Its place in the order of this node's events."""
+        return self.body.sequence
+
+    def answered(self, answer: LeafAnswer, copies: int) -> None:
+        """A leaf has it, which had not said so before."""
+        self.leaves += 1
+        self.matched += answer.matched
+        self.copies_held = min(self.copies_held, copies)
+        if len(self.answers) < ANSWERS_MAX:
+            self.answers.append(answer)
+
+    def outcome(self, status: PublishStatus, now: float, missing: Sequence[tuple[int, int]]) -> PublishOutcome:
+        """What its client is told at the end."""
+        is_done = status in (PublishStatus.RECEIVED, PublishStatus.REPLICATED)
+        return PublishOutcome(
+            EventId(self.body.publisher.id, self.body.epoch, self.number),
+            self.schema.name,
+            status,
+            "" if is_done else self.reason,
+            self.leaves,
+            self.matched,
+            self.copies_held if self.leaves else 0,
+            self.tries,
+            now - self.begun_s,
+            self.bytes,
+            tuple(self.answers),
+            tuple(missing[:ANSWERS_MAX]),
+        )

@@ -1,0 +1,445 @@
+"""Content-based publish/subscribe over the DHT (Li 2008): puts the parts together, and offers them to clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from peerd.api import (
+    Host,
+    NeighbourChange,
+    Plugin,
+    PluginConfig,
+    RecordRole,
+    SendRefusal,
+)
+from peerd.errors import ConfigError, ProtocolError, Unavailable
+from peerd.ids import NodeId, format_id, parse_id
+from peerd.lib.feed import Feed
+from peerd.lib.filter import FilterError, Node
+from peerd.messages import Message, PeerRef
+from protocols.pubsub import forwarding, ledger, publishing
+from protocols.pubsub.cells import SIDE, Area, text
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.delivering.copies import Copies
+from protocols.pubsub.delivering.deliverer import Deliverer
+from protocols.pubsub.delivering.history import History
+from protocols.pubsub.delivering.holding import Holding
+from protocols.pubsub.delivering.leaf_events import LeafDesk
+from protocols.pubsub.delivering.multicast import Multicast
+from protocols.pubsub.delivering.replay import Replays
+from protocols.pubsub.event import draft_from_json
+from protocols.pubsub.events import EVENTS, EventPublished, SubscriptionInstalled
+from protocols.pubsub.explain import Check, Explainer, Place as ToldPlace, PublisherReport, SubscriberReport
+from protocols.pubsub.forwarding import Forwarding
+from protocols.pubsub.ledger import LedgerBook
+from protocols.pubsub.matching import LeafIndex
+from protocols.pubsub.messages import (
+    MESSAGES,
+    CellOrder,
+    CellQuestion,
+    EndSub,
+    InsertSub,
+    LeafUpdate,
+    ProbeSub,
+    SubObject,
+    TransferSub,
+)
+from protocols.pubsub.models import (
+    AckWord,
+    Declared,
+    Published,
+    ReceivedEvent,
+    SchemaSummary,
+    SubscriptionRequest,
+    SubscriptionView,
+    TreeView,
+)
+from protocols.pubsub.names import EVERY, EventId, SubscriptionKey, Tree
+from protocols.pubsub.outcomes import PublishOutcome, PublishStatus
+from protocols.pubsub.pieces import pieces_of
+from protocols.pubsub.ports import Point, SchemaView
+from protocols.pubsub.probing import LevelGuide
+from protocols.pubsub.publishing import Publishing
+from protocols.pubsub.schema import Schema
+from protocols.pubsub.schemas import SCHEMA_ITEM, SchemaBook
+from protocols.pubsub.service import NotDone
+from protocols.pubsub.statements import event_statement
+from protocols.pubsub.subscribing import subscriptions
+from protocols.pubsub.subscribing.inbox import Inbox, is_proven
+from protocols.pubsub.subscribing.installer import Installed, Installer
+from protocols.pubsub.subscribing.local import LocalSubscriptions
+from protocols.pubsub.subscribing.subscriptions import Subscriptions
+from protocols.pubsub.tree.keeper import Keeper
+from protocols.pubsub.tree_walk import TreeWalk
+from protocols.pubsub.values import EventError
+
+ROUTED: Final = (ProbeSub, TransferSub, CellOrder, LeafUpdate, CellQuestion)
+"""What may come by routing. All else is about its sender, and is taken from the sender's own link."""
+EVERY_NAME: Final = "*"
+
+
+class PubSub(Plugin):
+    """Implements `protocols.pubsub.service.Service`."""
+
+    name: ClassVar[str] = "pubsub"
+    messages: ClassVar[tuple[type[Message], ...]] = MESSAGES
+    metrics = (*ledger.METRICS, *publishing.METRICS, *forwarding.METRICS, *subscriptions.METRICS)
+    events = EVENTS
+    Config: ClassVar[type[PluginConfig]] = PubSubConfig
+    takes_owned_records: ClassVar[bool] = False
+    config: PubSubConfig
+
+    def start(self, host: Host) -> None:
+        super().start(host)
+        self._make_parts(host)
+        self._connect_parts()
+        kept = self.deliverer, self.copies, self.holding, self.replays, self.multicast, self.ledger, self.explainer
+        own = self.schemas, self.forwarding, self.publishing, self.installer, self.subscriptions, self.inbox
+        self.add_parts(*self.keeper.parts, *kept, *own)
+        self.schemas.start()
+        self.keeper.start()
+        self.ledger.start()
+        self.subscriptions.start()
+
+    def _make_parts(self, host: Host) -> None:
+        config = self.config
+        self.schemas = SchemaBook(host, config)
+        self._indexes: dict[str, _TreeIndex] = {}
+        self.keeper = Keeper(host, config, self.schemas, self._index_of)
+        self.ledger = LedgerBook(host, config)
+        self.local = LocalSubscriptions(host, config, _local_index)
+        self.multicast = Multicast(host)
+        self.deliverer = Deliverer(host, config, self.keeper, self.local, self.ledger, self.multicast)
+        self.copies = Copies(host)
+        self.holding = Holding(host, config, self.schemas, self.keeper)
+        self.history = History(config.history_bytes, config.history_age)
+        self.replays = Replays(host, self.schemas, self.keeper, self.ledger, self.deliverer, self.history)
+        self.desk = LeafDesk(
+            host,
+            self.keeper,
+            self.ledger,
+            self.deliverer,
+            self.copies,
+            self.holding,
+            self.history,
+            self.replays,
+            lambda schema, event: is_proven(host, schema, event),
+        )
+        self.explainer = Explainer(host, self.schemas, self.ledger, self.history, self.deliverer)
+        self.guide = LevelGuide(config)
+        self.forwarding = Forwarding(host, config, self.schemas)
+        self.publishing = Publishing(host, config, self.forwarding, self.guide, event_statement)
+        self.installer = Installer(host, config, self._level)
+        self.inbox = Inbox(host, self.schemas, self.local)
+        self.subscriptions = Subscriptions(host, config, self.schemas, self.installer, self.local, self._points)
+
+    def _connect_parts(self) -> None:
+        self.keeper.events = self.forwarding.events = self.desk
+        self.forwarding.leaves = self.keeper
+        self.desk.tree_listeners.append(self.forwarding.tree_changed)
+        self.multicast.received = self.inbox.received_group
+        self.publishing.on_outcome = self._published
+        self.installer.on_installed = self._installed
+        self.installer.ask_self = self._answer_self
+        self.keeper.subscribers.ask_self = self.installer.on_established
+        self.ledger.tree_size = self._tree_size
+        self.schemas.changed = self._schema_changed
+        self.explainer.publisher_view = self._publisher_view
+        self.explainer.subscriber_view = self._subscriber_view
+        self.explainer.pieces_of = self._pieces_of
+
+    # Upcalls
+
+    def deliver(self, key: NodeId, message: Message, source: PeerRef) -> None:
+        if not isinstance(message, ROUTED):
+            raise ProtocolError("not_direct", f"a {type(message).__name__} comes from its sender's own link only")
+        super().deliver(key, message, source)
+
+    def neighbours_changed(self, change: NeighbourChange) -> None:
+        self.keeper.neighbours_changed()
+
+    def record_allowed(self, key: NodeId, item: bytes, value: bytes | None, writer: NodeId) -> bool:
+        if item == SCHEMA_ITEM:
+            return self.schemas.may_write(key, value)
+        return self.keeper.record_allowed(key, item, value, writer)
+
+    def record_changed(self, key: NodeId, role: RecordRole, item: bytes) -> None:
+        if item != SCHEMA_ITEM:
+            self.keeper.record_changed(key, role, item)
+
+    def records_settled(self) -> None:
+        self.keeper.records_settled()
+
+    def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
+        self.forwarding.send_refused(peer, message_type, reason, count)
+        self.publishing.send_refused(peer, message_type, reason)
+
+    def reconfigured(self) -> None:
+        self.keeper.reconfigured(self.config)
+        self.deliverer.config = self.forwarding.config = self.publishing.config = self.config
+
+    def validate(self) -> None:
+        self.keeper.validate()
+        self.forwarding.validate()
+        self.publishing.validate()
+
+    # Schemas
+
+    def declare(
+        self,
+        document: Mapping[str, Any],
+        on_done: Callable[[Declared | Exception], None],
+        if_version: int | None = None,
+    ) -> None:
+        before = self.schemas.get(str(document.get("name", "")))
+        old = 0 if before is None else before.version
+
+        def done(schema: Schema | None, why: str) -> None:
+            if schema is None:
+                on_done(NotDone("conflict", why))
+            else:
+                on_done(Declared(name=schema.name, version=schema.version, is_new=schema.version != old))
+
+        try:
+            self.schemas.declare(dict(document), if_version, done)
+        except ConfigError as error:
+            raise NotDone("invalid", str(error)) from error
+
+    def schemas_known(self) -> list[SchemaSummary]:
+        """See `Service.schema_summaries`."""
+        found = (self.schemas.get(name) for name in self.schemas.known())
+        return [
+            SchemaSummary(
+                name=schema.name,
+                version=schema.version,
+                attributes=len(schema.document.attributes),
+                absent=schema.document.absent,
+            )
+            for schema in found
+            if schema is not None
+        ]
+
+    def schema_document(self, name: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
+        def done(schema: Schema | None, why: str) -> None:
+            on_done(NotDone("unknown", why) if schema is None else schema.document.model_dump(mode="json"))
+
+        self.schemas.refresh(name, done)
+
+    # Events
+
+    def publish(
+        self,
+        schema: str,
+        event: Mapping[str, Any],
+        on_done: Callable[[Published | Exception], None],
+        ack: AckWord | None = None,
+    ) -> EventId:
+        known = self.schemas.get(schema)
+        if known is None:
+            self.schemas.fetch(schema, lambda found, why: None)
+            raise Unavailable(f"the schema {schema!r} is being looked up; try again in a moment")
+        try:
+            draft = draft_from_json(known, event)
+            return self.publishing.publish(
+                known,
+                draft.values,
+                draft.payload,
+                content_type=draft.content_type,
+                retain=draft.retain,
+                ack=ack,
+                on_result=lambda outcome: on_done(_published(outcome)),
+            )
+        except (EventError, ValueError) as error:
+            raise NotDone("invalid", str(error)) from error
+
+    def when_publishable(self, callback: Callable[[], None]) -> None:
+        self.publishing.when_room(callback)
+
+    def _published(self, outcome: PublishOutcome) -> None:
+        self.ledger.published(outcome.event, outcome.schema)
+        self.host.emit(
+            EventPublished(
+                publication=str(outcome.event),
+                outcome=outcome.status.value,
+                leaves=outcome.leaves,
+                matched=outcome.matched,
+                duration_s=outcome.duration_s,
+                value_bytes=outcome.bytes,
+            )
+        )
+
+    # Subscriptions
+
+    def subscribe(
+        self, request: SubscriptionRequest, on_done: Callable[[SubscriptionView | Exception], None]
+    ) -> SubscriptionView:
+        return self.subscriptions.subscribe(request, on_done)
+
+    def subscriptions_held(self) -> list[SubscriptionView]:
+        """See `Service.subscriptions_held`."""
+        return self.subscriptions.views()
+
+    def change(self, id: str, filter: object, on_done: Callable[[SubscriptionView | Exception], None]) -> None:
+        self.subscriptions.change(id, filter, on_done)
+
+    def end(self, id: str) -> SubscriptionView:
+        return self.subscriptions.end(id)
+
+    def reading(self, id: str) -> tuple[SubscriptionView, Feed[ReceivedEvent]]:
+        return self.subscriptions.reading(id)
+
+    def _points(self, schema: SchemaView, node: Node, group: str) -> Sequence[Point]:
+        assert isinstance(schema, Schema)
+        return pieces_of(schema, node, self.config, self.host.rng.randrange, group)
+
+    def _answer_self(self, message: InsertSub | EndSub, source: PeerRef) -> Message:
+        """Where this node is the leaf of its own client's subscription."""
+        installing = self.keeper.installing
+        return installing.insert(message, source) if isinstance(message, InsertSub) else installing.end(message, source)
+
+    def _level(self, tree: Tree) -> int:
+        return self.guide.random_level(tree, self.host.rng)
+
+    def _installed(self, installed: Installed) -> None:
+        self.guide.saw(Tree(installed.schema, installed.attribute), installed.level)
+        self.host.emit(
+            SubscriptionInstalled(
+                subscription=f"{installed.sid:016x}-{installed.piece}",
+                latency_s=installed.latency_s,
+                level=installed.level,
+                hops=installed.tries,
+            )
+        )
+
+    # Questions
+
+    def explain(self, event: str, subscriber: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
+        try:
+            asked = EventId.parse(event)
+            whose = parse_id(subscriber) if subscriber else self.host.id
+        except ValueError as error:
+            raise NotDone("invalid", str(error)) from error
+        self.explainer.explain("", asked, whose, lambda verdict: on_done(verdict.model_dump(mode="json")))
+
+    def tree(self, schema: str, attribute: str, on_done: Callable[[TreeView | Exception], None]) -> None:
+        def found(known: Schema | None, why: str) -> None:
+            if known is None:
+                on_done(NotDone("unknown", why))
+                return
+            try:
+                self._walk(known, attribute, on_done)
+            except (NotDone, Unavailable) as error:
+                on_done(error)
+
+        self.schemas.fetch(schema, found)
+
+    def _walk(self, schema: Schema, attribute: str, on_done: Callable[[TreeView | Exception], None]) -> None:
+        wanted = attribute or schema.document.attributes[0].name
+        known = schema.attributes.get(wanted)
+        number = EVERY if known is None else known.number
+        if known is None and wanted != EVERY_NAME:
+            names = ", ".join(each.name for each in schema.document.attributes)
+            raise NotDone("unknown", f"{schema.name} has no attribute {wanted!r:.60}; it has {names}")
+        TreeWalk(self.keeper.questions, Tree(schema.name, number), wanted, _bounds, on_done).begin()
+
+    def _publisher_view(self, schema: str, event: EventId) -> PublisherReport | None:
+        done = self.publishing.outcomes.get(event)
+        if done is None:
+            waiting = self.publishing.pending(event)
+            return None if waiting is None else PublisherReport(schema_name=waiting.schema.name, outcome="pending")
+        return PublisherReport(
+            schema_name=done.schema,
+            outcome=done.status.value,
+            visited=tuple(
+                ToldPlace(attribute=each.attribute, cell=text(each.cell), owner=format_id(each.owner.id))
+                for each in done.answers
+            ),
+            missing=tuple(ToldPlace(attribute=attribute, cell=text(cell)) for attribute, cell in done.missing),
+        )
+
+    def _subscriber_view(self, schema: str, event: EventId) -> SubscriberReport | None:
+        given = self.local.window.given(event)
+        checks, places = [], []
+        for subscription in self.subscriptions.of_schema(schema):
+            checks.append(Check(sid=subscription.number, filter=subscription.view(0).filter, group=subscription.group))
+            places += [
+                ToldPlace(
+                    attribute=piece.sub.attribute, cell=text(piece.place.cell), owner=format_id(piece.place.owner.id)
+                )
+                for piece in self.subscriptions.pieces(subscription)
+                if piece.place is not None
+            ]
+        fate = "taken" if given else "unseen" if given is None else "filtered"
+        return SubscriberReport(fate=fate, subscriptions=tuple(checks), places=tuple(places))
+
+    def _pieces_of(self, schema: str, subscriber: NodeId) -> list[tuple[int, SubObject]]:
+        return [
+            (node.place.cell, piece.sub)
+            for node in self.keeper.forest.nodes()
+            if node.place.tree.schema == schema
+            for key, piece in node.pieces.items()
+            if key.subscriber == subscriber
+        ]
+
+    # Inside
+
+    def _index_of(self, name: str) -> _TreeIndex | None:
+        """The filters of one schema in this node's leaves; ``None`` while the schema is not known here."""
+        found = self._indexes.get(name)
+        if found is None and (schema := self.schemas.get(name)) is not None:
+            found = self._indexes[name] = _TreeIndex(LeafIndex(schema))
+        return found
+
+    def _schema_changed(self, schema: Schema) -> None:
+        if schema.name in self._indexes:
+            self._indexes[schema.name].index.schema = schema
+
+    def _tree_size(self) -> tuple[int, int]:
+        leaves = [node for node in self.keeper.forest.nodes() if node.is_leaf]
+        return len(leaves), sum(len(node.pieces) for node in leaves)
+
+
+class _TreeIndex:
+    """The index as the tree uses it: it names leaves by attribute and cell, and a wrong filter is a ``ValueError``."""
+
+    def __init__(self, index: LeafIndex) -> None:
+        self.index = index
+
+    def add(self, key: SubscriptionKey, cell: tuple[int, int], sub: SubObject) -> None:
+        try:
+            self.index.add(key, cell[1], sub)
+        except FilterError as error:
+            raise ValueError(str(error)) from error
+
+    def remove(self, key: SubscriptionKey, cell: tuple[int, int]) -> None:
+        self.index.remove(key, *cell)
+
+    def match(self, values: dict[str, Any], cells: Sequence[tuple[int, int]]) -> list[SubObject]:
+        return self.index.match(values, cells)
+
+
+def _local_index(schema: SchemaView) -> LeafIndex:
+    assert isinstance(schema, Schema)
+    return LeafIndex(schema)
+
+
+def _published(outcome: PublishOutcome) -> Published | Exception:
+    if outcome.status is PublishStatus.FAILED:
+        return NotDone("invalid", outcome.reason)
+    return Published(
+        event=str(outcome.event),
+        outcome=outcome.status.value,
+        leaves=outcome.leaves,
+        matched=outcome.matched,
+        duration_s=round(outcome.duration_s, 6),
+        detail=outcome.reason,
+    )
+
+
+def _bounds(area: Area) -> tuple[tuple[str, str], tuple[str, str]]:
+    """The ends of a rectangle as shares of the domain."""
+    return (
+        (f"{area.x_low / SIDE:.4g}", f"{area.x_high / SIDE:.4g}"),
+        (f"{area.y_low / SIDE:.4g}", f"{area.y_high / SIDE:.4g}"),
+    )

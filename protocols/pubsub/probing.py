@@ -1,0 +1,92 @@
+"""Which cells are tried when the tree is not known: random leaf probing and random region probing. Pure.
+
+A node does not know where the leaves are. It guesses: a subscription is sent to the cell of a random level that holds
+its point (Li 2008, Program 3.2), an event to random cells that together hold all that it may match (Program 3.3).
+Guesses that are too high in the tree are passed down by inner nodes, those too deep jump to an ancestor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from typing import Final, Protocol
+
+from peerd.api import Rng
+from protocols.pubsub.cells import WHOLE, Target, children, level
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.names import Tree
+
+PROBES_MAX: Final = 256
+"""One event is sent to at most about so many guessed cells of one tree; then cells are taken as large as they are."""
+TREES_MAX: Final = 1024
+"""Trees whose depth is remembered."""
+LEVEL_WEIGHT: Final = 1 / 16
+"""How much the newest level that was seen counts for the estimate of a tree's depth."""
+
+
+class KnownLeaves(Protocol):
+    """What a publisher remembers about the leaves of one tree."""
+
+    def __contains__(self, cell: int) -> bool: ...
+
+    def has_below(self, cell: int) -> bool: ...
+
+
+def probe_region(
+    target: Target, rng: Rng, probability: float, level_min: int, level_max: int, known: KnownLeaves | None = None
+) -> tuple[list[int], list[int]]:
+    """Cells that together hold all of an event's target: remembered leaves, and guesses for the rest (Program 3.3).
+
+    Breadth first from the whole square. A cell that is not met is left out, and a remembered leaf is taken. Any other
+    is guessed at ``level_max``, and from ``level_min`` on with the given probability, else its halves are looked at. A
+    cell with remembered leaves in it is never guessed, so that only what is not known is guessed.
+    """
+    leaves: list[int] = []
+    guesses: list[int] = []
+    waiting = deque([WHOLE])
+    while waiting:
+        cell = waiting.popleft()
+        if not target.meets(cell):
+            continue
+        if known is not None and cell in known:
+            leaves.append(cell)
+            continue
+        if known is None or not known.has_below(cell):
+            depth = level(cell)
+            is_enough = len(guesses) + len(waiting) >= PROBES_MAX
+            if depth >= level_max or is_enough or (depth >= level_min and rng.random() < probability):
+                guesses.append(cell)
+                continue
+        waiting.extend(children(cell))
+    return leaves, guesses
+
+
+class LevelGuide:
+    """How deep the trees are, as far as this node has seen: the dynamic maximum level that section 4.3.3 asks for.
+
+    A fixed maximum makes the nodes at that level carry all events once the tree has grown deeper. Here it follows the
+    levels of the leaves that answered, as a moving average.
+    """
+
+    def __init__(self, config: PubSubConfig) -> None:
+        self._config = config
+        self._levels: OrderedDict[Tree, float] = OrderedDict()
+
+    def saw(self, tree: Tree, depth: int) -> None:
+        """A leaf of this level has answered."""
+        before = self._levels.pop(tree, None)
+        self._levels[tree] = depth if before is None else before + LEVEL_WEIGHT * (depth - before)
+        while len(self._levels) > TREES_MAX:
+            self._levels.popitem(last=False)
+
+    def range_of(self, tree: Tree) -> tuple[int, int]:
+        """The highest and the deepest level to probe now; as configured as long as no leaf of the tree has answered."""
+        config = self._config
+        seen = self._levels.get(tree)
+        deepest = config.probe_level_max if seen is None else min(math.ceil(seen), config.level_max)
+        return min(config.probe_level_min, deepest), deepest
+
+    def random_level(self, tree: Tree, rng: Rng) -> int:
+        """The level at which a subscription is tried first (random leaf probing, Program 3.2)."""
+        highest, deepest = self.range_of(tree)
+        return rng.randrange(highest, deepest + 1)

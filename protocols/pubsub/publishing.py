@@ -1,0 +1,392 @@
+"""The publisher's side: events set out, are tried again, and are done when all that they may match has been visited.
+
+What is promised to the client is in `PublishOutcome`. An event goes straight to the leaves that this node remembers, so
+that one hop is enough, and elsewhere by guesses (`probing`). `coverage` says what is still outstanding, `lanes` in
+which order events go to a leaf: batches form by themselves, of what is published while an earlier batch is on its way.
+
+Any member can send an `EventAck`. It counts only if its sender's place on the ring is near the key of the leaf, where
+nobody can put himself on purpose. What the true root of a leaf says is believed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import takewhile
+from typing import Any, Final
+
+from peerd.api import Host, Metric, Part, SendRefusal, handles, on_timer
+from peerd.errors import ProtocolError, Unavailable
+from peerd.ids import RING, ring_distance
+from peerd.messages import Message, PeerRef
+from protocols.pubsub.cells import level
+from protocols.pubsub.config import Ack, PubSubConfig
+from protocols.pubsub.coverage import Coverage
+from protocols.pubsub.forwarding import Forwarding
+from protocols.pubsub.lanes import LaneBook, Spot
+from protocols.pubsub.leaf_cache import LeafCache
+from protocols.pubsub.messages import CELLS_MAX, EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
+from protocols.pubsub.names import EventId, Tree, key_of
+from protocols.pubsub.outcomes import LeafAnswer, OnResult, Pending, PublishOutcome, PublishStatus
+from protocols.pubsub.ports import SchemaView
+from protocols.pubsub.probing import LevelGuide, probe_region
+from protocols.pubsub.spread import Batch, Place, event_bytes, places_of
+
+UNDER_WAY_MAX: Final = 1024
+"""Events of this node that are on their way or wait for their turn at a leaf; later ones wait in the queue."""
+RETRY_MAX_S: Final = 30.0
+"""The pause before the next try doubles up to this."""
+ROOT_SPACINGS: Final = 16
+"""The root of a key is within so many mean distances between nodes: the next one is farther with chance e^-32."""
+ATTEMPT_MAX: Final = 255
+"""Tries are counted up to this in messages."""
+CLOCK_GRAIN_S: Final = 1e-6
+"""What is due within so little is due now: a timer may fire so much early by rounding."""
+OUTCOMES_MAX: Final = 1024
+"""Events that are over and still remembered, so that people can ask what became of them."""
+WAITERS_MAX: Final = 1024
+"""Clients that wait for room in the queue."""
+ROOM_SHARE: Final = 0.75
+"""There is room again once the queue has fallen to this share of what it may hold."""
+
+METRICS: Final = (
+    Metric("peerd_pubsub_published_total", "counter", "Events of this node's clients, ended.", ("status",)),
+    Metric("peerd_pubsub_publish_duration_seconds", "histogram", "From publish to the last leaf's acknowledgement."),
+    Metric("peerd_pubsub_publish_batches_total", "counter", "Batches of events that set out.", ("way",)),
+    Metric("peerd_pubsub_publish_waiting_bytes", "gauge", "Events that wait or are on their way, bytes."),
+    Metric("peerd_pubsub_acks_ignored_total", "counter", "Acknowledgements from nodes that cannot be the leaf's root."),
+)
+
+
+class Publishing(Part):
+    """Publishes the events of this node's clients."""
+
+    def __init__(
+        self,
+        host: Host,
+        config: PubSubConfig,
+        forwarding: Forwarding,
+        guide: LevelGuide,
+        statement: Callable[[str, EventBody], bytes],
+    ) -> None:
+        self._host = host
+        self.config = config
+        self._forwarding = forwarding
+        self._guide = guide
+        self._statement = statement
+        self.cache = LeafCache(config.leaf_cache_max, config.leaf_cache_age)
+        self.on_outcome: OnResult = lambda outcome: None
+        """Told of every publish that has ended, before its client: for ledger and telemetry."""
+        self.outcomes: OrderedDict[EventId, PublishOutcome] = OrderedDict()
+        """What became of this node's last events."""
+        self._next = 1
+        self._queue: deque[Pending] = deque()
+        self._under_way: dict[int, Pending] = {}
+        self._bytes = 0
+        self._lanes = LaneBook()
+        self._over: list[tuple[PublishOutcome, OnResult]] = []
+        self._timer_at = math.inf
+        self._waiting_for_room: deque[Callable[[], None]] = deque()
+
+    # Clients
+
+    def publish(
+        self,
+        schema: SchemaView,
+        values: Mapping[str, Any],
+        payload: bytes = b"",
+        *,
+        content_type: str = "",
+        retain: bytes = b"",
+        ack: Ack | None = None,
+        on_result: OnResult = lambda outcome: None,
+    ) -> EventId:
+        """Publish an event; ``on_result`` is called once, later.
+
+        Raises `Unavailable` outside the ring and while the queue is full (see `when_room`), `ValueError` for an event
+        that is too large, and what `SchemaView.encode_values` raises.
+        """
+        if (outside := self._host.outside_reason()) is not None:
+            raise Unavailable(f"{outside}, so it cannot publish")
+        if not self.may_publish():
+            raise Unavailable(f"{self._bytes} bytes of events wait to be published; try again when some have gone")
+        host, encoded = self._host, schema.encode_values(values)
+        wall_ms = round(1000 * host.wall_time())
+        body = EventBody(host.peer, host.boot_epoch, self._next, wall_ms, encoded, payload, content_type, retain)
+        if schema.is_signed:
+            body = replace(body, proof=host.sign(self._statement(schema.name, body)))
+        size = event_bytes(body)
+        if size > EVENTS_BYTES_MAX:
+            raise ValueError(f"an event of {size} bytes, envelope included, is too large: at most {EVENTS_BYTES_MAX}")
+        self._next += 1
+        coverage = Coverage(schema.targets(schema.decode_values(encoded)))
+        copies = self.config.event_copies if (ack or self.config.ack) == "replicated" else 0
+        now = host.now()
+        pending = Pending(body, schema, coverage, copies, now, now + self.config.publish_timeout, size, on_result)
+        self._bytes += size
+        self._queue.append(pending)
+        self._advance()
+        self._arm()
+        return EventId(host.id, host.boot_epoch, body.sequence)
+
+    def may_publish(self) -> bool:
+        """Whether the queue has room for another event."""
+        return self._bytes < self.config.publish_queue
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        """Call back once when clients may publish again, later than now. Raises `Unavailable` when too many wait."""
+        if len(self._waiting_for_room) >= WAITERS_MAX:
+            raise Unavailable("too many clients wait to publish; try again later")
+        self._waiting_for_room.append(callback)
+        self._arm()
+
+    def pending(self, event: EventId) -> Pending | None:
+        """An event of this node that is not done yet; `outcomes` has those that are."""
+        if (event.publisher, event.epoch) != (self._host.id, self._host.boot_epoch):
+            return None
+        found = self._under_way.get(event.sequence)
+        return found or next((each for each in self._queue if each.number == event.sequence), None)
+
+    # Setting out
+
+    def _advance(self, spots: Iterable[Spot] = ()) -> None:
+        """Take events from the queue, and send what may go now because of that or of what happened to these spots."""
+        spots = list(spots)
+        while self._queue and len(self._under_way) < UNDER_WAY_MAX:
+            spots += self._plan(self._queue.popleft())
+        self._set_out(spots)
+        self._host.gauge("peerd_pubsub_publish_waiting_bytes", self._bytes)
+
+    def _plan(self, event: Pending) -> list[Spot]:
+        """Choose the cells that an event goes to first: remembered leaves, and guesses where none is remembered."""
+        host, config = self._host, self.config
+        self._under_way[event.number] = event
+        spots = []
+        for attribute in sorted(event.coverage.outstanding):
+            tree, target = Tree(event.schema.name, attribute), event.coverage.target(attribute)
+            assert target is not None
+            known, levels = self.cache.known(tree, host.now()), self._guide.range_of(tree)
+            leaves, guesses = probe_region(target, host.rng, config.probe_probability, *levels, known)
+            event.coverage.expect(attribute, (*leaves, *guesses))
+            spots += [self._lanes.add(tree, cell, event.number, is_leaf=True) for cell in leaves]
+            spots += [self._lanes.add(tree, cell, event.number) for cell in guesses]
+        if event.coverage.is_complete:  # there is no tree in which a subscription could match it
+            self._finish(event, PublishStatus.RECEIVED)
+        return spots
+
+    def _set_out(self, spots: Iterable[Spot]) -> None:
+        """Send a batch down every lane that has become free, lanes with the same events together."""
+        groups: dict[tuple[str, tuple[int, ...], int, bool], list[Place]] = {}
+        for tree, cell, ready in self._lanes.free(spots):
+            numbers = self._fitting(ready)
+            attempt = self._lanes.attempt(tree, cell, numbers)
+            pause = min(self.config.publish_retry * 2 ** min(attempt, 16), RETRY_MAX_S)
+            self._lanes.set_out(tree, cell, numbers, self._host.now() + pause)
+            key = tree.schema, tuple(numbers), attempt, self._lanes.is_leaf(tree, cell)
+            groups.setdefault(key, []).append((tree.attribute, cell))
+        for (schema, events, attempt, is_leaf), places in groups.items():
+            self._send(self._batch(schema, events, attempt), places, is_leaf)
+
+    def _fitting(self, numbers: list[int]) -> list[int]:
+        """As many of these events, from the first on, as fit into one message."""
+        size, fitting = 0, []
+        for number in numbers[:EVENTS_MAX]:
+            size += self._under_way[number].bytes
+            if size > EVENTS_BYTES_MAX:
+                break
+            fitting.append(number)
+        return fitting
+
+    def _batch(self, schema: str, numbers: tuple[int, ...], attempt: int) -> Batch:
+        events = [self._under_way[number] for number in numbers]
+        for event in events:
+            event.tries = max(event.tries, attempt + 1)
+        copies = max(event.copies for event in events)
+        bodies = tuple(event.body for event in events)
+        return Batch(schema, self._host.peer, bodies, copies, min(attempt, ATTEMPT_MAX))
+
+    def _send(self, batch: Batch, places: list[Place], is_leaf: bool) -> None:
+        """Send to cells that are all remembered leaves, or all guesses."""
+        by_owner: dict[PeerRef, list[Place]] = {}
+        rest: list[Place] = []
+        for place in places:
+            owner = self.cache.owner(Tree(batch.schema, place[0]), place[1]) if is_leaf else None
+            if owner is None or owner.id == self._host.id:
+                rest.append(place)
+            else:
+                by_owner.setdefault(owner, []).append(place)
+        most_first = sorted(by_owner, key=lambda owner: -len(by_owner[owner]))
+        for owner in most_first[: self.config.direct_max]:
+            self._host.count("peerd_pubsub_publish_batches_total", way="direct")
+            self._forwarding.send_direct(owner, batch, by_owner[owner])
+        for owner in most_first[self.config.direct_max :]:
+            rest += by_owner[owner]
+        if rest:
+            self._host.count("peerd_pubsub_publish_batches_total", way="overlay")
+            self._forwarding.begin(batch, rest, remembered=is_leaf)
+
+    # Answers
+
+    @handles(EventAck)
+    def on_ack(self, ack: EventAck, source: PeerRef) -> None:
+        """A leaf has these events, or some node does not take them."""
+        places = places_of(ack.covered)
+        if len(places) > CELLS_MAX or (not ack.failed and len(ack.matched) != len(ack.sequences)):
+            raise ProtocolError("bad_ack", "an acknowledgement of too many cells, or without the number of matches")
+        if ack.epoch != self._host.boot_epoch:
+            return
+        matched = dict(zip(ack.sequences, ack.matched, strict=True)) if not ack.failed else {}
+        events = [self._under_way[number] for number in sorted(set(ack.sequences)) if number in self._under_way]
+        events = [event for event in events if event.schema.name == ack.schema]
+        spots: list[Spot] = []
+        for attribute, cell in places if events else ():
+            tree = Tree(ack.schema, attribute)
+            if ack.failed and ack.retry_ms:
+                self._put_off(tree, cell, events, ack)
+            elif not self._may_be_root(source, tree, cell):
+                self._host.count("peerd_pubsub_acks_ignored_total")
+            elif ack.failed:
+                spots += self._refused(events, ack.failed)
+            else:
+                spots += self._covered(tree, cell, events, LeafAnswer(attribute, cell, source, 0), matched, ack.copies)
+        self._advance(spots)
+        self._tell()
+
+    def _covered(
+        self, tree: Tree, leaf: int, events: list[Pending], answer: LeafAnswer, matched: Mapping[int, int], copies: int
+    ) -> list[Spot]:
+        """A leaf of the tree has these events."""
+        self.cache.answered(tree, leaf, answer.owner, self._host.now())
+        self._guide.saw(tree, level(leaf))
+        spots: list[Spot] = []
+        for event in events:
+            change = event.coverage.cover(tree.attribute, leaf)
+            if event.number not in self._under_way or not change.gone:
+                continue
+            spots += self._lanes.change(tree, event.number, change, leaf)
+            event.answered(replace(answer, matched=matched[event.number]), copies)
+            if event.coverage.is_complete:
+                is_replicated = event.copies > 0 and event.copies_held > 0
+                self._finish(event, PublishStatus.REPLICATED if is_replicated else PublishStatus.RECEIVED)
+        return [*spots, *self._refine(tree, leaf)]
+
+    def _refine(self, tree: Tree, leaf: int) -> list[Spot]:
+        """Events that were to go to cells above or below a leaf go to the leaf, so that they need not wait for more."""
+        spots: list[Spot] = []
+        for number in self._lanes.near(tree, leaf):
+            change = self._under_way[number].coverage.refine(tree.attribute, leaf)
+            spots += self._lanes.change(tree, number, change, leaf)
+        return spots
+
+    def _put_off(self, tree: Tree, cell: int, events: list[Pending], ack: EventAck) -> None:
+        """Somebody on the way takes no more for a while: the next try is due then."""
+        for event in events:
+            event.reason = ack.failed
+        due_s = self._host.now() + ack.retry_ms / 1000
+        self._lanes.put_off(tree, cell, {event.number for event in events}, due_s)
+
+    def _refused(self, events: list[Pending], why: str) -> list[Spot]:
+        spots = []
+        for event in events:
+            if event.number in self._under_way:
+                event.reason = why
+                spots += self._finish(event, PublishStatus.FAILED)
+        return spots
+
+    def _may_be_root(self, node: PeerRef, tree: Tree, cell: int) -> bool:
+        """Whether a node is so near to a key that it may be its root; a node does not know all of the ring."""
+        distance = ring_distance(key_of(tree, cell), node.id)
+        return distance * self._host.estimated_ring_size() <= ROOT_SPACINGS * RING
+
+    def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal) -> None:
+        """A node cannot be reached: its leaves will have other roots."""
+        if message_type is ProbePub and reason is SendRefusal.PEER_DOWN:
+            self.cache.forget_owner(peer.id)
+
+    # Time
+
+    def _arm(self) -> None:
+        """Have `look` called when something is due."""
+        deadlines = [event.deadline_s for event in (next(iter(self._under_way.values()), None),) if event is not None]
+        deadlines += [self._queue[0].deadline_s] if self._queue else []
+        due_s = min((self._lanes.due_s, *deadlines))
+        if self._over or (self._waiting_for_room and self._has_room):
+            due_s = self._host.now()
+        if self._timer_at <= due_s < math.inf or due_s == self._timer_at:
+            return  # at the latest then, it is looked at what is due next
+        if self._timer_at < math.inf:
+            self._host.cancel_timer("publish_due")
+        if due_s < math.inf:
+            self._host.set_timer("publish_due", max(0.0, due_s - self._host.now()))
+        self._timer_at = due_s
+
+    @on_timer("publish_due")
+    def look(self, payload: None) -> None:
+        """Try again what has not been acknowledged in time, and give up what has been tried for long enough."""
+        self._timer_at = math.inf
+        now = self._host.now() + CLOCK_GRAIN_S
+        spots = self._lanes.overdue(now)
+        for tree, cell in spots:
+            self.cache.forget(tree, cell)
+        for event in _expired(self._under_way.values(), now):
+            spots += self._give_up(event)
+        for event in _expired(self._queue, now):
+            self._queue.popleft()
+            self._under_way[event.number] = event
+            spots += self._give_up(event)
+        self._advance(spots)
+        self._tell()
+
+    def _give_up(self, event: Pending) -> list[Spot]:
+        if event.tries:
+            event.reason = event.reason or "not all leaves have answered"
+            return self._finish(event, PublishStatus.UNKNOWN)
+        event.reason = event.reason or "it has not been sent: earlier events to the same leaves have not been answered"
+        return self._finish(event, PublishStatus.FAILED)
+
+    # The end
+
+    def _finish(self, event: Pending, status: PublishStatus) -> list[Spot]:
+        """An event is over; returns the spots that it has left."""
+        del self._under_way[event.number]
+        self._bytes -= event.bytes
+        schema = event.schema.name
+        outstanding = event.coverage.outstanding
+        missing = [(attribute, cell) for attribute in sorted(outstanding) for cell in sorted(outstanding[attribute])]
+        spots = [self._lanes.remove(Tree(schema, attribute), cell, event.number) for attribute, cell in missing]
+        self._over.append((event.outcome(status, self._host.now(), missing), event.on_result))
+        return spots
+
+    def _tell(self) -> None:
+        """Tell clients what is over. They may publish again at once, so nothing is done after this."""
+        over, self._over = self._over, []
+        for outcome, on_result in over:
+            self.outcomes[outcome.event] = outcome
+            while len(self.outcomes) > OUTCOMES_MAX:
+                self.outcomes.popitem(last=False)
+            self._host.count("peerd_pubsub_published_total", status=outcome.status.value)
+            self._host.observe("peerd_pubsub_publish_duration_seconds", outcome.duration_s)
+            self.on_outcome(outcome)
+            on_result(outcome)
+        while self._waiting_for_room and self._has_room:
+            self._waiting_for_room.popleft()()
+        self._arm()
+
+    @property
+    def _has_room(self) -> bool:
+        return self._bytes <= ROOM_SHARE * self.config.publish_queue
+
+    def validate(self) -> None:
+        """Assert the invariants."""
+        self._lanes.validate()
+        self.cache.validate()
+        assert len(self._under_way) <= UNDER_WAY_MAX
+        assert self._bytes == sum(event.bytes for event in (*self._under_way.values(), *self._queue))
+        assert self._timer_at < math.inf or not (self._under_way or self._queue or self._over)
+
+
+def _expired(events: Iterable[Pending], now: float) -> list[Pending]:
+    """Those at the front whose time is over; all have the same time, so they are in the order of their deadlines."""
+    return list(takewhile(lambda event: event.deadline_s <= now, events))

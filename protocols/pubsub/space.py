@@ -1,0 +1,180 @@
+"""From values to coordinates: each attribute's domain on one side of the square (Li 2008, section 3.2). Pure.
+
+An `Axis` maps the keys by which filters compare values to whole numbers from 0 up to `SIDE`. It keeps their order,
+though it may put neighbours onto the same number, so a range that holds a value always holds its coordinate, too. What
+lies outside the domain gets the coordinate of its nearest end: that keeps the order as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Context, Decimal
+from typing import Final, Protocol
+
+from peerd.lib.filter.ranges import Cut
+from peerd.lib.filter.values import Key
+from protocols.pubsub.cells import SIDE
+
+CODE_BITS: Final = 192
+"""How much of a string decides its place: 29 characters of ASCII."""
+_FIRST_PLAIN: Final = 0x20
+_LAST_PLAIN: Final = 0x7E
+_SYMBOLS: Final = _LAST_PLAIN - _FIRST_PLAIN + 3
+"""The printable characters of ASCII, one symbol for all before them, and one for all behind them."""
+_CHARACTERS: Final = 0x110000
+_ARITHMETIC: Final = Context(prec=60)
+"""For differences of decimals; its rounding keeps the order."""
+
+
+class Axis(Protocol):
+    """One attribute's side of the square."""
+
+    def coordinate(self, key: Key) -> int:
+        """Where a value lies: at least 0, below `SIDE`, and never less than for a smaller value."""
+
+    def holds(self, key: Key) -> bool:
+        """Whether a value belongs to the domain."""
+
+    def span(self, low: Cut | None, high: Cut | None) -> tuple[int, int]:
+        """The coordinates of the ends of a range, so that those of all its values lie between them, or are them."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeAxis:
+    """Whole numbers from ``low`` to ``high``: integers, booleans, nanoseconds, addresses."""
+
+    low: int
+    high: int
+
+    def coordinate(self, key: Key) -> int:
+        """See `Axis`; what is no whole number lies where the next smaller one does."""
+        if key <= self.low:
+            return 0
+        whole = self.high if key >= self.high else math.floor(key)
+        return int((whole - self.low) * SIDE // (self.high - self.low + 1))
+
+    def holds(self, key: Key) -> bool:
+        """See `Axis`."""
+        return bool(self.low <= key <= self.high)
+
+    def span(self, low: Cut | None, high: Cut | None) -> tuple[int, int]:
+        """See `Axis`; an end that does not belong to the range is moved to the next whole number that does."""
+        first = 0 if low is None else self.coordinate(self._next(low))
+        last = self.coordinate(self.high if high is None else self._next(high) - 1)
+        return first, max(first, last)
+
+    def _next(self, cut: Cut) -> int:
+        """Return the first whole number after a cut, or one that lies outside the domain on the same side."""
+        key, after = cut
+        # An exact rounding of, say, 1e1000 would take its thousand digits, so what is far outside is not rounded.
+        if key < self.low:
+            return self.low
+        if key > self.high:
+            return self.high + 1
+        return int(math.floor(key) + 1 if after else math.ceil(key))
+
+
+@dataclass(frozen=True, slots=True)
+class RealAxis:
+    """Numbers that lie dense, from ``low`` to ``high``: floats and decimals, compared exactly with one another."""
+
+    low: Decimal
+    high: Decimal
+    length: float = field(init=False)
+    """How far its ends are apart, as a double."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", float(_ARITHMETIC.subtract(self.high, self.low)))
+
+    def coordinate(self, key: Key) -> int:
+        """See `Axis`."""
+        if key <= self.low:
+            return 0
+        if key >= self.high:
+            return SIDE - 1
+        # Subtraction, the nearest double, division and product all keep the order, whatever type the key has.
+        offset = float(_ARITHMETIC.subtract(Decimal(key), self.low))
+        return min(SIDE - 1, int(offset / self.length * SIDE))
+
+    def holds(self, key: Key) -> bool:
+        """See `Axis`."""
+        return bool(self.low <= key <= self.high)
+
+    def span(self, low: Cut | None, high: Cut | None) -> tuple[int, int]:
+        """See `Axis`."""
+        return _span(self.coordinate, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class TextAxis:
+    """Strings from ``low`` up to those that begin with ``high`` (empty: to the last of all).
+
+    What all strings of the domain begin with is left away. The rest is read as an arithmetic code does: each character
+    chooses a part of what is left of the interval, so strings keep their order, and the domain fills the whole side.
+    """
+
+    low: str
+    high: str
+    _prefix: str = field(init=False)
+    _start: int = field(init=False)
+    _length: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        prefix = _common_prefix(self.low, self.high)
+        start, _ = _interval(self.low[len(prefix) :])
+        end, width = _interval(self.high[len(prefix) :])
+        object.__setattr__(self, "_prefix", prefix)
+        object.__setattr__(self, "_start", start)
+        object.__setattr__(self, "_length", max(1, end + width - start))
+
+    def coordinate(self, key: Key) -> int:
+        """See `Axis`."""
+        if key <= self.low:
+            return 0
+        if not self.holds(key):
+            return SIDE - 1
+        place, _ = _interval(key[len(self._prefix) :])
+        return min(SIDE - 1, (place - self._start) * SIDE // self._length)
+
+    def holds(self, key: Key) -> bool:
+        """See `Axis`."""
+        return bool(self.low <= key and (key <= self.high or key.startswith(self.high)))
+
+    def span(self, low: Cut | None, high: Cut | None) -> tuple[int, int]:
+        """See `Axis`."""
+        return _span(self.coordinate, low, high)
+
+
+def _span(coordinate: Callable[[Key], int], low: Cut | None, high: Cut | None) -> tuple[int, int]:
+    return 0 if low is None else coordinate(low[0]), SIDE - 1 if high is None else coordinate(high[0])
+
+
+def _common_prefix(one: str, other: str) -> str:
+    length = 0
+    for mine, its in zip(one, other, strict=False):
+        if mine != its:
+            break
+        length += 1
+    return one[:length]
+
+
+def _interval(text: str) -> tuple[int, int]:
+    """Return where the strings that begin with a text lie, as start and width of a part of 0 up to 2^`CODE_BITS`."""
+    start, width = 0, 1 << CODE_BITS
+    for character in text:
+        code = ord(character)
+        steps: tuple[tuple[int, int], ...]
+        if code < _FIRST_PLAIN:
+            steps = ((0, _SYMBOLS), (code, _FIRST_PLAIN))
+        elif code <= _LAST_PLAIN:
+            steps = ((code - _FIRST_PLAIN + 1, _SYMBOLS),)
+        else:
+            steps = ((_SYMBOLS - 1, _SYMBOLS), (code - _LAST_PLAIN - 1, _CHARACTERS - _LAST_PLAIN - 1))
+        for digit, radix in steps:
+            if width < radix:
+                return start, width
+            start += width * digit // radix
+            width //= radix
+    return start, width

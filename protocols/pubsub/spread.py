@@ -1,0 +1,136 @@
+"""Events with the same way travel as one message, and part where their ways part (Li 2008, section 3.4.2). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, TypeAlias
+
+from peerd.errors import ProtocolError, Unavailable
+from peerd.ids import NodeId
+from peerd.limits import KIB
+from peerd.messages import PeerRef
+from protocols.pubsub.messages import CELLS_MAX, EVENTS_BYTES_MAX, EventBody, ProbePub, TreeCells
+from protocols.pubsub.names import Tree, key_of
+
+Place: TypeAlias = tuple[int, int]
+"""A cell of an attribute's tree: (attribute, cell)."""
+PROBE_ENVELOPE_BYTES: Final = 1 * KIB
+"""What a probe has besides its events and cells, at most: names, addresses, and a header for each tree."""
+CELL_BYTES_MAX: Final = 9
+EVENT_ENVELOPE_BYTES: Final = 112
+"""What an event has besides its texts and byte strings, at most."""
+PLACES_MAX: Final = (48 * KIB - EVENTS_BYTES_MAX - PROBE_ENVELOPE_BYTES) // CELL_BYTES_MAX
+"""Cells that fit into a message beside any events."""
+TREES_MAX: Final = 64
+"""Trees in one message."""
+
+
+def event_bytes(event: EventBody) -> int:
+    """How much an event takes in a message, at most."""
+    texts = len(event.publisher.host.encode()) + len(event.content_type.encode())
+    return EVENT_ENVELOPE_BYTES + texts + len(event.values) + len(event.payload) + len(event.retain) + len(event.proof)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Events of one publisher that travel together, in its order. ``attempt``: which try of the publisher it is."""
+
+    schema: str
+    publisher: PeerRef
+    events: tuple[EventBody, ...]
+    copies: int
+    attempt: int
+
+    @classmethod
+    def of(cls, probe: ProbePub) -> Batch:
+        """What a message carries. Raises `ProtocolError` for what no publisher sends."""
+        events = probe.events
+        if not events:
+            raise ProtocolError("bad_probe", "a probe without events")
+        for event in events:
+            if event.publisher != probe.publisher or event.epoch != events[0].epoch:
+                raise ProtocolError("bad_probe", "events of several publishers in one probe")
+        if any(later.sequence <= event.sequence for event, later in pairwise(events)):
+            raise ProtocolError("bad_probe", "events out of order")
+        if sum(event_bytes(event) for event in events) > EVENTS_BYTES_MAX:
+            raise ProtocolError("bad_probe", f"more than {EVENTS_BYTES_MAX} bytes of events")
+        if sum(len(each.cells) for each in probe.places) > CELLS_MAX:
+            raise ProtocolError("bad_probe", f"more than {CELLS_MAX} cells")
+        return cls(probe.schema, probe.publisher, events, probe.copies, probe.attempt)
+
+    @property
+    def bytes(self) -> int:
+        """How much the events take in a message, at most."""
+        return sum(event_bytes(event) for event in self.events)
+
+    def probes(
+        self, places: Sequence[Place], hops: int, vouched: bool, remembered: bool, multicast: bool = True
+    ) -> Iterator[ProbePub]:
+        """The messages that take the batch to these cells by one way: one, unless there are very many cells.
+
+        Without multicast there is one for each cell, as a comparison (figure 4.5).
+        """
+        for some in _portions(places, PLACES_MAX if multicast else 1):
+            events, trees = self.events, trees_of(some)
+            how = self.copies, self.attempt, vouched, hops, remembered
+            yield ProbePub(self.schema, self.publisher, events, trees, *how)
+
+
+def _portions(places: Sequence[Place], most: int) -> Iterator[Sequence[Place]]:
+    """Cut a list of cells so that each part fits into a message."""
+    portion: list[Place] = []
+    trees: set[int] = set()
+    for place in places:
+        if len(portion) == most or len({*trees, place[0]}) > TREES_MAX:
+            yield portion
+            portion, trees = [], set()
+        portion.append(place)
+        trees.add(place[0])
+    if portion:
+        yield portion
+
+
+def trees_of(places: Iterable[Place]) -> tuple[TreeCells, ...]:
+    """The cells by tree, as messages have them."""
+    by_tree: dict[int, list[int]] = {}
+    for attribute, cell in places:
+        by_tree.setdefault(attribute, []).append(cell)
+    return tuple(TreeCells(attribute, tuple(cells)) for attribute, cells in by_tree.items())
+
+
+def places_of(trees: Iterable[TreeCells]) -> list[Place]:
+    """The cells of a message, each once."""
+    return list(dict.fromkeys((each.attribute, cell) for each in trees for cell in each.cells))
+
+
+@dataclass(slots=True)
+class Ways:
+    """Where cells are, seen from this node."""
+
+    here: list[Place] = field(default_factory=list)
+    """This node is the root of their keys."""
+    onward: dict[PeerRef, list[Place]] = field(default_factory=dict)
+    unclear: list[Place] = field(default_factory=list)
+    """Just now nobody can say."""
+
+
+def ways_to(schema: str, places: Iterable[Place], next_hop: Callable[[NodeId], PeerRef | None]) -> Ways:
+    """Group cells by their next hop (Program 3.4).
+
+    The thesis groups by the first digit that differs. Asking routing itself for each cell gives the same groups, and
+    the right ones also near the end of the way, where the leaf set decides.
+    """
+    ways = Ways()
+    for place in places:
+        try:
+            hop = next_hop(key_of(Tree(schema, place[0]), place[1]))
+        except Unavailable:
+            ways.unclear.append(place)
+            continue
+        if hop is None:
+            ways.here.append(place)
+        else:
+            ways.onward.setdefault(hop, []).append(place)
+    return ways

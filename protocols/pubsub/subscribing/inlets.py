@@ -1,0 +1,283 @@
+"""The way of events into the feed of one subscription: in memory, or over a log on disk."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from peerd.api import Log
+from peerd.errors import Unavailable
+from peerd.ids import format_id, id_from_bytes, id_to_bytes
+from peerd.lib.feed import Feed
+from peerd.limits import KIB, LOG_RECORD_OVERHEAD_BYTES
+from protocols.pubsub.messages import EventBody
+from protocols.pubsub.models import ReceivedEvent
+from protocols.pubsub.names import EventId
+from protocols.pubsub.ports import Values
+from protocols.pubsub.subscribing.writes import Writes
+
+ITEM_BYTES_MAX: Final = 128 * KIB
+"""No event is larger in a feed; so every feed has room for one at least."""
+ITEM_OVERHEAD_BYTES: Final = 256
+WAITING_MAX: Final = 1024
+"""Events that wait for a blocking reader besides those in its feed: what was on its way when senders were told to
+pause. Above it they are dropped, and counted."""
+DURABLE_ITEMS_MAX: Final = 200_000
+"""Events in the log of one durable subscription."""
+CHUNK: Final = 64
+CHUNKS_MAX: Final = 8
+"""So many pieces of a log, of `CHUNK` records each, are kept in memory for its readers."""
+_HEADER: Final = struct.Struct(">Q16sQQ")
+"""When it was received (milliseconds since 1970), and the event's id: publisher, boot, number."""
+
+
+def shown_event(event: EventBody, values: Values, is_replay: bool) -> ReceivedEvent:
+    """Return an event as clients read it."""
+    try:
+        payload, is_base64 = event.payload.decode(), False
+    except UnicodeDecodeError:
+        payload, is_base64 = base64.b64encode(event.payload).decode(), True
+    return ReceivedEvent(
+        event=str(id_of(event)),
+        publisher=format_id(event.publisher.id),
+        published_at=event.published_ms / 1000,
+        values=values,
+        payload=payload,
+        is_base64=is_base64,
+        content_type=event.content_type,
+        retain=event.retain.decode(errors="replace"),
+        is_replay=is_replay,
+    )
+
+
+def id_of(event: EventBody) -> EventId:
+    """Return the id of an event."""
+    return EventId(event.publisher.id, event.epoch, event.sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An event that a subscription gets."""
+
+    id: EventId
+    shown: ReceivedEvent
+    size_bytes: int
+    received_ms: int
+
+
+def taken(event: EventBody, values: Values, is_replay: bool, received_ms: int) -> Taken:
+    """Prepare an event for the subscriptions that get it."""
+    # Bytes that are no text become a third longer.
+    size = len(event.values) + len(event.payload) * 4 // 3 + len(event.retain) + ITEM_OVERHEAD_BYTES
+    return Taken(id_of(event), shown_event(event, values, is_replay), size, received_ms)
+
+
+class Inlet(Protocol):
+    """Puts events into a feed, in order."""
+
+    feed: Feed[ReceivedEvent]
+    lost: int
+    """Events that were dropped before they reached the feed."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether events wait for a reader: whoever sends should pause."""
+
+    def put(self, item: Taken, writes: Writes) -> None:
+        """Take in an event."""
+
+    def expire(self, before_ms: int) -> None:
+        """Let go of what is older."""
+
+    def close(self) -> None:
+        """The subscription is over: nothing of it is kept."""
+
+
+class MemoryInlet:
+    """Implements `Inlet` for subscriptions that end with their readers."""
+
+    def __init__(self, epoch: str, items_max: int, bytes_max: int) -> None:
+        self.feed: Feed[ReceivedEvent] = Feed(
+            epoch, items_max=items_max, bytes_max=max(bytes_max, ITEM_BYTES_MAX), on_writable=self._drain
+        )
+        self.lost = 0
+        self._waiting: deque[Taken] = deque()
+
+    @property
+    def is_blocked(self) -> bool:
+        """See `Inlet.is_blocked`."""
+        return bool(self._waiting)
+
+    def put(self, item: Taken, writes: Writes) -> None:
+        """See `Inlet.put`: there is nothing to wait for."""
+        if self.feed.ended is not None:
+            return
+        if len(self._waiting) >= WAITING_MAX:
+            self.lost += 1
+            return
+        self._waiting.append(item)
+        self._drain()
+
+    def expire(self, before_ms: int) -> None:
+        """Do nothing: what is in memory has other bounds."""
+
+    def close(self) -> None:
+        """See `Inlet.close`."""
+        self._waiting.clear()
+
+    def _drain(self) -> None:
+        feed = self.feed
+        while self._waiting and feed.ended is None and feed.may_push(self._waiting[0].size_bytes):
+            item = self._waiting.popleft()
+            feed.push(item.shown, item.size_bytes)
+
+
+class DurableInlet:
+    """Implements `Inlet` over a log: an event is in the feed, and so has a number for readers, once it is on disk.
+
+    The record with the number ``base + n`` is the item n of the feed. ``on_failed`` is told of an event that could not
+    be written: it may be taken again.
+    """
+
+    def __init__(self, log: Log, base: int, sid: int, bytes_max: int, on_failed: Callable[[EventId], None]) -> None:
+        self.lost = 0
+        self.known: list[EventId] = []
+        """The events that were in the log, for `take_known`."""
+        self._log, self._on_failed = log, on_failed
+        if log.next <= base:  # the log was lost: its numbers begin anew, and so does the feed
+            base = log.next - 1
+        self._shelf = _LogShelf(log, base)
+        held: dict[int, int] = {}
+        for number, record in _records(log, base):
+            if number > log.durable:
+                break
+            held[number - base] = len(record) + LOG_RECORD_OVERHEAD_BYTES
+            self.known.append(_event_id(record))
+        self.feed: Feed[ReceivedEvent] = Feed(
+            f"{sid:x}.{base:x}",
+            items_max=DURABLE_ITEMS_MAX,
+            bytes_max=max(bytes_max, ITEM_BYTES_MAX),
+            last=log.durable - base,
+            shelf=self._shelf,
+            held=held,
+            on_writable=self._drain,
+        )
+        self._is_closed = False
+        self._waiting: deque[tuple[int, int, ReceivedEvent]] = deque()
+        """What is on disk and not in the feed yet: number in the log, size, event."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """See `Inlet.is_blocked`."""
+        return bool(self._waiting)
+
+    def take_known(self) -> list[EventId]:
+        """Return the events that were in the log at the start, oldest first, and forget them."""
+        known, self.known = self.known, []
+        return known
+
+    def put(self, item: Taken, writes: Writes) -> None:
+        """See `Inlet.put`. While the node stops, the feed has ended, and what still comes is written all the same."""
+        if self._is_closed:
+            return
+        body = item.shown.model_dump_json(exclude_defaults=True).encode()
+        publisher = id_to_bytes(item.id.publisher)
+        record = _HEADER.pack(item.received_ms, publisher, item.id.epoch, item.id.sequence) + body
+
+        def durable(number: int) -> None:
+            self._waiting.append((number, len(record) + LOG_RECORD_OVERHEAD_BYTES, item.shown))
+            self._drain()
+            writes.end(is_durable=True)
+
+        def failed(number: int, why: str) -> None:
+            self._on_failed(item.id)
+            writes.end(is_durable=False)
+
+        writes.begin()
+        try:
+            self._log.append(record, durable, failed)
+        except Unavailable:
+            failed(0, "")
+
+    def expire(self, before_ms: int) -> None:
+        """See `Inlet.expire`."""
+        feed, base = self.feed, self._shelf.base
+        while feed.first <= feed.last:
+            records = self._log.read(base + feed.first - 1, CHUNK)
+            old = [number - base for number, record in records if _HEADER.unpack_from(record)[0] < before_ms]
+            if not old:
+                return
+            feed.expire(min(old[-1], feed.last))
+
+    def close(self) -> None:
+        """See `Inlet.close`."""
+        self._is_closed = True
+        self._waiting.clear()
+        self._log.truncate(self._log.next - 1)
+
+    def _drain(self) -> None:
+        feed, base = self.feed, self._shelf.base
+        while self._waiting and feed.ended is None:
+            number, size, shown = self._waiting[0]
+            if base + feed.last + 1 < number:
+                # An instance of the plugin that has failed since had this write under way: it is in the log, too.
+                [(number, record)] = self._log.read(base + feed.last, 1)
+                size, shown = len(record) + LOG_RECORD_OVERHEAD_BYTES, _shown(record)
+            if not feed.may_push(size):
+                return
+            if number == self._waiting[0][0]:
+                self._waiting.popleft()
+            feed.push(shown, size)
+
+
+class _LogShelf:
+    """Implements `peerd.lib.feed.Shelf` over a log."""
+
+    def __init__(self, log: Log, base: int) -> None:
+        self.base = base
+        self._log = log
+        self._chunks: OrderedDict[int, dict[int, ReceivedEvent]] = OrderedDict()
+
+    def __getitem__(self, number: int, /) -> ReceivedEvent:
+        chunk = self._chunks.get(number // CHUNK)
+        if chunk is None or number not in chunk:
+            chunk = self._read(number)
+        return chunk[number]
+
+    def __setitem__(self, number: int, value: ReceivedEvent, /) -> None:
+        pass  # it is in the log already
+
+    def __delitem__(self, number: int, /) -> None:
+        self._log.truncate(self.base + number)
+
+    def _read(self, number: int) -> dict[int, ReceivedEvent]:
+        first = number // CHUNK * CHUNK
+        # Only as far back as the reader is: what is before it was read already, or is gone.
+        records = self._log.read(self.base + number - 1, first + CHUNK - number)
+        chunk = {each - self.base: _shown(record) for each, record in records}
+        if number not in chunk:
+            raise Unavailable(f"event {number} of this subscription cannot be read from its log")
+        self._chunks[number // CHUNK] = chunk
+        self._chunks.move_to_end(number // CHUNK)
+        if len(self._chunks) > CHUNKS_MAX:
+            self._chunks.popitem(last=False)
+        return chunk
+
+
+def _records(log: Log, after: int) -> Iterator[tuple[int, bytes]]:
+    while found := log.read(after, CHUNK * CHUNK):
+        yield from found
+        after = found[-1][0]
+
+
+def _event_id(record: bytes) -> EventId:
+    _, publisher, epoch, sequence = _HEADER.unpack_from(record)
+    return EventId(id_from_bytes(publisher), epoch, sequence)
+
+
+def _shown(record: bytes) -> ReceivedEvent:
+    return ReceivedEvent.model_validate_json(record[_HEADER.size :])

@@ -1,0 +1,80 @@
+"""Durable subscriptions on disk: what they are, and which log each one's events are in."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from peerd.api import Host, Log
+from protocols.pubsub.models import PolicyWord
+from protocols.pubsub.service import NotDone
+
+DURABLE_MAX: Final = 12
+"""Durable subscriptions of one node; each has a log, of which a plugin has few."""
+_PREFIX: Final = "subscription."
+
+
+class SavedSubscription(BaseModel):
+    """A durable subscription. Record ``base + n`` of the log ``slot`` is its event n."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    number: Annotated[int, Field(ge=0, lt=1 << 63)]
+    name: str
+    schema_name: str
+    document: Any
+    group: str
+    policy: PolicyWord
+    bytes_max: int
+    slot: Annotated[int, Field(ge=0, lt=DURABLE_MAX)]
+    base: Annotated[int, Field(ge=0)]
+
+
+class Shelves:
+    """The durable subscriptions of this node, by name, as they are on disk. Methods raise `Unavailable` as the disk."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._saved: dict[str, SavedSubscription] = {}
+
+    def load(self) -> list[SavedSubscription]:
+        """Read them all. One that cannot be read is left where it is, and counted."""
+        store = self._host.store
+        keys = [key for key in store.keys() if key.startswith(_PREFIX)]  # noqa: SIM118  a store is no mapping
+        for key in keys:
+            try:
+                saved = SavedSubscription.model_validate_json(store.get(key) or b"")
+            except ValidationError:
+                self._host.count("peerd_pubsub_subscriptions_damaged_total")
+                continue
+            self._saved[saved.name] = saved
+        return list(self._saved.values())
+
+    def free_slot(self) -> tuple[int, Log]:
+        """Return a log that nobody uses, emptied. Raises `NotDone` if there is none."""
+        used = {saved.slot for saved in self._saved.values()}
+        slot = next((slot for slot in range(DURABLE_MAX) if slot not in used), None)
+        if slot is None:
+            raise NotDone("quota", f"there are {DURABLE_MAX} durable subscriptions on this node, which is the limit")
+        log = self.log(slot)
+        log.truncate(log.next - 1)
+        return slot, log
+
+    def log(self, slot: int) -> Log:
+        """Return the log of a slot."""
+        return self._host.store.log(f"events-{slot:02}")
+
+    def save(self, saved: SavedSubscription) -> None:
+        """Write one."""
+        self._host.store.put(_PREFIX + saved.name, saved.model_dump_json().encode())
+        self._saved[saved.name] = saved
+
+    def change(self, name: str, document: Any) -> None:
+        """Give one another filter."""
+        self.save(self._saved[name].model_copy(update={"document": document}))
+
+    def remove(self, name: str) -> None:
+        """Forget one; its log is emptied by who uses it."""
+        self._host.store.delete(_PREFIX + name)
+        del self._saved[name]

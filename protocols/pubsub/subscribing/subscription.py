@@ -1,0 +1,157 @@
+"""One subscription of a client of this node: what it wants, its filters, its feed, and what has become of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from peerd.errors import Bug
+from peerd.lib.feed import Feed, Policy
+from peerd.lib.filter import Node
+from protocols.pubsub.models import ReceivedEvent, SubscriptionView
+from protocols.pubsub.ports import SchemaView
+from protocols.pubsub.subscribing.inlets import Inlet, Taken
+from protocols.pubsub.subscribing.installer import Placement
+from protocols.pubsub.subscribing.local import Entry
+from protocols.pubsub.subscribing.writes import Writes
+
+Told = SubscriptionView | Exception
+"""How a subscription, or a change of one, ended: what it is now, or why not."""
+
+
+class Progress(IntEnum):
+    """How far a filter has come."""
+
+    WANTED = 0
+    RECEIVED = 1
+    REPLICATED = 2
+
+
+@dataclass(eq=False, slots=True)
+class Form:
+    """One filter of a subscription. It has a place in the ring of its own, or another filter covers it.
+
+    While a subscription is changed it has two, each with a number (``sid``) of its own for leaves.
+    """
+
+    subscription: Subscription
+    schema: SchemaView
+    node: Node
+    text: str
+    sid: int
+    entry: Entry | None = None
+    progress: Progress = Progress.WANTED
+    placement: Placement | None = None
+    cover: Form | None = None
+    covered: dict[Form, None] = field(default_factory=dict)
+    """The filters that this one covers: their events come because of it."""
+    is_leaving: bool = False
+    awaited: dict[Form, None] = field(default_factory=dict)
+    """Filters that it has covered, and that have to be installed before it goes."""
+    held_up: dict[Form, None] = field(default_factory=dict)
+    """Filters that go when this one is installed."""
+
+    @property
+    def may_cover(self) -> bool:
+        """Whether other filters may rely on it."""
+        return self.placement is not None and not self.is_leaving and not self.subscription.group
+
+
+class Subscription:
+    """Implements `protocols.pubsub.subscribing.local.Receiver`."""
+
+    def __init__(
+        self, number: int, schema: str, document: Any, *, name: str, group: str, policy: Policy, since_ms: int
+    ) -> None:
+        self.number, self.schema, self.name, self.group = number, schema, name, group
+        self.document = document
+        """Its filter, as the client gave it, until the schema is known; then its text."""
+        self.policy, self.since_ms = policy, since_ms
+        self.current: Form | None = None
+        self.coming: Form | None = None
+        """The filter that replaces the current one as soon as all its pieces are installed."""
+        self.is_ending = False
+        self.was_received = False
+        """Whether its client was told that events come."""
+        self.detail = ""
+        self.gap_s = 0.0
+        self.delivered = self.duplicates = 0
+        self.unread_since: float | None = None
+        self.waiting: list[Callable[[Told], None]] = []
+        """Who waits for its events to come."""
+        self.waiting_change: Callable[[Told], None] | None = None
+        self._inlet: Inlet | None = None
+
+    @property
+    def id(self) -> str:
+        """Its name for clients."""
+        return format(self.number, "016x")
+
+    @property
+    def inlet(self) -> Inlet:
+        """The way into its feed."""
+        if self._inlet is None:
+            raise Bug("a subscription without a feed")
+        return self._inlet
+
+    @inlet.setter
+    def inlet(self, inlet: Inlet) -> None:
+        self._inlet = inlet
+
+    @property
+    def feed(self) -> Feed[ReceivedEvent]:
+        """What its clients read."""
+        return self.inlet.feed
+
+    @property
+    def may_block(self) -> bool:
+        """See `Receiver.may_block`."""
+        return self.policy is Policy.BLOCK
+
+    @property
+    def is_blocked(self) -> bool:
+        """See `Receiver.is_blocked`."""
+        return self.inlet.is_blocked and not self.is_ending
+
+    def give(self, item: Taken, writes: Writes) -> None:
+        """See `Receiver.give`."""
+        self.delivered += 1
+        self.inlet.put(item, writes)
+
+    def note_duplicate(self) -> None:
+        """See `Receiver.note_duplicate`."""
+        self.duplicates += 1
+
+    def view(self, pieces: int) -> SubscriptionView:
+        """What clients see of it."""
+        form = self.current
+        cover = None if form is None else form.cover
+        return SubscriptionView(
+            id=self.id,
+            name=self.name,
+            schema_name=self.schema,
+            filter=self.document if isinstance(self.document, str) else str(self.document),
+            group=self.group,
+            policy=self.policy.value,
+            state=self._state(),
+            covered_by=None if cover is None else cover.subscription.id,
+            pieces=pieces,
+            readers=self.feed.readers,
+            delivered=self.delivered,
+            dropped=self.feed.dropped + self.inlet.lost,
+            duplicates=self.duplicates,
+            gap_s=self.gap_s,
+            detail=self.detail,
+        )
+
+    def _state(self) -> str:
+        if self.is_ending:
+            return "ending"
+        form = self.current
+        if form is None:
+            return "refused" if self.detail else "installing"
+        if form.cover is not None:
+            return "covered"
+        return ("refused" if self.detail else "installing", "received", "replicated")[form.progress]

@@ -1,0 +1,377 @@
+"""The subscriptions of this node's clients: made, changed, read, ended, and brought back after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from peerd.api import Host, Metric, Part, on_timer
+from peerd.errors import Unavailable
+from peerd.lib.feed import Feed, Policy
+from peerd.lib.filter import FilterError, Node, write
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.messages import FILTER_BYTES_MAX
+from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
+from protocols.pubsub.names import EventId
+from protocols.pubsub.ports import Schemas, SchemaView
+from protocols.pubsub.service import NotDone
+from protocols.pubsub.subscribing.covering import Covering, Points
+from protocols.pubsub.subscribing.inlets import DurableInlet, MemoryInlet
+from protocols.pubsub.subscribing.installation import Installation
+from protocols.pubsub.subscribing.installer import Installer
+from protocols.pubsub.subscribing.local import LocalSubscriptions
+from protocols.pubsub.subscribing.saved import SavedSubscription, Shelves
+from protocols.pubsub.subscribing.subscription import Form, Subscription, Told
+
+CHECK_S: Final = 5.0
+"""Between two looks for subscriptions that nobody reads, and for events that are too old."""
+AGAIN_S: Final = 30.0
+"""A subscription that clients use and that was refused, or whose schema was not found, is tried again after so long."""
+NUMBER_BITS: Final = 63
+
+METRICS: Final = (
+    Metric("peerd_pubsub_local_subscriptions", "gauge", "Subscriptions of this node's clients."),
+    Metric("peerd_pubsub_subscriptions_damaged_total", "counter", "Durable subscriptions whose file made no sense."),
+    Metric("peerd_pubsub_install_probes_total", "counter", "Probes sent to find the leaf of a subscription's piece."),
+    Metric("peerd_pubsub_install_seconds", "histogram", "From a subscription to its acknowledgement by all leaves."),
+    Metric("peerd_pubsub_gap_seconds", "histogram", "For how long at most a piece was lost before it was renewed."),
+    Metric("peerd_pubsub_received_total", "counter", "Events delivered to this node, by subscription.", ("outcome",)),
+)
+
+
+class Subscriptions(Part):
+    """The part of `protocols.pubsub.service.Service` that is about subscriptions. Call `start` once."""
+
+    def __init__(
+        self,
+        host: Host,
+        config: PubSubConfig,
+        schemas: Schemas,
+        installer: Installer,
+        local: LocalSubscriptions,
+        points: Points,
+    ) -> None:
+        self._host, self._config, self._schemas = host, config, schemas
+        self._installer, self._local = installer, local
+        self._covering = Covering(host, installer, local, points)
+        self._covering.on_progress = self._progressed
+        self._covering.on_refused = self._refused
+        self._shelves = Shelves(host)
+        self._all: dict[str, Subscription] = {}
+        self._by_name: dict[str, Subscription] = {}
+
+    def start(self) -> None:
+        """Bring back the durable subscriptions."""
+        for saved in self._shelves.load():
+            policy = Policy(saved.policy)
+            what = saved.number, saved.schema_name, saved.document
+            subscription = Subscription(*what, name=saved.name, group=saved.group, policy=policy, since_ms=0)
+            subscription.was_received = True
+            self._open(subscription, saved)
+            self._begin(subscription)
+        self._host.when_over(self._let_go)
+        self._host.set_timer("subscriptions_check", CHECK_S)
+
+    # What clients ask
+
+    def subscribe(self, request: SubscriptionRequest, on_done: Callable[[Told], None]) -> SubscriptionView:
+        """See `Service.subscribe`. A durable one that exists already, with the same wishes, is that one."""
+        if (known := self._by_name.get(request.name)) is not None:
+            self._check_same(known, request)
+            if known.was_received and known.current is not None:
+                on_done(self.view(known))
+            else:
+                known.waiting.append(self._checked(known, request, on_done))
+            return self.view(known)
+        if len(self._all) >= self._config.subscriptions_local:
+            raise NotDone("quota", f"this node's clients have {len(self._all)} subscriptions, which is the limit")
+        since_ms = round((self._host.wall_time() - request.since_s) * 1000) if request.since_s else 0
+        subscription = Subscription(
+            self._host.rng.getrandbits(NUMBER_BITS),
+            request.schema_name,
+            request.filter,
+            name=request.name,
+            group=request.group,
+            policy=Policy(request.policy),
+            since_ms=since_ms,
+        )
+        subscription.waiting.append(on_done)
+        if request.name:
+            saved = self._saved_new(subscription, request)
+            try:
+                self._open(subscription, saved)
+            except Unavailable:
+                self._shelves.remove(subscription.name)
+                raise
+        else:
+            items, size = request.items_max or self._config.feed_items, request.bytes_max or self._config.feed_bytes
+            bounds = min(items, self._config.feed_items), min(size, self._config.feed_bytes)
+            subscription.inlet = MemoryInlet(self._host.new_epoch(), *bounds)
+        self._enter(subscription)
+        self._begin(subscription)
+        return self.view(subscription)
+
+    def change(self, id: str, filter: object, on_done: Callable[[Told], None]) -> None:
+        """See `Service.change`: the new filter takes the place of the old one when all leaves have it."""
+        subscription = self.get(id)
+        old = subscription.current
+        if old is None or subscription.coming is not None:
+            raise Unavailable("the subscription is being installed or changed; try again when that is done")
+        form = self._form(subscription, self._schemas.get(subscription.schema) or old.schema, filter)
+        subscription.coming, subscription.waiting_change = form, on_done
+        self._covering.place(form)
+
+    def end(self, id: str) -> SubscriptionView:
+        """See `Service.end`."""
+        subscription = self.get(id)
+        self._end(subscription, "ended")
+        return self.view(subscription)
+
+    def reading(self, id: str) -> tuple[SubscriptionView, Feed[ReceivedEvent]]:
+        """See `Service.reading`."""
+        subscription = self.get(id)
+        return self.view(subscription), subscription.feed
+
+    def views(self) -> list[SubscriptionView]:
+        """See `Service.subscriptions`."""
+        return [self.view(subscription) for subscription in self._all.values()]
+
+    def get(self, id: str) -> Subscription:
+        """Return a subscription by its id, or by its name if it is durable. Raises `NotDone`."""
+        found = self._all.get(id) or (self._by_name.get(id) if id else None)
+        if found is None:
+            raise NotDone("unknown", f"there is no subscription {id!r:.80} on this node")
+        return found
+
+    def view(self, subscription: Subscription) -> SubscriptionView:
+        """What clients see of it."""
+        form = subscription.current
+        placement = None if form is None else form.placement
+        return subscription.view(0 if placement is None else len(placement.numbers))
+
+    def of_schema(self, schema: str) -> list[Subscription]:
+        """The subscriptions to events of one schema."""
+        return [subscription for subscription in self._all.values() if subscription.schema == schema]
+
+    def pieces(self, subscription: Subscription) -> list[Installation]:
+        """The pieces of a subscription that are, or will be, in leaves."""
+        placement = None if subscription.current is None else subscription.current.placement
+        return [] if placement is None else self._installer.pieces(placement)
+
+    # Time
+
+    @on_timer("subscriptions_check")
+    def on_subscriptions_check(self, payload: None) -> None:
+        """End what nobody reads; let go of what is too old."""
+        now = self._host.now()
+        before_ms = round((self._host.wall_time() - self._config.durable_age) * 1000)
+        for subscription in list(self._all.values()):
+            if subscription.name:
+                subscription.inlet.expire(max(0, before_ms))
+            elif subscription.feed.readers or subscription.current is None:
+                subscription.unread_since = None
+            elif subscription.unread_since is None:
+                subscription.unread_since = now
+            elif now - subscription.unread_since >= self._config.unread_for:
+                self._end(subscription, "nobody reads it")
+        self._host.set_timer("subscriptions_check", CHECK_S)
+
+    @on_timer("subscription_again")
+    def on_subscription_again(self, id: str) -> None:
+        """Try again what was refused, or could not begin."""
+        subscription = self._all.get(id)
+        if subscription is None:
+            return
+        if subscription.current is None:
+            self._begin(subscription)
+        else:
+            self._covering.place(subscription.current)
+
+    # Beginning
+
+    def _enter(self, subscription: Subscription) -> None:
+        self._all[subscription.id] = subscription
+        if subscription.name:
+            self._by_name[subscription.name] = subscription
+        self._host.gauge("peerd_pubsub_local_subscriptions", len(self._all))
+
+    def _check_same(self, known: Subscription, request: SubscriptionRequest) -> None:
+        """Raise `NotDone` if somebody wants something else under a name that is taken."""
+        is_same = (known.schema, known.group) == (request.schema_name, request.group)
+        if is_same and known.current is not None:  # before that its filter cannot be compared
+            is_same = self._parsed(known.current.schema, request.filter)[1] == known.current.text
+        if not is_same:
+            raise NotDone("conflict", f"there is another subscription named {known.name}; change or end that one")
+
+    def _checked(
+        self, known: Subscription, request: SubscriptionRequest, on_done: Callable[[Told], None]
+    ) -> Callable[[Told], None]:
+        """Return a callback that first looks whether the subscription is the one that was meant."""
+
+        def done(told: Told) -> None:
+            try:
+                self._check_same(known, request)
+            except NotDone as error:
+                told = error
+            on_done(told)
+
+        return done
+
+    def _parsed(self, schema: SchemaView, document: object) -> tuple[Node, str]:
+        """Read a filter, and write it in the one form that equal ones have. Raises `NotDone`."""
+        try:
+            node = schema.parse_filter(document)
+        except FilterError as error:
+            raise NotDone("invalid", str(error)) from error
+        text = write(node)
+        if len(text.encode()) > FILTER_BYTES_MAX:
+            raise NotDone("invalid", f"the filter has {len(text.encode())} bytes, limit {FILTER_BYTES_MAX}")
+        return node, text
+
+    def _saved_new(self, subscription: Subscription, request: SubscriptionRequest) -> SavedSubscription:
+        slot, log = self._shelves.free_slot()
+        saved = SavedSubscription(
+            number=subscription.number,
+            name=subscription.name,
+            schema_name=subscription.schema,
+            document=subscription.document,
+            group=subscription.group,
+            policy=request.policy,
+            bytes_max=min(request.bytes_max or self._config.durable_bytes, self._config.durable_bytes),
+            slot=slot,
+            base=log.next - 1,
+        )
+        self._shelves.save(saved)
+        return saved
+
+    def _open(self, subscription: Subscription, saved: SavedSubscription) -> None:
+        """Open the log of a durable subscription, and remember what is in it, so that nothing is taken twice."""
+        number, window = subscription.number, self._local.window
+
+        def failed(event: EventId) -> None:
+            window.forget(event, number)
+
+        inlet = DurableInlet(self._shelves.log(saved.slot), saved.base, number, saved.bytes_max, failed)
+        for event in inlet.take_known():
+            window.note(event, (*(window.given(event) or ()), number))
+        subscription.inlet = inlet
+        self._enter(subscription)
+
+    def _begin(self, subscription: Subscription) -> None:
+        """Look up its schema, and install it."""
+
+        def fetched(schema: SchemaView | None, why_not: str) -> None:
+            if self._all.get(subscription.id) is not subscription or subscription.current is not None:
+                return
+            try:
+                if schema is None:
+                    raise NotDone("unknown", why_not)
+                form = self._form(subscription, schema, subscription.document)
+            except NotDone as error:
+                self._cannot_begin(subscription, error)
+                return
+            subscription.current, subscription.document, subscription.detail = form, form.text, ""
+            form.entry = self._local.add(subscription, schema, form.sid, form.text, is_current=True)
+            self._covering.place(form)
+
+        self._schemas.fetch(subscription.schema, fetched)
+
+    def _form(self, subscription: Subscription, schema: SchemaView, document: object) -> Form:
+        """A filter with an entry of its own, if it is not the first. Raises `NotDone`."""
+        node, text = self._parsed(schema, document)
+        form = Form(subscription, schema, node, text, self._host.rng.getrandbits(NUMBER_BITS))
+        if subscription.current is not None:
+            form.entry = self._local.add(subscription, schema, form.sid, text, is_current=False)
+        return form
+
+    def _cannot_begin(self, subscription: Subscription, error: NotDone) -> None:
+        """A new subscription fails. One that clients rely on is tried again: the ring may just be out of reach."""
+        subscription.detail = str(error)
+        if subscription.was_received:
+            self._try_again(subscription)
+        else:
+            self._fail(subscription, error)
+
+    def _try_again(self, subscription: Subscription) -> None:
+        self._host.cancel_timer("subscription_again", subscription.id)
+        self._host.set_timer("subscription_again", AGAIN_S, subscription.id)
+
+    # What comes of it
+
+    def _progressed(self, form: Form) -> None:
+        subscription = form.subscription
+        if form is subscription.coming:
+            self._switch(subscription, form)
+        elif form is subscription.current:
+            subscription.was_received, subscription.detail = True, ""
+            waiting, subscription.waiting = subscription.waiting, []
+            for on_done in waiting:
+                on_done(self.view(subscription))
+
+    def _switch(self, subscription: Subscription, form: Form) -> None:
+        """The new filter is installed everywhere: from this moment on it decides, and the old one leaves the ring."""
+        old = subscription.current
+        assert old is not None
+        if subscription.name:
+            try:
+                self._shelves.change(subscription.name, form.text)
+            except Unavailable as error:
+                self._drop_change(subscription, error)
+                return
+        subscription.current, subscription.coming, subscription.document = form, None, form.text
+        for each, is_current in ((form, True), (old, False)):
+            if each.entry is not None:
+                each.entry.is_current = is_current
+        self._covering.leave(old)
+        on_done, subscription.waiting_change = subscription.waiting_change, None
+        if on_done is not None:
+            on_done(self.view(subscription))
+
+    def _drop_change(self, subscription: Subscription, error: Exception) -> None:
+        """The new filter will not be: the old one stays."""
+        form, subscription.coming = subscription.coming, None
+        on_done, subscription.waiting_change = subscription.waiting_change, None
+        if form is not None:
+            self._covering.leave(form)
+        if on_done is not None:
+            on_done(error)
+
+    def _refused(self, form: Form, why: str) -> None:
+        subscription = form.subscription
+        if form is subscription.coming:
+            self._drop_change(subscription, NotDone("quota", why))
+        elif form is subscription.current and subscription.was_received:
+            subscription.detail = why
+            self._try_again(subscription)
+        elif form is subscription.current:
+            self._fail(subscription, NotDone("quota", why))
+
+    def _fail(self, subscription: Subscription, error: NotDone) -> None:
+        waiting, subscription.waiting = subscription.waiting, []
+        self._end(subscription, str(error))
+        for on_done in waiting:
+            on_done(error)
+
+    # Its end
+
+    def _end(self, subscription: Subscription, reason: str) -> None:
+        if subscription.name:
+            self._shelves.remove(subscription.name)
+            del self._by_name[subscription.name]
+        del self._all[subscription.id]
+        self._host.gauge("peerd_pubsub_local_subscriptions", len(self._all))
+        self._host.cancel_timer("subscription_again", subscription.id)
+        subscription.is_ending = True
+        subscription.feed.end(reason, is_final=True)
+        subscription.inlet.close()
+        self._drop_change(subscription, NotDone("unknown", reason))
+        if (form := subscription.current) is not None:
+            self._covering.end(form)
+        waiting, subscription.waiting = subscription.waiting, []
+        for on_done in waiting:
+            on_done(NotDone("unknown", reason))
+
+    def _let_go(self, reason: str) -> None:
+        """This instance of the plugin ends, and its readers with it; they come back and resume."""
+        for subscription in self._all.values():
+            subscription.feed.end(reason)

@@ -1,0 +1,123 @@
+"""One cell of a tree at the root of its key: what it is, and the pieces of subscriptions in it. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from peerd.ids import NodeId
+from protocols.pubsub.cells import cell_at, level
+from protocols.pubsub.leaf_table import COUNT_MAX, LeafTable
+from protocols.pubsub.messages import CellState, LeafEntry, SubObject
+from protocols.pubsub.names import SubscriptionKey
+from protocols.pubsub.tree.merging import Merge, MoveUp
+from protocols.pubsub.tree.piece import Piece
+from protocols.pubsub.tree.splitting import Split
+from protocols.pubsub.tree.storage import Place
+
+LOAD_S: Final = 60.0
+"""The load of a leaf is its events a minute: each counts less with the time, by 1/e after so many seconds."""
+
+
+@dataclass(slots=True)
+class CellNode:
+    """What the root of a cell's key knows of it.
+
+    ``state`` is what is written in the record of the cell. While the next state, ``switching_to``, is being written,
+    nobody may rely on either; ``when_switched`` is told how that ended.
+    """
+
+    place: Place
+    key: NodeId
+    state: CellState
+    count: int = 0
+    switching_to: CellState | None = None
+    when_switched: Callable[[bool], None] | None = None
+    is_putting: bool = False
+    """The record that says what the cell is is being written."""
+    pieces: dict[SubscriptionKey, Piece] = field(default_factory=dict)
+    table: LeafTable | None = None
+    split: Split | None = None
+    merge: Merge | None = None
+    move_up: MoveUp | None = None
+    parent_transfer: int = 0
+    """The number of the split of the parent that it has confirmed."""
+    split_after: float = 0.0
+    """After a split that failed, when the next one may be begun."""
+    empty_since: float | None = None
+    """Since when its two halves have been leaves with few subscriptions."""
+    order_after: float = 0.0
+    order_pause_s: float = 1.0
+    """When halves of which nothing is known are told to report, and how long that was put off."""
+    state_due: float = 0.0
+    """When the record that says what the cell is has to be written again."""
+    _load: float = 0.0
+    _load_at: float = 0.0
+
+    @property
+    def cell(self) -> int:
+        """Its number."""
+        return self.place.cell
+
+    @property
+    def level(self) -> int:
+        """Its depth."""
+        return level(self.place.cell)
+
+    @property
+    def is_switching(self) -> bool:
+        """Whether it is about to be something else."""
+        return self.switching_to is not None
+
+    def end_switching(self) -> Callable[[bool], None]:
+        """It is known how writing the next state ended; returns who is to be told."""
+        then = self.when_switched
+        self.switching_to = self.when_switched = None
+        return then if then is not None else lambda is_stored: None
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it is a leaf, and will be one a moment later."""
+        return self.state is CellState.LEAF and not self.is_switching
+
+    @property
+    def transfer(self) -> int:
+        """The number of the split or merge that is under way, if there is one; 0: none."""
+        if self.split is not None and self.state is CellState.LEAF:
+            return self.split.copying.number  # even: see `CellAnswer`
+        return self.merge.number if self.merge is not None else 0
+
+    def holds(self, sub: SubObject) -> bool:
+        """Whether the point of a piece lies in the cell."""
+        return cell_at(sub.low, sub.high, self.level) == self.place.cell
+
+    def kept(self) -> Iterator[tuple[SubscriptionKey, Piece]]:
+        """The pieces that are more than provisional, in the order in which they came."""
+        return ((key, piece) for key, piece in self.pieces.items() if piece.is_kept)
+
+    def kept_count(self) -> int:
+        """How many there are."""
+        return sum(piece.is_kept for piece in self.pieces.values())
+
+    def is_divisible(self) -> bool:
+        """Whether the pieces have different points, so that halving the cell can part them at some time."""
+        points = {(piece.sub.low, piece.sub.high) for _, piece in self.kept()}
+        return len(points) > 1
+
+    def note_events(self, count: int, now: float) -> None:
+        """So many events came by."""
+        self._load = self._decayed(now) + count
+        self._load_at = now
+
+    def load(self, now: float) -> int:
+        """Events a minute, of late."""
+        return min(COUNT_MAX, round(self._decayed(now)))
+
+    def _decayed(self, now: float) -> float:
+        return self._load * math.exp((self._load_at - now) / LOAD_S)
+
+    def entry(self, now: float) -> LeafEntry:
+        """How a leaf is told of."""
+        return LeafEntry(self.place.cell, self.kept_count(), self.load(now))

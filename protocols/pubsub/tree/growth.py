@@ -1,0 +1,501 @@
+"""Splits and merges on the ring: the copies, orders and questions of `Split`, `Merge` and `MoveUp`.
+
+All its messages are routed, and anybody may have made them up. So an order, or a claim that there are leaves below,
+only makes a cell ask the other one what it is; and a transfer that a subscriber does not confirm counts only if the
+cell that gave it has named its number itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from peerd.api import Part, handles, on_timer
+from peerd.messages import PeerRef
+from protocols.pubsub.cells import LEVEL_LIMIT, WHOLE, cell_at, children, level, lies_within, parent
+from protocols.pubsub.leaf_table import LeafTable
+from protocols.pubsub.messages import (
+    SUBS_MAX,
+    CellAnswer,
+    CellOrder,
+    CellState,
+    Confirm,
+    LeafEntry,
+    OrderKind,
+    Status,
+    SubObject,
+    Transferred,
+    TransferResult,
+    TransferSub,
+)
+from protocols.pubsub.names import SubscriptionKey, Tree
+from protocols.pubsub.tree.asking import Subscribers
+from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.copying import Action, Copying, Order, PutState, SendCopies
+from protocols.pubsub.tree.forest import Forest
+from protocols.pubsub.tree.installing import Installing
+from protocols.pubsub.tree.merging import ORDER_S, Merge, MergePhase, MoveUp
+from protocols.pubsub.tree.piece import Piece
+from protocols.pubsub.tree.questions import Questions
+from protocols.pubsub.tree.reports import Reports, half_entry
+from protocols.pubsub.tree.splitting import Split, SplitPhase
+from protocols.pubsub.tree.storage import Place, key_of_sub
+from protocols.pubsub.tree.ways import to_point
+
+RESULTS_DELAY_S: Final = 0.05
+"""What became of several copies within this time is told in one message."""
+SPLIT_PAUSE_S: Final = 60.0
+"""After a split that failed."""
+UNPROVED_MAX: Final = 16
+"""Messages with copies for one cell that wait until its parent has said that it is being split."""
+DENIED_S: Final = 5.0
+"""For so long it is remembered that the parent of a cell did not know it."""
+
+
+class Growth(Part):
+    """Has leaves split when they are full, and merged when they are empty."""
+
+    def __init__(
+        self, forest: Forest, subscribers: Subscribers, questions: Questions, reports: Reports, installing: Installing
+    ) -> None:
+        self.changed: Callable[[Place], None] = lambda place: None
+        """What a cell is has changed, or has become known."""
+        self.began: Callable[[], None] = lambda: None
+        """There is something to be driven on by `tick`."""
+        self.told: Callable[[str, Place, int, float], None] = lambda what, place, pieces, duration_s: None
+        """A leaf was split ("split"), or two were merged ("merged"): for the event log."""
+        self._forest = forest
+        self._host = forest.host
+        self._subscribers = subscribers
+        self._questions = questions
+        self._reports = reports
+        self._installing = installing
+        self._asking: set[Place] = set()
+        """Cells whose parent is being asked what it is."""
+        self._checking: set[Place] = set()
+        """Cells of which it is being asked whether they are leaves, as was claimed."""
+        self._denied: dict[Place, float] = {}
+        self._results: dict[tuple[PeerRef, Place, int], list[TransferResult]] = {}
+        self._unproved: dict[Place, list[tuple[TransferSub, PeerRef]]] = {}
+        """Copies that have come before it was known whether the parent is being split."""
+        reports.claimed = self._claimed
+        reports.heard = self._heard
+        installing.ask_parent = self.ask_parent
+        installing.kept = self.step
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is a split or merge that has to be driven on."""
+        return any(job is not None for node in self._forest.nodes() for job in (node.split, node.merge, node.move_up))
+
+    def tick(self) -> None:
+        """Drive everything on."""
+        now = self._host.now()
+        self._denied = {place: until for place, until in self._denied.items() if now < until}
+        for node in self._forest.nodes():
+            self.step(node)
+            if node.move_up is not None and node.move_up.must_ask(now):
+                self.ask_parent(node.place)
+            if node.state is CellState.INNER and node.split is None and now >= node.order_after:
+                self._order_missing(node, now)
+
+    def step(self, node: CellNode) -> None:
+        """Do what is due for one cell."""
+        if not self._forest.is_current(node):
+            return
+        now = self._host.now()
+        if node.split is not None:
+            self._perform(node, node.split.copying.number, node.split.step(node.pieces, now))
+            if node.split.phase in (SplitPhase.GIVEN_UP, SplitPhase.OVER):
+                has_failed = node.split.phase is SplitPhase.GIVEN_UP
+                node.split = None
+                node.split_after = now + SPLIT_PAUSE_S if has_failed else now
+        elif node.merge is not None:
+            self._perform(node, node.merge.number, node.merge.step(now))
+            if node.merge.phase is MergePhase.GIVEN_UP:
+                self._abandon(node)
+            elif node.merge.phase is MergePhase.OVER:
+                node.merge = None
+        elif node.move_up is not None:
+            self._perform(node, node.move_up.copying.number, node.move_up.step(node.pieces, now))
+        elif node.is_leaf:
+            self._begin_split(node)
+        elif node.state is CellState.INNER:
+            self._begin_merge(node, now)
+
+    def _order_missing(self, node: CellNode, now: float) -> None:
+        """Have halves report of which nothing is known: this root is new, or all who knew the half have died."""
+        halves = children(node.cell)
+        known = () if node.table is None else [entry.cell for entry in node.table.entries()]
+        missing = [half for half in halves if not any(lies_within(cell, half) for cell in known)]
+        node.order_pause_s = min(self._forest.config.update_interval, 2 * node.order_pause_s) if missing else ORDER_S
+        node.order_after = now + node.order_pause_s
+        self._perform(node, 0, [Order(half, OrderKind.BE_LEAF) for half in missing])
+
+    def _begin_split(self, node: CellNode, *, is_forced: bool = False) -> None:
+        config, now = self._forest.config, self._host.now()
+        if not is_forced:
+            is_full = len(node.pieces) > config.leaf_capacity and node.kept_count() > config.leaf_capacity
+            is_low = node.level < config.level_max
+            if not (is_full and is_low and now >= node.split_after and node.is_divisible()):
+                return
+        self._forest.register(node)
+        node.split = Split(node.cell, (self._host.rng.getrandbits(61) + 1) << 1, now)
+        self.began()
+        self.step(node)
+
+    def _begin_merge(self, node: CellNode, now: float) -> None:
+        config = self._forest.config
+        halves = [half_entry(node, child) for child in children(node.cell)]
+        subs = sum(half.subs for half in halves if half is not None)
+        if None in halves or subs >= config.merge_share * config.leaf_capacity or node.is_switching:
+            node.empty_since = None
+        elif node.empty_since is None:
+            node.empty_since = now
+        elif now >= node.empty_since + config.merge_after:
+            node.empty_since = None
+            self._delete_leftovers(node)
+            node.merge = Merge(node.cell, self._host.rng.getrandbits(62) << 1 | 1, now)
+            self.began()
+            self.step(node)
+
+    def _abandon(self, node: CellNode) -> None:
+        node.merge = None
+        for key in list(node.pieces):  # their records lapse, and an inner node does not match with them
+            self._forest.remove(node, key)
+
+    def _perform(self, node: CellNode, number: int, actions: list[Action]) -> None:
+        tree = node.place.tree
+        for action in actions:
+            if isinstance(action, PutState):
+                self._forest.put_state(node, action.state, partial(self._switched, node, node.state))
+                continue
+            key = Place(tree, action.cell).key
+            if isinstance(action, Order):
+                self._host.route(key, CellOrder(tree.schema, tree.attribute, action.cell, action.kind))
+            elif isinstance(action, SendCopies):
+                subs, rest = action.subs, action.remaining_s
+                where = tree.schema, tree.attribute, action.cell, node.cell
+                self._host.route(key, TransferSub(*where, subs, rest, number))
+
+    # What a cell becomes
+
+    def _switched(self, node: CellNode, before: CellState, is_stored: bool) -> None:
+        now = self._host.now()
+        if node.move_up is not None:
+            node.move_up.switched(is_stored)
+        if node.split is not None:
+            node.split.switched(is_stored, now)
+        if node.merge is not None:
+            node.merge.switched(is_stored, now)
+        if is_stored:
+            self._became(node, before)
+        self.step(node)
+        self.changed(node.place)
+
+    def _became(self, node: CellNode, before: CellState) -> None:
+        """What follows for the pieces and for those above, now that the record says what the cell is."""
+        if node.state is CellState.INNER and before is CellState.LEAF:
+            entries = [self._half(node, child) for child in children(node.cell)]
+            if node.split is not None:
+                self.told("split", node.place, node.kept_count(), self._host.now() - node.split.began_at)
+            self._empty(node, list(node.pieces.values()))
+            node.table = LeafTable(node.cell, self._forest.config.leaf_table_max)
+            node.table.replace(node.cell, entries, self._host.now())
+        elif node.state is CellState.LEAF:
+            for _, piece in list(node.kept()):
+                self._tell_subscriber(node, piece)
+        if node.state is CellState.LEAF and before is CellState.INNER:
+            self.told("merged", node.place, node.kept_count(), 0.0)
+        elif node.state is CellState.RETIRED:
+            node.move_up = None
+            self._empty(node, list(node.pieces.values()))
+        self._reports.changed(node)
+
+    def _half(self, node: CellNode, child: int) -> LeafEntry:
+        count = sum(cell_at(piece.sub.low, piece.sub.high, level(child)) == child for _, piece in node.kept())
+        return LeafEntry(child, count, 0)
+
+    def _empty(self, node: CellNode, pieces: list[Piece]) -> None:
+        """A cell is no leaf any more: its pieces are elsewhere, but for those that nobody has vouched for yet."""
+        for piece in pieces:
+            self._forest.remove(node, key_of_sub(piece.sub))
+            if piece.is_kept:
+                self._installing.tell_kept(node, piece)
+            else:
+                self._send_piece(node, piece)
+
+    def _send_piece(self, node: CellNode, piece: Piece) -> None:
+        cell, vouched = to_point(node, piece.sub.low, piece.sub.high, is_careful=True)
+        lasts_s = piece.expires_at - self._host.now()
+        self._installing.send_on(node.place, piece.sub, lasts_s, cell, vouched=vouched)
+
+    def _delete_leftovers(self, node: CellNode) -> None:
+        """Before it was split an inner node had pieces that may have been ended since: they must not come back."""
+        for record in list(self._host.records.items(node.key)):
+            key = SubscriptionKey.of_item(record.item)
+            if key is not None:
+                self._forest.delete(node, key)
+
+    def overruled(self, node: CellNode, before: CellState, pieces: list[Piece]) -> None:
+        """Another root of the cell made something else of it, on the other side of a partition: bring together what
+        both have."""
+        node.split = node.merge = node.move_up = None
+        if before is CellState.LEAF and node.state is not CellState.LEAF:
+            for piece in pieces:
+                self._forest.remove(node, key_of_sub(piece.sub))
+                self._send_piece(node, piece)
+        self._reports.changed(node)
+        self.changed(node.place)
+
+    def loaded(self, node: CellNode) -> None:
+        """This node has taken a cell over: whoever had it may have been in the middle of something."""
+        if node.cell != WHOLE and node.state is not CellState.INNER:
+            self.ask_parent(node.place)
+        self._reports.changed(node)
+        self.step(node)
+
+    # Asking the parent
+
+    def ask_parent(self, place: Place) -> bool:
+        """Ask the parent what it is, and follow it; whether the answer is still to come."""
+        if place in self._asking:
+            return True
+        if place.cell == WHOLE or place in self._denied:
+            return False
+        if not self._questions.ask(place.above, lambda answer, who: self._parent_says(place, answer)):
+            return False
+        self._asking.add(place)
+        return True
+
+    def _parent_says(self, place: Place, answer: CellAnswer | None) -> None:
+        self._asking.discard(place)
+        node = self._forest.find(place)
+        if node is None or node.is_switching:
+            self._unproved.pop(place, None)
+            return
+        state, number = (CellState.UNKNOWN, 0) if answer is None else (answer.state, answer.transfer)
+        is_merge = number % 2 == 1
+        if number and not is_merge and state == CellState.LEAF and node.state is not CellState.INNER:
+            node.parent_transfer = number
+            self._forest.register(node)
+        if node.state in (CellState.UNKNOWN, CellState.RETIRED):
+            self._follow_as_stranger(node, state)
+        elif node.state is CellState.LEAF and answer is not None:
+            self._follow_as_leaf(node, state, number if is_merge else 0)
+        elif answer is not None:
+            self._reports.changed(node)
+        for message, source in self._unproved.pop(place, ()):
+            if number and message.transfer == node.parent_transfer:
+                self._given(message, source)
+        if self._forest.is_current(node):
+            self.step(node)
+
+    def _follow_as_stranger(self, node: CellNode, state: int) -> None:
+        """For a cell that is no node of the tree, as far as its records say."""
+        if state == CellState.INNER:
+            self._forest.put_state(node, CellState.LEAF, partial(self._switched, node, node.state))
+            return
+        self._denied[node.place] = self._host.now() + DENIED_S
+        self.changed(node.place)
+
+    def _follow_as_leaf(self, node: CellNode, state: int, merge: int) -> None:
+        is_parent_leaf = state == CellState.LEAF
+        if merge and (state == CellState.INNER or is_parent_leaf):
+            if node.move_up is None or node.move_up.copying.number != merge:
+                node.split = None
+                node.move_up = MoveUp(parent(node.cell), merge, self._host.now())
+                self.began()
+            node.move_up.is_retiring = is_parent_leaf
+        elif state == CellState.INNER:
+            node.move_up = None
+            self._release(node)
+            self._reports.changed(node)
+        else:  # it does not know what lies below it: that it is told, and then it becomes an inner node
+            self._reports.changed(node)
+
+    def _release(self, node: CellNode) -> None:
+        """Tell subscribers what waited for the parent, or for the record."""
+        for key, piece in list(node.kept()):
+            is_there = node.move_up is None or node.move_up.copying.has(key, piece.sub.version)
+            if piece.is_stored and is_there:
+                self._installing.tell_kept(node, piece)
+
+    @handles(CellOrder)
+    def _ordered(self, message: CellOrder, source: PeerRef) -> None:
+        """The parent has become something else, says somebody."""
+        place = Place(Tree(message.schema, message.attribute), message.cell)
+        node = None if message.cell == WHOLE else self._forest.find(place)
+        if node is None or node.is_switching:
+            return
+        if message.kind == OrderKind.BE_LEAF:
+            self._denied.pop(place, None)
+        if node.state in (CellState.UNKNOWN, CellState.RETIRED) and message.kind != OrderKind.BE_LEAF:
+            self._reports.tell(place, node.state)
+        elif node.state is CellState.INNER:
+            self._reports.changed(node)
+        else:
+            self.ask_parent(place)
+
+    # Claims from below
+
+    def _heard(self, node: CellNode, child: int, is_leaf: bool) -> None:
+        if node.split is not None and is_leaf:
+            node.split.heard(child)
+        if node.merge is not None and not is_leaf:
+            node.merge.retired(child)
+
+    def _claimed(self, node: CellNode, child: int) -> None:
+        """Somebody says that there are leaves below a cell that is a leaf itself, or unknown.
+
+        That happens after a partition, or when all who knew the cell have died. It becomes an inner node if it is so:
+        growing is always safe.
+        """
+        place = Place(node.place.tree, child)
+        if node.split is not None or node.merge is not None or place in self._checking:
+            return
+        if self._questions.ask(place, lambda answer, who: self._child_says(node.place, place, answer)):
+            self._checking.add(place)
+
+    def _child_says(self, place: Place, child: Place, answer: CellAnswer | None) -> None:
+        self._checking.discard(child)
+        node = self._forest.find(place)
+        if node is None or node.is_switching or answer is None or node.split is not None or node.merge is not None:
+            return
+        if answer.state not in (CellState.LEAF, CellState.INNER):
+            return
+        if node.state is CellState.LEAF:
+            node.move_up = None
+            self._begin_split(node, is_forced=True)
+        elif node.state is not CellState.INNER:
+            self._forest.put_state(node, CellState.INNER, partial(self._switched, node, node.state))
+
+    # Copies that arrive
+
+    @handles(TransferSub)
+    def _given(self, message: TransferSub, source: PeerRef) -> None:
+        place = Place(Tree(message.schema, message.attribute), message.cell)
+        is_down = message.from_cell == parent(message.cell) and message.cell != WHOLE
+        is_up = parent(message.from_cell) == message.cell
+        node = self._forest.find(place) if is_down or is_up else None
+        if node is None or node.is_switching or len(message.subs) != len(message.remaining_s):
+            return
+        if is_up:
+            self._take_from_below(node, message, source)
+        elif node.state is CellState.INNER:
+            self._pass_down(node, message, source)
+        elif node.parent_transfer == message.transfer:
+            self._take(node, message, source)
+        else:
+            self._denied.pop(place, None)
+            if self.ask_parent(place) and len(self._unproved.get(place, ())) < UNPROVED_MAX:
+                self._unproved.setdefault(place, []).append((message, source))
+
+    def _take_from_below(self, node: CellNode, message: TransferSub, source: PeerRef) -> None:
+        """A half gives what it holds to a cell that is being merged, and nobody else knows the number of that."""
+        if node.merge is None or node.merge.number != message.transfer:
+            return
+        node.merge.arrived(self._host.now())
+        self._take(node, message, source)
+        if not message.subs:
+            node.merge.has_all_of(message.from_cell, self._host.now())
+            self.step(node)
+
+    def _pass_down(self, node: CellNode, message: TransferSub, source: PeerRef) -> None:
+        """The parent did not know that this half is an inner node: what it gives goes on to the leaves."""
+        for sub, remaining_s in zip(message.subs, message.remaining_s, strict=True):
+            if node.holds(sub) and sub.attribute == message.attribute:
+                cell, vouched = to_point(node, sub.low, sub.high, is_careful=True)
+                self._installing.send_on(node.place, sub, remaining_s, cell, vouched=vouched)
+                self._result(node, (source, message.transfer), sub, Status.ELSEWHERE)
+
+    def _take(self, node: CellNode, message: TransferSub, source: PeerRef) -> None:
+        """Store copies on the word of the cell that gives them; subscribers are asked when this cell is the leaf."""
+        giver = source, message.transfer
+        for sub, remaining_s in zip(message.subs, message.remaining_s, strict=True):
+            known = node.pieces.get(key_of_sub(sub))
+            if not node.holds(sub) or sub.attribute != message.attribute:
+                continue
+            if known is not None and known.is_kept and known.sub.version >= sub.version:
+                known.giver = giver
+                if known.is_stored:
+                    self._result(node, giver, sub, Status.REPLICATED)
+            elif known is None and self._is_over_quota(sub):
+                self._result(node, giver, sub, Status.QUOTA)
+            else:
+                self._store(node, sub, remaining_s, giver)
+
+    def _store(self, node: CellNode, sub: SubObject, remaining_s: int, giver: tuple[PeerRef, int]) -> None:
+        try:
+            piece = self._forest.add(node, sub, remaining_s)
+        except ValueError:
+            self._result(node, giver, sub, Status.REFUSED)
+            return
+        piece.giver = giver
+        self._forest.keep(node, key_of_sub(sub))
+        if node.is_leaf:
+            self._tell_subscriber(node, piece)
+
+    def _is_over_quota(self, sub: SubObject) -> bool:
+        return self._forest.members[sub.subscriber.id] >= self._forest.config.subscriptions_per_member
+
+    def _tell_subscriber(self, node: CellNode, piece: Piece) -> None:
+        """This cell is the leaf of a piece from now on: if it was ended meanwhile, its subscriber says so."""
+        sub, key = piece.sub, key_of_sub(piece.sub)
+
+        def told(confirm: Confirm | None) -> None:
+            known = node.pieces.get(key) if self._forest.is_current(node) else None
+            is_unwanted = confirm is not None and not confirm.is_wanted
+            if is_unwanted and known is not None and known.sub.version == sub.version:
+                self._forest.remove(node, key, with_record=True)
+
+        self._subscribers.ask(node, sub, is_new=False, done=told)
+
+    def stored(self, node: CellNode, key: SubscriptionKey, piece: Piece) -> None:
+        """A piece is at the whole replica set: whoever waits for that is told."""
+        if piece.giver is not None:
+            self._result(node, piece.giver, piece.sub, Status.REPLICATED)
+            piece.giver = None
+        if node.move_up is None:
+            self._installing.tell_kept(node, piece)
+        self.step(node)
+
+    def refused(self, node: CellNode, key: SubscriptionKey, piece: Piece, why: str) -> None:
+        """A piece could not be stored."""
+        if piece.giver is not None:
+            self._result(node, piece.giver, piece.sub, Status.QUOTA)
+        self._installing.tell_refused(node, piece, why)
+
+    def _result(self, node: CellNode, giver: tuple[PeerRef, int], sub: SubObject, status: Status) -> None:
+        if not self._results:
+            self._host.set_timer("tree_results", RESULTS_DELAY_S)
+        result = TransferResult(sub.subscriber.id, sub.sid, sub.piece, sub.version, status)
+        self._results.setdefault((giver[0], node.place, giver[1]), []).append(result)
+
+    @on_timer("tree_results")
+    def _send_results(self, payload: None) -> None:
+        results, self._results = self._results, {}
+        for (giver, place, number), found in results.items():
+            for first in range(0, len(found), SUBS_MAX):
+                part, (schema, attribute) = tuple(found[first : first + SUBS_MAX]), place.tree
+                self._host.send(giver, Transferred(schema, attribute, place.cell, part, number))
+
+    @handles(Transferred)
+    def _transferred(self, message: Transferred, source: PeerRef) -> None:
+        """Who answers has seen the number of the transfer: the root of the other cell, or a node on the way to it."""
+        place = Place(Tree(message.schema, message.attribute), message.cell)
+        givers = [child for child in children(place.cell) if level(child) <= LEVEL_LIMIT]
+        for cell in (*givers, *(() if place.cell == WHOLE else (parent(place.cell),))):
+            node = self._forest.cells.get(Place(place.tree, cell))
+            for copying in () if node is None else self._copyings(node):
+                if node is not None and copying.number == message.transfer:
+                    for key in copying.answered(message.results, self._host.now()):
+                        self._forest.remove(node, key, with_record=True)
+                    if node.move_up is not None:
+                        self._release(node)
+                    self.step(node)
+
+    def _copyings(self, node: CellNode) -> list[Copying]:
+        found = [] if node.split is None else [node.split.copying]
+        return found if node.move_up is None else [*found, node.move_up.copying]

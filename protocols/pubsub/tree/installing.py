@@ -1,0 +1,257 @@
+"""Installing, renewing, changing and ending pieces of subscriptions at the leaf of their point (section 3.3).
+
+A piece that came with a routed message is provisional: events match it from now on, but it is stored only when its
+subscriber has said, on its own link, that it is its own. A piece from its subscriber's own link needs no question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from peerd.api import Part, handles
+from peerd.errors import ProtocolError
+from peerd.limits import DETAIL_LENGTH_MAX
+from peerd.messages import PeerRef
+from protocols.pubsub.cells import cell_at, level
+from protocols.pubsub.messages import (
+    HOPS_MAX,
+    CellState,
+    Confirm,
+    EndSub,
+    InsertAnswer,
+    InsertSub,
+    Kept,
+    ProbeSub,
+    Status,
+    SubObject,
+)
+from protocols.pubsub.names import SubscriptionKey, Tree
+from protocols.pubsub.ports import Schemas, SchemaView
+from protocols.pubsub.tree.asking import Subscribers
+from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.forest import Forest, Standing
+from protocols.pubsub.tree.piece import Piece
+from protocols.pubsub.tree.storage import Place, key_of_sub
+from protocols.pubsub.tree.ways import to_point
+
+PARKED_MAX: Final = 1024
+"""Probes that wait until it is known what a cell is; above it they are dropped, and their subscribers try again."""
+KEPT_DETAIL_MAX: Final = 96
+NO_SCHEMA: Final = "the schema is not known"
+
+
+class Installing(Part):
+    """The requests of subscribers, for the cells that this node is the root of."""
+
+    def __init__(self, forest: Forest, schemas: Schemas, subscribers: Subscribers) -> None:
+        self.ask_parent: Callable[[Place], bool] = lambda place: False
+        """Find out whether a cell that is not known, but was vouched for, belongs to the tree."""
+        self.kept: Callable[[CellNode], None] = lambda node: None
+        """There is one more piece in a leaf, or another version of one."""
+        self.installed: Callable[[Place, SubObject], None] = lambda place, sub: None
+        """A piece is new in a leaf."""
+        self._forest = forest
+        self._host = forest.host
+        self._schemas = schemas
+        self._subscribers = subscribers
+        self._parked: dict[Place, list[ProbeSub]] = {}
+        self._asking: set[tuple[Place, SubscriptionKey, int]] = set()
+
+    # Probes
+
+    @handles(ProbeSub)
+    def _probed(self, message: ProbeSub, source: PeerRef) -> None:
+        sub = message.sub
+        if cell_at(sub.low, sub.high, level(message.cell)) == message.cell and sub.low <= sub.high:
+            self.take(message)
+
+    def take(self, message: ProbeSub) -> None:
+        """A probe is at the root of its cell, as far as routing knows."""
+        place = Place(Tree(message.schema, message.sub.attribute), message.cell)
+        node = self._forest.find(place)
+        if node is None:
+            if self._forest.standing(place.key) is Standing.OTHER:
+                self.send_on(place, message.sub, message.lasts_s, message.cell, message)
+            else:
+                self._park(place, message)
+        elif node.is_switching:
+            self._park(place, message)
+        elif node.is_leaf:
+            self._offer(node, message)
+        elif node.state is not CellState.INNER and message.vouched and self.ask_parent(place):
+            self._park(place, message)
+        else:
+            cell, vouched = to_point(node, message.sub.low, message.sub.high, is_careful=message.careful)
+            self.send_on(place, message.sub, message.lasts_s, cell, message, vouched=vouched)
+
+    def send_on(
+        self,
+        place: Place,
+        sub: SubObject,
+        lasts_s: float,
+        cell: int,
+        before: ProbeSub | None = None,
+        *,
+        vouched: bool = False,
+    ) -> None:
+        """Have another cell of the tree install a piece; after too many hops the subscriber has to try again."""
+        hops = 0 if before is None else before.hops + 1
+        careful = before is not None and before.careful
+        if hops <= HOPS_MAX:
+            probe = ProbeSub(place.tree.schema, sub, cell, max(1, int(lasts_s)), vouched, careful, hops)
+            self._host.route(Place(place.tree, cell).key, probe)
+
+    def _park(self, place: Place, message: ProbeSub) -> None:
+        if sum(map(len, self._parked.values())) < PARKED_MAX:
+            self._parked.setdefault(place, []).append(message)
+
+    def resume(self, place: Place) -> None:
+        """It is known now what the cell is: probes that waited for that go on."""
+        for message in self._parked.pop(place, ()):
+            self.take(message)
+
+    def resume_settled(self) -> None:
+        """Probes whose cells this node can say something about now go on."""
+        for place in list(self._parked):
+            if self._forest.standing(place.key) is not Standing.UNSETTLED:
+                self.resume(place)
+
+    # At the leaf
+
+    def _offer(self, node: CellNode, message: ProbeSub) -> None:
+        sub, key = message.sub, key_of_sub(message.sub)
+        known, question = node.pieces.get(key), (node.place, key, sub.version)
+        if question in self._asking or (known is not None and known.sub.version > sub.version):
+            return
+        if not self._has_schema(node.place.tree.schema, lambda: self.take(replace(message, hops=message.hops + 1))):
+            return
+        if self._is_over_quota(sub, known):
+            self._tell(node, sub, Status.QUOTA, "subscriptions_per_member")
+            return
+        try:
+            if known is None or not known.is_kept:  # what is kept is not replaced by what somebody may have made up
+                self._forest.add(node, sub, message.lasts_s)
+        except ValueError as error:
+            self._tell(node, sub, Status.REFUSED, str(error))
+            return
+        is_new = known is None or not known.is_kept
+        self._asking.add(question)
+        done = partial(self._confirmed, node, message, is_new)
+        if not self._subscribers.ask(node, sub, is_new=is_new, done=done):
+            done(None)
+
+    def _confirmed(self, node: CellNode, message: ProbeSub, is_new: bool, confirm: Confirm | None) -> None:
+        sub, key = message.sub, key_of_sub(message.sub)
+        self._asking.discard((node.place, key, sub.version))
+        if not self._forest.is_current(node):
+            return
+        known = node.pieces.get(key)
+        is_known = known is not None and known.sub.version == sub.version
+        is_provisional = known is not None and not known.is_kept and is_known
+        is_outdated = known is not None and known.is_kept and known.sub.version > sub.version
+        is_wanted = confirm is not None and confirm.is_wanted and confirm.version <= sub.version
+        if confirm is None or not is_wanted:
+            if is_provisional or (confirm is not None and not confirm.is_wanted and is_known):
+                self._forest.remove(node, key, with_record=True)
+        elif node.is_switching:
+            self._park(node.place, message)
+        elif not node.is_leaf:
+            self.take(replace(message, hops=min(HOPS_MAX, message.hops + 1)))
+        elif not is_outdated:
+            self._keep(node, sub, confirm.lasts_s or message.lasts_s, is_new)
+
+    def _keep(self, node: CellNode, sub: SubObject, lasts_s: float, is_new: bool) -> None:
+        piece = self._forest.add(node, sub, lasts_s)
+        piece.tells_subscriber = True
+        self._forest.keep(node, key_of_sub(sub))
+        if is_new:
+            self.installed(node.place, sub)
+        self.kept(node)
+
+    def _is_over_quota(self, sub: SubObject, known: Piece | None) -> bool:
+        count = self._forest.members[sub.subscriber.id]
+        return known is None and count >= self._forest.config.subscriptions_per_member
+
+    def _has_schema(self, name: str, then: Callable[[], None]) -> bool:
+        """Whether the schema is known; if not it is looked up, and ``then`` is called if that succeeds."""
+        if self._schemas.get(name) is not None:
+            return True
+
+        def fetched(schema: SchemaView | None, why: str) -> None:
+            if schema is not None:
+                then()
+
+        self._schemas.fetch(name, fetched)
+        return False
+
+    def _tell(self, node: CellNode, sub: SubObject, status: Status, detail: str = "") -> None:
+        schema, cell = node.place.tree.schema, node.cell
+        short = detail[:KEPT_DETAIL_MAX]
+        self._host.send(sub.subscriber, Kept(schema, sub.sid, sub.piece, sub.version, cell, status, short))
+
+    def tell_kept(self, node: CellNode, piece: Piece) -> None:
+        """Tell the subscriber, if it waits for that, that the whole replica set has its piece."""
+        if piece.tells_subscriber:
+            piece.tells_subscriber = False
+            self._tell(node, piece.sub, Status.REPLICATED)
+
+    def tell_refused(self, node: CellNode, piece: Piece, why: str) -> None:
+        """Tell the subscriber that the piece could not be stored."""
+        if piece.tells_subscriber:
+            self._tell(node, piece.sub, Status.QUOTA, why)
+
+    # From the subscriber itself
+
+    @handles(InsertSub)
+    def insert(self, message: InsertSub, source: PeerRef) -> InsertAnswer:
+        """The subscriber gives a piece to a leaf that it knows."""
+        sub = message.sub
+        if sub.subscriber.id != source.id:
+            raise ProtocolError("forged", "a subscription of somebody else")
+        if sub.low > sub.high or cell_at(sub.low, sub.high, level(message.cell)) != message.cell:
+            raise ProtocolError("invalid", "a point that does not lie in the cell")
+        place = Place(Tree(message.schema, sub.attribute), message.cell)
+        node, elsewhere = self._leaf(place, (sub.low, sub.high))
+        if node is None:
+            return elsewhere
+        known = node.pieces.get(key_of_sub(sub))
+        if known is not None and known.sub.version > sub.version:
+            return InsertAnswer(Status.KEPT, node.cell)
+        if not self._has_schema(message.schema, lambda: None):
+            return InsertAnswer(Status.ELSEWHERE, node.cell, detail=NO_SCHEMA)  # a probe waits for it
+        if self._is_over_quota(sub, known):
+            return InsertAnswer(Status.QUOTA, node.cell, detail="subscriptions_per_member")
+        is_new = known is None or not known.is_kept
+        try:
+            self._keep(node, sub, message.lasts_s, is_new)
+        except ValueError as error:
+            return InsertAnswer(Status.REFUSED, node.cell, detail=str(error)[:DETAIL_LENGTH_MAX])
+        return InsertAnswer(Status.KEPT, node.cell, is_new)
+
+    @handles(EndSub)
+    def end(self, message: EndSub, source: PeerRef) -> InsertAnswer:
+        """The subscriber ends a piece."""
+        place = Place(Tree(message.schema, message.attribute), message.cell)
+        node, elsewhere = self._leaf(place, None)
+        if node is None:
+            return elsewhere
+        key = SubscriptionKey(source.id, message.sid, message.piece)
+        known = node.pieces.get(key)
+        if known is not None and known.sub.version <= message.version:
+            self._forest.remove(node, key, with_record=True)
+        return InsertAnswer(Status.GONE, node.cell)
+
+    def _leaf(self, place: Place, point: tuple[int, int] | None) -> tuple[CellNode | None, InsertAnswer]:
+        """The leaf that is meant, or the answer that says where to look next."""
+        node = self._forest.find(place)
+        if node is None or node.is_switching:
+            return None, InsertAnswer(Status.ELSEWHERE, place.cell)
+        if node.is_leaf:
+            return node, InsertAnswer(Status.KEPT, place.cell)
+        x, y = point if point is not None else (0, 0)
+        if node.state is CellState.INNER and point is None:
+            return None, InsertAnswer(Status.ELSEWHERE, place.cell)
+        return None, InsertAnswer(Status.ELSEWHERE, to_point(node, x, y, is_careful=False)[0])

@@ -1,0 +1,190 @@
+"""The tree as the other parts of publish/subscribe see it: the parts of this package put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from peerd.api import Host, Part, RecordRole, on_timer
+from peerd.ids import NodeId
+from protocols.pubsub.cells import Target
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.messages import CellState, LeafEntry, SubObject
+from protocols.pubsub.names import SubscriptionKey, Tree
+from protocols.pubsub.ports import (
+    Decision,
+    Here,
+    LeafEvents,
+    NotMine,
+    Schemas,
+    SchemaView,
+    Unsettled,
+    Values,
+)
+from protocols.pubsub.tree import storage
+from protocols.pubsub.tree.asking import Subscribers
+from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.forest import Forest, LeafIndex, Standing
+from protocols.pubsub.tree.growth import Growth
+from protocols.pubsub.tree.installing import Installing
+from protocols.pubsub.tree.questions import Questions
+from protocols.pubsub.tree.reports import Reports
+from protocols.pubsub.tree.storage import Place
+from protocols.pubsub.tree.ways import to_target
+
+TICK_S: Final = 1.0
+"""Between two looks at splits and merges that are under way, and at what has to be written."""
+IDLE_TICK_S: Final = 10.0
+"""The same, when there are none."""
+WAITING_MAX: Final = 4096
+"""Cells that were asked about before it was known what they are."""
+
+
+class Keeper(Part):
+    """Implements `protocols.pubsub.ports.Leaves`. The plugin adds `parts`, sets ``events`` and forwards its upcalls."""
+
+    def __init__(
+        self, host: Host, config: PubSubConfig, schemas: Schemas, index_of: Callable[[str], LeafIndex | None]
+    ) -> None:
+        self.events: LeafEvents
+        self.forest = Forest(host, config, index_of)
+        self.subscribers = Subscribers(host)
+        self.questions = Questions(self.forest)
+        self.reports = Reports(self.forest)
+        self.installing = Installing(self.forest, schemas, self.subscribers)
+        self.growth = Growth(self.forest, self.subscribers, self.questions, self.reports, self.installing)
+        self.parts: tuple[Part, ...] = (self, self.questions, self.reports, self.installing, self.growth)
+        self._host = host
+        self._waiting: dict[Place, None] = {}
+        self._tick_at = 0.0
+        self.forest.events = self.growth
+        self.growth.changed = self._changed
+        self.growth.began = self.wake
+        self.installing.installed = lambda place, sub: self.events.installed(place.tree, place.cell, sub)
+
+    def start(self) -> None:
+        """The node is up, and all parts know each other."""
+        self._tick_at = self._host.now() + IDLE_TICK_S
+        self._host.set_timer("tree_tick", IDLE_TICK_S)
+
+    def reconfigured(self, config: PubSubConfig) -> None:
+        """Follow a configuration that was read again."""
+        self.forest.config = config
+
+    # `Leaves`
+
+    def decide(self, tree: Tree, cell: int, target: Target | None, *, vouched: bool, careful: bool = False) -> Decision:
+        """Where an event goes that has reached the root of a cell: see `protocols.pubsub.ports.Leaves`."""
+        place = Place(tree, cell)
+        node = self.forest.find(place)
+        if node is None:
+            if self.forest.standing(place.key) is Standing.OTHER:
+                return NotMine()
+            self._wait_for(place)
+            return Unsettled()
+        if node.is_leaf:
+            return Here()
+        is_stranger = node.state in (CellState.UNKNOWN, CellState.RETIRED)
+        if node.is_switching or (is_stranger and vouched and self.growth.ask_parent(place)):
+            self._wait_for(place)
+            return Unsettled()
+        return to_target(node, target, is_careful=careful)
+
+    def match(self, schema: SchemaView, cells: Sequence[tuple[int, int]], values: Values) -> list[SubObject]:
+        """The pieces in these leaves of this node that an event matches, each once."""
+        return self.forest.matching(schema.name, cells, values)
+
+    def note_events(self, tree: Tree, cell: int, count: int) -> None:
+        """So many events have visited the leaf."""
+        node = self.forest.cells.get(Place(tree, cell))
+        if node is not None:
+            node.note_events(count, self._host.now())
+
+    def unwanted(self, key: SubscriptionKey, schema: str) -> None:
+        """The subscriber itself says that it has no such subscription: delete its pieces."""
+        for node in self.forest.nodes():
+            if node.place.tree.schema == schema:
+                self.forest.remove(node, key, with_record=True)
+
+    def entries(self, tree: Tree) -> Sequence[LeafEntry]:
+        """The leaves of a tree that this node is the root of."""
+        now = self._host.now()
+        return [node.entry(now) for node in self.forest.nodes() if node.place.tree == tree and node.is_leaf]
+
+    # Upcalls of the plugin
+
+    def record_allowed(self, key: NodeId, item: bytes, value: bytes | None, writer: NodeId) -> bool:
+        """Whether a cell's record may be written so (`storage.is_of_tree` says which records are cells')."""
+        return storage.record_allowed(self._host, key, item, value, writer)
+
+    def record_changed(self, key: NodeId, role: RecordRole, item: bytes) -> None:
+        """A record came to this node, changed or went."""
+        self.forest.record_changed(key, role, item)
+
+    def records_settled(self) -> None:
+        """This node knows now what there is under the keys that it is the root of."""
+        self.forest.settle()
+        self._resume()
+
+    def neighbours_changed(self) -> None:
+        """Another node may be the root of some cells."""
+        for place in self.forest.neighbours_changed():
+            self._changed(place)
+        self._resume()
+
+    # Time
+
+    def wake(self) -> None:
+        """There is something to be driven on: look after it more often."""
+        if self._tick_at > self._host.now() + TICK_S:
+            self._host.cancel_timer("tree_tick")
+            self._arm(TICK_S)
+
+    def _arm(self, delay_s: float) -> None:
+        self._tick_at = self._host.now() + delay_s
+        self._host.set_timer("tree_tick", delay_s)
+
+    @on_timer("tree_tick")
+    def _tick(self, payload: None) -> None:
+        self.forest.lapse()
+        self.forest.renew_states()
+        self.forest.write()
+        self.growth.tick()
+        self.reports.tick()
+        is_busy = self.forest.is_busy or self.growth.is_busy or bool(self._waiting)
+        self._resume()
+        self._arm(TICK_S if is_busy else IDLE_TICK_S)
+
+    # Those who wait
+
+    def _wait_for(self, place: Place) -> None:
+        if len(self._waiting) < WAITING_MAX:
+            self._waiting[place] = None
+        self.wake()
+
+    def _resume(self) -> None:
+        for place in list(self._waiting):
+            if self.forest.standing(place.key) is not Standing.UNSETTLED:
+                self._changed(place)
+        self.installing.resume_settled()
+
+    def _changed(self, place: Place) -> None:
+        self._waiting.pop(place, None)
+        self.events.tree_changed(place.tree, place.cell)
+        self.installing.resume(place)
+
+    def validate(self) -> None:
+        """Assert that what this node holds of its cells is consistent."""
+        for place, node in self.forest.cells.items():
+            assert node.place == place and node.key == place.key
+            assert (node.table is None) or node.state is CellState.INNER, (place, node.state)
+            if node.table is not None:
+                node.table.validate()
+            self._validate_pieces(node)
+
+    def _validate_pieces(self, node: CellNode) -> None:
+        for key, piece in node.pieces.items():
+            assert storage.key_of_sub(piece.sub) == key and node.holds(piece.sub)
+            assert not piece.is_indexed or node.state is CellState.LEAF
+        counts = sum(len(each.pieces) for each in self.forest.cells.values())
+        assert counts == sum(self.forest.members.values())

@@ -1,0 +1,133 @@
+"""Merging two leaves back into their parent, by copying and then switching. Pure. In the thesis trees only grow.
+
+At the parent::
+
+    GATHERING -- both halves say that it has all of theirs --> SWITCHING -- the record says LEAF --> RETIRING --> over
+       \\-- no progress for a minute --> given up: all three are what they were
+
+The halves stay leaves the whole time. While one moves up, what is new there counts as kept only when the parent has
+it, too: so whenever the parent becomes the leaf, it has everything that anybody was promised. An order only makes a
+half ask its parent; what the parent itself answers is what counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from protocols.pubsub.cells import children
+from protocols.pubsub.messages import CellState, OrderKind
+from protocols.pubsub.names import SubscriptionKey
+from protocols.pubsub.tree.copying import GIVE_UP_S, Action, Copying, Order, PutState, SendCopies
+from protocols.pubsub.tree.piece import Piece
+
+ORDER_S: Final = 5.0
+"""Between two orders, or two words that all is copied."""
+ASK_S: Final = 10.0
+"""Between two questions of a half that moves up to its parent."""
+RETIRING_MAX_S: Final = 600.0
+"""A half that has not answered for so long is not ordered any more. If it lives, its reports split the parent again."""
+
+
+class MergePhase(Enum):
+    """How far a merge is at the parent."""
+
+    GATHERING = "gathering"
+    SWITCHING = "switching"
+    RETIRING = "retiring"
+    OVER = "over"
+    GIVEN_UP = "given up"
+
+
+class Merge:
+    """The merge at the parent. ``number`` is random, and known only to those who are told of it."""
+
+    def __init__(self, cell: int, number: int, now: float) -> None:
+        self.number = number
+        self.phase = MergePhase.GATHERING
+        self.progress_at = now
+        self._missing = dict.fromkeys(children(cell))
+        self._serving = dict.fromkeys(children(cell))
+        self._order_at = now
+
+    def step(self, now: float) -> list[Action]:
+        """What is to be done now; call it when something has changed, and every second."""
+        if self.phase is MergePhase.GATHERING:
+            if now >= self.progress_at + GIVE_UP_S:
+                self.phase = MergePhase.GIVEN_UP
+                return []
+            if not self._missing:
+                self.phase = MergePhase.SWITCHING
+                return [PutState(CellState.LEAF)]
+        if self.phase is MergePhase.RETIRING and now >= self.progress_at + RETIRING_MAX_S:
+            self.phase = MergePhase.OVER
+        if self.phase not in (MergePhase.GATHERING, MergePhase.RETIRING) or now < self._order_at:
+            return []
+        self._order_at = now + ORDER_S
+        is_gathering = self.phase is MergePhase.GATHERING
+        kind, cells = (OrderKind.COPY_UP, self._missing) if is_gathering else (OrderKind.RETIRE, self._serving)
+        return [Order(cell, kind) for cell in cells]
+
+    def arrived(self, now: float) -> None:
+        """A copy has come."""
+        self.progress_at = max(self.progress_at, now)
+
+    def has_all_of(self, child: int, now: float) -> None:
+        """A half says that the parent has all that it holds."""
+        if self.phase is MergePhase.GATHERING and child in self._missing:
+            del self._missing[child]
+            self.progress_at = now
+
+    def switched(self, is_stored: bool, now: float) -> None:
+        """The record of the parent is written, or could not be."""
+        if self.phase is MergePhase.SWITCHING:
+            self.phase = MergePhase.RETIRING if is_stored else MergePhase.GIVEN_UP
+            self.progress_at = self._order_at = now
+
+    def retired(self, child: int) -> None:
+        """A half is no leaf any more."""
+        if self.phase is MergePhase.RETIRING:
+            self._serving.pop(child, None)
+            if not self._serving:
+                self.phase = MergePhase.OVER
+
+
+class MoveUp:
+    """The merge at one of the halves."""
+
+    def __init__(self, parent: int, number: int, now: float) -> None:
+        self.copying = Copying((parent,), number, now)
+        self.is_retiring = False
+        """The parent is a leaf already: give it the rest, and be none any more."""
+        self.is_switching = False
+        self._parent = parent
+        self._word_at = now
+        self._ask_at = now + ASK_S
+
+    def step(self, pieces: Mapping[SubscriptionKey, Piece], now: float) -> list[Action]:
+        """What is to be done now; call it when something has changed, and every second."""
+        if self.is_switching:
+            return []
+        if self.copying.has_failed and not self.is_retiring:
+            return []
+        if not self.copying.is_complete(pieces):
+            return list(self.copying.due(pieces, now))
+        if self.is_retiring:
+            self.is_switching = True
+            return [PutState(CellState.RETIRED)]
+        if now >= self._word_at:
+            self._word_at = now + ORDER_S
+            return [SendCopies(self._parent, (), ())]
+        return []
+
+    def must_ask(self, now: float) -> bool:
+        """Whether it is time to ask the parent how things stand."""
+        if now < self._ask_at:
+            return False
+        self._ask_at = now + ASK_S
+        return True
+
+    def switched(self, is_stored: bool) -> None:
+        """The record is written, or could not be: then it is tried again."""
+        self.is_switching = is_stored

@@ -1,0 +1,108 @@
+"""Reports of leaves to the nodes above them, which fill their tables (LeafNodeUpdateMessage, section 3.2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from peerd.api import Part, handles, on_timer
+from peerd.messages import PeerRef
+from protocols.pubsub.cells import WHOLE, ancestor, lies_within, parent
+from protocols.pubsub.leaf_table import LeafTable
+from protocols.pubsub.messages import ENTRIES_MAX, CellState, LeafEntry, LeafUpdate
+from protocols.pubsub.names import Tree
+from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.forest import Forest
+from protocols.pubsub.tree.storage import Place
+
+REPORT_DELAY_S: Final = 0.2
+"""Several changes of a cell within this time make one report."""
+HEARD_INTERVALS: Final = 3
+"""A leaf that was not heard of for so many update intervals is forgotten."""
+
+
+class Reports(Part):
+    """Sends and takes reports. ``claimed(node, child)``: a report claims a leaf below a cell that is no inner node."""
+
+    def __init__(self, forest: Forest) -> None:
+        self.claimed: Callable[[CellNode, int], None] = lambda node, child: None
+        self.heard: Callable[[CellNode, int, bool], None] = lambda node, child, is_leaf: None
+        """A half of an inner node, or of one that is being merged, has said whether there are leaves in it."""
+        self._forest = forest
+        self._host = forest.host
+        self._dirty: dict[Place, None] = {}
+        self._due: dict[Place, float] = {}
+
+    def changed(self, node: CellNode) -> None:
+        """Tell the parent soon."""
+        if node.cell == WHOLE:
+            return
+        if not self._dirty:
+            self._host.set_timer("tree_report", REPORT_DELAY_S)
+        self._dirty[node.place] = None
+
+    @on_timer("tree_report")
+    def _report_changes(self, payload: None) -> None:
+        dirty, self._dirty = self._dirty, {}
+        for place in dirty:
+            node = self._forest.cells.get(place)
+            if node is not None and not node.is_switching:
+                self._report(node)
+
+    def tell(self, place: Place, state: CellState) -> None:
+        """Answer an order at once, for a cell that nothing is remembered about."""
+        if state in (CellState.UNKNOWN, CellState.RETIRED):
+            self._send(place.above, place.cell, ())
+
+    def tick(self) -> None:
+        """Repeat what is due, and forget what was not repeated."""
+        now, interval_s = self._host.now(), self._forest.config.update_interval
+        self._due = {place: due for place, due in self._due.items() if place in self._forest.cells}
+        for node in self._forest.nodes():
+            if node.table is not None and node.table.forget(now - HEARD_INTERVALS * interval_s):
+                self.changed(node)
+            if node.cell != WHOLE and now >= self._due.setdefault(node.place, now + interval_s) and node.state.value:
+                self.changed(node)
+
+    def _report(self, node: CellNode) -> None:
+        interval_s = self._forest.config.update_interval
+        self._due[node.place] = self._host.now() + interval_s * self._host.rng.uniform(0.8, 1.2)
+        entries: tuple[LeafEntry, ...] = ()
+        if node.state is CellState.LEAF:
+            entries = (node.entry(self._host.now()),)
+        elif node.state is CellState.INNER:
+            entries = tuple(self._table(node).summary(ENTRIES_MAX, with_gaps=True))
+        elif node.state is CellState.UNKNOWN:
+            return
+        self._send(node.place.above, node.cell, entries)
+
+    def _send(self, to: Place, below: int, entries: tuple[LeafEntry, ...]) -> None:
+        self._host.route(to.key, LeafUpdate(to.tree.schema, to.tree.attribute, to.cell, below, entries))
+
+    @handles(LeafUpdate)
+    def _updated(self, message: LeafUpdate, source: PeerRef) -> None:
+        place, below = Place(Tree(message.schema, message.attribute), message.cell), message.below
+        if not lies_within(below, place.cell) or below == place.cell:
+            return  # routed: whoever made it up is not the one who passed it on
+        node = self._forest.find(place)
+        if node is None or node.is_switching:
+            return
+        child = ancestor(below, place.cell.bit_length())
+        self.heard(node, child, bool(message.entries))
+        if node.state is CellState.INNER:
+            has_changed = self._table(node).replace(below, message.entries, self._host.now())
+            if has_changed and node.cell != WHOLE:
+                self._send(node.place.above, below, message.entries)
+        elif message.entries:
+            self.claimed(node, child)
+
+    def _table(self, node: CellNode) -> LeafTable:
+        if node.table is None:
+            node.table = LeafTable(node.cell, self._forest.config.leaf_table_max)
+        return node.table
+
+
+def half_entry(node: CellNode, child: int) -> LeafEntry | None:
+    """What an inner node knows of one of its halves, if that is a leaf."""
+    found = None if node.table is None else node.table.get(child)
+    return found if found is not None and parent(found.cell) == node.cell else None

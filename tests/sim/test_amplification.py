@@ -1,0 +1,85 @@
+"""The smallest message of every kind, sent by a member: what comes back to it, and what others are made to send."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from peerd.messages import Message, message_type
+from peerd.overlay.messages import (
+    Broadcast,
+    EntriesReply,
+    EntriesRequest,
+    JoinReply,
+    JoinRequest,
+    LeafSetProbe,
+    LeafSetReply,
+    ViewReply,
+    ViewRequest,
+)
+from peerd.services.groups.messages import Anycast, Publish
+from peerd.services.records.messages import ReplicaGet, ReplicaGot
+from protocols.aggregation.messages import AskStart, StartRound
+from tests.support.amplification import NODES, WINDOW_S, caused_by, names, overheard, quiet_ring, verbs
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "amplification.md"
+BACK_RATIO_MAX: Final = 10.0
+READS: Final[dict[type[Message], type[Message]]] = {
+    JoinRequest: JoinReply,
+    LeafSetProbe: LeafSetReply,
+    ViewRequest: ViewReply,
+    EntriesRequest: EntriesReply,
+    ReplicaGet: ReplicaGot,
+    AskStart: StartRound,
+}
+"""Questions of a few bytes whose answers are what the asker wants to know: one answer, over the asker's own link."""
+ON_THE_WAY_MAX: Final = 4
+"""Messages to others for one that is routed: it and its acknowledgement, at each hop of a small ring."""
+FAN_OUT: Final[dict[type[Message], int]] = {
+    Publish: 2 * NODES,
+    Anycast: 4 * NODES,
+    StartRound: 50 * NODES,
+}
+"""Messages that are for many: a copy for each member; a question and its answer down and up each edge of the tree; a
+round, in which every node swaps some log2(nodes) times."""
+GROWTH_BYTES_MAX: Final = 20 * NODES
+"""What a message may gain on its way: an anycast carries the ids of those that were asked, a multicast its place."""
+
+
+def _name(verb: tuple[type[Message] | None, type[Message]]) -> str:
+    outer, kind = verb
+    return kind.__name__ if outer is None else f"{kind.__name__} in a {outer.__name__}"
+
+
+@pytest.mark.parametrize("verb", verbs(), ids=_name)
+def test_no_message_makes_others_send_much_more_than_it_has(verb: tuple[type[Message] | None, type[Message]]) -> None:
+    outer, kind = verb
+    caused = caused_by(kind, outer)
+    if outer is None and kind in READS:
+        [answer] = caused.back
+        assert message_type(answer.type_id) is READS[kind]
+        assert caused.ratio > BACK_RATIO_MAX, "it need not be among the exceptions"
+    else:
+        assert caused.ratio <= BACK_RATIO_MAX, names(caused.back)
+    if Broadcast in (outer, kind):
+        most = 2 * (NODES - 1) + (FAN_OUT[kind] if kind is StartRound else 0)
+    else:
+        most = FAN_OUT.get(kind, ON_THE_WAY_MAX)
+    assert len(caused.others) <= most, names(caused.others)
+    assert all(frame.size_bytes <= caused.request_bytes + GROWTH_BYTES_MAX for frame in caused.others)
+    assert caused.streams == 0 or kind is StartRound
+
+
+def test_what_is_counted_is_because_of_the_message() -> None:
+    simulation, _ = quiet_ring()
+    with overheard() as heard:
+        simulation.run_for(WINDOW_S)
+    assert not heard.frames and not heard.streams
+
+
+def test_the_page_names_every_message_that_causes_more_than_it_has() -> None:
+    text = PAGE.read_text()
+    for kind in (*READS, *FAN_OUT, Broadcast):
+        assert f"`{kind.__name__}`" in text

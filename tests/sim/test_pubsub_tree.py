@@ -1,0 +1,162 @@
+"""The distributed 2d-tree in simulated rings: it grows, nothing is lost when roots come and go, and it shrinks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from peerd.messages import Message, PeerRef
+from peerd.sim.observed import Delivery
+from peerd.sim.rng import fork
+from peerd.sim.simulation import Checker, Place as Member, Simulation
+from protocols.pubsub.cells import WHOLE
+from protocols.pubsub.messages import (
+    CellAnswer,
+    CellOrder,
+    CellQuestion,
+    LeafUpdate,
+    Transferred,
+    TransferSub,
+)
+from tests.support.pubsub_tree import (
+    busy_cells,
+    inner_cells,
+    leaves,
+    root_of,
+    run_to_rest,
+    subscribe_all,
+    tree_of,
+    tree_ring,
+    wanted,
+)
+
+CAPACITY = {"leaf_capacity": 10}
+MERGING = CAPACITY | {"merge_share": 0.5, "merge_after": "20s", "update_interval": "30s"}
+
+
+def test_three_hundred_subscriptions_make_a_tree_in_which_each_is_in_one_leaf() -> None:
+    simulation = tree_ring(16, 1, CAPACITY, check_every=50)
+    subscribe_all(simulation, 300)
+    run_to_rest(simulation)
+    live = leaves(simulation)
+    assert len(live) > 30
+    assert sum(len(nodes[0].pieces) for nodes in live.values()) == 300
+    assert len({node.key for nodes in live.values() for node in nodes}) == len(live)
+    assert WHOLE in inner_cells(simulation)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_lost_when_roots_die_join_and_leave_while_leaves_are_split(seed: int) -> None:
+    simulation = tree_ring(20, seed, CAPACITY | {"update_interval": "20s"})
+    rng = fork(seed, "churn of the tree")
+    subscribe_all(simulation, 300, seed)
+    for _ in range(6):
+        simulation.run_for(rng.uniform(0.5, 3.0))
+        simulation.kill(rng.choice(simulation.live_nodes()))
+        simulation.run_for(rng.uniform(0.5, 3.0))
+        simulation.stop(rng.choice(simulation.live_nodes()))
+        simulation.add_node()
+        simulation.add_node()
+    subscribe_all(simulation, 60, seed + 1)
+    run_to_rest(simulation, 600.0)
+    simulation.validate()
+
+
+def test_merging_brings_the_leaf_back_when_subscriptions_end() -> None:
+    simulation = tree_ring(12, 4, MERGING, check_every=50)
+    subscribe_all(simulation, 200)
+    run_to_rest(simulation)
+    grown = len(leaves(simulation))
+    for piece, member in wanted(simulation):
+        if piece.sub.sid > 3:
+            tree_of(member).subscriber.end(piece.sub.sid)
+    simulation.run_until(lambda: set(leaves(simulation)) == {WHOLE}, limit_s=3000.0, poll_s=10.0)
+    run_to_rest(simulation)
+    assert grown > 20 and len(leaves(simulation)[WHOLE][0].pieces) == 3
+    subscribe_all(simulation, 100, seed=9)
+    run_to_rest(simulation)
+    assert len(leaves(simulation)) > 10, "and it grows again"
+
+
+SPLIT_STEPS: list[tuple[type[Message], int]] = [
+    *((TransferSub, nth) for nth in (1, 2)),
+    *((CellQuestion, nth) for nth in (1, 3)),
+    *((CellAnswer, nth) for nth in (1, 2, 3, 4)),
+    *((Transferred, nth) for nth in (1, 2)),
+    *((CellOrder, nth) for nth in (1, 2)),
+    *((LeafUpdate, nth) for nth in (1, 2)),
+]
+MERGE_STEPS: list[tuple[type[Message], int]] = [
+    *((CellOrder, nth) for nth in (1, 2, 3, 4)),
+    *((CellAnswer, nth) for nth in (1, 2, 3, 4)),
+    *((TransferSub, nth) for nth in (1, 2, 3, 4)),
+    (Transferred, 1),
+    *((LeafUpdate, nth) for nth in (1, 2)),
+]
+VICTIMS = pytest.mark.parametrize("victim", [WHOLE, 0b10, 0b11], ids=["parent", "lower half", "upper half"])
+
+
+class KillAt(Checker):
+    """Kills the root of a cell when the n-th message of some kind is handled, whoever handles it."""
+
+    name = "kill at"
+    watched_messages = (Transferred, CellAnswer)
+
+    def __init__(self, kind: type[Message], nth: int, victim: int) -> None:
+        self.is_armed = False
+        self.killed: Member | None = None
+        self._kind = kind
+        self._left = nth
+        self._victim = victim
+
+    def handled(self, simulation: Simulation, place: Member, message: Any, source: PeerRef) -> str | None:
+        """A message came over one link."""
+        self._count_down(simulation, type(message).TYPE_ID)
+        return None
+
+    def delivered(self, simulation: Simulation, delivery: Delivery) -> str | None:
+        """A routed message came to the root of its key."""
+        self._count_down(simulation, delivery.type_id)
+        return None
+
+    def _count_down(self, simulation: Simulation, type_id: int) -> None:
+        if self.is_armed and type_id == self._kind.TYPE_ID:
+            self._left -= 1
+            if self._left == 0:
+                self.killed = root_of(simulation, self._victim)
+                simulation.after(0.0, lambda: simulation.kill(self.killed) if self.killed is not None else None)
+
+
+def names(steps: list[tuple[type[Message], int]]) -> list[str]:
+    return [f"{kind.__name__}-{nth}" for kind, nth in steps]
+
+
+@VICTIMS
+@pytest.mark.parametrize(("kind", "nth"), SPLIT_STEPS, ids=names(SPLIT_STEPS))
+def test_a_root_that_dies_at_any_step_of_a_split_loses_nothing(kind: type[Message], nth: int, victim: int) -> None:
+    killer = KillAt(kind, nth, victim)
+    simulation = tree_ring(14, 5, {"leaf_capacity": 20}, checkers=[killer])
+    killer.is_armed = True
+    subscribe_all(simulation, 28)
+    simulation.run_until(lambda: killer.killed is not None, limit_s=60.0, poll_s=0.05)
+    run_to_rest(simulation)
+    assert (WHOLE in inner_cells(simulation)) == (len(wanted(simulation)) > 20)
+
+
+@VICTIMS
+@pytest.mark.parametrize(("kind", "nth"), MERGE_STEPS, ids=names(MERGE_STEPS))
+def test_a_root_that_dies_at_any_step_of_a_merge_loses_nothing(kind: type[Message], nth: int, victim: int) -> None:
+    killer = KillAt(kind, nth, victim)
+    simulation = tree_ring(14, 6, MERGING | {"leaf_capacity": 20}, checkers=[killer])
+    subscribe_all(simulation, 24)
+    run_to_rest(simulation)
+    for piece, member in wanted(simulation):
+        if piece.sub.sid > 6:
+            tree_of(member).subscriber.end(piece.sub.sid)
+    simulation.run_until(lambda: any(cell == WHOLE for cell in busy_cells(simulation)), limit_s=300.0, poll_s=0.05)
+    killer.is_armed = True
+    simulation.run_until(lambda: killer.killed is not None, limit_s=60.0, poll_s=0.05)
+    run_to_rest(simulation)
+    simulation.run_until(lambda: set(leaves(simulation)) == {WHOLE}, limit_s=1000.0, poll_s=5.0)
+    run_to_rest(simulation)

@@ -1,0 +1,118 @@
+"""The table of leaves below an inner node: always a partition, lookups right, bounded, aged."""
+
+from __future__ import annotations
+
+from hypothesis import given, strategies as st
+
+from protocols.pubsub.cells import LEVEL_LIMIT, SIDE, WHOLE, Target, area_of, cell_at, children, level, lies_within
+from protocols.pubsub.leaf_table import LeafTable
+from protocols.pubsub.messages import LeafEntry
+
+coordinates = st.integers(0, SIDE - 1)
+cells = st.builds(cell_at, coordinates, coordinates, st.integers(0, LEVEL_LIMIT)) | st.integers(1, 63)
+
+
+def grown(draw_splits: list[int], root: int = WHOLE) -> list[int]:
+    """The leaves of a tree that began with one leaf, where each number has one of the leaves split."""
+    leaves = [root]
+    for number in draw_splits:
+        index = number % len(leaves)
+        if level(leaves[index]) < LEVEL_LIMIT:
+            leaves[index : index + 1] = children(leaves[index])
+    return leaves
+
+
+trees = st.builds(grown, st.lists(st.integers(0, 1 << 20), min_size=1, max_size=40))
+
+
+def entry(cell: int, subs: int = 1) -> LeafEntry:
+    return LeafEntry(cell, subs, 0)
+
+
+def assert_partition(found: list[int], cell: int) -> None:
+    """The cells lie in the cell, none within another, and they are all of it."""
+    places = sum(1 << (LEVEL_LIMIT - level(each)) for each in found)
+    assert places == 1 << (LEVEL_LIMIT - level(cell))
+    assert all(lies_within(each, cell) for each in found)
+    assert not any(lies_within(one, other) for one in found for other in found if one is not other)
+
+
+@given(trees, st.integers(0, 1 << 16), coordinates, coordinates)
+def test_a_full_table_names_the_leaf_of_every_point(leaves: list[int], seed: int, x: int, y: int) -> None:
+    table = LeafTable(WHOLE, 1000)
+    table.replace(WHOLE, [entry(leaf) for leaf in leaves[seed % len(leaves) :] + leaves[: seed % len(leaves)]], 0.0)
+    table.validate()
+    assert [each.cell for each in table.entries()] == leaves == list(table.partition())
+    assert table.at(x, y) == next(leaf for leaf in leaves if lies_within(cell_at(x, y, LEVEL_LIMIT), leaf))
+
+
+@given(st.lists(st.tuples(cells, st.lists(cells, max_size=8)), max_size=12), st.integers(1, 12), cells)
+def test_any_reports_leave_a_bounded_table_that_partitions_its_cell(
+    reports: list[tuple[int, list[int]]], entries_max: int, root: int
+) -> None:
+    """Also when they are forged: overlapping, outside, in any order."""
+    if level(root) >= LEVEL_LIMIT:
+        return
+    table = LeafTable(root, entries_max)
+    for now, (below, said) in enumerate(reports):
+        table.replace(below, [entry(cell) for cell in said], float(now))
+        table.validate()
+        found = list(table.partition())
+        assert_partition(found, root)
+        assert {each.cell for each in table.entries()} <= set(found)
+        area = area_of(found[0])
+        assert table.at(area.x_low, area.y_low) in (found[0], cell_at(area.x_low, area.y_low, level(root) + 1))
+
+
+@given(trees, st.integers(2, 10), coordinates, coordinates)
+def test_a_table_that_is_too_small_names_cells_above_the_leaf(
+    leaves: list[int], entries_max: int, x: int, y: int
+) -> None:
+    table = LeafTable(WHOLE, entries_max)
+    table.replace(WHOLE, [entry(leaf, subs=3) for leaf in leaves], 0.0)
+    table.validate()
+    leaf = next(leaf for leaf in leaves if lies_within(cell_at(x, y, LEVEL_LIMIT), leaf))
+    assert lies_within(leaf, table.at(x, y)) or level(leaf) == 0
+    assert_partition(list(table.partition()), WHOLE)
+    assert sum(each.subs for each in table.entries()) == (0 if leaves == [WHOLE] else 3 * len(leaves))
+
+
+@given(trees, coordinates, st.integers(0, SIDE))
+def test_all_leaves_that_a_target_meets_are_found(leaves: list[int], value: int, length_max: int) -> None:
+    target = Target(value, length_max)
+    table = LeafTable(WHOLE, 1000)
+    table.replace(WHOLE, [entry(leaf) for leaf in leaves], 0.0)
+    if len(leaves) > 1:
+        assert table.meeting(target) == [leaf for leaf in leaves if target.meets(leaf)]
+    assert table.meeting(None) == list(table.partition())
+
+
+def test_what_is_not_repeated_is_forgotten_and_leaves_a_gap() -> None:
+    table = LeafTable(WHOLE, 10)
+    assert table.replace(0b10, [entry(0b100), entry(0b101)], 1.0)
+    assert table.replace(0b11, [entry(0b11)], 2.0)
+    assert not table.replace(0b11, [entry(0b11, subs=9)], 2.0), "the same leaves"
+    assert table.forget(heard_before=2.0)
+    assert not table.forget(heard_before=2.0)
+    assert list(table.partition()) == [0b10, 0b11]
+    assert table.get(0b11) == entry(0b11, subs=9) and table.get(0b10) is None
+
+
+def test_a_split_and_a_merge_replace_what_was_known() -> None:
+    table = LeafTable(WHOLE, 10)
+    table.replace(WHOLE, [entry(0b10), entry(0b11)], 0.0)
+    assert table.replace(0b10, [entry(0b100), entry(0b101)], 1.0)
+    assert list(table.partition()) == [0b100, 0b101, 0b11]
+    assert table.replace(0b10, [entry(0b10)], 2.0)
+    assert list(table.partition()) == [0b10, 0b11]
+    assert table.replace(0b1010, [entry(0b1010)], 3.0), "a report from below an entry replaces the entry"
+    assert table.get(0b10) is None and table.at(0, 0) == 0b10
+
+
+def test_a_summary_is_small_enough_to_be_told() -> None:
+    leaves = grown(list(range(0, 700, 7)))
+    table = LeafTable(WHOLE, 1000)
+    table.replace(WHOLE, [entry(leaf, subs=2) for leaf in leaves], 0.0)
+    short = table.summary(5)
+    assert len(short) <= 5 and sum(each.subs for each in short) == 2 * len(leaves) and len(table) == len(leaves)
+    assert table.summary(1000) == table.entries()

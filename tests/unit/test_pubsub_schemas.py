@@ -1,0 +1,408 @@
+"""The book of schemas: declaring, looking up, keeping alive, and what it does not believe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from peerd.api import NO_VERSION, LocalRecord, Plugin, RecordOutcome, RecordResult, RecordRole, RecordVersion
+from peerd.errors import ConfigError, Unavailable
+from peerd.ids import NodeId
+from peerd.testing.host import FakeHost
+from protocols.pubsub import schemas as module
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.names import schema_key
+from protocols.pubsub.schema import Schema
+from protocols.pubsub.schemas import (
+    ABSENT_S,
+    DECLARE_TRIES_MAX,
+    LOOKUPS_MAX,
+    REFRESH_MIN_S,
+    SCHEMA_ITEM,
+    SCHEMAS_MAX,
+    SchemaBook,
+)
+from tests.support.pubsub_schemas import DOCUMENT
+
+ONE = {**DOCUMENT}
+TWO = {**DOCUMENT, "version": 2, "attributes": [*DOCUMENT["attributes"], {"name": "venue", "type": "string"}]}
+OTHER = {**DOCUMENT, "version": 3, "attributes": [{"name": "venue", "type": "string"}]}
+VERSION = RecordVersion(4, 1, NodeId(9))
+
+
+class BookPlugin(Plugin):
+    """A plugin that is nothing but the book."""
+
+    name = "pubsub"
+
+    def start(self, host: Any) -> None:
+        super().start(host)
+        self.book = SchemaBook(host, PubSubConfig())
+        self.add_parts(self.book)
+        self.book.start()
+
+
+class Rig:
+    """One node's book, and a ring that the test plays."""
+
+    def __init__(self, store: Any = None) -> None:
+        self.plugin = BookPlugin()
+        self.host = FakeHost(1)
+        if store is not None:
+            self.host.store = store
+        self.host.plugin = self.plugin
+        self.plugin.start(self.host)
+        self.book = self.plugin.book
+        self.answers: list[tuple[Schema | None, str]] = []
+        self.taken = 0
+
+    def done(self, schema: Schema | None, why: str) -> None:
+        self.answers.append((schema, why))
+
+    def asked(self, what: str) -> dict[str, Any]:
+        """The next thing asked of the records, which has to be this."""
+        asked = [each for each in self.host.asked if each.what.startswith("records.")][self.taken :]
+        assert asked, f"nothing was asked, {what} was expected"
+        self.taken += 1
+        assert asked[0].what == f"records.{what}"
+        assert asked[0].arguments["item"] == SCHEMA_ITEM
+        return asked[0].arguments
+
+    @property
+    def is_quiet(self) -> bool:
+        return len([each for each in self.host.asked if each.what.startswith("records.")]) == self.taken
+
+    def answer(self, what: str, result: RecordResult) -> dict[str, Any]:
+        arguments = self.asked(what)
+        arguments["on_result"](result)
+        return arguments
+
+    def know(self, document: Any = ONE) -> None:
+        """Have the book look a schema up that the ring has."""
+        self.book.fetch(document["name"], self.done)
+        self.answer("get", found(document))
+        self.answers.clear()
+
+
+def found(document: Any, remaining_s: float = 1700.0) -> RecordResult:
+    data = document if isinstance(document, bytes) else Schema.read(document).document.to_json()
+    return RecordResult(RecordOutcome.FOUND, VERSION, data, remaining_s)
+
+
+ABSENT = RecordResult(RecordOutcome.ABSENT)
+STORED = RecordResult(RecordOutcome.STORED, VERSION, copies=3)
+UNKNOWN = RecordResult(RecordOutcome.UNKNOWN, detail="timeout")
+
+
+# --- declaring ------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_schema_is_replicated_and_kept_on_disk() -> None:
+    rig = Rig()
+    rig.book.declare(ONE, None, rig.done)
+    assert rig.asked("get")["key"] == schema_key("trades")
+    rig.host.asked[-1].arguments["on_result"](ABSENT)
+    put = rig.answer("put", STORED)
+    assert (put["key"], put["ack"], put["shared"]) == (schema_key("trades"), "replicated", True)
+    assert (put["ttl_s"], put["if_version"]) == (PubSubConfig().lease, NO_VERSION)
+    [(made, warning)] = rig.answers
+    assert made is not None
+    assert (made.name, warning) == ("trades", "")
+    assert rig.book.get("trades") is made
+    assert (rig.book.known(), rig.book.is_declared_here("trades")) == (["trades"], True)
+    again = Rig(rig.host.store)
+    assert again.book.known() == ["trades"]
+    assert again.book.is_declared_here("trades")
+
+
+def test_a_later_version_replaces_the_one_that_was_read() -> None:
+    rig = Rig()
+    rig.book.declare(TWO, 1, rig.done)
+    rig.answer("get", found(ONE))
+    assert rig.answer("put", STORED)["if_version"] == VERSION
+    [(made, _)] = rig.answers
+    assert made is not None
+    assert made.version == 2
+
+
+def test_declaring_the_same_again_writes_nothing() -> None:
+    rig = Rig()
+    rig.book.declare(ONE, None, rig.done)
+    rig.answer("get", found(ONE))
+    assert rig.is_quiet
+    assert rig.answers[0][0] is not None
+    assert rig.book.is_declared_here("trades")
+
+
+@pytest.mark.parametrize(
+    ("document", "if_version", "there", "why"),
+    [
+        (OTHER, None, ONE, "attributes can only be appended"),
+        (ONE, None, TWO, "version 2 of trades is known already"),
+        (TWO, 0, ONE, "the version of trades is 1, not 0"),
+        (TWO, 2, ONE, "the version of trades is 1, not 2"),
+        (ONE, 1, None, "the version of trades is 0, not 1"),
+    ],
+)
+def test_conflicts_of_versions_are_told(document: Any, if_version: int | None, there: Any, why: str) -> None:
+    rig = Rig()
+    rig.book.declare(document, if_version, rig.done)
+    rig.answer("get", ABSENT if there is None else found(there))
+    assert rig.is_quiet
+    [(made, said)] = rig.answers
+    assert made is None
+    assert why in said
+
+
+def test_what_this_node_knows_counts_when_the_ring_has_lost_it() -> None:
+    rig = Rig()
+    rig.know(ONE)
+    rig.book.declare(OTHER, None, rig.done)
+    rig.answer("get", ABSENT)
+    assert rig.is_quiet
+    assert "attributes can only be appended" in rig.answers[0][1]
+
+
+def test_a_race_is_decided_by_reading_again_and_ends() -> None:
+    rig = Rig()
+    rig.book.declare(TWO, None, rig.done)
+    for _ in range(DECLARE_TRIES_MAX):
+        rig.answer("get", found(ONE))
+        rig.answer("put", RecordResult(RecordOutcome.CONFLICT, VERSION, detail="if_version"))
+    assert rig.is_quiet
+    assert rig.answers == [(None, "whether trades is declared is not certain: if_version")]
+
+
+def test_an_invalid_document_is_refused_at_once() -> None:
+    rig = Rig()
+    with pytest.raises(ConfigError, match=r"attributes\.a\.low"):
+        rig.book.declare({"name": "s", "attributes": [{"name": "a", "type": "int"}]}, None, rig.done)
+    assert rig.is_quiet
+
+
+def test_trouble_with_the_ring_or_the_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.book.declare(ONE, None, rig.done)
+    rig.answer("get", UNKNOWN)
+    assert rig.answers.pop() == (None, "trades cannot be declared now: timeout")
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise Unavailable("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.host.records, "get", refuse)
+        rig.book.declare(ONE, None, rig.done)
+        assert rig.answers.pop() == (None, "trades cannot be declared now: the disk is full")
+    monkeypatch.setattr(rig.host.store, "put", refuse)
+    rig.book.declare(ONE, None, rig.done)
+    rig.answer("get", ABSENT)
+    rig.answer("put", STORED)
+    made, warning = rig.answers.pop()
+    assert made is not None
+    assert warning == "trades is declared, but this node has no copy on its disk: the disk is full"
+
+
+# --- looking up -----------------------------------------------------------------------------------------------------
+
+
+def test_lookups_of_one_name_are_one() -> None:
+    rig = Rig()
+    for _ in range(3):
+        rig.book.fetch("trades", rig.done)
+    rig.answer("get", found(ONE))
+    assert rig.is_quiet
+    assert [schema and schema.name for schema, _ in rig.answers] == ["trades"] * 3
+    rig.book.fetch("trades", rig.done)
+    assert rig.is_quiet, "what is known is given at once"
+    assert len(rig.answers) == 4
+
+
+def test_a_name_without_a_schema_is_not_looked_up_again_for_a_while() -> None:
+    rig = Rig()
+    rig.book.fetch("none", rig.done)
+    rig.answer("get", ABSENT)
+    rig.book.fetch("none", rig.done)
+    assert rig.is_quiet
+    assert rig.answers == [(None, "there is no schema none")] * 2
+    rig.host.time_s += ABSENT_S + 1
+    rig.book.fetch("none", rig.done)
+    rig.asked("get")
+
+
+def test_an_answer_that_is_none_is_not_remembered() -> None:
+    rig = Rig()
+    rig.book.fetch("trades", rig.done)
+    rig.answer("get", UNKNOWN)
+    assert rig.answers == [(None, "the schema trades cannot be looked up now: timeout")]
+    rig.book.fetch("trades", rig.done)
+    rig.asked("get")
+
+
+def test_names_made_up_by_strangers_cost_a_bounded_number_of_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    for number in range(LOOKUPS_MAX + 10):
+        rig.book.fetch(f"s{number}", rig.done)
+    assert rig.answers == [(None, "too many schemas are being looked up: try again")] * 10
+    monkeypatch.setattr(module, "WAITERS_MAX", LOOKUPS_MAX)
+    rig.book.fetch("s0", rig.done)
+    assert len(rig.answers) == 11
+    rig.book.fetch("x" * 65, rig.done)
+    rig.book.fetch("", rig.done)
+    assert [why for _, why in rig.answers[11:]] == [f"there is no schema {'x' * 64}", "there is no schema "]
+    for _ in range(LOOKUPS_MAX):
+        rig.answer("get", ABSENT)
+    assert rig.is_quiet
+
+
+def test_what_is_not_used_for_longest_is_forgotten_for_another() -> None:
+    rig = Rig()
+    rig.book.declare({**ONE, "name": "own"}, None, rig.done)
+    rig.answer("get", ABSENT)
+    rig.answer("put", STORED)
+    for number in range(SCHEMAS_MAX):
+        rig.host.time_s += 1
+        rig.know({**ONE, "name": f"s{number:03}"})
+    assert len(rig.book.known()) == SCHEMAS_MAX
+    assert rig.book.get("s000") is None
+    assert rig.book.get("own") is not None
+    assert len(rig.host.timers) == SCHEMAS_MAX
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"rubbish", "is not valid: a schema is JSON"),
+        (Schema.read({**ONE, "name": "other"}).document.to_json(), "the ring keeps other in the place of"),
+    ],
+)
+def test_rubbish_in_the_ring_is_no_schema(data: bytes, why: str) -> None:
+    rig = Rig()
+    rig.book.fetch("trades", rig.done)
+    rig.answer("get", found(data))
+    [(schema, said)] = rig.answers
+    assert schema is None
+    assert why in said
+    assert rig.book.known() == []
+
+
+def test_a_later_version_is_found_by_whoever_asks_for_it() -> None:
+    rig = Rig()
+    told: list[Schema] = []
+    rig.book.changed = told.append
+    rig.know(ONE)
+    rig.book.refresh("trades", rig.done)
+    assert rig.is_quiet, "it was looked up a moment ago"
+    rig.host.time_s += REFRESH_MIN_S
+    rig.book.refresh("trades", rig.done)
+    rig.answer("get", found(TWO))
+    schema = rig.book.get("trades")
+    assert schema is not None
+    assert schema.version == 2
+    assert told == [schema]
+    assert rig.answers[-1] == (schema, "")
+
+
+def test_a_later_version_that_contradicts_what_is_known_is_not_believed() -> None:
+    rig = Rig()
+    rig.know(ONE)
+    rig.host.time_s += REFRESH_MIN_S
+    rig.book.refresh("trades", rig.done)
+    rig.answer("get", found(OTHER))
+    schema, _ = rig.answers[-1]
+    assert schema is not None
+    assert schema.version == 1
+    assert "attributes can only be appended" in rig.book.refused["trades"]
+
+
+# --- keeping alive --------------------------------------------------------------------------------------------------
+
+
+def renewed(rig: Rig, result: RecordResult) -> None:
+    rig.host.fire("schema_renewal", "trades")
+    rig.answer("get", result)
+
+
+@pytest.mark.parametrize(
+    ("mine", "result", "over"),
+    [
+        (ONE, ABSENT, NO_VERSION),
+        (ONE, found(ONE, remaining_s=800), VERSION),
+        (ONE, found(b"rubbish"), VERSION),
+        (TWO, found(ONE), VERSION),
+    ],
+)
+def test_a_record_that_is_gone_or_old_is_written_again(mine: Any, result: RecordResult, over: RecordVersion) -> None:
+    rig = Rig()
+    rig.know(mine)
+    renewed(rig, result)
+    put = rig.asked("put")
+    assert put["value"] == Schema.read(mine).document.to_json()
+    assert put["if_version"] == over
+    assert ("schema_renewal", "trades") in rig.host.timers
+
+
+@pytest.mark.parametrize("result", [found(ONE), found(TWO), found(OTHER), UNKNOWN])
+def test_a_record_that_is_fresh_or_contradicts_is_left_alone(result: RecordResult) -> None:
+    rig = Rig()
+    rig.know(ONE)
+    renewed(rig, result)
+    assert rig.is_quiet
+
+
+def test_a_schema_that_nobody_here_uses_is_forgotten_unless_it_was_declared_here() -> None:
+    rig = Rig()
+    rig.know(ONE)
+    rig.host.time_s += 2 * PubSubConfig().lease + 1
+    rig.host.fire("schema_renewal", "trades")
+    assert rig.book.known() == []
+    assert rig.host.timers == {}
+    rig.book.declare(ONE, None, rig.done)
+    rig.answer("get", ABSENT)
+    rig.answer("put", STORED)
+    rig.host.time_s += 2 * PubSubConfig().lease + 1
+    rig.host.fire("schema_renewal", "trades")
+    rig.asked("get")
+    assert rig.book.known() == ["trades"]
+
+
+def test_a_damaged_copy_on_disk_is_told_and_left_out() -> None:
+    rig = Rig()
+    rig.host.store.put("schema.trades", b"{")
+    rig.host.store.put("other", b"{")
+    again = Rig(rig.host.store)
+    assert again.book.known() == []
+    assert "on this node's disk" in again.book.refused["trades"]
+
+
+# --- other nodes' writes --------------------------------------------------------------------------------------------
+
+
+def held(rig: Rig, document: Any) -> None:
+    key = schema_key("trades")
+    data = Schema.read(document).document.to_json()
+    rig.host.records.here[key, SCHEMA_ITEM] = LocalRecord(key, data, VERSION, 100.0, RecordRole.REPLICA, SCHEMA_ITEM)
+
+
+@pytest.mark.parametrize("before", [held, Rig.know])
+def test_a_holder_takes_only_what_extends_the_schema(before: Callable[[Rig, Any], None]) -> None:
+    rig, key = Rig(), schema_key("trades")
+
+    def may(document: Any) -> bool:
+        return rig.book.may_write(key, Schema.read(document).document.to_json())
+
+    assert may(OTHER), "nothing is known yet"
+    before(rig, ONE)
+    assert may(ONE)
+    assert may(TWO)
+    assert not may(OTHER)
+    assert not may({**ONE, "name": "other"})
+    assert not rig.book.may_write(key, b"rubbish")
+    assert not rig.book.may_write(key, None)
+
+
+def test_a_holder_does_not_go_back_to_an_older_version() -> None:
+    rig = Rig()
+    held(rig, TWO)
+    assert not rig.book.may_write(schema_key("trades"), Schema.read(ONE).document.to_json())
