@@ -426,7 +426,7 @@ class Explainer(Part):
             has_event=past is not None,
             checks=tuple(self._check(schema, cell, piece, body) for cell, piece in pieces),
             outcomes=tuple(outcomes[:OUTCOMES_TOLD_MAX]),
-            is_pending=subscriber in self._deliverer.pending_of(event),
+            is_pending=self._deliverer.is_pending(event, subscriber),
             others=len(found) - len(outcomes),
         )
 
