@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ from peerd.ids import NodeId, closeness
 from peerd.messages import Message, PeerRef
 from peerd.sim.simulation import Place as Member, Simulation
 from peerd.testing.simulation import ring
-from protocols.pubsub.cells import SIDE, WHOLE, cell_at, children, lies_within
+from protocols.pubsub.cells import SIDE, WHOLE, Target, cell_at, children, lies_within
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import (
     MESSAGES,
@@ -71,17 +71,17 @@ class FakeSchema:
     version: int = 1
     is_signed: bool = False
 
-    def targets(self, values: Any) -> Any:
-        """Not asked here."""
-        raise NotImplementedError
+    def targets(self, values: Any) -> Mapping[int, Target]:
+        """None: the tree does not ask."""
+        return {}
 
     def encode_values(self, values: Any) -> bytes:
-        """Not asked here."""
-        raise NotImplementedError
+        """Nothing: the tree does not ask."""
+        return b""
 
     def decode_values(self, data: bytes) -> dict[str, Any]:
-        """Not asked here."""
-        raise NotImplementedError
+        """Nothing: the tree does not ask."""
+        return {}
 
 
 class FakeSchemas:
