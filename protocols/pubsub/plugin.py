@@ -148,8 +148,8 @@ class PubSub(Plugin):
         self.keeper.records_settled()
 
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
+        self.publishing.send_refused(peer, message_type, reason)  # first: it forgets who is gone, and asks others
         self.forwarding.send_refused(peer, message_type, reason, count)
-        self.publishing.send_refused(peer, message_type, reason)
 
     def reconfigured(self) -> None:
         self.keeper.reconfigured(self.config)

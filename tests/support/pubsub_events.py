@@ -11,7 +11,7 @@ import msgpack
 
 from peerd.api import Host, Plugin, PluginConfig, SendRefusal
 from peerd.errors import ProtocolError
-from peerd.lib.filter import Node, parse
+from peerd.lib import filter as filters
 from peerd.messages import Message, PeerRef
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place as Node, Simulation
@@ -58,11 +58,11 @@ class LineSchema:
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise ProtocolError("bad_event", str(error)) from error
 
-    def parse_filter(self, condition: Any, /) -> Node:
+    def parse_filter(self, condition: Any, /) -> filters.Node:
         """Read a filter."""
-        return parse(condition)
+        return filters.parse(condition)
 
-    def covers(self, wide: Node, narrow: Node, /) -> bool:
+    def covers(self, wide: filters.Node, narrow: filters.Node, /) -> bool:
         """Nobody asks."""
         return False
 
