@@ -9,6 +9,7 @@ import pytest
 
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place as Node, Simulation
+from peerd.testing.determinism import assert_one_run
 from protocols.pubsub.cells import SIDE, WHOLE
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import ProbePub
@@ -76,11 +77,35 @@ def test_every_event_covers_its_target_in_order_at_each_leaf_whatever_is_lost(se
         assert visited(simulation, event) >= wanted(forest, values)
     for outcome in outcomes:
         assert outcome.leaves == outcome.matched == len(wanted(forest, published[outcome.event]))
+    assert_in_order(simulation)
+
+
+def assert_in_order(simulation: Simulation) -> None:
+    """At each leaf, the events of each publisher came in the order in which they were published."""
     for node in simulation.live_nodes():
-        for names in events_of(node).acking.visits.values():
-            for publisher in publishers:
-                own = [name.sequence for name in names if name.publisher == publisher.host.id]
-                assert own == sorted(own), "a later event came before an earlier one"
+        for place, names in events_of(node).acking.visits.items():
+            last: dict[int, int] = {}
+            for name in names:
+                assert name.sequence > last.get(name.publisher, 0), f"{name} came late to {place} at {node}"
+                last[name.publisher] = name.sequence
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tree_that_changes_all_the_time_still_sees_every_event_in_order(seed: int) -> None:
+    """Leaves are split and merged between two events, and while events are on their way to them."""
+    rng = Random(seed)
+    forest = Forest.grown(rng, depth=4)
+    simulation = events_ring(16, seed, forest, PATIENT, NetworkConfig(loss=0.02))
+    publishers = [events_of(node) for node in rng.sample(simulation.live_nodes(), 3)]
+    for _ in range(60):
+        rng.choice(publishers).publish(values_of(rng))
+        if rng.random() < 0.5:
+            forest.change(rng, depth=6)
+        simulation.run_for(rng.uniform(0.0, 0.2))
+    finish(simulation, publishers, 60)
+    outcomes = [outcome for publisher in publishers for outcome in publisher.outcomes]
+    assert {outcome.status for outcome in outcomes} == {PublishStatus.REPLICATED}
+    assert_in_order(simulation)
 
 
 def test_leaves_that_are_remembered_are_one_hop_away() -> None:
@@ -164,6 +189,22 @@ def test_publishing_survives_roots_that_die_and_nodes_that_join(seed: int) -> No
         # A leaf's root that died took with it what it knew of its visits, but it had acknowledged them.
         assert {(each.attribute, each.cell) for each in outcome.answers} <= wanted(forest, published[outcome.event])
         assert outcome.leaves == len(wanted(forest, published[outcome.event]))
+
+
+def _busy(seed: int) -> Simulation:
+    """Events under loss, for as long as they take."""
+    forest = Forest.grown(Random(seed), depth=5)
+    simulation = events_ring(10, seed, forest, PATIENT, NetworkConfig(loss=0.05))
+    publishers = [events_of(node) for node in simulation.nodes[:2]]
+    for number in range(10):
+        for publisher in publishers:
+            publisher.publish({"1": number << 20, "2": number << 25})
+    finish(simulation, publishers, 20)
+    return simulation
+
+
+def test_one_seed_is_one_run() -> None:
+    assert_one_run(_busy, seed=4)
 
 
 def test_the_depth_that_is_probed_follows_the_tree() -> None:

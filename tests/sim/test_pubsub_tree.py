@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from peerd.messages import Message, PeerRef
+from peerd.sim.network import NetworkConfig
 from peerd.sim.observed import Delivery
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Checker, Place as Member, Simulation
@@ -160,3 +161,32 @@ def test_a_root_that_dies_at_any_step_of_a_merge_loses_nothing(kind: type[Messag
     run_to_rest(simulation)
     simulation.run_until(lambda: set(leaves(simulation)) == {WHOLE}, limit_s=1000.0, poll_s=5.0)
     run_to_rest(simulation)
+
+
+def test_trees_that_grew_apart_in_a_partition_become_one() -> None:
+    simulation = tree_ring(14, 1, CAPACITY | {"update_interval": "20s"})
+    subscribe_all(simulation, 40)
+    run_to_rest(simulation)
+    before = len(leaves(simulation))
+    members = simulation.live_nodes()
+    simulation.partition(members[:8], members[8:])
+    simulation.run_for(40.0)
+    subscribe_all(simulation, 100, seed=5)
+    simulation.run_for(60.0)
+    assert any(len(nodes) > 1 for nodes in leaves(simulation).values()), "both sides have a root of some leaf"
+    simulation.heal()
+    simulation.run_until(lambda: len(root_views(simulation)) == 1, limit_s=300.0, poll_s=5.0)
+    run_to_rest(simulation, 900.0)
+    simulation.validate()
+    assert len(leaves(simulation)) > before
+
+
+def root_views(simulation: Simulation) -> set[int]:
+    """How many nodes the nodes of the ring think there are, each."""
+    return {len(member.node.overlay.leaf_set().members()) for member in simulation.live_nodes()}
+
+
+def test_messages_that_are_lost_make_it_slower_and_no_more() -> None:
+    simulation = tree_ring(14, 3, CAPACITY, network=NetworkConfig(loss=0.05))
+    subscribe_all(simulation, 120)
+    run_to_rest(simulation, 900.0)

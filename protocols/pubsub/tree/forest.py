@@ -157,6 +157,8 @@ class Forest:
         )
         for key in keys:
             place = self._by_key.get(key)
+            if self.standing(key) is not Standing.ROOT:
+                continue
             if place is None:
                 self._load(key)
             else:
