@@ -47,7 +47,7 @@ def test_three_hundred_subscriptions_make_a_tree_in_which_each_is_in_one_leaf() 
     assert WHOLE in inner_cells(simulation)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_nothing_is_lost_when_roots_die_join_and_leave_while_leaves_are_split(seed: int) -> None:
     simulation = tree_ring(20, seed, CAPACITY | {"update_interval": "20s"})
     rng = fork(seed, "churn of the tree")
@@ -65,8 +65,8 @@ def test_nothing_is_lost_when_roots_die_join_and_leave_while_leaves_are_split(se
 
 
 def test_merging_brings_the_leaf_back_when_subscriptions_end() -> None:
-    simulation = tree_ring(12, 4, MERGING, check_every=50)
-    subscribe_all(simulation, 200)
+    simulation = tree_ring(12, 4, MERGING, check_every=200)
+    subscribe_all(simulation, 120)
     run_to_rest(simulation)
     grown = len(leaves(simulation))
     for piece, member in wanted(simulation):
@@ -74,7 +74,7 @@ def test_merging_brings_the_leaf_back_when_subscriptions_end() -> None:
             tree_of(member).subscriber.end(piece.sub.sid)
     simulation.run_until(lambda: set(leaves(simulation)) == {WHOLE}, limit_s=3000.0, poll_s=10.0)
     run_to_rest(simulation)
-    assert grown > 20 and len(leaves(simulation)[WHOLE][0].pieces) == 3
+    assert grown > 10 and len(leaves(simulation)[WHOLE][0].pieces) == 3
     subscribe_all(simulation, 100, seed=9)
     run_to_rest(simulation)
     assert len(leaves(simulation)) > 10, "and it grows again"
