@@ -11,6 +11,7 @@ from peerd.sim.network import NetworkConfig
 from peerd.sim.observed import Delivery
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Checker, Place as Member, Simulation
+from peerd.testing.determinism import assert_one_run
 from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.messages import (
     CellAnswer,
@@ -190,3 +191,17 @@ def test_messages_that_are_lost_make_it_slower_and_no_more() -> None:
     simulation = tree_ring(14, 3, CAPACITY, network=NetworkConfig(loss=0.05))
     subscribe_all(simulation, 120)
     run_to_rest(simulation, 900.0)
+
+
+def growing(seed: int) -> Simulation:
+    """A small tree with a death in it."""
+    simulation = tree_ring(10, seed, CAPACITY)
+    subscribe_all(simulation, 40, seed)
+    simulation.run_for(3.0)
+    simulation.kill(simulation.live_nodes()[2])
+    simulation.run_for(40.0)
+    return simulation
+
+
+def test_one_seed_is_one_run() -> None:
+    assert_one_run(growing, seed=8)
