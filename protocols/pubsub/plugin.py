@@ -156,6 +156,9 @@ class PubSub(Plugin):
         self.delivering.reconfigured(self.config)
         self.forwarding.config = self.publishing.config = self.config
 
+    def drain(self, done: Callable[[], None]) -> None:
+        self.delivering.deliverer.drain(done)
+
     def validate(self) -> None:
         self.keeper.validate()
         self.forwarding.validate()
