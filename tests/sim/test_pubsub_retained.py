@@ -16,7 +16,7 @@ CONFIG = PubSubConfig.model_validate({"leaf_capacity": 5})
 
 
 def test_a_new_subscription_gets_the_last_value_of_a_key_and_no_older_one() -> None:
-    simulation = ring(12, 3, plugins=lambda index: [PubSub(CONFIG)])
+    simulation = ring(48, 3, plugins=lambda index: [PubSub(CONFIG)])
     rng = Random(3)
     workload, live = ThesisWorkload(rng), simulation.live_nodes()
     told: list[object] = []
@@ -25,7 +25,7 @@ def test_a_new_subscription_gets_the_last_value_of_a_key_and_no_older_one() -> N
     for place in live:
         plugin_of(place).schemas.fetch("thesis", lambda schema, why: None)
     simulation.run_for(5.0)
-    for _ in range(60):  # so that the trees have several leaves
+    for _ in range(120):  # so that the trees have several leaves
         asked = SubscriptionRequest.model_validate({"schema": "thesis", "filter": workload.subscription()})
         plugin_of(rng.choice(live)).subscribe(asked, told.append)
         simulation.run_for(0.5)
