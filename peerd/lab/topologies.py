@@ -1,16 +1,19 @@
 """The option ``--topology``: a model of the simulator by name, or a file.
 
 ``NAME=`` before it sets its name in tables and charts. A file is a latency set (text or ``.npz``, the model ``matrix``)
-or, with the ending ``.toml``, has a table ``[topology]`` as in a scenario.
+or, with the ending ``.toml``, has a table ``[topology]`` as in a scenario. ``@TIME`` behind a latency set or behind
+``euclidean`` scales it, so that the mean round trip is that: ``planetlab=rtt.npz@180ms``.
 """
 
 from __future__ import annotations
 
+import math
 import tomllib
 from pathlib import Path
 from typing import Any, Final, get_args
 
 from peerd.errors import ConfigError, nearest
+from peerd.quantities import parse_duration
 from peerd.sim.scenario import parse_scenario
 from peerd.sim.topology.topology import Topology
 
@@ -18,6 +21,9 @@ MODELS: Final = tuple(name for name in get_args(Topology.model_fields["model"].a
 ALONE: Final = tuple(name for name in MODELS if name not in ("matrix", "inet"))
 """The models of topologies that need nothing but their name."""
 SECTION: Final = "topology"
+OPTION: Final = "--topology"
+SQUARE_DISTANCE: Final = (2 + math.sqrt(2) + 5 * math.asinh(1)) / 15
+"""The mean distance between two random points of a square whose side is 1."""
 
 
 def label_of(topology: str) -> str:
@@ -26,16 +32,32 @@ def label_of(topology: str) -> str:
     return name if equals else Path(topology).name
 
 
+def euclidean_of(mean_rtt_s: float) -> dict[str, Any]:
+    """Return the table of a square whose mean round trip is this."""
+    minimum_s = min(Topology().minimum_s, mean_rtt_s / 4)
+    side_s = (mean_rtt_s / 2 - minimum_s) / SQUARE_DISTANCE
+    return {"model": "euclidean", "side_s": round(side_s, 6), "minimum_s": minimum_s}
+
+
 def table_of(topology: str) -> dict[str, Any]:
     """Return the table for a scenario. Raises `ConfigError` for what is neither a model nor a readable file."""
     value = topology.partition("=")[2] or topology
     if value in ALONE:
         return {"model": value}
+    value, mean_rtt_s = _scale(value)
+    if value == "euclidean" and mean_rtt_s is not None:
+        return euclidean_of(mean_rtt_s)
     path = Path(value)
     if not path.is_file():
-        raise ConfigError(f"{value!r} is no file and no model{nearest(value, list(ALONE))}", key="--topology")
+        raise ConfigError(f"{value!r} is no file and no model{nearest(value, list(ALONE))}", key=OPTION)
     if path.suffix != ".toml":
-        return {"model": "matrix", "file": str(path.resolve())}
+        return {
+            "model": "matrix",
+            "file": str(path.resolve()),
+            **({} if mean_rtt_s is None else {"scale_mean_rtt": mean_rtt_s}),
+        }
+    if mean_rtt_s is not None:
+        raise ConfigError("the table in a .toml has scale_mean_rtt itself: expected no @TIME behind it", key=OPTION)
     try:
         tree = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -43,6 +65,20 @@ def table_of(topology: str) -> dict[str, Any]:
     if SECTION not in tree:
         raise ConfigError("expected a table [topology]", file=value)
     return parse_scenario({SECTION: tree[SECTION]}, str(path.resolve())).topology.model_dump(exclude_unset=True)
+
+
+def _scale(value: str) -> tuple[str, float | None]:
+    """Split ``WHAT@TIME``. An ``@`` in the name of a file that there is means nothing."""
+    what, at, scale = value.rpartition("@")
+    if not at or Path(value).is_file():
+        return value, None
+    try:
+        mean_rtt_s = parse_duration(scale)
+    except ValueError as error:
+        raise ConfigError(f"{scale!r}: {error}", key=OPTION) from None
+    if mean_rtt_s <= 0:
+        raise ConfigError("expected a mean round trip above 0", key=OPTION)
+    return what, mean_rtt_s
 
 
 def check(topology: str, seed: int) -> None:

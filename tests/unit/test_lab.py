@@ -8,6 +8,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from peerd.lab.pool import run_points
 from peerd.lab.registry import CORE, find
 from peerd.lab.store import ResultStore, as_csv
 from peerd.lab.topologies import check, label_of, table_of
+from peerd.sim.scenario import parse_scenario
 
 HOPS = CORE["overlay/hops"]
 POINT = Point("overlay/hops", 5, "constant", duration_s=5.0, lookups=10, settle_s=1.0, seed=1)
@@ -90,9 +92,24 @@ def test_topologies_by_name_and_by_file(tmp_path: Path) -> None:
     check(str(table), seed=1)
 
 
+def test_a_topology_is_scaled_to_a_mean_round_trip(tmp_path: Path) -> None:
+    rtt = tmp_path / "rtt.txt"
+    rtt.write_text("0.4\n62.1 0.5\n")
+    assert table_of(f"two={rtt}@180ms") == {"model": "matrix", "file": str(rtt), "scale_mean_rtt": 0.18}
+    at = tmp_path / "rtt@home.txt"
+    at.write_text(rtt.read_text())
+    assert table_of(str(at)) == {"model": "matrix", "file": str(at)}
+    latency = parse_scenario({"topology": table_of("euclidean@180ms")}).topology.build(seed=1)
+    pairs = [(one, other) for one in range(200) for other in range(one)]
+    assert 2 * fmean(latency.latency_s(*pair) for pair in pairs) == pytest.approx(0.18, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
+        ("euclidean@fast", None, "expected a duration with its unit"),
+        ("euclidean@0s", None, "above 0"),
+        ("spehre@1s", None, 'did you mean "sphere"'),
         ("spehre", None, 'no file and no model, did you mean "sphere"'),
         ("bad.toml", "[topology", "not TOML"),
         ("other.toml", "[network]\n", r"expected a table \[topology\]"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from peerd.front import Command, Front, LazyCommand
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from peerd.client import Client
+    from peerd.lab.experiment import Experiment
     from peerd.sim.swarm.work import SwarmWork
     from protocols.pubsub.front.client import PubSubClient
 
@@ -48,3 +49,8 @@ class PubSubFront(Front):
         from protocols.pubsub.front.simulator import Traffic
 
         return Traffic
+
+    def experiments(self) -> Sequence[Experiment]:
+        from protocols.pubsub.front.lab.experiments import EXPERIMENTS
+
+        return EXPERIMENTS

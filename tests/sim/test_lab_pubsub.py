@@ -1,0 +1,105 @@
+"""The experiments of publish/subscribe at tiny sizes: columns follow from what happened in the simulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from peerd.lab.experiment import COST, Point, Row
+from peerd.lab.pool import run_point
+from peerd.lab.registry import find
+from protocols.pubsub.front.lab.experiments import EXPERIMENTS, topology
+from protocols.pubsub.front.lab.figures import STEPS, bytes_row, difference, distribution, latency_row
+
+TINY = Point("pubsub/delivery", 12, "square=euclidean@180ms", duration_s=20.0, lookups=60, settle_s=20.0, seed=3)
+
+
+def without_cost(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name not in COST}
+
+
+@pytest.fixture(scope="module")
+def plain() -> Row:
+    return run_point(TINY)
+
+
+def test_everything_is_installed_and_arrives(plain: Row) -> None:
+    assert plain["failure"] is None
+    assert plain["installed"] == plain["subscriptions"] == 5 * TINY.nodes
+    assert plain["acknowledged"] == plain["published"] == TINY.lookups
+    assert plain["pairs"] == plain["published"] * plain["subscriptions"]
+    assert plain["pairs_due"] >= plain["deliveries"] > 0
+    assert plain["pairs_missing"] == plain["wrong"] == plain["doubled"] == plain["refused"] == 0
+
+
+def test_figures_are_of_the_run(plain: Row) -> None:
+    assert 0 < plain["install_p50_s"] <= plain["install_p99_s"] <= plain["install_max_s"] < 10
+    # a leaf is in between on most ways: no less than the direct latency, and little more than that and one hop
+    assert plain["direct_mean_s"] < plain["delivery_mean_s"] < 4 * (plain["direct_mean_s"] + plain["one_hop_s"])
+    assert plain["one_hop_s"] == pytest.approx(0.09, rel=0.5)
+    assert len(plain["delivery_s"]) == STEPS + 1
+    # replicas and deliveries are part of what is sent
+    assert 0 < plain["install_tree_bytes_mean"] < plain["install_bytes_mean"]
+    assert 0 < plain["probe_bytes_mean"] < plain["event_bytes_mean"] < plain["event_bytes_max"]
+    for prefix, mean in (("install", "install_bytes_mean"), ("event", "event_bytes_mean")):
+        assert sum(plain[f"{prefix}_by_message"].values()) == pytest.approx(plain[mean], abs=0.05)
+
+
+def test_the_same_seed_is_the_same_row_and_another_one_is_not(plain: Row) -> None:
+    assert without_cost(run_point(TINY)) == without_cost(plain)
+    other = run_point(replace(TINY, seed=4))
+    assert (other["delivery_mean_s"], other["pairs_due"]) != (plain["delivery_mean_s"], plain["pairs_due"])
+
+
+def test_probes_sent_together_cost_less(plain: Row) -> None:
+    alone = run_point(replace(TINY, experiment="pubsub/multicast", variant={"multicast": False}))
+    assert alone["multicast"] is False and alone["pairs_missing"] == 0
+    assert plain["probe_bytes_mean"] < alone["probe_bytes_mean"]
+
+
+def test_remembered_leaves_shorten_the_way() -> None:
+    def row(cached: int) -> Row:
+        return run_point(replace(TINY, nodes=30, variant={"publishers": 2, "leaf_cache_max": cached}))
+
+    cold, warm = row(0), row(4096)
+    assert cold["published"] == warm["published"] == TINY.lookups
+    assert warm["pairs_missing"] == 0 and "installed" not in warm
+    assert warm["over_direct"] < cold["over_direct"]
+
+
+def test_nodes_come_and_go() -> None:
+    row = run_point(replace(TINY, experiment="pubsub/churn", variant={"session_min": 1.4, "ack": "replicated"}))
+    assert row["departures"] > 0 and row["pairs"] > 0 and row["wrong"] == row["doubled"] == 0
+
+
+def test_events_lie_where_they_are_told_to() -> None:
+    row = run_point(replace(TINY, experiment="pubsub/skew", variant={"focus": 0.01, "cutoff": 0.25}))
+    assert row["focus"] == 0.01 and row["pairs_missing"] == 0 and row["event_bytes_peak"] > 1
+
+
+def test_experiments_are_found_and_drawn(plain: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [each.name for each in find(["pubsub"])] == [each.name for each in EXPERIMENTS]
+    for each in EXPERIMENTS:
+        found = [{**plain, **variant} for variant in each.variants]
+        charts = each.charts(found)
+        assert charts and not any(chart.is_empty for chart in charts), each.name
+        for column in each.columns:
+            assert column.cell(found[0]) != "-" or column.key in ("leaf_cache_max", "cutoff", "multicast"), column.key
+    monkeypatch.delenv("PEERD_DATA", raising=False)
+    assert topology() == "square=euclidean@180ms"
+
+
+def test_rows_of_nothing_have_no_mean() -> None:
+    assert latency_row("x", [], [1.0])["x_mean_s"] is None
+    assert bytes_row("x", [], 0)["x_bytes_peak"] is None
+    assert distribution([], 2) == []
+
+
+def test_distributions_and_differences() -> None:
+    row = latency_row("x", [0.1, 0.5, 0.9, 2.0], [0.5, 1.0])
+    assert (row["x_mean_s"], row["x_within_500ms"], row["x_within_1000ms"]) == (0.875, 0.5, 0.75)
+    assert row["x_s"][0] == 0.1 and row["x_s"][-1] == 2.0
+    assert difference({0: 10}, {0: 15, 1: 7}) == [5, 7]
+    assert bytes_row("x", [10, 30], 10)["x_bytes_ranked"] == [3.0, 1.0]
+    assert bytes_row("x", [10, 30], 10)["x_bytes_peak"] == 1.5
