@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Final
 
 import annotated_types
@@ -19,6 +20,8 @@ SIDE: Final = 1 << COORDINATE_BITS
 """Coordinates are below this."""
 LEVEL_LIMIT: Final = 60
 """No cell is deeper: its number takes at most 61 bits."""
+AREAS_KEPT: Final = 1 << 14
+"""Rectangles that are remembered: the same cells are asked about all the time."""
 WHOLE: Final = 1
 """The cell that is the whole square: the root of a tree."""
 
@@ -84,6 +87,7 @@ class Area:
     y_high: int
 
 
+@lru_cache(maxsize=AREAS_KEPT)
 def area_of(cell: int) -> Area:
     """Return the rectangle of a cell."""
     x_low = y_low = 0

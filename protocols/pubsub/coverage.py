@@ -59,11 +59,14 @@ class Coverage:
 
     def _replace(self, attribute: int, leaf: int, *, keep: bool) -> Change:
         cells, target = self.outstanding.get(attribute), self._targets.get(attribute)
+        if cells and leaf in cells:  # by far the most usual: the leaf was known
+            if keep:
+                return NO_CHANGE
+            cells.remove(leaf)
+            return Change((leaf,))
         if not cells or target is None or not target.meets(leaf):
             return NO_CHANGE
         outer = next((each for each in _path(leaf) if each in cells), None)
-        if outer == leaf and keep:
-            return NO_CHANGE
         gone: tuple[int, ...]
         new: tuple[int, ...] = ()
         if outer is not None:

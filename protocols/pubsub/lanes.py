@@ -5,9 +5,9 @@ what is published meanwhile waits, and goes as one batch when the first has been
 later event of a publisher before an earlier one, whatever is lost and tried again.
 
 Two lanes may end at one leaf. Where one cell lies in the other, the lane of the later event waits for that of the
-earlier. Where both cells are guesses it waits, too: both may be too deep, and lie in the same leaf. A cell of which a
-leaf's own answer told is no guess. Should that leaf have been merged into a larger one since, it sends the event back
-instead of on (`ProbePub.remembered`), and the cell is a guess again.
+earlier. A guess waits for all that the earlier events have outstanding in the tree, because it may be too deep, and end
+at the same leaf. A cell of which a leaf's own answer told is no guess. Should that leaf have been merged into a larger
+one since, it sends the event back instead of on (`ProbePub.remembered`), and the cell is a guess again.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Lanes:
 
     def __init__(self) -> None:
         self.cells: CellMap[Lane] = CellMap()
-        self.guesses: dict[int, set[int]] = {}
-        """By event, its cells that are guesses."""
+        self.cells_of: dict[int, set[int]] = {}
+        """By event, the cells that it has to visit."""
 
     def add(self, cell: int, number: int, *, is_leaf: bool = False, tries: int = 0, due_s: float = math.inf) -> None:
         """An event has to visit a cell. ``due_s``: it is on its way there, and will be tried again then."""
@@ -62,22 +62,21 @@ class Lanes:
         if number not in lane.tries:
             insort(lane.order, number)
         lane.tries[number] = max(tries, lane.tries.get(number, 0))
+        lane.is_leaf = lane.is_leaf or is_leaf
+        self.cells_of.setdefault(number, set()).add(cell)
         if due_s < math.inf:
             lane.flying.add(number)
             lane.due_s = lane.latest_s = min(lane.due_s, due_s)
-        if is_leaf and not lane.is_leaf:
-            lane.is_leaf = True
-            for each in lane.order:
-                self._no_guess(cell, each)
-        elif not lane.is_leaf:
-            self.guesses.setdefault(number, set()).add(cell)
 
     def remove(self, cell: int, number: int) -> None:
         """An event has visited a cell, or is given up."""
         lane = self.cells.get(cell)
         if lane is None or number not in lane.tries:
             return
-        self._no_guess(cell, number)
+        cells = self.cells_of[number]
+        cells.remove(cell)
+        if not cells:
+            del self.cells_of[number]
         lane.order.remove(number)
         del lane.tries[number]
         lane.flying.discard(number)
@@ -85,13 +84,6 @@ class Lanes:
             lane.due_s = math.inf
         if not lane.order:
             self.cells.pop(cell)
-
-    def _no_guess(self, cell: int, number: int) -> None:
-        cells = self.guesses.get(number)
-        if cells is not None:
-            cells.discard(cell)
-            if not cells:
-                del self.guesses[number]
 
     def change(self, number: int, change: Change, leaf: int) -> None:
         """Because of a leaf, other cells have taken the place of some of an event's.
@@ -114,14 +106,15 @@ class Lanes:
             return []
         related = (other for each in self.cells.related(cell) if (other := self.cells.get(each)) is not None)
         limit = min((other.order[0] for other in related), default=math.inf)
-        if not lane.is_leaf:  # an earlier event's other guesses may end at the same leaf; its own do not matter
-            elsewhere = (number for number, cells in self.guesses.items() if len(cells) > 1 or cell not in cells)
+        if not lane.is_leaf:  # an earlier event's other cells may end at the same leaf; its own do not matter
+            elsewhere = (number for number, cells in self.cells_of.items() if len(cells) > 1 or cell not in cells)
             limit = min(limit, min(elsewhere, default=math.inf) + 1)
         return [number for number in lane.order if number < limit]
 
     def next_guesses(self) -> list[int]:
-        """The guessed cells of the earliest event that has any: those that may have become free by another's end."""
-        return sorted(self.guesses[min(self.guesses)]) if self.guesses else []
+        """The guessed cells of the earliest event: those that may have become free by the end of the one before it."""
+        cells = sorted(self.cells_of[min(self.cells_of)]) if self.cells_of else []
+        return [cell for cell in cells if (lane := self.cells.get(cell)) is not None and not lane.is_leaf]
 
     def attempt(self, cell: int, numbers: list[int]) -> int:
         """Which try it will be when these events set out to a cell, from 0 on."""
@@ -160,8 +153,6 @@ class Lanes:
         lane.flying.clear()
         lane.due_s = math.inf
         lane.is_leaf = False
-        for number in lane.order:
-            self.guesses.setdefault(number, set()).add(cell)
         return True
 
     def validate(self) -> None:
@@ -171,7 +162,7 @@ class Lanes:
             assert lane is not None and lane.order and lane.order == sorted(lane.tries)
             assert lane.flying <= set(lane.order)
             assert bool(lane.flying) == (lane.due_s < math.inf)
-            assert all((cell in self.guesses.get(number, ())) != lane.is_leaf for number in lane.order)
+            assert all(cell in self.cells_of[number] for number in lane.order)
             for other_cell in self.cells.above(cell):
                 other = self.cells.get(other_cell)
                 assert other is not None and not lane.tries.keys() & other.tries.keys(), "an event's cells are apart"

@@ -92,13 +92,13 @@ class Pending:
         """Its place in the order of this node's events."""
         return self.body.sequence
 
-    def answered(self, answer: LeafAnswer, copies: int) -> None:
+    def answered(self, attribute: int, leaf: int, owner: PeerRef, matched: int, copies: int) -> None:
         """A leaf has it, which had not said so before."""
         self.leaves += 1
-        self.matched += answer.matched
+        self.matched += matched
         self.copies_held = min(self.copies_held, copies)
         if len(self.answers) < ANSWERS_MAX:
-            self.answers.append(answer)
+            self.answers.append(LeafAnswer(attribute, leaf, owner, matched))
 
     def outcome(self, status: PublishStatus, now: float, missing: Sequence[tuple[int, int]]) -> PublishOutcome:
         """What its client is told at the end."""

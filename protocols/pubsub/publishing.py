@@ -29,8 +29,8 @@ from protocols.pubsub.lanes import LaneBook, Spot
 from protocols.pubsub.leaf_cache import LeafCache
 from protocols.pubsub.messages import CELLS_MAX, EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
-from protocols.pubsub.outcomes import LeafAnswer, OnResult, Pending, PublishOutcome, PublishStatus
-from protocols.pubsub.ports import SchemaView
+from protocols.pubsub.outcomes import OnResult, Pending, PublishOutcome, PublishStatus
+from protocols.pubsub.ports import SchemaView, targets_of
 from protocols.pubsub.probing import LevelGuide, probe_region
 from protocols.pubsub.spread import Batch, Place, event_bytes, places_of
 
@@ -121,7 +121,7 @@ class Publishing(Part):
         if size > EVENTS_BYTES_MAX:
             raise ValueError(f"an event of {size} bytes, envelope included, is too large: at most {EVENTS_BYTES_MAX}")
         self._next += 1
-        coverage = Coverage(schema.targets(schema.decode_values(encoded)))
+        coverage = Coverage(targets_of(schema, body, schema.decode_values(encoded)))
         copies = self.config.event_copies if (ack or self.config.ack) == "replicated" else 0
         now = host.now()
         pending = Pending(body, schema, coverage, copies, now, now + self.config.publish_timeout, size, on_result)
@@ -250,23 +250,26 @@ class Publishing(Part):
             elif ack.failed:
                 spots += self._refused(events, ack.failed)
             else:
-                spots += self._covered(tree, cell, events, LeafAnswer(attribute, cell, source, 0), matched, ack.copies)
+                spots += self._covered(tree, cell, events, source, matched, ack.copies)
         self._advance(spots)
         self._tell()
 
     def _covered(
-        self, tree: Tree, leaf: int, events: list[Pending], answer: LeafAnswer, matched: Mapping[int, int], copies: int
+        self, tree: Tree, leaf: int, events: list[Pending], owner: PeerRef, matched: Mapping[int, int], copies: int
     ) -> list[Spot]:
         """A leaf of the tree has these events."""
-        self.cache.answered(tree, leaf, answer.owner, self._host.now())
+        self.cache.answered(tree, leaf, owner, self._host.now())
         self._guide.saw(tree, level(leaf))
-        spots: list[Spot] = []
+        spots: list[Spot] = [(tree, leaf)]
         for event in events:
             change = event.coverage.cover(tree.attribute, leaf)
             if event.number not in self._under_way or not change.gone:
                 continue
-            spots += self._lanes.change(tree, event.number, change, leaf)
-            event.answered(replace(answer, matched=matched[event.number]), copies)
+            if change.gone == (leaf,):
+                self._lanes.remove(tree, leaf, event.number)
+            else:
+                spots += self._lanes.change(tree, event.number, change, leaf)
+            event.answered(tree.attribute, leaf, owner, matched[event.number], copies)
             if event.coverage.is_complete:
                 is_replicated = event.copies > 0 and event.copies_held > 0
                 self._finish(event, PublishStatus.REPLICATED if is_replicated else PublishStatus.RECEIVED)

@@ -20,16 +20,11 @@ from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
 from protocols.pubsub.cells import SIDE, Target, cell_at
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.delivering.copies import Copies, as_trees
-from protocols.pubsub.delivering.deliverer import Deliverer
-from protocols.pubsub.delivering.history import History
-from protocols.pubsub.delivering.holding import Holding
+from protocols.pubsub.delivering.assembly import Delivering
+from protocols.pubsub.delivering.copies import as_trees
 from protocols.pubsub.delivering.items import id_of
-from protocols.pubsub.delivering.leaf_events import LeafDesk
-from protocols.pubsub.delivering.multicast import Multicast
-from protocols.pubsub.delivering.replay import Replays
 from protocols.pubsub.events import EVENTS
-from protocols.pubsub.ledger import LEAF_REASONS, METRICS, LedgerBook
+from protocols.pubsub.ledger import LEAF_REASONS, METRICS
 from protocols.pubsub.messages import (
     MESSAGES,
     DeliveryAnswer,
@@ -113,27 +108,20 @@ class Leafy(Plugin):
         config: Any = self.config
         schemas, self.leaves = FakeSchemas(), Leaves(host, self._subs)
         self.subscribers = Subscribers(host, self._subs)
-        self.ledger = LedgerBook(host, config)
-        multicast = Multicast(host)
-        multicast.received = self._received
-        deliverer = Deliverer(host, config, self.leaves, self.subscribers, self.ledger, multicast)
-        self.deliverer = deliverer
-        copies, self.holding = Copies(host), Holding(host, config, schemas, self.leaves)
-        history = History(config.history_bytes, config.history_age)
-        replays = Replays(host, schemas, self.leaves, self.ledger, deliverer, history)
-        parts = (self.ledger, deliverer, copies, self.holding, history, replays)
-        self.desk = LeafDesk(host, self.leaves, *parts[:1], *parts[1:], lambda schema, event: True)
-        self.add_parts(self.ledger, multicast, deliverer, copies, self.holding, replays)
-        self.ledger.start()
+        made = Delivering(host, config, schemas, self.leaves, self.subscribers, lambda schema, event: True)
+        made.multicast.received = self._received
+        self.made, self.ledger, self.deliverer, self.holding = made, made.ledger, made.deliverer, made.holding
+        self.add_parts(*made.parts)
+        made.ledger.start()
 
     def neighbours_changed(self, change: NeighbourChange) -> None:
         """Tell of all leaves: this node may be the root of others now."""
         for cell in CELLS:
-            self.desk.tree_changed(TREE, cell)
+            self.made.desk.tree_changed(TREE, cell)
 
     def validate(self) -> None:
         """The ledger's law."""
-        assert self.ledger.pending_count == self.deliverer.pending()
+        self.made.validate()
 
     # Publishing
 
@@ -176,7 +164,7 @@ class Leafy(Plugin):
             self._probe(message.events[0], {cell for _, cell in cells})
         here = [each for each in cells if isinstance(self.leaves.decide(TREE, each[1], None, vouched=False), Here)]
         if here:
-            self.desk.arrived(SCHEMA, message.publisher, message.events, here, message.copies, message.attempt)
+            self.made.desk.arrived(SCHEMA, message.publisher, message.events, here, message.copies, message.attempt)
 
     # Subscribing
 

@@ -9,7 +9,8 @@ import pytest
 
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place as Node, Simulation
-from protocols.pubsub.cells import SIDE, WHOLE
+from peerd.testing.determinism import assert_one_run
+from protocols.pubsub.cells import SIDE, WHOLE, level
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
@@ -76,11 +77,47 @@ def test_every_event_covers_its_target_in_order_at_each_leaf_whatever_is_lost(se
         assert visited(simulation, event) >= wanted(forest, values)
     for outcome in outcomes:
         assert outcome.leaves == outcome.matched == len(wanted(forest, published[outcome.event]))
-    for node in simulation.live_nodes():
-        for names in events_of(node).acking.visits.values():
-            for publisher in publishers:
-                own = [name.sequence for name in names if name.publisher == publisher.host.id]
-                assert own == sorted(own), "a later event came before an earlier one"
+    assert_in_order(simulation, deepest=4 * seed)
+
+
+def assert_in_order(simulation: Simulation, deepest: int) -> None:
+    """At each point of a tree, the events that may match there came first in the order of their publishing.
+
+    A copy of an event that has been there before does not count: its subscribers have it.
+    """
+    schema = LineSchema()
+    arrivals = [each for node in simulation.live_nodes() for each in events_of(node).acking.arrivals]
+    newest: dict[tuple[int, int, int], int] = {}
+    came: set[tuple[int, int, int, int]] = set()
+    for arrival in sorted(arrivals, key=lambda each: each.at_s):
+        for event in arrival.events:
+            targets = schema.targets(schema.decode_values(event.values))
+            for attribute, leaf in arrival.places:
+                shift = deepest - level(leaf)
+                for grain in range(leaf << shift, (leaf + 1) << shift):
+                    visit = (event.publisher.id, attribute, grain)
+                    if targets[attribute].meets(grain) and (*visit, event.sequence) not in came:
+                        came.add((*visit, event.sequence))
+                        assert event.sequence > newest.get(visit, 0), f"{event.sequence} came late to {leaf:b}"
+                        newest[visit] = event.sequence
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tree_that_changes_all_the_time_still_sees_every_event_in_order(seed: int) -> None:
+    """Leaves are split and merged between two events, and while events are on their way to them."""
+    rng = Random(seed)
+    forest = Forest.grown(rng, depth=4)
+    simulation = events_ring(16, seed, forest, PATIENT, NetworkConfig(loss=0.02))
+    publishers = [events_of(node) for node in rng.sample(simulation.live_nodes(), 3)]
+    for _ in range(60):
+        rng.choice(publishers).publish(values_of(rng))
+        if rng.random() < 0.5:
+            forest.change(rng, depth=6)
+        simulation.run_for(rng.uniform(0.0, 0.2))
+    finish(simulation, publishers, 60)
+    outcomes = [outcome for publisher in publishers for outcome in publisher.outcomes]
+    assert {outcome.status for outcome in outcomes} == {PublishStatus.REPLICATED}
+    assert_in_order(simulation, deepest=6)
 
 
 def test_leaves_that_are_remembered_are_one_hop_away() -> None:
@@ -164,6 +201,22 @@ def test_publishing_survives_roots_that_die_and_nodes_that_join(seed: int) -> No
         # A leaf's root that died took with it what it knew of its visits, but it had acknowledged them.
         assert {(each.attribute, each.cell) for each in outcome.answers} <= wanted(forest, published[outcome.event])
         assert outcome.leaves == len(wanted(forest, published[outcome.event]))
+
+
+def _busy(seed: int) -> Simulation:
+    """Events under loss, for as long as they take."""
+    forest = Forest.grown(Random(seed), depth=5)
+    simulation = events_ring(10, seed, forest, PATIENT, NetworkConfig(loss=0.05))
+    publishers = [events_of(node) for node in simulation.nodes[:2]]
+    for number in range(10):
+        for publisher in publishers:
+            publisher.publish({"1": number << 20, "2": number << 25})
+    finish(simulation, publishers, 20)
+    return simulation
+
+
+def test_one_seed_is_one_run() -> None:
+    assert_one_run(_busy, seed=4)
 
 
 def test_the_depth_that_is_probed_follows_the_tree() -> None:

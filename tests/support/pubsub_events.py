@@ -11,13 +11,14 @@ import msgpack
 
 from peerd.api import Host, Plugin, PluginConfig, SendRefusal
 from peerd.errors import ProtocolError
+from peerd.lib import filter as filters
 from peerd.messages import Message, PeerRef
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place as Node, Simulation
 from peerd.testing.simulation import ring
 from protocols.pubsub import forwarding, publishing
 from protocols.pubsub.cell_map import CellMap
-from protocols.pubsub.cells import SIDE, WHOLE, Target, ancestor, children, level
+from protocols.pubsub.cells import SIDE, WHOLE, Target, ancestor, children, level, parent, sibling
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.forwarding import Forwarding
 from protocols.pubsub.messages import MESSAGES, EventAck, EventBody, SubObject
@@ -57,6 +58,18 @@ class LineSchema:
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise ProtocolError("bad_event", str(error)) from error
 
+    def parse_filter(self, condition: Any, /) -> filters.Node:
+        """Read a filter."""
+        return filters.parse(condition)
+
+    def covers(self, wide: filters.Node, narrow: filters.Node, /) -> bool:
+        """Nobody asks."""
+        return False
+
+    def visible(self, values: Values, /) -> Values:
+        """All of them."""
+        return values
+
 
 class OneSchema:
     """Implements `Schemas`: each node knows one, if the test has not made it forget."""
@@ -93,6 +106,19 @@ class Forest:
     def met(self, attribute: int, target: Target) -> list[int]:
         """The leaves that an event has to visit."""
         return sorted(leaf for leaf in self.leaves[attribute] if target.meets(leaf))
+
+    def change(self, rng: Random, depth: int) -> None:
+        """Split a leaf, or merge two; all nodes know at once."""
+        leaves = self.leaves[rng.choice(sorted(self.leaves))]
+        leaf = rng.choice(sorted(leaves))
+        if leaf != WHOLE and sibling(leaf) in leaves and rng.random() < 0.7:
+            leaves.pop(leaf)
+            leaves.pop(sibling(leaf))
+            leaves.set(parent(leaf), None)
+        elif level(leaf) < depth:
+            leaves.pop(leaf)
+            for child in children(leaf):
+                leaves.set(child, None)
 
 
 def _grow(rng: Random, depth: int, branching: float) -> Iterator[int]:
@@ -131,7 +157,6 @@ class GivenLeaves:
                     tuple(leaf for leaf in leaves.below(cell) if target is None or target.meets(leaf)), False
                 )
             return Elsewhere(tuple(each for each in children(cell) if target is None or target.meets(each)), True)
-        assert not vouched, "an inner node vouches only for its halves"
         return Elsewhere((ancestor(cell, level(cell) // 2),), False)
 
     def match(self, schema: SchemaView, cells: Sequence[Place], values: Values) -> list[SubObject]:

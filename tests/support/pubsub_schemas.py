@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
+from peerd.api import Host, Plugin
 from peerd.lib.filter.tree import (
     AFFIXES,
     OPERATORS,
@@ -25,7 +26,10 @@ from peerd.lib.filter.tree import (
     any_of,
 )
 from peerd.lib.filter.values import Address, Timestamp, parse_address, parse_timestamp
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.ports import Schemas, SchemaView
 from protocols.pubsub.schema import Schema
+from protocols.pubsub.schemas import SchemaBook
 from tests.support.filters import TIMES as ALL_TIMES, naive, naive_where_absent_matches
 
 DOCUMENT: Final[Mapping[str, Any]] = {
@@ -118,3 +122,21 @@ filters: st.SearchStrategy[Node] = st.recursive(
 def wanted(used: Schema, node: Node, values: Mapping[str, Any]) -> bool:
     """Whether an event matches, as slowly and plainly as can be."""
     return naive_where_absent_matches(node, values) if used.absent_matches else naive(node, values) is True
+
+
+class BookPlugin(Plugin):
+    """A plugin that is nothing but the book."""
+
+    name = "pubsub"
+
+    def start(self, host: Host) -> None:
+        """Start the book."""
+        super().start(host)
+        self.book = SchemaBook(host, PubSubConfig())
+        self.add_parts(self.book)
+        self.book.start()
+
+
+def ports_of(host: Host) -> tuple[SchemaView, Schemas]:
+    """What the other parts see; here so that the type checker compares it with what there is."""
+    return schema(), SchemaBook(host, PubSubConfig())

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from peerd.api import Host, NeighbourChange, Part, Plugin, PluginConfig, RecordRole, handles, on_timer
 from peerd.ids import NodeId, closeness
+from peerd.lib.filter import Node, parse
 from peerd.messages import Message, PeerRef
 from peerd.sim.simulation import Place as Member, Simulation
 from peerd.testing.simulation import ring
-from protocols.pubsub.cells import SIDE, WHOLE, cell_at, children, lies_within
+from protocols.pubsub.cells import SIDE, WHOLE, Target, cell_at, children, lies_within
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import (
     MESSAGES,
@@ -28,7 +29,7 @@ from protocols.pubsub.messages import (
     SubObject,
 )
 from protocols.pubsub.names import SubscriptionKey, Tree, key_of
-from protocols.pubsub.ports import Elsewhere, Here, SchemaView
+from protocols.pubsub.ports import Elsewhere, Here, SchemaView, Values
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.keeper import Keeper
 from protocols.pubsub.tree.storage import Place, key_of_sub
@@ -71,17 +72,29 @@ class FakeSchema:
     version: int = 1
     is_signed: bool = False
 
-    def targets(self, values: Any) -> Any:
-        """Not asked here."""
-        raise NotImplementedError
+    def targets(self, values: Any) -> Mapping[int, Target]:
+        """None: the tree does not ask."""
+        return {}
 
     def encode_values(self, values: Any) -> bytes:
-        """Not asked here."""
-        raise NotImplementedError
+        """Nothing: the tree does not ask."""
+        return b""
 
     def decode_values(self, data: bytes) -> dict[str, Any]:
-        """Not asked here."""
-        raise NotImplementedError
+        """Nothing: the tree does not ask."""
+        return {}
+
+    def parse_filter(self, condition: Any, /) -> Node:
+        """Read a filter."""
+        return parse(condition)
+
+    def covers(self, wide: Node, narrow: Node, /) -> bool:
+        """Nobody asks."""
+        return False
+
+    def visible(self, values: Values, /) -> Values:
+        """All of them."""
+        return values
 
 
 class FakeSchemas:

@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from peerd.messages import Message
 from peerd.testing.host import Request, peer
+from protocols.pubsub.cells import SIDE
 from protocols.pubsub.delivering.leaf_events import FORGED, TOO_LARGE
 from protocols.pubsub.ledger import FILTERED, LEAF_REASONS, MEMORY_FULL, QUEUE_FULL, SILENT
 from protocols.pubsub.messages import (
@@ -21,6 +23,7 @@ from protocols.pubsub.messages import (
     EventName,
     GroupDelivery,
     NodeDelivery,
+    SubObject,
 )
 from protocols.pubsub.names import SubscriptionKey, Tree
 from tests.support.pubsub_leaf import LEAF, SCHEMA, Desk, event, event_id, node, sub
@@ -233,6 +236,33 @@ def test_a_batch_that_is_on_disk_later_is_taken_later() -> None:
     assert (desk.deliverer.pending(), desk.ledger.delivered_count) == (0, 1)
 
 
+def test_a_node_that_leaves_waits_until_all_is_delivered() -> None:
+    desk, told = Desk(), list[bool]()
+    desk.deliverer.drain(lambda: told.append(True))
+    assert told == [True]
+    desk.leaves.subs = [sub(5, 1), sub(6, 1)]
+    desk.arrive(event(1))
+    desk.deliverer.drain(lambda: told.append(True))
+    for request, message in deliveries(desk):
+        assert told == [True]
+        answer(desk, request, DeliveryAnswer(message.number))
+    assert told == [True, True]
+
+
+def test_matches_are_counted_for_each_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    everywhere = [(1, 2), (1, 6), (1, 7), (2, 1)]
+    subs = [SubObject(peer(5), n, 0, 1, attribute, low, SIDE - 1, "TRUE") for n, (attribute, low) in enumerate(_POINTS)]
+    monkeypatch.setattr(desk.leaves, "match", lambda schema, cells, values: subs)
+    desk.desk.arrived(SCHEMA, peer(9), [event(1)], everywhere, 0, 0)
+    desk.desk.arrived(SCHEMA, peer(9), [event(1)], [(1, 7)], 0, 1)
+    desk.desk.arrived(SCHEMA, peer(9), [event(1)], [(2, 1), (1, 2)], 0, 1)
+    assert [ack.matched for ack in acks(desk)] == [(4,), (2,), (2,)]
+
+
+_POINTS = ((1, 0), (1, SIDE - 1), (1, SIDE // 2), (2, 0))
+"""Attributes and lower ends; the upper ends are the highest that there are."""
+
 # Groups
 
 
@@ -286,7 +316,7 @@ def test_a_silent_member_is_passed_over() -> None:
     pass_time(desk, 3.0)
     desk.arrive(event(other))
     assert (other, (1,)) in sent_to(desk, 6)
-    assert desk.deliverer.pending_of(event_id(other)) == [5, 6]
+    assert [desk.deliverer.is_pending(event_id(other), node(number)) for number in (5, 6, 7)] == [True, True, False]
 
 
 def _chosen(number: int) -> int:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
+from peerd.errors import ProtocolError
 from peerd.messages import Message
 from peerd.testing.host import Request, peer
-from protocols.pubsub.delivering.copies import HOLD_TIMEOUT_S
+from protocols.pubsub.delivering.copies import HOLD_TIMEOUT_S, JOBS_MAX
 from protocols.pubsub.delivering.holding import SENDS_MAX
 from protocols.pubsub.ledger import SILENT
 from protocols.pubsub.messages import (
+    CELLS_MAX,
     DeliveryAnswer,
     EventAck,
     EventDelivery,
@@ -138,6 +141,20 @@ def test_it_is_released_when_everybody_has_it_and_all_copies_are_made() -> None:
     assert sorted(desk.host.take_sent(), key=str) == sorted([(first.peer, release), (second.peer, release)], key=str)
 
 
+def test_what_is_too_much_to_be_held_is_acknowledged_as_received() -> None:
+    desk = Desk(1, NEIGHBOURS)
+    desk.leaves.subs = [sub(50, 1)]
+    for number in range(JOBS_MAX):
+        desk.arrive(event(number), copies=1)
+    assert copies_told(desk) == []
+    desk.arrive(event(JOBS_MAX), copies=1)
+    assert copies_told(desk) == [0]
+    answer(desk, asked(desk, HoldEvents)[0], Held(1))
+    desk.arrive(event(JOBS_MAX + 1), copies=1)
+    assert copies_told(desk) == [1]
+    assert len(asked(desk, HoldEvents)) == JOBS_MAX
+
+
 # At the replica
 
 
@@ -232,6 +249,13 @@ def test_one_root_cannot_have_all_the_room() -> None:
     assert hold(desk, *range(1, 9), root=3, size=3000) == 5
     assert desk.holding.bytes <= 64 * 1024
     assert desk.host.counted["peerd_pubsub_hold_refused_total", ""] == 6
+
+
+def test_leaves_of_one_message_are_bounded() -> None:
+    desk = replica()
+    places = (TreeCells(1, tuple(range(1, CELLS_MAX + 1))), TreeCells(2, (1,)))
+    with pytest.raises(ProtocolError):
+        desk.host.deliver(HoldEvents(SCHEMA.name, (event(1),), places), peer(1))
 
 
 def test_only_those_near_a_leaf_can_be_its_root() -> None:

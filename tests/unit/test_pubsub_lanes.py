@@ -129,6 +129,15 @@ def test_known_leaves_do_not_wait_for_each_other_nor_for_guesses_elsewhere() -> 
     assert free(book, LEFT, RIGHT) == [(LEFT, [1]), (RIGHT, [2])]
 
 
+def test_a_guess_waits_for_earlier_events_at_known_leaves_for_these_may_have_been_merged() -> None:
+    book = LaneBook()
+    book.add(TREE, LEFT, 1, is_leaf=True)
+    book.add(TREE, RIGHT, 2)
+    assert free(book, LEFT, RIGHT) == [(LEFT, [1])]
+    book.remove(TREE, LEFT, 1)
+    assert free(book, LEFT) == [(RIGHT, [2])]
+
+
 def test_what_is_not_acknowledged_in_time_sets_out_again_with_what_came_meanwhile() -> None:
     book = LaneBook()
     book.add(TREE, LEFT, 1, is_leaf=True)
@@ -275,4 +284,4 @@ def test_a_lane_goes_when_its_last_event_has_gone() -> None:
     lanes.add(LEFT, 1)
     lanes.remove(LEFT, 1)
     assert len(lanes.cells) == 0
-    assert not lanes.guesses
+    assert not lanes.cells_of

@@ -99,7 +99,7 @@ def test_an_unanswered_batch_is_sent_again_alone_and_ever_later() -> None:
         waits.append(again[0].timeout_s)
         now += again[0].timeout_s
         box.failed(again[0], now)
-    assert waits == [2.0, 4.0, 8.0, RETRY_S_MAX, RETRY_S_MAX]
+    assert waits == [2.0, 4.0, RETRY_S_MAX, RETRY_S_MAX, RETRY_S_MAX]
 
 
 def test_a_send_that_fails_at_once_waits_its_pause() -> None:

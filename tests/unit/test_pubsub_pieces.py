@@ -48,6 +48,7 @@ def holders(used: Schema, points: list[Point], values: dict[str, Any]) -> list[P
     filters, events, absences, st.sampled_from(["random", "selective"]), st.sampled_from(["", "team"]), st.integers()
 )
 @example(parse("price = 1 AND price = 2"), {"sym": "A"}, "matches", "random", "", 1)
+@example(parse("price = 1 AND price = 2 OR count = 5"), {"count": 9}, "matches", "selective", "", 1)
 def test_no_event_that_matches_misses_all_pieces(
     node: Node, values: dict[str, Any], absent: str, base: Any, group: str, seed: int
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from peerd.api import NO_VERSION, LocalRecord, Plugin, RecordOutcome, RecordResult, RecordRole, RecordVersion
+from peerd.api import NO_VERSION, LocalRecord, RecordOutcome, RecordResult, RecordRole, RecordVersion
 from peerd.errors import ConfigError, Unavailable
 from peerd.ids import NodeId
 from peerd.testing.host import FakeHost
@@ -22,26 +22,13 @@ from protocols.pubsub.schemas import (
     REFRESH_MIN_S,
     SCHEMA_ITEM,
     SCHEMAS_MAX,
-    SchemaBook,
 )
-from tests.support.pubsub_schemas import DOCUMENT
+from tests.support.pubsub_schemas import DOCUMENT, BookPlugin
 
 ONE = {**DOCUMENT}
 TWO = {**DOCUMENT, "version": 2, "attributes": [*DOCUMENT["attributes"], {"name": "venue", "type": "string"}]}
 OTHER = {**DOCUMENT, "version": 3, "attributes": [{"name": "venue", "type": "string"}]}
 VERSION = RecordVersion(4, 1, NodeId(9))
-
-
-class BookPlugin(Plugin):
-    """A plugin that is nothing but the book."""
-
-    name = "pubsub"
-
-    def start(self, host: Any) -> None:
-        super().start(host)
-        self.book = SchemaBook(host, PubSubConfig())
-        self.add_parts(self.book)
-        self.book.start()
 
 
 class Rig:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from peerd.api import Log
 from peerd.errors import ProtocolError, Unavailable
 from peerd.lib.feed import FeedEnd, FeedItem, Policy
 from peerd.lib.group_log import GroupLog
-from peerd.testing.host import peer
+from peerd.testing.host import FakeStore, peer
 from protocols.pubsub.cells import cell_at
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import Confirm, Delivery, EndSub, Established, InsertAnswer, InsertSub, ProbeSub, Status
@@ -507,6 +508,41 @@ def test_a_subscription_whose_schema_is_out_of_reach_after_a_restart_is_tried_ag
     again.pass_time(AGAIN_S)
     again.install()
     assert again.view(id).state == "replicated"
+
+
+def test_a_log_that_cannot_be_read_costs_only_its_own_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node1()
+    for name in ("audit", "billing"):
+        node.subscribe("price > 5", name=name)
+    node.install()
+    log_of = FakeStore.log
+
+    def refuse_first(store: FakeStore, name: str) -> Log:
+        if name == "events-00":
+            raise Unavailable("the disk refuses")
+        return log_of(store, name)
+
+    monkeypatch.setattr(FakeStore, "log", refuse_first)
+    again = Node1(before=node)
+    assert [view.name for view in again.plugin.subscriptions.views()] == ["billing"]
+    monkeypatch.undo()
+    assert [view.name for view in Node1(before=again).plugin.subscriptions.views()] == ["audit", "billing"]
+
+
+def test_a_subscription_is_not_ended_while_the_disk_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node1()
+    node.subscribe("price > 5", name="audit")
+    node.install()
+
+    def refuse(store: FakeStore, key: str) -> None:
+        raise Unavailable("the disk refuses")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeStore, "delete", refuse)
+        with pytest.raises(Unavailable):
+            node.plugin.subscriptions.end("audit")
+    assert node.view("audit").state == "replicated"
+    node.plugin.subscriptions.end("audit")
 
 
 def test_a_file_that_makes_no_sense_is_counted_and_left() -> None:

@@ -20,6 +20,8 @@ from protocols.pubsub.names import EventId, Tree, key_of
 
 HOLD_TIMEOUT_S: Final = 2.0
 """A node that has not said so long that it holds events is replaced by another."""
+JOBS_MAX: Final = 1024
+"""So many batches of events may wait for copies at a time; those of more are acknowledged without any."""
 CANDIDATES_MAX: Final = LEAF_SET_SIZE // 2
 """So many nodes are asked at most."""
 RELEASE_S: Final = 0.5
@@ -61,6 +63,7 @@ class Copies(Part):
         self._host = host
         self._holders: OrderedDict[EventId, dict[PeerRef, None]] = OrderedDict()
         self._to_release: dict[PeerRef, dict[str, list[EventName]]] = {}
+        self._jobs = 0
 
     def hold(
         self,
@@ -82,6 +85,10 @@ class Copies(Part):
             others = tuple(peer for peer in closest if peer.id != self._host.id)
             by_set.setdefault(others, []).append((attribute, cell))
         for others, part in by_set.items():
+            if self._jobs >= JOBS_MAX:
+                on_done(tuple(part), 0)
+                continue
+            self._jobs += 1
             job = _Job(schema, tuple(events), tuple(part), min(copies, len(others)), list(others), on_done)
             self._go_on(job)
 
@@ -90,6 +97,7 @@ class Copies(Part):
             self._ask(job, job.candidates.pop(0))
         if not job.open and not job.is_done:
             job.is_done = True
+            self._jobs -= 1
             job.on_done(job.cells, job.held)
 
     def _ask(self, job: _Job, peer: PeerRef) -> None:

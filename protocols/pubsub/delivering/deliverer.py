@@ -66,16 +66,30 @@ class Deliverer(Part):
         self._to_send: dict[NodeId, None] = {}
         """Nodes with something new to be sent, in order."""
         self._tick_at: float | None = None
+        self._on_empty: Callable[[], None] | None = None
 
     def pending(self) -> int:
         """How many items are pending."""
         return sum(line.outbox.count for line in self._lines.values())
 
-    def pending_of(self, event_id: EventId) -> list[NodeId]:
-        """The nodes for which an event is pending."""
-        return [
-            node for node, line in self._lines.items() if any(item.event_id == event_id for item in line.outbox.items())
-        ]
+    def pending_bytes(self) -> int:
+        """How much of it there is."""
+        return sum(line.outbox.size for line in self._lines.values())
+
+    def is_pending(self, event_id: EventId, subscriber: NodeId) -> bool:
+        """Whether an event is pending for a node."""
+        line = self._lines.get(subscriber)
+        return line is not None and any(item.event_id == event_id for item in line.outbox.items())
+
+    def drain(self, done: Callable[[], None]) -> None:
+        """Call ``done`` once, when nothing is pending: the node is about to leave."""
+        self._on_empty = done
+        self._tell_if_empty()
+
+    def _tell_if_empty(self) -> None:
+        if self._on_empty is not None and not self.bytes:
+            done, self._on_empty = self._on_empty, None
+            done()
 
     def has_room(self, subscriber: NodeId) -> bool:
         """Whether a stream is at most half full, so that events of the past may be added to it."""
@@ -227,6 +241,7 @@ class Deliverer(Part):
     def _end(self, item: Item) -> None:
         self.bytes -= item.size
         self.pending_changed(item.event_id, -1)
+        self._tell_if_empty()
 
     def _is_delivered(self, peer: PeerRef, item: Item, way_s: float) -> None:
         latency_s = self._host.wall_time() - item.event.published_ms / 1000 - way_s

@@ -1,7 +1,7 @@
 """Events that this node holds for roots of leaves, in case they die before all is delivered.
 
 When this node becomes the root of such a leaf itself, it delivers what it holds of it. When another node does, which
-may hold nothing, it is sent the events. Some of that may have been delivered before; the subscribers' nodes drop repeats.
+may hold nothing, it is sent the events. Some of that may have been delivered before; subscribers' nodes drop repeats.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from peerd.api import Host, Part, handles, on_timer
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.limits import LEAF_SET_SIZE
 from peerd.messages import PeerRef
@@ -19,7 +20,7 @@ from protocols.pubsub.cells import are_related
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.copies import as_trees
 from protocols.pubsub.delivering.items import event_bytes, id_of
-from protocols.pubsub.messages import EventBody, Held, HoldEvents, ProbePub, ReleaseEvents
+from protocols.pubsub.messages import CELLS_MAX, EventBody, Held, HoldEvents, ProbePub, ReleaseEvents
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, Leaves, Schemas, SchemaView
 
@@ -31,7 +32,7 @@ LOOK_S: Final = 5.0
 """How often this node looks what it holds, besides when it is told that a cell has changed."""
 SENDS_MAX: Final = 3
 """So often an event is sent to the root that follows a dead one; that root takes it once."""
-CELL_BYTES: Final = 64
+LEAF_BYTES: Final = 64
 """What each leaf of a held event takes."""
 REPROBE_ATTEMPT: Final = 200
 """No publisher tries so often: a probe with this number is not taken for one that was seen before."""
@@ -40,12 +41,17 @@ Deliver = Callable[[SchemaView, EventBody, Sequence[tuple[int, int]]], None]
 """Match and deliver an event in leaves of this node, without acknowledgement."""
 
 
+_Leaf: TypeAlias = tuple[Tree, int]
+_Place: TypeAlias = tuple[NodeId, EventId]
+"""Who asked to hold an event, and which one."""
+
+
 @dataclass(slots=True)
 class _Held:
     schema: str
     event: EventBody
     root: NodeId
-    cells: dict[tuple[int, int], None]
+    leaves: dict[_Leaf, None]
     until: float
     size: int
     sends: int = 0
@@ -56,13 +62,14 @@ class Holding(Part):
 
     def __init__(self, host: Host, config: PubSubConfig, schemas: Schemas, leaves: Leaves) -> None:
         self._host = host
-        self._config = config
+        self.config = config
         self._schemas = schemas
         self._leaves = leaves
         self.deliver: Deliver = lambda schema, event, cells: None
         self.bytes = 0
         self._bytes_of: Counter[NodeId] = Counter()
-        self._held: dict[tuple[NodeId, EventId], _Held] = {}
+        self._held: dict[_Place, _Held] = {}
+        self._by_leaf: dict[_Leaf, dict[_Place, None]] = {}
         self._is_looking = False
 
     def __len__(self) -> int:
@@ -70,32 +77,34 @@ class Holding(Part):
 
     @handles(HoldEvents)
     def _on_hold(self, message: HoldEvents, source: PeerRef) -> Held:
-        cells = [(tree.attribute, cell) for tree in message.places for cell in tree.cells]
-        near = [place for place in cells if self._is_near(message.schema, place, source.id)]
-        if len(near) < len(cells):  # that root cannot be one, as far as this node sees
-            return Held(0)
-        return Held(sum(self._hold(message.schema, event, source, near) for event in message.events))
+        leaves = [(Tree(message.schema, tree.attribute), cell) for tree in message.places for cell in tree.cells]
+        if len(leaves) > CELLS_MAX:
+            raise ProtocolError("hold_cells", f"events for {len(leaves)} leaves")
+        if not all(self._is_near(leaf, source.id) for leaf in leaves):
+            return Held(0)  # that node cannot be their root, as far as this node sees
+        return Held(sum(self._hold(event, source.id, leaves) for event in message.events))
 
-    def _is_near(self, schema: str, place: tuple[int, int], root: NodeId) -> bool:
-        attribute, cell = place
-        closest = self._host.replica_set(key_of(Tree(schema, attribute), cell), LEAF_SET_SIZE)
+    def _is_near(self, leaf: _Leaf, root: NodeId) -> bool:
+        closest = self._host.replica_set(key_of(*leaf), LEAF_SET_SIZE)
         return root in {peer.id for peer in closest}
 
-    def _hold(self, schema: str, event: EventBody, root: PeerRef, cells: Sequence[tuple[int, int]]) -> bool:
-        place = root.id, id_of(event)
+    def _hold(self, event: EventBody, root: NodeId, leaves: Sequence[_Leaf]) -> bool:
+        place = root, id_of(event)
         held = self._held.get(place)
-        added = CELL_BYTES * len(cells) + (event_bytes(event) if held is None else 0)
-        is_too_much = self._bytes_of[root.id] + added > self._config.held_bytes // ROOT_SHARE
-        if is_too_much or self.bytes + added > self._config.held_bytes:
+        added = LEAF_BYTES * len(leaves) + (event_bytes(event) if held is None else 0)
+        is_too_much = self._bytes_of[root] + added > self.config.held_bytes // ROOT_SHARE
+        if not leaves or is_too_much or self.bytes + added > self.config.held_bytes:
             self._host.count("peerd_pubsub_hold_refused_total")
             return False
-        until = self._host.now() + KEEP_TIMES * self._config.delivery_keep
+        until = self._host.now() + KEEP_TIMES * self.config.delivery_keep
         if held is None:
-            held = self._held[place] = _Held(schema, event, root.id, {}, until, 0)
-        held.cells.update(dict.fromkeys(cells))
+            held = self._held[place] = _Held(leaves[0][0].schema, event, root, {}, until, 0)
+        for leaf in leaves:
+            held.leaves[leaf] = None
+            self._by_leaf.setdefault(leaf, {})[place] = None
         held.size += added
         held.until = until
-        self._count(root.id, added)
+        self._count(root, added)
         self._look_later()
         return True
 
@@ -104,9 +113,19 @@ class Holding(Part):
         for name in message.events:
             self._forget((source.id, id_of(name)))
 
-    def _forget(self, place: tuple[NodeId, EventId]) -> None:
-        held = self._held.pop(place, None)
-        if held is not None:
+    def _forget(self, place: _Place) -> None:
+        held = self._held.get(place)
+        for leaf in list(held.leaves) if held is not None else ():
+            self._forget_leaf(place, leaf)
+
+    def _forget_leaf(self, place: _Place, leaf: _Leaf) -> None:
+        """Hold an event no longer for a leaf; without the last one, no longer at all."""
+        held = self._held[place]
+        del held.leaves[leaf], self._by_leaf[leaf][place]
+        if not self._by_leaf[leaf]:
+            del self._by_leaf[leaf]
+        if not held.leaves:
+            del self._held[place]
             self._count(held.root, -held.size)
 
     def _count(self, root: NodeId, added: int) -> None:
@@ -119,39 +138,30 @@ class Holding(Part):
 
     def tree_changed(self, tree: Tree, cell: int) -> None:
         """What the tree says of a cell has changed: deliver what is held of it, if that is here now."""
-        if self._held:
-            self._look_at(
-                (place, held)
-                for place, held in self._held.items()
-                if held.schema == tree.schema
-                and any(attribute == tree.attribute and are_related(each, cell) for attribute, each in held.cells)
-            )
+        self._look_at([leaf for leaf in self._by_leaf if leaf[0] == tree and are_related(leaf[1], cell)])
 
-    def _look_at(self, found: Iterable[tuple[tuple[NodeId, EventId], _Held]]) -> None:
-        for place, held in list(found):
-            schema = self._schemas.get(held.schema)
-            if schema is None:
+    def _look_at(self, leaves: Iterable[_Leaf]) -> None:
+        for leaf in leaves:
+            (tree, cell), schema = leaf, self._schemas.get(leaf[0].schema)
+            decision = self._leaves.decide(tree, cell, None, vouched=False)
+            is_split = isinstance(decision, Elsewhere) and decision.vouched
+            if schema is None or not (is_split or isinstance(decision, Here)):
                 continue
-            here: list[tuple[int, int]] = []
-            for attribute, cell in list(held.cells):
-                decision = self._leaves.decide(Tree(held.schema, attribute), cell, None, vouched=False)
-                if isinstance(decision, Here):
-                    here.append((attribute, cell))
-                elif isinstance(decision, Elsewhere) and decision.vouched:
+            for place in list(self._by_leaf.get(leaf, ())):
+                held = self._held[place]
+                self._forget_leaf(place, leaf)
+                if isinstance(decision, Elsewhere):
                     # The leaf was split: its halves have the subscriptions, and get the event like any other.
-                    self._send_on(held, [(attribute, each) for each in decision.cells], vouched=True)
+                    self._send_on(held, [(tree.attribute, each) for each in decision.cells], vouched=True)
                 else:
-                    continue
-                del held.cells[attribute, cell]
-            if here:
-                self.deliver(schema, held.event, here)
-            if not held.cells:
-                self._forget(place)
+                    self.deliver(schema, held.event, [(tree.attribute, cell)])
 
     def _send_to_heirs(self) -> None:
         """Send what a root that is gone has not released to whoever is root now."""
+        roots_of = {leaf: {root for root, _ in places} for leaf, places in self._by_leaf.items()}
+        gone = {(leaf, root) for leaf, roots in roots_of.items() for root in roots if not self._is_near(leaf, root)}
         for place, held in list(self._held.items()):
-            orphans = [each for each in held.cells if not self._is_near(held.schema, each, held.root)]
+            orphans = [(tree.attribute, cell) for tree, cell in held.leaves if ((tree, cell), held.root) in gone]
             if orphans:
                 held.sends += 1
                 self._send_on(held, orphans, vouched=False)
@@ -178,7 +188,18 @@ class Holding(Part):
         now = self._host.now()
         for place in [place for place, held in self._held.items() if held.until <= now]:
             self._forget(place)
-        self._look_at(self._held.items())
+        self._look_at(list(self._by_leaf))
         self._send_to_heirs()
         if self._held:
             self._look_later()
+
+    def validate(self) -> None:
+        """Assert that what is counted is there, and within its bounds."""
+        sizes: Counter[NodeId] = Counter()
+        for held in self._held.values():
+            sizes[held.root] += held.size
+        assert sizes == self._bytes_of
+        assert {(leaf, place) for place, held in self._held.items() for leaf in held.leaves} == {
+            (leaf, place) for leaf, places in self._by_leaf.items() for place in places
+        }
+        assert self.bytes == sizes.total() <= self.config.held_bytes

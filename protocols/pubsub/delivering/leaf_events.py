@@ -173,10 +173,7 @@ class LeafDesk:
     ) -> None:
         pieces = self._leaves.match(schema, cells, values)
         for piece in pieces:
-            for attribute, cell in cells:
-                point = space.cell_at(piece.low, piece.high, space.level(cell))
-                if piece.attribute == attribute and point == cell:
-                    visit.leaves[attribute, cell].pieces += 1
+            visit.leaves[_leaf_of(piece, cells)].pieces += 1
         items = items_for(schema, event, pieces, self._deliverer.is_silent)
         self._ledger.matched(id_of(event), schema.name, len(pieces), len(items))
         self._deliverer.deliver(items)
@@ -262,3 +259,11 @@ class LeafDesk:
         covered = as_trees(places)
         ack = EventAck(call.schema.name, event.epoch, (event.sequence,), covered, (0,), 0, failed=why_not)
         self._host.send(call.publisher, ack)
+
+
+def _leaf_of(piece: SubObject, cells: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """In which of these leaves a piece is."""
+    for attribute, cell in cells[:-1]:
+        if piece.attribute == attribute and space.cell_at(piece.low, piece.high, space.level(cell)) == cell:
+            return attribute, cell
+    return cells[-1]

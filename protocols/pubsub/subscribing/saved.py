@@ -75,6 +75,7 @@ class Shelves:
         self.save(self._saved[name].model_copy(update={"document": document}))
 
     def remove(self, name: str) -> None:
-        """Forget one; its log is emptied by who uses it."""
-        self._host.store.delete(_PREFIX + name)
-        del self._saved[name]
+        """Forget one, if it is there; its log is emptied by who uses it."""
+        if name in self._saved:
+            self._host.store.delete(_PREFIX + name)
+            del self._saved[name]

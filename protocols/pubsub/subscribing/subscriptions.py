@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from peerd.api import Host, Metric, Part, on_timer
@@ -10,7 +11,7 @@ from peerd.errors import Unavailable
 from peerd.lib.feed import Feed, Policy
 from peerd.lib.filter import FilterError, Node, write
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.messages import FILTER_BYTES_MAX
+from protocols.pubsub.messages import FILTER_BYTES_MAX, SINCE_RETAINED
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import Schemas, SchemaView
@@ -67,8 +68,12 @@ class Subscriptions(Part):
             what = saved.number, saved.schema_name, saved.document
             subscription = Subscription(*what, name=saved.name, group=saved.group, policy=policy, since_ms=0)
             subscription.was_received = True
-            self._open(subscription, saved)
-            self._begin(subscription)
+            try:
+                self._open(subscription, saved)
+            except Unavailable:  # it is not touched, and may be read after the next start
+                self._host.count("peerd_pubsub_subscriptions_damaged_total")
+            else:
+                self._begin(subscription)
         self._host.when_over(self._let_go)
         self._host.set_timer("subscriptions_check", CHECK_S)
 
@@ -85,7 +90,9 @@ class Subscriptions(Part):
             return self.view(known)
         if len(self._all) >= self._config.subscriptions_local:
             raise NotDone("quota", f"this node's clients have {len(self._all)} subscriptions, which is the limit")
-        since_ms = round((self._host.wall_time() - request.since_s) * 1000) if request.since_s else 0
+        since_ms = max(1, round((self._host.wall_time() - request.since_s) * 1000)) if request.since_s else 0
+        if request.retained:
+            since_ms = SINCE_RETAINED
         subscription = Subscription(
             self._host.rng.getrandbits(NUMBER_BITS),
             request.schema_name,
@@ -124,6 +131,8 @@ class Subscriptions(Part):
     def end(self, id: str) -> SubscriptionView:
         """See `Service.end`."""
         subscription = self.get(id)
+        if subscription.name:
+            self._shelves.remove(subscription.name)
         self._end(subscription, "ended")
         return self.view(subscription)
 
@@ -167,7 +176,8 @@ class Subscriptions(Part):
         before_ms = round((self._host.wall_time() - self._config.durable_age) * 1000)
         for subscription in list(self._all.values()):
             if subscription.name:
-                subscription.inlet.expire(max(0, before_ms))
+                with suppress(Unavailable):  # the disk may answer the next time
+                    subscription.inlet.expire(max(0, before_ms))
             elif subscription.feed.readers or subscription.current is None:
                 subscription.unread_since = None
             elif subscription.unread_since is None:
@@ -356,7 +366,8 @@ class Subscriptions(Part):
 
     def _end(self, subscription: Subscription, reason: str) -> None:
         if subscription.name:
-            self._shelves.remove(subscription.name)
+            with suppress(Unavailable):  # then it comes back after the next start, and is ended again
+                self._shelves.remove(subscription.name)
             del self._by_name[subscription.name]
         del self._all[subscription.id]
         self._host.gauge("peerd_pubsub_local_subscriptions", len(self._all))

@@ -1,8 +1,7 @@
 """Splits and merges on the ring: the copies, orders and questions of `Split`, `Merge` and `MoveUp`.
 
-All its messages are routed, and anybody may have made them up. So an order, or a claim that there are leaves below,
-only makes a cell ask the other one what it is; and a transfer that a subscriber does not confirm counts only if the
-cell that gave it has named its number itself.
+All orders and reports are routed, and anybody may have made them up. So an order, or a claim that there are leaves
+below, only makes a cell ask the other one what it is.
 """
 
 from __future__ import annotations
@@ -11,28 +10,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from peerd.api import Part, handles, on_timer
+from peerd.api import Part, handles
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import LEVEL_LIMIT, WHOLE, cell_at, children, level, lies_within, parent
+from protocols.pubsub.cells import WHOLE, cell_at, children, level, lies_within, parent
 from protocols.pubsub.leaf_table import LeafTable
 from protocols.pubsub.messages import (
-    SUBS_MAX,
     CellAnswer,
     CellOrder,
     CellState,
-    Confirm,
     LeafEntry,
     OrderKind,
     Status,
-    SubObject,
-    Transferred,
-    TransferResult,
     TransferSub,
 )
 from protocols.pubsub.names import SubscriptionKey, Tree
-from protocols.pubsub.tree.asking import Subscribers
 from protocols.pubsub.tree.cell_node import CellNode
-from protocols.pubsub.tree.copying import Action, Copying, Order, PutState, SendCopies
+from protocols.pubsub.tree.copying import Action, Order, PutState, SendCopies
 from protocols.pubsub.tree.forest import Forest
 from protocols.pubsub.tree.installing import Installing
 from protocols.pubsub.tree.merging import ORDER_S, Merge, MergePhase, MoveUp
@@ -41,14 +34,13 @@ from protocols.pubsub.tree.questions import Questions
 from protocols.pubsub.tree.reports import Reports, half_entry
 from protocols.pubsub.tree.splitting import Split, SplitPhase
 from protocols.pubsub.tree.storage import Place, key_of_sub
+from protocols.pubsub.tree.transfers import Transfers
 from protocols.pubsub.tree.ways import to_point
 
-RESULTS_DELAY_S: Final = 0.05
-"""What became of several copies within this time is told in one message."""
 SPLIT_PAUSE_S: Final = 60.0
 """After a split that failed."""
-UNPROVED_MAX: Final = 16
-"""Messages with copies for one cell that wait until its parent has said that it is being split."""
+CELLS_MAX: Final = 16_384
+"""A node that has so many cells becomes the leaf of no more: who is the root of one may claim what it likes of it."""
 DENIED_S: Final = 5.0
 """For so long it is remembered that the parent of a cell did not know it."""
 
@@ -57,7 +49,7 @@ class Growth(Part):
     """Has leaves split when they are full, and merged when they are empty."""
 
     def __init__(
-        self, forest: Forest, subscribers: Subscribers, questions: Questions, reports: Reports, installing: Installing
+        self, forest: Forest, questions: Questions, reports: Reports, installing: Installing, transfers: Transfers
     ) -> None:
         self.changed: Callable[[Place], None] = lambda place: None
         """What a cell is has changed, or has become known."""
@@ -67,22 +59,21 @@ class Growth(Part):
         """A leaf was split ("split"), or two were merged ("merged"): for the event log."""
         self._forest = forest
         self._host = forest.host
-        self._subscribers = subscribers
         self._questions = questions
         self._reports = reports
         self._installing = installing
+        self._transfers = transfers
         self._asking: set[Place] = set()
         """Cells whose parent is being asked what it is."""
         self._checking: set[Place] = set()
         """Cells of which it is being asked whether they are leaves, as was claimed."""
         self._denied: dict[Place, float] = {}
-        self._results: dict[tuple[PeerRef, Place, int], list[TransferResult]] = {}
-        self._unproved: dict[Place, list[tuple[TransferSub, PeerRef]]] = {}
-        """Copies that have come before it was known whether the parent is being split."""
         reports.claimed = self._claimed
         reports.heard = self._heard
         installing.ask_parent = self.ask_parent
         installing.kept = self.step
+        transfers.ask_parent = self.ask_parent_again
+        transfers.moved = self._moved
 
     @property
     def is_busy(self) -> bool:
@@ -205,7 +196,7 @@ class Growth(Part):
             node.table.replace(node.cell, entries, self._host.now())
         elif node.state is CellState.LEAF:
             for _, piece in list(node.kept()):
-                self._tell_subscriber(node, piece)
+                self._transfers.tell_subscriber(node, piece)
         if node.state is CellState.LEAF and before is CellState.INNER:
             self.told("merged", node.place, node.kept_count(), 0.0)
         elif node.state is CellState.RETIRED:
@@ -269,11 +260,16 @@ class Growth(Part):
         self._asking.add(place)
         return True
 
+    def ask_parent_again(self, place: Place) -> bool:
+        """Ask, although the parent may have been asked a moment ago: there is something new."""
+        self._denied.pop(place, None)
+        return self.ask_parent(place)
+
     def _parent_says(self, place: Place, answer: CellAnswer | None) -> None:
         self._asking.discard(place)
         node = self._forest.find(place)
         if node is None or node.is_switching:
-            self._unproved.pop(place, None)
+            self._transfers.proved(place, 0)
             return
         state, number = (CellState.UNKNOWN, 0) if answer is None else (answer.state, answer.transfer)
         is_merge = number % 2 == 1
@@ -286,15 +282,13 @@ class Growth(Part):
             self._follow_as_leaf(node, state, number if is_merge else 0)
         elif answer is not None:
             self._reports.changed(node)
-        for message, source in self._unproved.pop(place, ()):
-            if number and message.transfer == node.parent_transfer:
-                self._given(message, source)
+        self._transfers.proved(place, node.parent_transfer)
         if self._forest.is_current(node):
             self.step(node)
 
     def _follow_as_stranger(self, node: CellNode, state: int) -> None:
         """For a cell that is no node of the tree, as far as its records say."""
-        if state == CellState.INNER:
+        if state == CellState.INNER and len(self._forest.cells) < CELLS_MAX:
             self._forest.put_state(node, CellState.LEAF, partial(self._switched, node, node.state))
             return
         self._denied[node.place] = self._host.now() + DENIED_S
@@ -314,6 +308,12 @@ class Growth(Part):
             self._reports.changed(node)
         else:  # it does not know what lies below it: that it is told, and then it becomes an inner node
             self._reports.changed(node)
+
+    def _moved(self, node: CellNode) -> None:
+        """Copies have arrived at another cell, or from there."""
+        if node.move_up is not None:
+            self._release(node)
+        self.step(node)
 
     def _release(self, node: CellNode) -> None:
         """Tell subscribers what waited for the parent, or for the record."""
@@ -371,91 +371,12 @@ class Growth(Part):
         elif node.state is not CellState.INNER:
             self._forest.put_state(node, CellState.INNER, partial(self._switched, node, node.state))
 
-    # Copies that arrive
-
-    @handles(TransferSub)
-    def _given(self, message: TransferSub, source: PeerRef) -> None:
-        place = Place(Tree(message.schema, message.attribute), message.cell)
-        is_down = message.from_cell == parent(message.cell) and message.cell != WHOLE
-        is_up = parent(message.from_cell) == message.cell
-        node = self._forest.find(place) if is_down or is_up else None
-        if node is None or node.is_switching or len(message.subs) != len(message.remaining_s):
-            return
-        if is_up:
-            self._take_from_below(node, message, source)
-        elif node.state is CellState.INNER:
-            self._pass_down(node, message, source)
-        elif node.parent_transfer == message.transfer:
-            self._take(node, message, source)
-        else:
-            self._denied.pop(place, None)
-            if self.ask_parent(place) and len(self._unproved.get(place, ())) < UNPROVED_MAX:
-                self._unproved.setdefault(place, []).append((message, source))
-
-    def _take_from_below(self, node: CellNode, message: TransferSub, source: PeerRef) -> None:
-        """A half gives what it holds to a cell that is being merged, and nobody else knows the number of that."""
-        if node.merge is None or node.merge.number != message.transfer:
-            return
-        node.merge.arrived(self._host.now())
-        self._take(node, message, source)
-        if not message.subs:
-            node.merge.has_all_of(message.from_cell, self._host.now())
-            self.step(node)
-
-    def _pass_down(self, node: CellNode, message: TransferSub, source: PeerRef) -> None:
-        """The parent did not know that this half is an inner node: what it gives goes on to the leaves."""
-        for sub, remaining_s in zip(message.subs, message.remaining_s, strict=True):
-            if node.holds(sub) and sub.attribute == message.attribute:
-                cell, vouched = to_point(node, sub.low, sub.high, is_careful=True)
-                self._installing.send_on(node.place, sub, remaining_s, cell, vouched=vouched)
-                self._result(node, (source, message.transfer), sub, Status.ELSEWHERE)
-
-    def _take(self, node: CellNode, message: TransferSub, source: PeerRef) -> None:
-        """Store copies on the word of the cell that gives them; subscribers are asked when this cell is the leaf."""
-        giver = source, message.transfer
-        for sub, remaining_s in zip(message.subs, message.remaining_s, strict=True):
-            known = node.pieces.get(key_of_sub(sub))
-            if not node.holds(sub) or sub.attribute != message.attribute:
-                continue
-            if known is not None and known.is_kept and known.sub.version >= sub.version:
-                known.giver = giver
-                if known.is_stored:
-                    self._result(node, giver, sub, Status.REPLICATED)
-            elif known is None and self._is_over_quota(sub):
-                self._result(node, giver, sub, Status.QUOTA)
-            else:
-                self._store(node, sub, remaining_s, giver)
-
-    def _store(self, node: CellNode, sub: SubObject, remaining_s: int, giver: tuple[PeerRef, int]) -> None:
-        try:
-            piece = self._forest.add(node, sub, remaining_s)
-        except ValueError:
-            self._result(node, giver, sub, Status.REFUSED)
-            return
-        piece.giver = giver
-        self._forest.keep(node, key_of_sub(sub))
-        if node.is_leaf:
-            self._tell_subscriber(node, piece)
-
-    def _is_over_quota(self, sub: SubObject) -> bool:
-        return self._forest.members[sub.subscriber.id] >= self._forest.config.subscriptions_per_member
-
-    def _tell_subscriber(self, node: CellNode, piece: Piece) -> None:
-        """This cell is the leaf of a piece from now on: if it was ended meanwhile, its subscriber says so."""
-        sub, key = piece.sub, key_of_sub(piece.sub)
-
-        def told(confirm: Confirm | None) -> None:
-            known = node.pieces.get(key) if self._forest.is_current(node) else None
-            is_unwanted = confirm is not None and not confirm.is_wanted
-            if is_unwanted and known is not None and known.sub.version == sub.version:
-                self._forest.remove(node, key, with_record=True)
-
-        self._subscribers.ask(node, sub, is_new=False, done=told)
+    # What the forest tells
 
     def stored(self, node: CellNode, key: SubscriptionKey, piece: Piece) -> None:
         """A piece is at the whole replica set: whoever waits for that is told."""
         if piece.giver is not None:
-            self._result(node, piece.giver, piece.sub, Status.REPLICATED)
+            self._transfers.result(node, piece.giver, piece.sub, Status.REPLICATED)
             piece.giver = None
         if node.move_up is None:
             self._installing.tell_kept(node, piece)
@@ -464,38 +385,5 @@ class Growth(Part):
     def refused(self, node: CellNode, key: SubscriptionKey, piece: Piece, why: str) -> None:
         """A piece could not be stored."""
         if piece.giver is not None:
-            self._result(node, piece.giver, piece.sub, Status.QUOTA)
+            self._transfers.result(node, piece.giver, piece.sub, Status.QUOTA)
         self._installing.tell_refused(node, piece, why)
-
-    def _result(self, node: CellNode, giver: tuple[PeerRef, int], sub: SubObject, status: Status) -> None:
-        if not self._results:
-            self._host.set_timer("tree_results", RESULTS_DELAY_S)
-        result = TransferResult(sub.subscriber.id, sub.sid, sub.piece, sub.version, status)
-        self._results.setdefault((giver[0], node.place, giver[1]), []).append(result)
-
-    @on_timer("tree_results")
-    def _send_results(self, payload: None) -> None:
-        results, self._results = self._results, {}
-        for (giver, place, number), found in results.items():
-            for first in range(0, len(found), SUBS_MAX):
-                part, (schema, attribute) = tuple(found[first : first + SUBS_MAX]), place.tree
-                self._host.send(giver, Transferred(schema, attribute, place.cell, part, number))
-
-    @handles(Transferred)
-    def _transferred(self, message: Transferred, source: PeerRef) -> None:
-        """Who answers has seen the number of the transfer: the root of the other cell, or a node on the way to it."""
-        place = Place(Tree(message.schema, message.attribute), message.cell)
-        givers = [child for child in children(place.cell) if level(child) <= LEVEL_LIMIT]
-        for cell in (*givers, *(() if place.cell == WHOLE else (parent(place.cell),))):
-            node = self._forest.cells.get(Place(place.tree, cell))
-            for copying in () if node is None else self._copyings(node):
-                if node is not None and copying.number == message.transfer:
-                    for key in copying.answered(message.results, self._host.now()):
-                        self._forest.remove(node, key, with_record=True)
-                    if node.move_up is not None:
-                        self._release(node)
-                    self.step(node)
-
-    def _copyings(self, node: CellNode) -> list[Copying]:
-        found = [] if node.split is None else [node.split.copying]
-        return found if node.move_up is None else [*found, node.move_up.copying]

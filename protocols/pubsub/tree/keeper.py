@@ -30,6 +30,7 @@ from protocols.pubsub.tree.installing import Installing
 from protocols.pubsub.tree.questions import Questions
 from protocols.pubsub.tree.reports import Reports
 from protocols.pubsub.tree.storage import Place
+from protocols.pubsub.tree.transfers import Transfers
 from protocols.pubsub.tree.ways import to_target
 
 TICK_S: Final = 1.0
@@ -52,8 +53,16 @@ class Keeper(Part):
         self.questions = Questions(self.forest)
         self.reports = Reports(self.forest)
         self.installing = Installing(self.forest, schemas, self.subscribers)
-        self.growth = Growth(self.forest, self.subscribers, self.questions, self.reports, self.installing)
-        self.parts: tuple[Part, ...] = (self, self.questions, self.reports, self.installing, self.growth)
+        self.transfers = Transfers(self.forest, self.subscribers, self.installing)
+        self.growth = Growth(self.forest, self.questions, self.reports, self.installing, self.transfers)
+        self.parts: tuple[Part, ...] = (
+            self,
+            self.questions,
+            self.reports,
+            self.installing,
+            self.transfers,
+            self.growth,
+        )
         self._host = host
         self._waiting: dict[Place, None] = {}
         self._tick_at = 0.0
@@ -63,7 +72,8 @@ class Keeper(Part):
         self.installing.installed = lambda place, sub: self.events.installed(place.tree, place.cell, sub)
 
     def start(self) -> None:
-        """The node is up, and all parts know each other."""
+        """The node is up, and all parts know each other. If the plugin was replaced, there are cells already."""
+        self.forest.settle()
         self._tick_at = self._host.now() + IDLE_TICK_S
         self._host.set_timer("tree_tick", IDLE_TICK_S)
 

@@ -1,0 +1,76 @@
+"""Makes the parts of this package for a plugin, and tells each about the others."""
+
+from __future__ import annotations
+
+from peerd.api import Host, Part
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.delivering.copies import Copies
+from protocols.pubsub.delivering.deliverer import Deliverer
+from protocols.pubsub.delivering.history import History
+from protocols.pubsub.delivering.holding import Holding
+from protocols.pubsub.delivering.leaf_events import IsGenuine, LeafDesk
+from protocols.pubsub.delivering.multicast import Multicast
+from protocols.pubsub.delivering.replay import Replays
+from protocols.pubsub.explain import Explainer
+from protocols.pubsub.ledger import LedgerBook
+from protocols.pubsub.ports import Leaves, Schemas, Subscribers
+
+
+class Delivering:
+    """All that happens at leaves of one node. ``desk`` is the `protocols.pubsub.ports.LeafEvents` of the others.
+
+    What is set later: ``multicast.received``, ``desk.tree_listeners``, ``ledger.tree_size``, and of ``explainer`` the
+    views of publisher and subscriber and ``pieces_of``.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        config: PubSubConfig,
+        schemas: Schemas,
+        leaves: Leaves,
+        subscribers: Subscribers,
+        is_genuine: IsGenuine,
+    ) -> None:
+        self.ledger = LedgerBook(host, config)
+        self.history = History(config.history_bytes, config.history_age)
+        self.multicast = Multicast(host)
+        self.copies = Copies(host)
+        self.holding = Holding(host, config, schemas, leaves)
+        self.deliverer = Deliverer(host, config, leaves, subscribers, self.ledger, self.multicast)
+        self.replays = Replays(host, schemas, leaves, self.ledger, self.deliverer, self.history)
+        self.desk = LeafDesk(
+            host,
+            leaves,
+            self.ledger,
+            self.deliverer,
+            self.copies,
+            self.holding,
+            self.history,
+            self.replays,
+            is_genuine,
+        )
+        self.explainer = Explainer(host, schemas, self.ledger, self.history, self.deliverer)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """For `peerd.api.Plugin.add_parts`. Call ``ledger.start()`` after that."""
+        return (
+            self.ledger,
+            self.multicast,
+            self.deliverer,
+            self.copies,
+            self.holding,
+            self.replays,
+            self.explainer,
+        )
+
+    def reconfigured(self, config: PubSubConfig) -> None:
+        """Take the settings that may change while the node runs."""
+        self.deliverer.config = config
+
+    def validate(self) -> None:
+        """Assert that matched = delivered + dropped + pending, and that nothing is counted that is not there."""
+        assert self.ledger.pending_count == self.deliverer.pending()
+        assert self.deliverer.bytes == self.deliverer.pending_bytes()
+        self.holding.validate()

@@ -1,0 +1,431 @@
+"""The root of cells and what it is told, truly or not: transcripts of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from peerd.api import RecordOutcome, RecordResult
+from peerd.errors import ProtocolError
+from peerd.ids import NodeId
+from peerd.messages import Message
+from peerd.testing.host import FakeHost, peer
+from protocols.pubsub.cells import SIDE, WHOLE, Target, cell_at
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.messages import (
+    HOPS_MAX,
+    CellAnswer,
+    CellOrder,
+    CellQuestion,
+    CellState,
+    Confirm,
+    EndSub,
+    Established,
+    InsertAnswer,
+    InsertSub,
+    Kept,
+    LeafEntry,
+    LeafUpdate,
+    OrderKind,
+    ProbeSub,
+    Status,
+    SubObject,
+    Transferred,
+    TransferResult,
+    TransferSub,
+)
+from protocols.pubsub.names import SubscriptionKey, Tree, key_of
+from protocols.pubsub.ports import Elsewhere, Here, NotMine, Unsettled
+from protocols.pubsub.tree import questions
+from protocols.pubsub.tree.storage import Place, key_of_sub
+from tests.support.pubsub_tree import BAD_FILTER, SCHEMA, TREE, FakeSchema, FakeSchemas, TreePlugin
+
+SUBSCRIBER, STRANGER = peer(7), peer(9)
+LOW = SIDE // 8
+DEEP = cell_at(LOW, LOW + 10, 12)
+
+
+def node(schemas: FakeSchemas | None = None, /, **settings: Any) -> tuple[FakeHost, TreePlugin]:
+    plugin = TreePlugin(PubSubConfig.model_validate(settings), schemas)
+    return FakeHost(1, plugin), plugin
+
+
+def sub(sid: int = 1, version: int = 1, low: int = LOW, text: str = "x") -> SubObject:
+    return SubObject(SUBSCRIBER, sid, 0, version, TREE.attribute, low, low + 10, text)
+
+
+def probe(piece: SubObject, cell: int = WHOLE, **how: bool) -> ProbeSub:
+    return ProbeSub(SCHEMA, piece, cell, 600, **how)
+
+
+def matched(plugin: TreePlugin, cell: int = WHOLE) -> list[int]:
+    cells = [(TREE.attribute, cell)]
+    return [each.sid for each in plugin.keeper.match(FakeSchema(SCHEMA), cells, {"x": LOW + 5})]
+
+
+def confirm(host: FakeHost, is_wanted: bool = True) -> None:
+    """The subscriber answers what it was asked last."""
+    request = host.requests.pop()
+    assert isinstance(request.message, Established) and request.peer == SUBSCRIBER
+    asked = request.message
+    request.on_reply(Confirm(asked.sid, asked.piece, asked.version, is_wanted, 600), SUBSCRIBER)
+
+
+def write(host: FakeHost, outcome: RecordOutcome = RecordOutcome.STORED, what: str = "records.put") -> None:
+    """Every write that has not ended yet ends so."""
+    waiting = [asked for asked in host.asked if asked.what == what]
+    host.asked = [asked for asked in host.asked if asked.what != what]
+    copies = 3 if outcome is RecordOutcome.STORED else 0
+    for asked in waiting:
+        asked.arguments["on_result"](RecordResult(outcome, copies=copies, detail="key_items"))
+
+
+def installed(**settings: Any) -> tuple[FakeHost, TreePlugin]:
+    """A node with one piece in the whole cell."""
+    host, plugin = node(**settings)
+    host.deliver(InsertSub(SCHEMA, sub(), WHOLE, 600), SUBSCRIBER)
+    write(host)
+    host.take_sent()
+    return host, plugin
+
+
+def routed(host: FakeHost, kind: type[Message]) -> list[Message]:
+    return [message for _, message in host.routed if isinstance(message, kind)]
+
+
+def last_question(host: FakeHost) -> CellQuestion:
+    message = routed(host, CellQuestion)[-1]
+    assert isinstance(message, CellQuestion)
+    return message
+
+
+# Installing
+
+
+def test_a_probe_matches_at_once_and_is_stored_when_its_subscriber_has_confirmed() -> None:
+    host, plugin = node()
+    host.deliver(probe(sub()), STRANGER)
+    assert matched(plugin) == [1]
+    assert not [asked for asked in host.asked if asked.what == "records.put"]
+    confirm(host)
+    assert host.take_sent() == [], "it is not replicated yet"
+    write(host)
+    assert host.take_sent() == [(SUBSCRIBER, Kept(SCHEMA, 1, 0, 1, WHOLE, Status.REPLICATED))]
+    assert [each.sid for _, each in plugin.events_noted.new] == [1]
+
+
+@pytest.mark.parametrize("answer", ["silence", "not mine"])
+def test_a_piece_that_nobody_vouches_for_is_forgotten(answer: str) -> None:
+    host, plugin = node()
+    host.deliver(probe(sub()), STRANGER)
+    if answer == "silence":
+        host.requests.pop().on_timeout()
+    else:
+        confirm(host, is_wanted=False)
+    assert matched(plugin) == []
+    assert not plugin.keeper.forest.members
+
+
+def test_a_forged_probe_neither_replaces_nor_ends_what_is_kept() -> None:
+    host, plugin = installed()
+    host.deliver(probe(sub(version=99, low=LOW + SIDE // 4)), STRANGER)
+    assert matched(plugin) == [1]
+    confirm(host, is_wanted=False)
+    assert matched(plugin) == [1], "the subscriber does not want version 99, and nothing was said about version 1"
+
+
+def test_a_subscriber_gives_renews_and_ends_its_piece_on_its_own_link() -> None:
+    host, plugin = node()
+    assert host.deliver(InsertSub(SCHEMA, sub(), WHOLE, 600), SUBSCRIBER) == InsertAnswer(Status.KEPT, WHOLE, True)
+    assert host.requests == [], "there is nothing to be asked"
+    write(host)
+    renewal = InsertSub(SCHEMA, sub(version=2), WHOLE, 600)
+    assert host.deliver(renewal, SUBSCRIBER) == InsertAnswer(Status.KEPT, WHOLE, False)
+    write(host)
+    assert [message.version for _, message in host.take_sent() if isinstance(message, Kept)] == [1, 2]
+    end = EndSub(SCHEMA, 1, 0, 3, TREE.attribute, WHOLE)
+    assert host.deliver(end, SUBSCRIBER) == InsertAnswer(Status.GONE, WHOLE)
+    assert matched(plugin) == [] and host.asked[-1].what == "records.delete"
+
+
+def test_nobody_gives_or_ends_a_piece_for_somebody_else() -> None:
+    host, plugin = installed()
+    with pytest.raises(ProtocolError, match="somebody else"):
+        host.deliver(InsertSub(SCHEMA, sub(version=5), WHOLE, 600), STRANGER)
+    with pytest.raises(ProtocolError, match="does not lie"):
+        host.deliver(InsertSub(SCHEMA, sub(version=5), 0b11, 600), SUBSCRIBER)
+    host.deliver(EndSub(SCHEMA, 1, 0, 9, TREE.attribute, WHOLE), STRANGER)
+    assert matched(plugin) == [1]
+
+
+def test_one_member_has_only_so_many_pieces() -> None:
+    host, plugin = node(subscriptions_per_member=2)
+    for sid in (1, 2):
+        host.deliver(InsertSub(SCHEMA, sub(sid), WHOLE, 600), SUBSCRIBER)
+    answer = host.deliver(InsertSub(SCHEMA, sub(3), WHOLE, 600), SUBSCRIBER)
+    assert answer == InsertAnswer(Status.QUOTA, WHOLE, detail="subscriptions_per_member")
+    host.deliver(probe(sub(4)), STRANGER)
+    assert host.requests == [] and matched(plugin) == [1, 2]
+    renewal = host.deliver(InsertSub(SCHEMA, sub(2, version=2), WHOLE, 600), SUBSCRIBER)
+    assert isinstance(renewal, InsertAnswer) and renewal.status == Status.KEPT
+
+
+def test_a_filter_that_cannot_be_read_is_refused() -> None:
+    host, plugin = node()
+    host.deliver(probe(sub(text=BAD_FILTER)), STRANGER)
+    [(_, kept)] = host.take_sent()
+    assert isinstance(kept, Kept) and kept.status == Status.REFUSED and "expected a condition" in kept.detail
+    answer = host.deliver(InsertSub(SCHEMA, sub(text=BAD_FILTER), WHOLE, 600), SUBSCRIBER)
+    assert isinstance(answer, InsertAnswer) and answer.status == Status.REFUSED
+    assert not plugin.keeper.forest.members
+
+
+def test_what_the_store_refuses_is_taken_out_and_told() -> None:
+    host, plugin = node()
+    host.deliver(InsertSub(SCHEMA, sub(), WHOLE, 600), SUBSCRIBER)
+    write(host, RecordOutcome.QUOTA)
+    assert host.take_sent() == [(SUBSCRIBER, Kept(SCHEMA, 1, 0, 1, WHOLE, Status.QUOTA, "key_items"))]
+    assert matched(plugin) == []
+
+
+def test_a_write_of_unknown_outcome_is_tried_again() -> None:
+    host, plugin = node()
+    host.deliver(InsertSub(SCHEMA, sub(), WHOLE, 600), SUBSCRIBER)
+    write(host, RecordOutcome.UNKNOWN)
+    assert host.take_sent() == [] and matched(plugin) == [1]
+    host.fire("tree_tick")
+    write(host)
+    assert [message.status for _, message in host.take_sent() if isinstance(message, Kept)] == [Status.REPLICATED]
+
+
+def test_a_schema_that_is_not_known_is_looked_up_first() -> None:
+    host, plugin = node(FakeSchemas(known=(), remote=(SCHEMA,)))
+    host.deliver(probe(sub()), STRANGER)
+    confirm(host)
+    assert matched(plugin) == [1]
+    lost, nothing = node(FakeSchemas(known=()))
+    lost.deliver(probe(sub()), STRANGER)
+    assert lost.requests == [] and not nothing.keeper.forest.members
+
+
+def test_a_piece_lapses_that_was_not_renewed() -> None:
+    host, plugin = installed()
+    host.time_s = 601.0
+    plugin.keeper.forest.lapse()
+    assert matched(plugin) == []
+
+
+def test_a_piece_that_its_subscriber_does_not_want_is_deleted() -> None:
+    host, plugin = installed()
+    plugin.keeper.unwanted(SubscriptionKey(SUBSCRIBER.id, 1, 0), "another schema")
+    assert matched(plugin) == [1]
+    plugin.keeper.unwanted(SubscriptionKey(SUBSCRIBER.id, 1, 0), SCHEMA)
+    assert matched(plugin) == [] and host.asked[-1].what == "records.delete"
+
+
+# Where to go on
+
+
+def test_a_cell_that_nobody_knows_names_the_ancestor_at_half_its_level() -> None:
+    host, plugin = node()
+    decision = plugin.keeper.decide(TREE, DEEP, None, vouched=False)
+    assert decision == Elsewhere((cell_at(LOW, LOW + 10, 6),), vouched=False)
+    host.deliver(probe(sub(), DEEP), STRANGER)
+    [message] = routed(host, ProbeSub)
+    assert isinstance(message, ProbeSub) and (message.cell, message.hops) == (cell_at(LOW, LOW + 10, 6), 1)
+
+
+def test_a_probe_goes_only_so_far() -> None:
+    host, _ = node()
+    host.deliver(replace(probe(sub(), DEEP), hops=HOPS_MAX), STRANGER)
+    assert host.routed == []
+
+
+def test_a_probe_for_a_cell_that_its_point_is_not_in_is_dropped() -> None:
+    host, plugin = node()
+    host.deliver(probe(sub(), 0b11), STRANGER)
+    assert host.routed == [] and host.requests == [] and not plugin.keeper.forest.members
+
+
+def test_a_root_that_has_not_caught_up_says_so_and_tells_when_it_has() -> None:
+    host, plugin = node()
+    host.records.has_caught_up = False
+    assert plugin.keeper.decide(TREE, WHOLE, None, vouched=False) == Unsettled()
+    host.deliver(probe(sub()), STRANGER)
+    assert host.requests == []
+    host.records.has_caught_up = True
+    plugin.records_settled()
+    assert plugin.events_noted.changed == [(TREE, WHOLE)]
+    assert plugin.keeper.decide(TREE, WHOLE, None, vouched=False) == Here()
+    assert len(host.requests) == 1, "and the probe goes on"
+
+
+def test_a_cell_of_another_root_is_not_decided_and_is_dropped() -> None:
+    host, plugin = installed()
+    host.neighbours = (peer(key_of(TREE, WHOLE)),)
+    assert plugin.keeper.decide(TREE, WHOLE, None, vouched=False) == NotMine()
+    plugin.keeper.neighbours_changed()
+    assert plugin.keeper.forest.cells == {} and matched(plugin) == []
+    assert plugin.events_noted.changed == [(TREE, WHOLE)]
+
+
+# Splitting, as others see it
+
+
+def full(host: FakeHost) -> TransferSub:
+    """Fill the whole cell of a node with capacity 1, and return the copies that are sent to the lower half."""
+    host.deliver(InsertSub(SCHEMA, sub(2, low=LOW + 5000), WHOLE, 600), SUBSCRIBER)
+    write(host)
+    message = routed(host, TransferSub)[-1]
+    assert isinstance(message, TransferSub) and message.cell == 0b10 and len(message.subs) == 2
+    return message
+
+
+def transferred(message: TransferSub, number: int) -> Transferred:
+    results = tuple(
+        TransferResult(each.subscriber.id, each.sid, each.piece, each.version, Status.REPLICATED)
+        for each in message.subs
+    )
+    return Transferred(SCHEMA, TREE.attribute, message.cell, results, number)
+
+
+def test_a_leaf_becomes_inner_when_its_half_has_everything_and_the_record_is_written() -> None:
+    host, plugin = installed(leaf_capacity=1)
+    copies = full(host)
+    host.deliver(transferred(copies, copies.transfer + 2), STRANGER)
+    assert plugin.keeper.decide(TREE, WHOLE, None, vouched=False) == Here(), "who does not know the number is not heard"
+    host.deliver(transferred(copies, copies.transfer), STRANGER)
+    assert plugin.keeper.decide(TREE, WHOLE, None, vouched=False) == Unsettled()
+    assert matched(plugin) == [1]
+    host.deliver(probe(sub(5)), STRANGER)
+    assert host.requests == [], "what comes now waits"
+    write(host)
+    assert plugin.keeper.decide(TREE, WHOLE, None, vouched=False) == Elsewhere((0b10, 0b11), vouched=True)
+    assert matched(plugin) == [] and plugin.events_noted.changed[-1] == (TREE, WHOLE)
+    assert [message.cell for message in routed(host, CellOrder) if isinstance(message, CellOrder)] == [0b10, 0b11]
+    [waited] = routed(host, ProbeSub)
+    assert isinstance(waited, ProbeSub) and (waited.cell, waited.vouched) == (0b10, True)
+    inside = Target(LOW + 5, SIDE)
+    assert plugin.keeper.decide(TREE, WHOLE, inside, vouched=False, careful=True) == Elsewhere((0b10,), vouched=True)
+
+
+def test_pieces_of_one_point_are_not_split_for_ever() -> None:
+    host, plugin = installed(leaf_capacity=1)
+    host.deliver(InsertSub(SCHEMA, sub(2), WHOLE, 600), SUBSCRIBER)
+    write(host)
+    assert routed(host, TransferSub) == [] and sorted(matched(plugin)) == [1, 2]
+
+
+def test_copies_count_when_the_parent_itself_has_named_their_number() -> None:
+    host, plugin = node()
+    copies = TransferSub(SCHEMA, TREE.attribute, 0b10, WHOLE, (sub(),), (600,), 4)
+    for state, number, is_taken in ((CellState.LEAF, 6, False), (CellState.LEAF, 4, True)):
+        host.deliver(copies, STRANGER)
+        question = last_question(host)
+        assert question.cell == WHOLE and question.is_brief
+        host.deliver(CellAnswer(question.nonce ^ 1, CellState.LEAF, transfer=4), STRANGER)
+        assert Place(TREE, 0b10) not in plugin.keeper.forest.cells or number == 4
+        host.deliver(CellAnswer(question.nonce, state, transfer=number), peer(3))
+        assert bool(plugin.keeper.forest.members) is is_taken
+    write(host)
+    host.fire("tree_results")
+    [(to, message)] = host.take_sent()
+    assert to == STRANGER and isinstance(message, Transferred)
+    assert (message.transfer, message.results[0].status) == (4, Status.REPLICATED)
+    assert matched(plugin, 0b10) == [], "it is no leaf yet"
+
+
+@pytest.mark.parametrize("said", ["probe", "order", "event"])
+def test_a_cell_becomes_a_leaf_only_if_its_parent_says_that_it_is_inner(said: str) -> None:
+    host, plugin = node()
+    cell = 0b10
+
+    def claim() -> None:
+        claims: dict[str, Callable[[], object]] = {
+            "probe": lambda: host.deliver(probe(sub(), cell, vouched=True), STRANGER),
+            "order": lambda: host.deliver(CellOrder(SCHEMA, TREE.attribute, cell, OrderKind.BE_LEAF), STRANGER),
+            "event": lambda: plugin.keeper.decide(TREE, cell, None, vouched=True),
+        }
+        claims[said]()
+
+    claim()
+    host.deliver(CellAnswer(last_question(host).nonce, CellState.LEAF), peer(3))
+    assert plugin.keeper.decide(TREE, cell, None, vouched=True) == Elsewhere((WHOLE,), vouched=False)
+    host.time_s += 20.0
+    host.fire("tree_tick")
+    claim()
+    host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
+    write(host)
+    assert plugin.keeper.decide(TREE, cell, None, vouched=False) == Here()
+
+
+def test_a_claim_that_there_are_leaves_below_is_checked() -> None:
+    host, plugin = installed()
+    claim = LeafUpdate(SCHEMA, TREE.attribute, WHOLE, 0b1011, (LeafEntry(0b1011, 5),))
+    host.deliver(claim, STRANGER)
+    question = last_question(host)
+    assert question.cell == 0b10
+    host.deliver(CellAnswer(question.nonce, CellState.UNKNOWN), peer(3))
+    assert routed(host, TransferSub) == [] and plugin.keeper.decide(TREE, WHOLE, None, vouched=False) == Here()
+    host.deliver(claim, STRANGER)
+    host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
+    assert len(routed(host, TransferSub)) == 1, "it gives its pieces down, and will be an inner node"
+
+
+def test_a_leaf_is_not_retired_by_an_order_alone() -> None:
+    host, plugin = node()
+    host.deliver(CellOrder(SCHEMA, TREE.attribute, 0b10, OrderKind.BE_LEAF), STRANGER)
+    host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
+    write(host)
+    for kind in (OrderKind.RETIRE, OrderKind.COPY_UP):
+        host.deliver(CellOrder(SCHEMA, TREE.attribute, 0b10, kind), STRANGER)
+        host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
+        write(host)
+        assert plugin.keeper.decide(TREE, 0b10, None, vouched=False) == Here()
+        assert plugin.keeper.forest.cells[Place(TREE, 0b10)].move_up is None
+
+
+# Answers
+
+
+def test_a_question_is_answered_with_what_is_kept() -> None:
+    host, plugin = installed()
+    plugin.keeper.note_events(TREE, WHOLE, 30)
+    host.deliver(CellQuestion(SCHEMA, TREE.attribute, WHOLE, 42), STRANGER)
+    entry = LeafEntry(WHOLE, 1, 30)
+    assert host.take_sent() == [(STRANGER, CellAnswer(42, CellState.LEAF, 1, 30, (entry,)))]
+    assert plugin.keeper.entries(TREE) == [entry] and plugin.keeper.entries(Tree("other", 1)) == []
+    host.time_s = 120.0
+    host.deliver(CellQuestion(SCHEMA, TREE.attribute, WHOLE, 43, is_brief=True), STRANGER)
+    assert host.take_sent() == [(STRANGER, CellAnswer(43, CellState.LEAF, 1, 4))], "the load fades"
+
+
+def test_long_answers_to_questions_whose_source_may_be_made_up_are_few() -> None:
+    host, _ = installed()
+    for number in range(100):
+        host.deliver(CellQuestion(SCHEMA, TREE.attribute, WHOLE, number), STRANGER)
+    assert len(host.take_sent()) == questions.FULL_ANSWERS_A_SECOND
+
+
+def test_an_answer_that_nobody_asked_for_is_dropped() -> None:
+    host, plugin = node()
+    host.deliver(CellAnswer(1, CellState.INNER), STRANGER)
+    assert plugin.keeper.forest.cells == {}
+
+
+def test_subscriptions_of_the_node_itself_are_confirmed_without_the_network() -> None:
+    host, plugin = node()
+    plugin.subscriber.subscribe(5, LOW, LOW + 10)
+    [(_, message)] = host.routed
+    host.deliver(replace(message, cell=WHOLE) if isinstance(message, ProbeSub) else message, host.peer)
+    assert host.requests == []
+    write(host)
+    assert matched(plugin) == [5]
+    assert [message.sid for _, message in host.take_sent() if isinstance(message, Kept)] == [5]
+    assert plugin.keeper.forest.members == {NodeId(1): 1}
+    assert list(plugin.keeper.forest.cells[Place(TREE, WHOLE)].pieces) == [
+        key_of_sub(plugin.subscriber.pieces[5, 0].sub)
+    ]
