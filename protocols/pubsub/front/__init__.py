@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from peerd.client import Client
+    from peerd.sim.checkers import Checker
     from peerd.sim.swarm.work import SwarmWork
     from protocols.pubsub.front.client import PubSubClient
 
@@ -42,6 +43,15 @@ class PubSubFront(Front):
             "subs": LazyCommand("List, change and end subscriptions of this daemon.", f"{HERE}.subs:app"),
             "tree": LazyCommand("Draw the tree that keeps a schema's subscriptions.", f"{HERE}.tree:tree"),
             "explain": LazyCommand("Tell why an event did or did not arrive.", f"{HERE}.explain:explain"),
+        }
+
+    def checkers(self) -> Mapping[str, type[Checker]]:
+        from protocols.pubsub.front.checkers import OrderAtLeaves, SubscriptionsConserved, SubscriptionsInPlace
+
+        return {
+            "pubsub_conservation": SubscriptionsConserved,
+            "pubsub_subscriptions": SubscriptionsInPlace,
+            "pubsub_order": OrderAtLeaves,
         }
 
     def swarm_work(self) -> type[SwarmWork]:

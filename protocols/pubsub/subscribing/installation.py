@@ -163,6 +163,11 @@ class Installation:
         return self.stage in (Stage.HELD, Stage.REPLICATED)
 
     @property
+    def is_asking(self) -> bool:
+        """Whether a request to the leaf is under way, whose end decides what is done next."""
+        return self._waiting is Waiting.ANSWER
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing will ever be done for it again."""
         return self.stage is Stage.OVER
