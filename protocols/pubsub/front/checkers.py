@@ -14,14 +14,16 @@ from peerd.messages import Message, PeerRef
 from peerd.sim.checkers import Checker
 from peerd.sim.simulation import Place, Simulation
 from protocols.pubsub.cells import are_related, text
-from protocols.pubsub.messages import EventAck, EventDelivery
+from protocols.pubsub.messages import CellState, EventAck, EventDelivery
 from protocols.pubsub.names import SubscriptionKey
 from protocols.pubsub.plugin import PubSub
 from protocols.pubsub.subscribing.installation import RENEWALS_PER_LEASE, Installation
 from protocols.pubsub.subscribing.installer import VERSIONS_PER_BOOT_BITS
+from protocols.pubsub.tree import storage
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.piece import Piece
 
+GIVEN_AWAY: Final = (CellState.INNER, CellState.RETIRED)
 STREAMS_MAX: Final = 4096
 """Streams of deliveries whose order is compared; of more, the oldest are forgotten."""
 EVENTS_MAX: Final = 2048
@@ -40,6 +42,11 @@ def pubsub_of(place: Place) -> PubSub | None:
     """The plugin of a node, if it runs one."""
     plugin = place.node.plugins.get(PubSub.name)
     return plugin if isinstance(plugin, PubSub) else None
+
+
+def name_of(key: SubscriptionKey) -> str:
+    """A piece, in words."""
+    return f"piece {key.piece} of {key.sid:x} of {short_id(key.subscriber)}"
 
 
 def installed(place: Place) -> Iterator[tuple[SubscriptionKey, Installation]]:
@@ -63,8 +70,24 @@ def held_pieces(simulation: Simulation) -> dict[SubscriptionKey, list[Held]]:
     return found
 
 
+def recorded_pieces(simulation: Simulation) -> set[SubscriptionKey]:
+    """All pieces of which a running node has the record, under a cell that is not known to have given them away."""
+    found: set[SubscriptionKey] = set()
+    for place in simulation.live_nodes():
+        plugin = pubsub_of(place)
+        records = () if plugin is None else plugin.host.records.held()
+        for key in dict.fromkeys(record.key for record in records if storage.is_of_tree(record.item)):
+            cell = None if plugin is None else storage.read(plugin.host.records.items(key))
+            if cell is not None and cell.state not in GIVEN_AWAY:
+                found.update(cell.pieces)
+    return found
+
+
 class SubscriptionsConserved(Checker):
-    """A subscription that was acknowledged is in a live leaf, or its subscriber looks after it within lease / 3."""
+    """A subscription that was acknowledged is at a live node, or its subscriber looks after it within lease / 3.
+
+    It need not be in a leaf at each moment: a root has died, and the next one has only its record, or a leaf is split.
+    """
 
     name = "pubsub conservation"
     number = 12
@@ -74,15 +97,16 @@ class SubscriptionsConserved(Checker):
         if simulation.hostile:
             return []
         held = held_pieces(simulation)
-        found = []
+        missing = []
         for place in simulation.live_nodes():
             plugin = pubsub_of(place)
             for key, piece in installed(place):
                 lease_s = 0.0 if plugin is None else plugin.config.lease
                 is_cared_for = piece.is_asking or piece.due_at <= simulation.now + lease_s / RENEWALS_PER_LEASE
                 if key not in held and not is_cared_for:
-                    found.append(f"piece {key.piece} of {key.sid:x} of {short_id(place.id)} is lost, and not renewed")
-        return found
+                    missing.append(key)
+        recorded = recorded_pieces(simulation) if missing else ()
+        return [f"{name_of(key)} is lost, and not renewed" for key in missing if key not in recorded]
 
 
 class SubscriptionsInPlace(Checker):
@@ -100,9 +124,8 @@ class SubscriptionsInPlace(Checker):
         held, oracle = held_pieces(simulation), simulation.oracle()
         found = []
         for place in simulation.live_nodes():
-            for key, piece in installed(place):
-                copies = held.get(key, [])
-                name = f"piece {key.piece} of {key.sid:x} of {short_id(place.id)}"
+            for key, _ in installed(place):
+                copies, name = held.get(key, []), name_of(key)
                 if len(copies) != 1:
                     where = ", ".join(f"{text(copy.node.cell)} at {short_id(copy.place.id)}" for copy in copies)
                     found.append(f"{name} is in {len(copies)} leaves{where and ': '}{where}")
@@ -110,7 +133,7 @@ class SubscriptionsInPlace(Checker):
                     found.append(f"{name} is at {short_id(copies[0].place.id)}, and {short_id(root)} is the root")
                 elif not copies[0].piece.is_kept:
                     found.append(f"{name} is in its leaf for a moment only")
-        return found + [text for key, copies in held.items() for text in self._zombies(simulation, key, copies)]
+        return found + [told for key, copies in held.items() for told in self._zombies(simulation, key, copies)]
 
     @staticmethod
     def _zombies(simulation: Simulation, key: SubscriptionKey, copies: list[Held]) -> Iterator[str]:
@@ -122,7 +145,7 @@ class SubscriptionsInPlace(Checker):
         for copy in copies:
             if copy.piece.sub.version >> VERSIONS_PER_BOOT_BITS == subscriber.boot_epoch:
                 where = f"{text(copy.node.cell)} at {short_id(copy.place.id)}"
-                yield f"piece {key.piece} of {key.sid:x} of {short_id(key.subscriber)} was ended, and is in {where}"
+                yield f"{name_of(key)} was ended, and is in {where}"
 
 
 class _Event(NamedTuple):
