@@ -90,11 +90,11 @@ class Traffic(SwarmWork):
     # The calm ring
 
     def prove(self, place: Place) -> None:
-        """Everything is done as a client does it that tries again what was refused for the moment."""
-        if self._declared:
-            self._go_on(place)
-        else:
-            self._try(place, self._declare)
+        """Everything is done as a client does it that tries again what was refused for the moment.
+
+        The schema is declared in any case: all who had it may have died.
+        """
+        self._try(place, self._declare)
 
     def _declare(self, place: Place) -> None:
         def told(answer: object) -> None:
