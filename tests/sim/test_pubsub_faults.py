@@ -8,9 +8,9 @@ from peerd.ids import closeness
 from peerd.sim.churn import Churn, ChurnSettings
 from peerd.sim.simulation import Place
 from protocols.pubsub.cells import WHOLE
-from protocols.pubsub.front.checkers import held_pieces
+from protocols.pubsub.front.checkers import held_pieces, recorded_pieces
 from protocols.pubsub.front.judging import plugin_of
-from protocols.pubsub.names import EVERY, Tree, key_of
+from protocols.pubsub.names import EVERY, SubscriptionKey, Tree, key_of
 from tests.support.pubsub_rings import PubSubRing
 
 LEASE_S = 600.0
@@ -95,7 +95,10 @@ def test_two_sides_that_each_grew_a_tree_of_their_own_make_one_when_they_meet(se
     for side in sides:
         world.subscribe(50, side)
     world.run_for(300.0)
+    both = [name for name, owners in world.leaves().items() if len(owners) > 1]
+    assert both, "each side has its own root of the same leaf"
     for side in sides:
+        assert {owner in side for owners in world.leaves().values() for owner in owners} == {True, False}
         world.finish(world.publish(5, side))
     world.simulation.heal()
     world.rest()
@@ -106,6 +109,29 @@ def test_two_sides_that_each_grew_a_tree_of_their_own_make_one_when_they_meet(se
     world.finish(events)
     assert {event.outcome for event in events} <= {"received", "replicated"}
     assert world.offences(events) == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_replica_that_was_away_does_not_bring_back_what_was_ended(seed: int) -> None:
+    """It has slept through the end of some subscriptions, and has them still when it wakes up."""
+    world = grown_ring(16, seed, 40)
+    leaf = fullest_leaf(world)
+    sleeper = holders(world, leaf, 2)[1]
+    in_leaf = {key for key, copies in held_pieces(world.simulation).items() if copies[0].node.place == leaf}
+    world.simulation.pause(sleeper)
+    ended = [each for each in world.judge.watched if each.place is not sleeper and in_leaf & set(world.keys(each))]
+    keys = {key for each in ended for key in world.keys(each)}
+    assert ended
+    for each in ended:
+        world.judge.end(each)
+    world.run_for(30.0)
+    table = sleeper.node.records.state.table
+    assert any(SubscriptionKey.of_item(record.item) in keys for record in table), "the sleeper has not heard of it"
+    world.simulation.resume(sleeper)
+    world.rest(120.0)
+    world.run_for(60.0)
+    assert not keys & recorded_pieces(world.simulation)
+    assert not keys & held_pieces(world.simulation).keys()
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -12,7 +12,7 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.front.checkers import OrderAtLeaves, SubscriptionsConserved, SubscriptionsInPlace, held_pieces
 from protocols.pubsub.front.judging import Judge, PublishedEvent, Watched, plugin_of
 from protocols.pubsub.front.workload import ThesisWorkload
-from protocols.pubsub.names import Tree
+from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.plugin import PubSub
 
 SETTINGS: dict[str, Any] = {"leaf_capacity": 10, "lease": "10m", "update_interval": "1m", "merge_share": 0.0}
@@ -100,21 +100,16 @@ class PubSubRing:
 
     def lost(self) -> list[Watched]:
         """Subscriptions of live nodes that were established, and of which a piece is in no leaf."""
-        held = {(key.subscriber, key.sid, key.piece) for key in held_pieces(self.simulation)}
-        return [
-            watched
-            for watched in self.judge.watched
-            if watched.is_live
-            and watched.established_at is not None
-            and any((watched.place.id, *each) not in held for each in self.pieces(watched))
-        ]
+        held = held_pieces(self.simulation)
+        live = [watched for watched in self.judge.watched if watched.is_live and watched.established_at is not None]
+        return [watched for watched in live if not held.keys() >= set(self.keys(watched))]
 
     @staticmethod
-    def pieces(watched: Watched) -> list[tuple[int, int]]:
-        """The number of its filter, and that of the piece, for each piece."""
+    def keys(watched: Watched) -> list[SubscriptionKey]:
+        """The pieces of a subscription; none where another one covers it."""
         plugin = plugin_of(watched.place)
         found = plugin.subscriptions.pieces(plugin.subscriptions.get(watched.id))
-        return [(each.sub.sid, each.sub.piece) for each in found]
+        return [SubscriptionKey(watched.place.id, each.sub.sid, each.sub.piece) for each in found]
 
     def offences(self, owed: Sequence[PublishedEvent], outcomes: tuple[str, ...] = ACKNOWLEDGED) -> list[str]:
         """All that was wrong; these events have to have come to every subscription that they match."""
