@@ -15,20 +15,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from peerd.api import Host, Metric, Part, SendRefusal, handles, on_timer
-from peerd.errors import ProtocolError
+from peerd.api import Host, LookupResult, Metric, Part, SendRefusal, handles, on_timer
+from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.cells import Target, lies_within
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import HOPS_MAX, EventAck, ProbePub
-from protocols.pubsub.names import Tree
+from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.passing import PARKED_S, Journey, Parking, Quotas, Seen, key_of_batch
 from protocols.pubsub.ports import Elsewhere, Here, LeafEvents, Leaves, Schemas, SchemaView, targets_of
 from protocols.pubsub.spread import Batch, Place, places_of, trees_of, ways_to
 
 CAREFUL_FROM: Final = 1
 """From this try on, inner nodes trust no table of leaves, but go down child by child."""
+TESTED_FROM: Final = 1
+"""From this try on, a way is tested by a lookup before events go there."""
+TESTS_MAX: Final = 64
+"""Tests that are under way; above it events go untested."""
+TEST_TIMEOUT_S: Final = 5.0
 PARKED_LOOK_S: Final = 0.5
 """How often what waits here is looked at, besides when the tree tells of a change."""
 TARGETS_MAX: Final = 16
@@ -71,6 +76,7 @@ class Forwarding(Part):
         self._told: OrderedDict[NodeId, float] = OrderedDict()
         self._sent: deque[_Sent] = deque()
         self._sent_bytes = 0
+        self._tests = 0
 
     # This node's own events
 
@@ -213,13 +219,46 @@ class Forwarding(Part):
     def _send(self, to: PeerRef, journey: Journey) -> None:
         if journey.hops > HOPS_MAX:
             self._count("lost")
-            return
+        elif journey.batch.attempt < TESTED_FROM or not self._test(journey):
+            self._send_now(to, journey)
+
+    def _send_now(self, to: PeerRef, journey: Journey) -> None:
         self._give(to, journey)
         now, size = self._host.now(), journey.batch.bytes
         self._sent.append(_Sent(now, to.id, journey, size))
         self._sent_bytes += size
         while len(self._sent) > SENT_MAX or self._sent_bytes > SENT_BYTES_MAX or now - self._sent[0].at_s > SENT_S:
             self._sent_bytes -= self._sent.popleft().bytes
+
+    def _test(self, journey: Journey) -> bool:
+        """Look up the root of a cell before a failed try is repeated; whether that is under way.
+
+        The next hop may be dead without anybody having noticed. Messages with events are not acknowledged hop by hop,
+        but lookups are: the overlay finds out, and the events go another way then.
+        """
+        if self._tests >= TESTS_MAX:
+            return False
+        attribute, cell = journey.places[0]
+
+        def done(result: LookupResult) -> None:
+            self._tests -= 1
+            self._go_on(journey)
+
+        self._tests += 1
+        try:
+            self._host.lookup(key_of(Tree(journey.batch.schema, attribute), cell), done, TEST_TIMEOUT_S)
+        except Unavailable:
+            self._tests -= 1
+            return False
+        return True
+
+    def _go_on(self, journey: Journey) -> None:
+        """Send on what was to wait, by the ways that there are now."""
+        ways = ways_to(journey.batch.schema, journey.places, self._host.next_hop)
+        for hop, group in ways.onward.items():
+            self._send_now(hop, replace(journey, places=tuple(group)))
+        if ways.here:
+            self._take(replace(journey, places=tuple(ways.here)))
 
     def _give(self, to: PeerRef, journey: Journey) -> None:
         how = journey.hops, journey.vouched, journey.remembered, self.config.multicast
@@ -272,6 +311,7 @@ class Forwarding(Part):
     def validate(self) -> None:
         """Assert the invariants."""
         assert len(self._sent) <= SENT_MAX
+        assert 0 <= self._tests <= TESTS_MAX
         assert self._is_looking or not len(self._parking)
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import msgpack
 import pytest
 
-from peerd.api import SendRefusal
+from peerd.api import LookupResult, SendRefusal
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.cells import WHOLE, cell_of_text
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.forwarding import MERGED, PARKED_LOOK_S, SENT_S
+from protocols.pubsub.forwarding import MERGED, PARKED_LOOK_S, SENT_S, TESTS_MAX
 from protocols.pubsub.messages import (
     CELLS_MAX,
     HOPS_MAX,
@@ -234,13 +234,32 @@ def test_what_went_to_a_node_that_is_gone_goes_another_way_once() -> None:
     plugin.send_refused(gone, ProbePub, SendRefusal.QUEUE_FULL, 1)
     plugin.send_refused(gone, ProbePub, SendRefusal.PEER_DOWN, 1)
     assert not host.take_sent(), "routing still names the same node: it is left to the publisher"
-    host.deliver(probe(place, attempt=1), PUBLISHER)
+    host.deliver(probe(place, events=(event(2),)), PUBLISHER)
     host.take_sent()
     host.neighbours = (other,)
     plugin.send_refused(gone, ProbePub, SendRefusal.PEER_DOWN, 1)
     assert [to for to, _ in host.take_sent()] == [other]
     plugin.send_refused(other, ProbePub, SendRefusal.PEER_DOWN, 1)
     assert not host.take_sent(), "once"
+
+
+def test_a_way_that_has_failed_is_looked_up_before_it_is_tried_again() -> None:
+    host, plugin = lone()
+    place = (1, LEAVES[1])
+    gone, other = neighbour_of(place), peer(neighbour_of(place).id ^ 3)
+    host.neighbours = (gone, other)
+    host.deliver(probe(place, attempt=1), PUBLISHER)
+    assert not host.take_sent()
+    [lookup] = [asked.arguments for asked in host.asked if asked.what == "lookup"]
+    assert lookup["key"] == key_of(Tree(SCHEMA, place[0]), place[1])
+    host.neighbours = (other,)  # that is what the overlay has found out meanwhile
+    lookup["on_result"](LookupResult(lookup["key"], other, (), 0.1))
+    assert [to for to, _ in host.take_sent()] == [other]
+    plugin.validate()
+    for number in range(TESTS_MAX + 1):
+        host.deliver(probe(place, events=(event(2 + number),), attempt=1), PUBLISHER)
+    assert sum(asked.what == "lookup" for asked in host.asked) == 1 + TESTS_MAX
+    assert len(host.take_sent()) == 1, "one more goes untested"
 
 
 def test_what_was_sent_long_ago_is_not_sent_again() -> None:

@@ -41,12 +41,12 @@ CELL = cell_at(LOW, HIGH, 6)
 class Piece:
     """A piece and a clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease_s: float = LEASE_S) -> None:
         versions = count(2)
         self.now = 100.0
         self.core = Installation(
             SubObject(peer(1), 77, 0, 1, 1, LOW, HIGH, "price > 5", since_ms=3),
-            lease_s=LEASE_S,
+            lease_s=lease_s,
             retry_s=2.0,
             rng=Random(1),
             next_level=lambda: 4,
@@ -99,6 +99,14 @@ def test_probes_are_repeated_ever_more_slowly_and_become_careful() -> None:
     assert careful == [False] * (CAREFUL_AFTER - 1) + [True] * (8 - CAREFUL_AFTER)
     assert pauses[0] < pauses[1] < pauses[2] < pauses[3]
     assert max(pauses) <= RETRY_S_MAX
+
+
+def test_the_longest_pause_is_a_third_of_a_lease_that_is_short() -> None:
+    piece = Piece(lease_s=30.0)
+    piece.begin()
+    for _ in range(10):
+        assert piece.core.due_at - piece.now <= 30.0 / RENEWALS_PER_LEASE
+        piece.due()
 
 
 def test_what_was_published_before_is_asked_for_only_until_a_leaf_has_heard_it() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from peerd.api import SendRefusal
+from peerd.api import LookupResult, SendRefusal
 from peerd.errors import ProtocolError, Unavailable
+from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.cells import WHOLE, cell_of_text, children
@@ -34,6 +36,12 @@ class World:
         self.plugin = Events(PubSubConfig(**options), forest, self.schema)
         self.host = FakeHost(1, self.plugin)
         self.host.next_hop = lambda key: OTHER  # type: ignore[method-assign]  # every key is the neighbour's
+        self.host.lookup = self._look_up  # type: ignore[method-assign]
+
+    @staticmethod
+    def _look_up(key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:
+        """Ways that have failed are looked up before they are tried again."""
+        on_result(LookupResult(key, OTHER, (), 0.0))
 
     def publish(self, count: int = 1, **options: Any) -> list[int]:
         """Publish events; returns their numbers."""

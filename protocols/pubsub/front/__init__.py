@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from peerd.client import Client
     from peerd.lab.experiment import Experiment
+    from peerd.sim.checkers import Checker
     from peerd.sim.swarm.work import SwarmWork
     from protocols.pubsub.front.client import PubSubClient
 
@@ -43,6 +44,15 @@ class PubSubFront(Front):
             "subs": LazyCommand("List, change and end subscriptions of this daemon.", f"{HERE}.subs:app"),
             "tree": LazyCommand("Draw the tree that keeps a schema's subscriptions.", f"{HERE}.tree:tree"),
             "explain": LazyCommand("Tell why an event did or did not arrive.", f"{HERE}.explain:explain"),
+        }
+
+    def checkers(self) -> Mapping[str, type[Checker]]:
+        from protocols.pubsub.front.checkers import OrderAtLeaves, SubscriptionsConserved, SubscriptionsInPlace
+
+        return {
+            "pubsub_conservation": SubscriptionsConserved,
+            "pubsub_subscriptions": SubscriptionsInPlace,
+            "pubsub_order": OrderAtLeaves,
         }
 
     def swarm_work(self) -> type[SwarmWork]:

@@ -1,8 +1,8 @@
 """What must hold of publish/subscribe, judged from outside: by what clients asked for and what they got.
 
-Precision (invariant 14): what a subscription gets, its filter matches, by the reference matcher. Order (20): of one
-publisher, numbers grow. Once: no event twice. Recall (15): what was published, and acknowledged, while a subscription
-was established comes to it; that is asked of events that were marked as owed.
+Precision (invariant 14): what a subscription gets, its filter matches, by the reference matcher. Once: no event twice.
+Recall (15): what was published, and acknowledged, while a subscription was established comes to it; that is asked of
+the events that are named. What is judged from inside the nodes is in `protocols.pubsub.front.checkers`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class Watched:
     state: str = "installing"
     established_at: float | None = None
     seen: dict[EventId, None] = field(default_factory=dict)
-    last: dict[tuple[Any, int], int] = field(default_factory=dict)
 
     @property
     def is_live(self) -> bool:
@@ -51,7 +50,7 @@ class Watched:
 
 @dataclass
 class PublishedEvent:
-    """An event that a client published. ``owed``: to whom it must come, by id of the subscription."""
+    """An event that a client published."""
 
     event: EventId
     schema: str
@@ -90,6 +89,12 @@ class Judge:
         made.append(watched)
         self.watched.append(watched)
         return watched
+
+    def end(self, watched: Watched) -> None:
+        """End a subscription whose node lives."""
+        self._read(watched)
+        plugin_of(watched.place).end(watched.id)
+        self.watched.remove(watched)
 
     def publish(self, place: Place, schema: str, values: Mapping[str, Any], ack: Any = None) -> PublishedEvent:
         """Publish on a node. Raises what the plugin raises."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any, ClassVar, Final
 
@@ -10,7 +12,8 @@ from peerd.errors import Unavailable
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.swarm.work import SwarmWork
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.front.judging import Judge, PublishedEvent, plugin_of
+from protocols.pubsub.front.checkers import SubscriptionsInPlace
+from protocols.pubsub.front.judging import Judge, PublishedEvent, Watched, plugin_of
 from protocols.pubsub.front.workload import ThesisWorkload
 from protocols.pubsub.plugin import PubSub
 from protocols.pubsub.service import NotDone
@@ -26,24 +29,31 @@ SETTINGS: Final[dict[str, Any]] = {
 """Small leaves, so that a few subscriptions make a tree, and short times, so that a seed sees what takes hours."""
 SUBSCRIBE_SHARE: Final = 0.4
 END_SHARE: Final = 0.1
+PROOF_SUBSCRIPTIONS: Final = 5
 PROOF_DELAY_S: Final = 12.0
 """From the beginning of the calm to the events that must arrive: each lease is renewed meanwhile."""
 PROOF_EVENTS: Final = 10
+AGAIN_S: Final = 1.0
+"""A client that was told to try again, because the schema is being looked up, does so after this."""
+TRIES_MAX: Final = 8
 
 
 class Traffic(SwarmWork):
     """Nodes subscribe, publish and end subscriptions. What arrives must be right, and in the calm ring all must arrive.
 
     Across partitions longer than deliveries are kept, recall is not promised; so it is asked of the last events only.
+    Where there are hostile nodes it is not asked at all: the root of a leaf may do with the leaf what it likes.
     """
 
-    gap_s: ClassVar[float] = 1.5
+    gap_s: ClassVar[float] = 0.7
 
     def __init__(self, simulation: Simulation, rng: Random) -> None:
         super().__init__(simulation, rng)
         self._workload = ThesisWorkload(rng)
         self._judge = Judge(lambda: simulation.now)
         self._proof: list[PublishedEvent] = []
+        self._proof_subscriptions: list[Watched] = []
+        self._not_done: list[str] = []
         self._declared = False
 
     @classmethod
@@ -75,21 +85,59 @@ class Traffic(SwarmWork):
     def _end_one(self) -> None:
         live = [watched for watched in self._judge.watched if watched.is_live]
         if live:
-            watched = self.rng.choice(live)
-            plugin_of(watched.place).end(watched.id)
-            self._judge.watched.remove(watched)
+            self._judge.end(self.rng.choice(live))
+
+    # The calm ring
 
     def prove(self, place: Place) -> None:
-        def publish() -> None:
-            for _ in range(PROOF_EVENTS):
-                if place.is_live:
-                    self._proof.append(self._judge.publish(place, self._workload.schema, self._workload.event()))
+        """Everything is done as a client does it that tries again what was refused for the moment.
 
-        if self._declared:
-            self.simulation.after(PROOF_DELAY_S, publish)
+        The schema is declared in any case: all who had it may have died.
+        """
+        self._try(place, self._declare)
+
+    def _declare(self, place: Place) -> None:
+        def told(answer: object) -> None:
+            self._told(answer)
+            if self._declared:
+                self._go_on(place)
+            else:
+                self._not_done.append(f"in a calm ring {place} cannot declare the schema: {answer}")
+
+        plugin_of(place).declare(self._workload.document(), told)
+
+    def _go_on(self, place: Place) -> None:
+        honest = self.simulation.honest_nodes()
+        for _ in range(PROOF_SUBSCRIPTIONS):
+            self._try(self.rng.choice(honest), self._subscribe)
+        for _ in range(PROOF_EVENTS):
+            publisher = place if self.rng.random() < 0.5 else self.rng.choice(honest)
+            self.simulation.after(PROOF_DELAY_S, partial(self._try, publisher, self._publish))
+
+    def _subscribe(self, place: Place) -> None:
+        self._proof_subscriptions.append(
+            self._judge.subscribe(place, self._workload.schema, self._workload.subscription())
+        )
+
+    def _publish(self, place: Place) -> None:
+        self._proof.append(self._judge.publish(place, self._workload.schema, self._workload.event()))
+
+    def _try(self, place: Place, action: Callable[[Place], None], tries: int = 1) -> None:
+        try:
+            action(place)
+        except (Unavailable, NotDone) as error:
+            if tries == TRIES_MAX:
+                self._not_done.append(f"in a calm ring {place} says: {error}")
+            else:
+                self.simulation.after(AGAIN_S, partial(self._try, place, action, tries + 1))
 
     def verdict(self) -> list[str]:
         self._judge.read()
+        if self.simulation.hostile:
+            return self._judge.offences
         late = [str(event.event) for event in self._proof if event.outcome not in ("received", "replicated")]
         told = [f"in a calm ring the outcome of {late[0]} is not known"] if late else []
-        return [*self._judge.offences, *told, *self._judge.missing(self._proof)]
+        unknown = [each for each in self._proof_subscriptions if each.is_live and each.established_at is None]
+        told += [f"in a calm ring {each.filter!r} of {each.place} is not established" for each in unknown[:1]]
+        misplaced = SubscriptionsInPlace().check(self.simulation)
+        return [*self._judge.offences, *self._not_done, *told, *self._judge.missing(self._proof), *misplaced]

@@ -163,6 +163,11 @@ class Installation:
         return self.stage in (Stage.HELD, Stage.REPLICATED)
 
     @property
+    def is_asking(self) -> bool:
+        """Whether a request to the leaf is under way, whose end decides what is done next."""
+        return self._waiting is Waiting.ANSWER
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing will ever be done for it again."""
         return self.stage is Stage.OVER
@@ -313,7 +318,8 @@ class Installation:
         self.due_at = now + delay_s * self._rng.uniform(1 - JITTER, 1)
 
     def _retry_after_s(self) -> float:
-        return min(RETRY_S_MAX, self._retry_s * (1 << min(max(0, self.tries - 1), 16)))
+        longest_s = min(RETRY_S_MAX, self._lease_s / RENEWALS_PER_LEASE)  # what was lost is back within that time
+        return min(longest_s, self._retry_s * (1 << min(max(0, self.tries - 1), 16)))
 
     def _probe(self, now: float) -> list[Action]:
         self.tries += 1

@@ -145,6 +145,10 @@ class Installer(Part):
         places = ((placement.sid, number) for number in placement.numbers)
         return [self._pieces[place] for place in places if place in self._pieces]
 
+    def knows(self, sid: int, number: int) -> bool:
+        """Whether there is such a piece, and it is not over."""
+        return (sid, number) in self._pieces
+
     def __len__(self) -> int:
         return len(self._pieces)
 

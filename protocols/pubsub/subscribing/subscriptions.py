@@ -158,6 +158,10 @@ class Subscriptions(Part):
         placement = None if form is None else form.placement
         return subscription.view(0 if placement is None else len(placement.numbers))
 
+    def all(self) -> list[Subscription]:
+        """All of them, in the order in which they were made."""
+        return list(self._all.values())
+
     def of_schema(self, schema: str) -> list[Subscription]:
         """The subscriptions to events of one schema."""
         return [subscription for subscription in self._all.values() if subscription.schema == schema]

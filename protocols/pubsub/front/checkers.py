@@ -1,0 +1,228 @@
+"""Invariants of publish/subscribe in the simulator, seen from inside all nodes at once.
+
+Where there are hostile nodes only answers to honest clients are judged (`protocols.pubsub.front.judging`): the root of
+a leaf may do with the leaf what it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final, NamedTuple
+
+from peerd.ids import NodeId, short_id
+from peerd.messages import Message, PeerRef
+from peerd.sim.checkers import Checker
+from peerd.sim.simulation import Place, Simulation
+from protocols.pubsub.cells import are_related, text
+from protocols.pubsub.messages import CellState, EventAck, EventDelivery
+from protocols.pubsub.names import SubscriptionKey
+from protocols.pubsub.plugin import PubSub
+from protocols.pubsub.subscribing.installation import RENEWALS_PER_LEASE, Installation
+from protocols.pubsub.subscribing.installer import VERSIONS_PER_BOOT_BITS
+from protocols.pubsub.tree import storage
+from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.piece import Piece
+
+GIVEN_AWAY: Final = (CellState.INNER, CellState.RETIRED)
+STREAMS_MAX: Final = 4096
+"""Streams of deliveries whose order is compared; of more, the oldest are forgotten."""
+EVENTS_MAX: Final = 2048
+"""Events of one publisher in one stream that are compared."""
+
+
+class Held(NamedTuple):
+    """A piece in a leaf, at the node that is the root of it."""
+
+    place: Place
+    node: CellNode
+    piece: Piece
+
+
+def pubsub_of(place: Place) -> PubSub | None:
+    """The plugin of a node, if it runs one."""
+    plugin = place.node.plugins.get(PubSub.name)
+    return plugin if isinstance(plugin, PubSub) else None
+
+
+def name_of(key: SubscriptionKey) -> str:
+    """A piece, in words."""
+    return f"piece {key.piece} of {key.sid:x} of {short_id(key.subscriber)}"
+
+
+def installed(place: Place) -> Iterator[tuple[SubscriptionKey, Installation]]:
+    """The pieces of a node's subscriptions that a leaf has confirmed, as the node thinks."""
+    plugin = pubsub_of(place)
+    for subscription in () if plugin is None else plugin.subscriptions.all():
+        for piece in () if plugin is None else plugin.subscriptions.pieces(subscription):
+            if piece.is_installed:
+                yield SubscriptionKey(place.id, piece.sub.sid, piece.sub.piece), piece
+
+
+def held_pieces(simulation: Simulation) -> dict[SubscriptionKey, list[Held]]:
+    """All pieces in leaves of running nodes, provisional ones too."""
+    found: dict[SubscriptionKey, list[Held]] = {}
+    for place in simulation.live_nodes():
+        plugin = pubsub_of(place)
+        for node in () if plugin is None else plugin.keeper.forest.nodes():
+            if node.is_leaf:
+                for key, piece in node.pieces.items():
+                    found.setdefault(key, []).append(Held(place, node, piece))
+    return found
+
+
+def recorded_pieces(simulation: Simulation) -> set[SubscriptionKey]:
+    """All pieces of which a running node has the record, under a cell that is not known to have given them away."""
+    found: set[SubscriptionKey] = set()
+    for place in simulation.live_nodes():
+        plugin = pubsub_of(place)
+        records = () if plugin is None else plugin.host.records.held()
+        for key in dict.fromkeys(record.key for record in records if storage.is_of_tree(record.item)):
+            cell = None if plugin is None else storage.read(plugin.host.records.items(key))
+            if cell is not None and cell.state not in GIVEN_AWAY:
+                found.update(cell.pieces)
+    return found
+
+
+class SubscriptionsConserved(Checker):
+    """A subscription that was acknowledged is at a live node, or its subscriber looks after it within lease / 3.
+
+    It need not be in a leaf at each moment: a root has died, and the next one has only its record, or a leaf is split.
+    """
+
+    name = "pubsub conservation"
+    number = 12
+    holds_always: ClassVar[bool] = True
+
+    def check(self, simulation: Simulation) -> list[str]:
+        if simulation.hostile:
+            return []
+        held = held_pieces(simulation)
+        missing = []
+        for place in simulation.live_nodes():
+            plugin = pubsub_of(place)
+            for key, piece in installed(place):
+                lease_s = 0.0 if plugin is None else plugin.config.lease
+                is_cared_for = piece.is_asking or piece.due_at <= simulation.now + lease_s / RENEWALS_PER_LEASE
+                if key not in held and not is_cared_for:
+                    missing.append(key)
+        recorded = recorded_pieces(simulation) if missing else ()
+        return [f"{name_of(key)} is lost, and not renewed" for key in missing if key not in recorded]
+
+
+class SubscriptionsInPlace(Checker):
+    """In a calm ring: each subscription of a live node is in the leaf of its point, once; what was ended is nowhere.
+
+    What a node had that has died, or has started again, is left to its lease.
+    """
+
+    name = "pubsub subscriptions"
+    number = 13
+
+    def check(self, simulation: Simulation) -> list[str]:
+        if simulation.hostile:
+            return []
+        held, oracle = held_pieces(simulation), simulation.oracle()
+        found = []
+        for place in simulation.live_nodes():
+            for key, _ in installed(place):
+                copies, name = held.get(key, []), name_of(key)
+                if len(copies) != 1:
+                    where = ", ".join(f"{text(copy.node.cell)} at {short_id(copy.place.id)}" for copy in copies)
+                    found.append(f"{name} is in {len(copies)} leaves{where and ': '}{where}")
+                elif (root := oracle.root(copies[0].node.key)) != copies[0].place.id:
+                    found.append(f"{name} is at {short_id(copies[0].place.id)}, and {short_id(root)} is the root")
+                elif not copies[0].piece.is_kept:
+                    found.append(f"{name} is in its leaf for a moment only")
+        return found + [told for key, copies in held.items() for told in self._zombies(simulation, key, copies)]
+
+    @staticmethod
+    def _zombies(simulation: Simulation, key: SubscriptionKey, copies: list[Held]) -> Iterator[str]:
+        """A piece that its subscriber has installed since it started, and does not know any more."""
+        subscriber = simulation.places.get(key.subscriber)
+        plugin = pubsub_of(subscriber) if subscriber is not None and subscriber.is_live else None
+        if plugin is None or subscriber is None or plugin.installer.knows(key.sid, key.piece):
+            return
+        for copy in copies:
+            if copy.piece.sub.version >> VERSIONS_PER_BOOT_BITS == subscriber.boot_epoch:
+                where = f"{text(copy.node.cell)} at {short_id(copy.place.id)}"
+                yield f"{name_of(key)} was ended, and is in {where}"
+
+
+class _Event(NamedTuple):
+    publisher: NodeId
+    epoch: int
+    sequence: int
+
+
+class OrderAtLeaves(Checker):
+    """First in, first out for one publisher and leaf: judged by what comes from the leaf's root in one stream.
+
+    One stream may have events of several leaves, which are in no order among each other. So two events are compared
+    where the root has acknowledged each for one leaf only, in which it matched, and where these are one, or one was
+    split from the other.
+    """
+
+    name = "pubsub order"
+    number = 20
+    holds_always: ClassVar[bool] = True
+    watched_messages: ClassVar[tuple[type[Message], ...]] = (EventDelivery, EventAck)
+
+    def __init__(self) -> None:
+        self._taken: dict[tuple[int, int, NodeId, int], int] = {}
+        """By subscriber's node, its boot, root and number of the stream: the last batch."""
+        self._order: dict[tuple[int, int, NodeId, int], dict[tuple[NodeId, int], list[int]]] = {}
+        self._leaves: dict[tuple[NodeId, _Event], set[tuple[str, int, int]]] = {}
+        """By root and event: the leaves in which it matched."""
+        self._inversions: dict[tuple[NodeId, _Event, _Event], None] = {}
+        """An event that came after a later one of its publisher."""
+
+    def handled(self, simulation: Simulation, place: Place, message: Any, source: PeerRef) -> str | None:
+        if isinstance(message, EventDelivery):
+            self._delivered(place, message, source.id)
+        else:
+            self._acknowledged(place, message, source.id)
+        return None
+
+    def _delivered(self, place: Place, message: EventDelivery, root: NodeId) -> None:
+        stream = place.index, place.boot_epoch, root, message.stream
+        if message.number != self._taken.get(stream, 0) + 1:
+            return
+        self._taken[stream] = message.number
+        if len(self._taken) > STREAMS_MAX:
+            oldest = next(iter(self._taken))
+            del self._taken[oldest]
+            self._order.pop(oldest, None)
+        of_stream = self._order.setdefault(stream, {})
+        for delivery in message.deliveries:
+            event = delivery.event
+            if delivery.is_replay:
+                continue
+            before = of_stream.setdefault((event.publisher.id, event.epoch), [])
+            if event.sequence not in before:
+                name = _Event(event.publisher.id, event.epoch, event.sequence)
+                later = (number for number in before if number > event.sequence)
+                self._inversions.update({(root, name, name._replace(sequence=number)): None for number in later})
+                before.append(event.sequence)
+                del before[:-EVENTS_MAX]
+
+    def _acknowledged(self, place: Place, ack: EventAck, root: NodeId) -> None:
+        if ack.failed:
+            return
+        leaves = {(ack.schema, tree.attribute, cell) for tree in ack.covered for cell in tree.cells}
+        for sequence, matched in zip(ack.sequences, ack.matched, strict=False):
+            if matched:
+                self._leaves.setdefault((root, _Event(place.id, ack.epoch, sequence)), set()).update(leaves)
+
+    def check(self, simulation: Simulation) -> list[str]:
+        if simulation.hostile:
+            return []
+        found = []
+        for root, earlier, later in self._inversions:
+            first, second = self._leaves.get((root, earlier), set()), self._leaves.get((root, later), set())
+            if len(first) != 1 or len(second) != 1:
+                continue
+            (schema, attribute, cell), (other_schema, other_attribute, other) = *first, *second
+            if (schema, attribute) == (other_schema, other_attribute) and are_related(cell, other):
+                numbers = f"{earlier.sequence} of {short_id(earlier.publisher)} came after {later.sequence}"
+                found.append(f"{numbers} from leaf {text(cell)} of {schema} at {short_id(root)}")
+        return found
