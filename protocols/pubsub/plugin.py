@@ -219,7 +219,7 @@ class PubSub(Plugin):
         known = self.schemas.get(schema)
         if known is None:
             self.schemas.fetch(schema, lambda found, why: None)
-            raise Unavailable(f"the schema {schema!r} is being looked up; try again in a moment")
+            raise Unavailable(f"the schema {schema!r:.80} is being looked up; try again in a moment")
         try:
             draft = draft_from_json(known, event)
             return self.publishing.publish(
@@ -234,8 +234,19 @@ class PubSub(Plugin):
         except (EventError, ValueError) as error:
             raise NotDone("invalid", str(error)) from error
 
-    def when_publishable(self, callback: Callable[[], None]) -> None:
-        self.publishing.when_room(callback)
+    def when_publishable(self, schema: str, on_done: Callable[[bool | Exception], None]) -> None:
+        def found(known: Schema | None, why: str) -> None:
+            if known is None:
+                on_done(NotDone("unknown", why))
+            elif self.publishing.may_publish():
+                on_done(True)
+            else:
+                try:
+                    self.publishing.when_room(lambda: on_done(True))
+                except Unavailable as error:
+                    on_done(error)
+
+        self.schemas.fetch(schema, found)
 
     def _published(self, outcome: PublishOutcome) -> None:
         self.delivering.ledger.published(outcome.event, outcome.schema)

@@ -379,4 +379,4 @@ def _version(schema: Schema) -> int:
 
 
 def _no_schema(name: str) -> str:
-    return f"there is no schema {name:.{NAME_LENGTH_MAX}}"
+    return f"there is no schema {name:.{NAME_LENGTH_MAX}}: declare it first (peerd schema declare FILE)"

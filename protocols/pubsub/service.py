@@ -59,8 +59,8 @@ class Service(Protocol):
     ) -> EventId:
         """Publish one event: its attributes, and members that begin with ``_`` (`protocols.pubsub.models.RESERVED`)."""
 
-    def when_publishable(self, callback: Callable[[], None]) -> None:
-        """Call back once, perhaps at once, when there is room for another event."""
+    def when_publishable(self, schema: str, on_done: Callable[[bool | Exception], None]) -> None:
+        """Wait until this node knows the schema and has room for another event: then `publish` takes one at once."""
 
     def subscribe(
         self, request: SubscriptionRequest, on_done: Callable[[SubscriptionView | Exception], None]

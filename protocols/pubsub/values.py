@@ -106,7 +106,7 @@ def shown(value: object) -> str:
     text = {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else ""
     if isinstance(value, int) and not text:
         text = str(value) if value.bit_length() < 1024 else "a very large number"
-    text = text or repr(value)
+    text = text or (str(value) if isinstance(value, Decimal) else repr(value))
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 

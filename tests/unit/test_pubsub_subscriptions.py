@@ -53,6 +53,18 @@ def test_a_subscription_is_told_as_received_when_all_its_pieces_are() -> None:
     assert (len(node.told), node.view(id).state, node.view(id).pieces) == (1, "replicated", 2)
 
 
+def test_versions_have_room_for_boots_that_are_numbered_by_milliseconds() -> None:
+    before = Node1()
+    before.host.boot_epoch = 1_795_334_395_223
+    node = Node1(before=before)
+    node.subscribe("price > 5")
+    [probe] = node.probes()  # it has been through the wire format, which has 64 bits for a version
+    later = Node1(before=node)
+    later.subscribe("price > 5")
+    [other] = later.probes()
+    assert other.sub.version > probe.sub.version
+
+
 def test_a_probe_goes_to_the_key_of_a_cell_that_its_point_lies_in() -> None:
     node = Node1()
     node.subscribe("price > 5")

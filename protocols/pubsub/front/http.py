@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -116,31 +116,23 @@ def _add_schemas(routes: APIRouter, service: Service) -> None:
 
 
 def _add_events(routes: APIRouter, service: Service) -> None:
-    async def room() -> None:
-        def ask(done: Callable[[bool | Exception], None]) -> None:
-            service.when_publishable(lambda: done(True))
-
-        await answer_of(ask)
-
     @routes.post("/{schema}/events", openapi_extra=_event_bodies(), response_model=None)
     async def publish(request: Request, schema: SchemaName, ack: AckWord | None = None) -> Published | Response:
         """Publish an event, a CloudEvent (structured or binary), or many events as JSON lines."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == STREAM_TYPE:
-            return await _publish_lines(request, service, schema, ack, room)
+            return await _publish_lines(request, service, schema, ack)
         event = _event_of(request, kind, await request.body())
-        await room()
+        await answer_of(lambda done: service.when_publishable(schema, done))
         return await answer_of(lambda done: service.publish(schema, event, done, ack))
 
 
-async def _publish_lines(
-    request: Request, service: Service, schema: str, ack: AckWord | None, room: Callable[[], Awaitable[None]]
-) -> Response:
+async def _publish_lines(request: Request, service: Service, schema: str, ack: AckWord | None) -> Response:
     """Publish each line as soon as there is room. The answer waits until every event has its outcome."""
     lines = _Lines()
 
     async def accept(event: dict[str, Any]) -> None:
-        await room()
+        await answer_of(lambda done: service.when_publishable(schema, done))
         try:
             lines.begin(lambda done: service.publish(schema, event, done, ack))
         except NotDone as error:

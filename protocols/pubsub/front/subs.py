@@ -8,6 +8,7 @@ import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, print_table, stdout
+from protocols.pubsub.front.filters import filter_of
 from protocols.pubsub.models import SubscriptionView
 
 app = typer.Typer(help="List, change and end the subscriptions of this daemon.", no_args_is_help=True)
@@ -50,7 +51,7 @@ def change(
     """Give one another filter: what matches both is neither lost nor doubled."""
     from protocols.pubsub.front.client import PubSubClient
 
-    _print(ask(socket, lambda client: PubSubClient(client).change(id, filter)), output)
+    _print(ask(socket, lambda client: PubSubClient(client).change(id, filter_of(filter))), output)
 
 
 @app.command()

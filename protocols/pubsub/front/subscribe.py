@@ -12,6 +12,7 @@ import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
 from peerd.cli.output import RowWriter, printable, stderr
+from protocols.pubsub.front.filters import filter_of
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -52,7 +53,7 @@ def subscribe(
 
     if policy not in ("block", "drop_oldest", "disconnect"):
         raise typer.BadParameter(f"{policy!r} is not block, drop_oldest or disconnect", param_hint="--policy")
-    writer, wanted, since_s = RowWriter(output), _filter(filter), duration_s(since, "--since")
+    writer, wanted, since_s = RowWriter(output), filter_of(filter), duration_s(since, "--since")
 
     async def run(client: Client) -> None:
         from protocols.pubsub.front.client import PubSubClient
@@ -77,10 +78,6 @@ def subscribe(
                     return
 
     ask(socket, run, waiting="")
-
-
-def _filter(text: str) -> Any:
-    return json.loads(text) if text.lstrip()[:1] in ("{", "[") else text
 
 
 def _print(event: ReceivedEvent, output: Output, writer: RowWriter) -> None:

@@ -35,8 +35,12 @@ PIECES_AT_ONCE: Final = 64
 PAUSE_S: Final = 0.05
 PIECES_MAX: Final = 256
 """Pieces of one subscription."""
-VERSIONS_PER_BOOT_BITS: Final = 40
-"""A version is the number of the boot, and so many bits that are counted up."""
+VERSIONS_PER_BOOT_BITS: Final = 20
+"""A version is the number of the boot, and so many bits that are counted up; both together have at most 64.
+
+Boots are numbered by their milliseconds since 1970, which need 41 bits now. A count that runs out of its bits does no
+harm: for each further million the next boot would have to come within one more millisecond.
+"""
 
 Place = tuple[int, int]
 """The number of a subscription's filter (``sid``), and the number of its piece."""
