@@ -7,7 +7,7 @@ has taken, and where its pieces are kept. All of it is remembered for ``history_
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -123,6 +123,14 @@ class Verdict(_Told):
 
 # Joining
 
+NameOf = Callable[[int], str]
+"""The name of an attribute by its number."""
+
+
+def _plain_name(number: int) -> str:
+    return f"attribute {number}" if number else "every event"
+
+
 _Word = Literal["arrived", "did not arrive", "unknown"]
 _ARRIVED: Final[_Word] = "arrived"
 _ABSENT: Final[_Word] = "did not arrive"
@@ -134,13 +142,16 @@ UNSEEN: Final = "unseen"
 
 
 def verdict(
-    publisher: NodeReport | None, subscriber: NodeReport | None, leaves: dict[str, LeafReport | None]
+    publisher: NodeReport | None,
+    subscriber: NodeReport | None,
+    leaves: dict[str, LeafReport | None],
+    name: NameOf = _plain_name,
 ) -> Verdict:
     """Join what the nodes know. ``leaves``: by the id of their root; ``None`` where it did not answer."""
     at_publisher = publisher.publisher if publisher else None
     at_subscriber = subscriber.subscriber if subscriber else None
     word: _Word
-    lines = _publisher_lines(publisher, at_publisher)
+    lines = _publisher_lines(publisher, at_publisher, name)
     for owner, report in sorted(leaves.items()):
         lines += _leaf_lines(owner, report)
     lines += _subscriber_lines(subscriber, at_subscriber)
@@ -187,12 +198,15 @@ def _why_not(
     return ""
 
 
-def _publisher_lines(node: NodeReport | None, report: PublisherReport | None) -> list[str]:
+def _publisher_lines(node: NodeReport | None, report: PublisherReport | None, name: NameOf) -> list[str]:
     if report is None:
         return ["publisher: " + ("its node did not answer" if node is None else "knows nothing of the event")]
-    lines = [f"publisher: {report.outcome}; it visited {len(report.visited)} leaves"]
-    lines += [f"  visited {_shown(place)}" for place in report.visited]
-    return lines + [f"  no acknowledgement of {_shown(place)}" for place in report.missing]
+    lines = [f"publisher: {report.outcome}; it visited {_leaves(len(report.visited))}"]
+    by_owner: dict[str, list[str]] = {}
+    for place in report.visited:
+        by_owner.setdefault(place.owner, []).append(_shown(place, name))
+    lines += [f"  at {owner}: {', '.join(places)}" for owner, places in by_owner.items()]
+    return lines + [f"  no leaf acknowledged {_shown(place, name)}" for place in report.missing]
 
 
 def _leaf_lines(owner: str, report: LeafReport | None) -> list[str]:
@@ -200,9 +214,9 @@ def _leaf_lines(owner: str, report: LeafReport | None) -> list[str]:
         return [f"leaf at {owner}: did not answer"]
     seen = "has seen the event" if report.has_event else "does not remember the event"
     lines = [f"leaf at {owner}: {seen}"]
-    for check in report.checks:
-        place = f" in {_shown(check.place)}" if check.place else ""
-        lines.append(f"  subscription {check.sid}{place}: {_reasons(check)}")
+    pieces = Counter((check.filter, _reasons(check)) for check in report.checks)  # those of one filter say the same
+    for (filter, reasons), count in pieces.items():
+        lines.append(f"  {filter}{f' ({count} pieces)' if count > 1 else ''}: {reasons}")
     lines += [f"  to the subscriber's node: {outcome}" for outcome in report.outcomes]
     if report.is_pending:
         lines.append("  to the subscriber's node: still under way")
@@ -212,8 +226,13 @@ def _leaf_lines(owner: str, report: LeafReport | None) -> list[str]:
 def _subscriber_lines(node: NodeReport | None, report: SubscriberReport | None) -> list[str]:
     if report is None:
         return ["subscriber: " + ("its node did not answer" if node is None else "knows nothing of the schema")]
-    lines = [f"subscriber: {report.fate}; it has {len(report.subscriptions)} subscriptions of the schema"]
-    return lines + [f"  subscription {check.sid}: {check.filter}" for check in report.subscriptions]
+    count = len(report.subscriptions)
+    lines = [f"subscriber: {report.fate}; it has {count} {'subscription' if count == 1 else 'subscriptions'}"]
+    return lines + [f"  {check.sid:016x}: {check.filter}" for check in report.subscriptions]
+
+
+def _leaves(count: int) -> str:
+    return f"{count} {'leaf' if count == 1 else 'leaves'}"
 
 
 def _reasons(check: Check) -> str:
@@ -221,9 +240,8 @@ def _reasons(check: Check) -> str:
     return f"{word} ({'; '.join(check.reasons)})" if check.reasons else word
 
 
-def _shown(place: Place) -> str:
-    owner = f" at {place.owner}" if place.owner else ""
-    return f"attribute {place.attribute}, cell {place.cell or 'whole'}{owner}"
+def _shown(place: Place, name: NameOf) -> str:
+    return f"{name(place.attribute)} {place.cell or 'whole'}"
 
 
 # Remembering
@@ -307,6 +325,7 @@ class Explainer(Part):
         self.publisher_view: PublisherView = lambda schema, event: None
         self.subscriber_view: SubscriberView = lambda schema, event: None
         self.pieces_of: PiecesOf = lambda schema, subscriber: ()
+        self.names_of: Callable[[str], NameOf] = lambda schema: _plain_name
         self._under_way = 0
 
     def explain(self, schema: str, event: EventId, subscriber: NodeId, on_done: OnVerdict) -> None:
@@ -367,8 +386,7 @@ class Explainer(Part):
             self._under_way -= 1
             explanation.on_done(self._joined(explanation))
 
-    @staticmethod
-    def _joined(explanation: _Explanation) -> Verdict:
+    def _joined(self, explanation: _Explanation) -> Verdict:
         ends = (explanation.event.publisher, explanation.subscriber)
         leaves = {
             format_id(node): None if report is None else report.leaf
@@ -376,7 +394,8 @@ class Explainer(Part):
             if (report is None and node not in ends) or (report is not None and report.leaf is not None)
         }
         answers = explanation.answers
-        return verdict(answers.get(explanation.event.publisher), answers.get(explanation.subscriber), leaves)
+        ends_told = answers.get(explanation.event.publisher), answers.get(explanation.subscriber)
+        return verdict(*ends_told, leaves, self.names_of(explanation.schema))
 
     @staticmethod
     def _roots(explanation: _Explanation) -> dict[NodeId, None]:

@@ -64,7 +64,7 @@ from protocols.pubsub.subscribing.installer import Installed, Installer
 from protocols.pubsub.subscribing.local import LocalSubscriptions
 from protocols.pubsub.subscribing.subscriptions import Subscriptions
 from protocols.pubsub.tree.keeper import Keeper
-from protocols.pubsub.tree_walk import TreeWalk
+from protocols.pubsub.tree_walk import Bounds, TreeWalk
 from protocols.pubsub.values import EventError
 
 ROUTED: Final = (ProbeSub, TransferSub, CellOrder, LeafUpdate, CellQuestion)
@@ -124,6 +124,7 @@ class PubSub(Plugin):
         self.delivering.explainer.publisher_view = self._publisher_view
         self.delivering.explainer.subscriber_view = self._subscriber_view
         self.delivering.explainer.pieces_of = self._pieces_of
+        self.delivering.explainer.names_of = self._attribute_names
 
     # Upcalls
 
@@ -333,7 +334,7 @@ class PubSub(Plugin):
         if known is None and wanted != EVERY_NAME:
             names = ", ".join(each.name for each in schema.document.attributes)
             raise NotDone("unknown", f"{schema.name} has no attribute {wanted!r:.60}; it has {names}")
-        TreeWalk(self.keeper.questions, Tree(schema.name, number), wanted, _bounds, on_done).begin()
+        TreeWalk(self.keeper.questions, Tree(schema.name, number), wanted, _bounds_of(schema, wanted), on_done).begin()
 
     def _publisher_view(self, schema: str, event: EventId) -> PublisherReport | None:
         done = self.publishing.outcomes.get(event)
@@ -349,6 +350,11 @@ class PubSub(Plugin):
             ),
             missing=tuple(ToldPlace(attribute=attribute, cell=text(cell)) for attribute, cell in done.missing),
         )
+
+    def _attribute_names(self, schema: str) -> Callable[[int], str]:
+        known = self.schemas.get(schema)
+        named = {} if known is None else {number: each.name for number, each in known.by_number.items()}
+        return lambda number: named.get(number, EVERY_NAME)
 
     def _subscriber_view(self, schema: str, event: EventId) -> SubscriberReport | None:
         given = self.local.window.given(event)
@@ -429,9 +435,16 @@ def _published(outcome: PublishOutcome) -> Published | Exception:
     )
 
 
-def _bounds(area: Area) -> tuple[tuple[str, str], tuple[str, str]]:
-    """The ends of a rectangle as shares of the domain."""
-    return (
-        (f"{area.x_low / SIDE:.4g}", f"{area.x_high / SIDE:.4g}"),
-        (f"{area.y_low / SIDE:.4g}", f"{area.y_high / SIDE:.4g}"),
-    )
+def _bounds_of(schema: Schema, name: str) -> Bounds:
+    """How the ends of a rectangle are written: as values, or as shares of the square where these mean nothing."""
+    attribute = schema.attributes.get(name)
+
+    def end(coordinate: int) -> str:
+        if attribute is None:
+            return f"{coordinate / SIDE:.4g}"
+        return attribute.shown_at(coordinate)
+
+    def bounds(area: Area) -> tuple[tuple[str, str], tuple[str, str]]:
+        return (end(area.x_low), end(area.x_high)), (end(area.y_low), end(area.y_high))
+
+    return bounds

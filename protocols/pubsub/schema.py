@@ -52,6 +52,15 @@ class Attribute:
         """The coordinate of a value as filters read it."""
         return self.axis.coordinate(key_of(self.type, value))
 
+    def shown_at(self, coordinate: int) -> str:
+        """About which value has a coordinate, for people."""
+        value = self.axis.value(coordinate)
+        if isinstance(self.axis, RealAxis):
+            return f"{float(value):.6g}"
+        if isinstance(self.axis, TextAxis):
+            return f"'{value}'" if value or coordinate < SIDE else "the last"
+        return said(self.type, value)
+
 
 class Schema:
     """A schema in use; implements `protocols.pubsub.ports.SchemaView`."""

@@ -40,6 +40,9 @@ class Axis(Protocol):
     def span(self, low: Cut | None, high: Cut | None) -> tuple[int, int]:
         """The coordinates of the ends of a range, so that those of all its values lie between them, or are them."""
 
+    def value(self, coordinate: int) -> Key:
+        """About where the values with a coordinate begin, for people; from `SIDE` on, the end of the domain."""
+
 
 @dataclass(frozen=True, slots=True)
 class WholeAxis:
@@ -64,6 +67,10 @@ class WholeAxis:
         first = 0 if low is None else self.coordinate(self._next(low))
         last = self.coordinate(self.high if high is None else self._next(high) - 1)
         return first, max(first, last)
+
+    def value(self, coordinate: int) -> Key:
+        """See `Axis`."""
+        return min(self.high, self.low - (-coordinate * (self.high - self.low + 1) // SIDE))
 
     def _next(self, cut: Cut) -> int:
         """Return the first whole number after a cut, or one that lies outside the domain on the same side."""
@@ -106,6 +113,11 @@ class RealAxis:
         """See `Axis`."""
         return _span(self.coordinate, low, high)
 
+    def value(self, coordinate: int) -> Key:
+        """See `Axis`."""
+        share = _ARITHMETIC.divide(Decimal(min(coordinate, SIDE)), Decimal(SIDE))
+        return _ARITHMETIC.fma(_ARITHMETIC.subtract(self.high, self.low), share, self.low)
+
 
 @dataclass(frozen=True, slots=True)
 class TextAxis:
@@ -146,6 +158,16 @@ class TextAxis:
         """See `Axis`."""
         return _span(self.coordinate, low, high)
 
+    def value(self, coordinate: int) -> Key:
+        """See `Axis`; a text is as short as its coordinate is round."""
+        if coordinate <= 0:
+            return self.low
+        if coordinate >= SIDE:
+            return self.high
+        place = self._start - (-coordinate * self._length // SIDE)
+        roundness = coordinate & -coordinate
+        return self._prefix + _text_at(place, self._length * roundness // (4 * SIDE))
+
 
 def _span(coordinate: Callable[[Key], int], low: Cut | None, high: Cut | None) -> tuple[int, int]:
     return 0 if low is None else coordinate(low[0]), SIDE - 1 if high is None else coordinate(high[0])
@@ -178,3 +200,25 @@ def _interval(text: str) -> tuple[int, int]:
             start += width * digit // radix
             width //= radix
     return start, width
+
+
+def _text_at(place: int, grain: int) -> str:
+    """Return the first characters of the strings at a place, as many as tell it from what is ``grain`` further."""
+    text, start, width = "", 0, 1 << CODE_BITS
+    while width > max(grain, _SYMBOLS * _CHARACTERS):
+        digit, step = _digit(place - start, width, _SYMBOLS)
+        start, width = start + width * digit // _SYMBOLS, step
+        if 0 < digit < _SYMBOLS - 1:
+            text += chr(_FIRST_PLAIN + digit - 1)
+            continue
+        first, radix = (0, _FIRST_PLAIN) if digit == 0 else (_LAST_PLAIN + 1, _CHARACTERS - _LAST_PLAIN - 1)
+        rest, step = _digit(place - start, width, radix)
+        start, width = start + width * rest // radix, step
+        text += chr(first + rest)
+    return text
+
+
+def _digit(offset: int, width: int, radix: int) -> tuple[int, int]:
+    """Return which of the parts of an interval an offset lies in, and how wide the parts are."""
+    digit = min(radix - 1, max(0, (offset + 1) * radix - 1) // width)
+    return digit, width // radix

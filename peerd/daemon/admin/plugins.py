@@ -62,9 +62,14 @@ def add_router(app: FastAPI, name: str, router: APIRouter, *dependencies: Any) -
     app.include_router(router, prefix=API_PREFIX, tags=[name], dependencies=dependencies)
 
 
-def _endpoints(route: BaseRoute) -> Iterator[tuple[str, str]]:
+def _endpoints(route: BaseRoute, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Methods and paths of a route. Newer versions of FastAPI keep an included router as one route, with its own."""
     if isinstance(route, APIRoute):
-        yield from ((method, route.path) for method in sorted(route.methods or ()))
+        yield from ((method, prefix + route.path) for method in sorted(route.methods or ()))
+    elif isinstance(included := getattr(route, "original_router", None), APIRouter):
+        below = prefix + str(getattr(getattr(route, "include_context", None), "prefix", ""))
+        for inner in included.routes:
+            yield from _endpoints(inner, below)
 
 
 class LivePlugin:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -181,5 +182,5 @@ def explain(node: Node, event: Any, *, reader: Reader = STRICT, accessor: Access
 
 
 def _reason(atom: str, name: str, outcome: Truth, value: object) -> Reason:
-    shown = "missing" if value is None else repr(value)
+    shown = "missing" if value is None else str(value) if isinstance(value, Decimal) else repr(value)
     return Reason(atom, name, outcome, shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}...")

@@ -123,8 +123,15 @@ def _add_events(routes: APIRouter, service: Service) -> None:
         if kind == STREAM_TYPE:
             return await _publish_lines(request, service, schema, ack)
         event = _event_of(request, kind, await request.body())
-        await answer_of(lambda done: service.when_publishable(schema, done))
+        await _until_publishable(service, schema)
         return await answer_of(lambda done: service.publish(schema, event, done, ack))
+
+
+async def _until_publishable(service: Service, schema: str) -> None:
+    def ask(done: Callable[[bool | Exception], None]) -> None:
+        service.when_publishable(schema, done)
+
+    await answer_of(ask)
 
 
 async def _publish_lines(request: Request, service: Service, schema: str, ack: AckWord | None) -> Response:
@@ -132,7 +139,7 @@ async def _publish_lines(request: Request, service: Service, schema: str, ack: A
     lines = _Lines()
 
     async def accept(event: dict[str, Any]) -> None:
-        await answer_of(lambda done: service.when_publishable(schema, done))
+        await _until_publishable(service, schema)
         try:
             lines.begin(lambda done: service.publish(schema, event, done, ack))
         except NotDone as error:
@@ -169,7 +176,11 @@ class _Lines:
         """Wait for all of them; whether each has the outcome that was asked for."""
         while self.over < self.begun:
             self._changed.clear()
-            await asyncio.wait_for(self._changed.wait(), ANSWER_S_MAX)
+            try:
+                await asyncio.wait_for(self._changed.wait(), ANSWER_S_MAX)
+            except TimeoutError:
+                self.failed, self.why = self.failed + self.begun - self.over, "they have not ended in time"
+                break
         return not self.failed
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import AsyncGenerator, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_data, seconds, stderr, stdout
+from peerd.cli.output import print_data, printable, seconds, stderr, stdout
 from peerd.errors import ExitCode
+from protocols.pubsub.front.typed import events_of
 
 if TYPE_CHECKING:
     from peerd.client import Client
+    from peerd.models.streams import IngestAnswer
 
 SHOW_EVERY_S: Final = 0.2
 
@@ -37,7 +38,7 @@ def publish(
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Publish one event, or many. Exit code 3 when the outcome of some is unknown.
+    """Publish one event, or many. Exit code 1 when some were refused, 3 when the outcome of some is unknown.
 
     Examples: peerd publish stocks symbol=IBM price=20.5; peerd publish stocks -f events.jsonl --rate 100
     """
@@ -71,7 +72,8 @@ def _one(socket: str | None, schema: str, event: dict[str, Any], ack: Any, outpu
     if output is not Output.TABLE:
         print_data(output, done)
     else:
-        found = f"matched {done.matched} at {done.leaves} leaves, {seconds(done.duration_s)}"
+        leaves = f"{done.leaves} {'leaf' if done.leaves == 1 else 'leaves'}"
+        found = f"matched {done.matched} at {leaves}, {seconds(done.duration_s)}"
         stdout().print(f"{done.event}  {done.outcome}  {found}{done.detail and '; '}{done.detail}")
     if done.outcome == "unknown":
         raise typer.Exit(ExitCode.PARTIAL)
@@ -80,11 +82,16 @@ def _one(socket: str | None, schema: str, event: dict[str, Any], ack: Any, outpu
 def _many(socket: str | None, schema: str, file: str, rate: float, ack: Any, progress: bool, output: Output) -> None:
     from protocols.pubsub.front.client import PubSubClient
 
-    terminal = stderr()
+    terminal, events = stderr(), events_of(file)
 
-    async def run(client: Client) -> Any:
-        paced = _paced(_lines(file), rate, terminal if progress else None)
-        return await PubSubClient(client).publish_many(schema, paced, ack=ack)
+    async def run(client: Client) -> IngestAnswer:
+        from peerd.client import IngestRefused
+
+        paced = _paced(events, rate, terminal if progress else None)
+        try:
+            return await PubSubClient(client).publish_many(schema, paced, ack=ack)
+        except IngestRefused as refused:
+            return refused.answer
 
     begun = time.monotonic()
     answer = ask(socket, run, waiting="")
@@ -93,23 +100,14 @@ def _many(socket: str | None, schema: str, file: str, rate: float, ack: Any, pro
         print_data(output, answer)
     else:
         stdout().print(f"{answer.accepted:,} events in {seconds(time.monotonic() - begun)}, {answer.refused:,} refused")
+        for error in answer.errors:
+            terminal.print(f"event {error.line}: {printable(error.detail)}")
     if answer.detail:
-        terminal.print(answer.detail)
+        terminal.print(printable(answer.detail))
+    if answer.refused:
+        raise typer.Exit(ExitCode.FAILURE)
+    if not answer.is_complete:
         raise typer.Exit(ExitCode.PARTIAL)
-
-
-def _lines(file: str) -> Iterator[dict[str, Any]]:
-    with sys.stdin if file == "-" else open(file, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                event = json.loads(line)
-            except ValueError as error:
-                raise typer.BadParameter(f"{file}, line {number} is not JSON: {error}") from error
-            if not isinstance(event, dict):
-                raise typer.BadParameter(f"{file}, line {number} is not a JSON object")
-            yield event
 
 
 async def _paced(events: Iterator[dict[str, Any]], rate: float, terminal: Any) -> AsyncGenerator[dict[str, Any], None]:

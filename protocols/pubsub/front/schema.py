@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,6 +14,7 @@ import typer
 from peerd.cli.files import read_text
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, print_table, stderr, stdout
+from protocols.pubsub.front.typed import events_of
 
 SAMPLE_EVENTS_MAX: Final = 100_000
 """So many sample events are read; more change little."""
@@ -55,6 +57,9 @@ def list_schemas(socket: SocketOption = None, output: OutputOption = Output.TABL
     if output is not Output.TABLE:
         print_data(output, found)
         return
+    if not found:
+        stderr().print("this daemon knows none yet; `peerd schema show NAME` looks one up that was declared elsewhere")
+        return
     rows = [(each.name, str(each.version), str(each.attributes), each.absent) for each in found]
     print_table(stdout(), ("schema", "version", "attributes", "absent"), rows, numbers=("version", "attributes"))
 
@@ -82,13 +87,7 @@ def infer(
     """
     from protocols.pubsub.infer import propose
 
-    with sys.stdin if file == "-" else open(file, encoding="utf-8") as lines:
-        events = []
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                events.append(_event(number, line))
-            if len(events) >= SAMPLE_EVENTS_MAX:
-                break
+    events = list(islice(events_of(file), SAMPLE_EVENTS_MAX))
     try:
         proposal = propose(name, events)
     except ValueError as error:
@@ -96,16 +95,6 @@ def infer(
     for note in proposal.notes:
         stderr().print(f"note: {note}")
     sys.stdout.write(json.dumps(proposal.document.model_dump(mode="json", exclude_defaults=True), indent=2) + "\n")
-
-
-def _event(number: int, line: str) -> dict[str, Any]:
-    try:
-        event = json.loads(line)
-    except ValueError as error:
-        raise typer.BadParameter(f"line {number} is not JSON: {error}") from error
-    if not isinstance(event, dict):
-        raise typer.BadParameter(f"line {number} is not a JSON object")
-    return event
 
 
 def _document(file: str) -> dict[str, Any]:

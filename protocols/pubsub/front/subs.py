@@ -8,7 +8,7 @@ import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, print_table, stdout
-from protocols.pubsub.front.filters import filter_of
+from protocols.pubsub.front.typed import filter_of
 from protocols.pubsub.models import SubscriptionView
 
 app = typer.Typer(help="List, change and end the subscriptions of this daemon.", no_args_is_help=True)
@@ -28,7 +28,7 @@ def list_subscriptions(
     found = ask(socket, lambda client: PubSubClient(client).subscriptions())
     shown = [each for each in found if each.covered_by is not None or not covered]
     if output is not Output.TABLE:
-        print_data(output, shown)
+        print_data(output, [each.model_dump(mode="json", by_alias=True) for each in shown])
         return
     rows = [_row(each) for each in shown]
     columns = ("id", "name", "schema", "state", "delivered", "dropped", "filter")
@@ -64,6 +64,6 @@ def end(id: Id, socket: SocketOption = None, output: OutputOption = Output.TABLE
 
 def _print(view: SubscriptionView, output: Output) -> None:
     if output is not Output.TABLE:
-        print_data(output, view)
+        print_data(output, view.model_dump(mode="json", by_alias=True))
     else:
         stdout().print(f"{view.id}  {view.state}  {view.filter}")

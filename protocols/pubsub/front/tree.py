@@ -39,7 +39,7 @@ def tree(
 
     view = ask(socket, lambda client: PubSubClient(client).tree(schema, attribute), "asking the roots of the cells")
     if output is Drawing.JSON:
-        print_json(view)
+        print_json(view.model_dump(mode="json", by_alias=True))
         return
     draw = {Drawing.TEXT: as_text, Drawing.DOT: as_dot, Drawing.SVG: as_svg}[output]
     stdout().print(draw(view))

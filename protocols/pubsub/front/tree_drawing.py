@@ -10,6 +10,8 @@ from protocols.pubsub.models import TreeLeaf, TreeView
 
 PICTURE_PIXELS: Final = 640
 MARGIN: Final = 40
+OWNER_DIGITS: Final = 8
+"""So much of a node's id is shown, as elsewhere."""
 LABEL_MIN_PIXELS: Final = 34
 """A rectangle that is smaller in either direction gets no label, only a tooltip."""
 
@@ -22,17 +24,26 @@ def as_text(view: TreeView) -> str:
         lines.append(f"{'  ' * len(cell.bits)}{mark}  {_about(cell)}")
     leaves = [cell for cell in view.cells if cell.state == "leaf"]
     held = sum(cell.subs for cell in leaves)
-    lines.append(f"{len(leaves)} leaves hold {held} pieces of subscriptions")
+    lines.append(f"{_count(len(leaves), 'leaf', 'leaves')}, {_count(held, 'piece', 'pieces')} of subscriptions")
     if not view.is_complete:
         lines.append("some cells did not answer: the tree is not shown whole")
     return "\n".join(lines)
 
 
+def _count(number: int, one: str, more: str) -> str:
+    return f"{number:,} {one if number == 1 else more}"
+
+
 def _about(cell: TreeLeaf) -> str:
     if cell.state != "leaf":
         return cell.state
-    owner = f", owner {cell.owner}" if cell.owner else ""
-    return f"leaf: {cell.subs} held, {cell.load} events a minute{owner}"
+    owner = f", at {cell.owner[:OWNER_DIGITS]}" if cell.owner else ""
+    held = f"leaf: {_count(cell.subs, 'piece', 'pieces')}, {_count(cell.load, 'event', 'events')} a minute{owner}"
+    return f"{held}; ranges from {_span(cell.x)} to {_span(cell.y)}"
+
+
+def _span(ends: tuple[str, str]) -> str:
+    return f"[{ends[0]}, {ends[1]})"
 
 
 def as_dot(view: TreeView) -> str:
@@ -51,18 +62,31 @@ def as_svg(view: TreeView) -> str:
     size = PICTURE_PIXELS + 2 * MARGIN
     leaves = [cell for cell in view.cells if cell.state == "leaf"]
     most = max((cell.load for cell in leaves), default=0) or 1
-    title = escape(f"{view.schema_name}.{view.attribute}: ranges from x to y")
+    title = escape(f"{view.schema_name}.{view.attribute}: subscriptions to ranges, by their ends")
+    low, high = _domain(view)
+    base, bottom = size - MARGIN, size - MARGIN / 3
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size} {size}" font-family="sans-serif" font-size="11">',
         f"<title>{title}</title>",
         f'<rect width="{size}" height="{size}" fill="white"/>',
         *(_rectangle(cell, cell.load / most) for cell in leaves),
         f'<path d="M{MARGIN} {MARGIN + PICTURE_PIXELS} l{PICTURE_PIXELS} {-PICTURE_PIXELS}" stroke="#888"/>',
-        f'<text x="{MARGIN}" y="{size - MARGIN / 3}">lower end of the range (x)</text>',
-        f'<text x="{MARGIN / 2}" y="{MARGIN / 2}">upper end of the range (y); {title}</text>',
+        f'<text x="{size / 2:.0f}" y="{MARGIN / 2:.0f}" text-anchor="middle" font-size="14">{title}</text>',
+        f'<text x="{MARGIN}" y="{bottom:.0f}">{low}</text>',
+        f'<text x="{size / 2:.0f}" y="{bottom:.0f}" text-anchor="middle">lower end</text>',
+        f'<text x="{base}" y="{bottom:.0f}" text-anchor="end">{high}</text>',
+        f'<g transform="translate({MARGIN * 2 / 3:.0f} {base}) rotate(-90)"><text>{low}</text>',
+        f'<text x="{PICTURE_PIXELS / 2:.0f}" text-anchor="middle">upper end</text>',
+        f'<text x="{PICTURE_PIXELS}" text-anchor="end">{high}</text></g>',
         "</svg>",
     ]
     return "\n".join(lines)
+
+
+def _domain(view: TreeView) -> tuple[str, str]:
+    """The ends of the whole square, as the first cell tells them."""
+    ends = view.cells[0].x if view.cells else ("", "")
+    return escape(ends[0]), escape(ends[1])
 
 
 def _rectangle(cell: TreeLeaf, share: float) -> str:
@@ -71,9 +95,7 @@ def _rectangle(cell: TreeLeaf, share: float) -> str:
     x, width = MARGIN + area.x_low * scale, (area.x_high - area.x_low) * scale
     y, height = MARGIN + PICTURE_PIXELS - area.y_high * scale, (area.y_high - area.y_low) * scale
     blue = round(245 - 120 * share)
-    about = escape(
-        f"{cell.bits or 'whole'}: {_about(cell)}; x {cell.x[0]} to {cell.x[1]}, y {cell.y[0]} to {cell.y[1]}"
-    )
+    about = escape(f"{cell.bits or 'whole'}: {_about(cell)}")
     box = (
         f'<g><title>{about}</title><rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
         f'fill="rgb({blue},{blue + 5},255)" stroke="#446"/>'
