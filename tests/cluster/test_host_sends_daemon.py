@@ -50,7 +50,8 @@ async def test_a_slow_peer_is_seen_and_writable_is_told_once(tmp_path: Path) -> 
         await until(lambda: len(two.heard) == count - refused)
         await until(lambda: one.writables)
         assert [each.id for each in one.writables] == [second.peer.id]
-        assert one.host.queued_bytes(second.peer) == 0
+        # None of these messages waits any more; a heartbeat of the node's own may, at any moment.
+        assert one.host.queued_bytes(second.peer) < PIECE_BYTES
 
 
 @both_loops
