@@ -23,7 +23,7 @@ TOPIC_BYTES_MAX: Final = 1024
 LEVELS_MAX: Final = 64
 TYPES: Final = frozenset({"string", "int"})
 """The types that a level of a topic may have: those that have exactly one text for each value."""
-_PART: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)(\.\.\.)?\}")
+_PART: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*?)(\.\.\.)?\}")
 
 
 class TopicError(PeerdError, ValueError):
