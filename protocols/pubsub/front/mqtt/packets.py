@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from amqtt.adapters import BufferReader
-from amqtt.errors import AMQTTError, CodecError, MQTTError
+from amqtt.errors import AMQTTError, CodecError, MQTTError, NoDataError
 from amqtt.mqtt import packet_class
 from amqtt.mqtt.connack import ConnackPacket
 from amqtt.mqtt.packet import (
@@ -174,7 +174,7 @@ def _packet(kind: int, flags: int, body: bytes) -> Packet:
     try:
         packet = _at_once(packet_class(header).from_stream(BufferReader(body), fixed_header=header))
         is_exact = kind == CONNECT or packet.to_bytes()[-len(body) :] == body or not body
-    except (AMQTTError, MQTTError, CodecError, ValueError, IndexError) as error:
+    except (AMQTTError, MQTTError, CodecError, NoDataError, ValueError, IndexError) as error:
         raise PacketError(f"a packet of type {kind} cannot be read: {error}") from error
     if not is_exact:  # the library reads text that is not UTF-8 as something else, and passes over what is too much
         raise PacketError(f"a packet of type {kind} is malformed")
