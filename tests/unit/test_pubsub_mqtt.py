@@ -156,6 +156,12 @@ def test_other_payloads_are_opaque() -> None:
         events.event_of(Message("a", b"x" * 40_000))
 
 
+@pytest.mark.parametrize("value", [r'"\ud800"', "1e999", "NaN", "null", "[1]", "{}"])
+def test_members_that_are_no_values_of_attributes_stay_in_the_payload_only(value: str) -> None:
+    event = EventMap(ANY, TYPES).event_of(Message("a", f'{{"price": {value}, "line": 1}}'.encode()))
+    assert {name for name in event if not name.startswith("_")} == {"topic", "line"}
+
+
 def received(values: dict[str, Any], **more: Any) -> ReceivedEvent:
     return ReceivedEvent(event="e", publisher="p", published_at=0.0, values=values, **more)
 

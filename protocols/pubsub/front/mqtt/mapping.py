@@ -9,9 +9,11 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from peerd.lib.filter.values import is_unicode
 from protocols.pubsub.front.mqtt.packets import Message
 from protocols.pubsub.front.mqtt.topics import TopicError, TopicMap
 from protocols.pubsub.messages import PAYLOAD_BYTES_MAX, RETAIN_KEY_BYTES_MAX
@@ -76,4 +78,7 @@ def _members(payload: bytes) -> dict[str, Any]:
 
 
 def _is_plain(value: object) -> bool:
-    return value is not None and not isinstance(value, dict | list)
+    """Whether it can be the value of an attribute, and can be written as JSON again."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, bool | int) or (isinstance(value, str) and is_unicode(value))

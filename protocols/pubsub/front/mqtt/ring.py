@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, Callable
 from http import HTTPStatus
 from urllib.parse import quote
 
+from pydantic import ValidationError
+
 from peerd.client import Client, DaemonBusy, RequestRefused
 from peerd.client.streams import Item, StreamEntry
 from peerd.errors import PeerdError, Unavailable
@@ -14,6 +16,7 @@ from protocols.pubsub.front.mqtt.mapping import EventMap
 from protocols.pubsub.front.mqtt.packets import Message
 from protocols.pubsub.front.mqtt.session import Held
 from protocols.pubsub.front.mqtt.topics import TopicError, TopicMap
+from protocols.pubsub.messages import FILTER_BYTES_MAX
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
 
 Notice = Callable[[str], None]
@@ -48,7 +51,10 @@ class Ring:
     async def open(self, held: Held) -> None:
         """Subscribe; from then on everything comes. Raises `TopicError`, and `RequestRefused`."""
         wanted = {"schema": self._schema, "filter": self._topics.filter_of(held.topic_filter), "name": held.name}
-        request = SubscriptionRequest.model_validate({**wanted, "retained": True})
+        try:
+            request = SubscriptionRequest.model_validate({**wanted, "retained": True})
+        except ValidationError as error:
+            raise TopicError(f"the filter is too long: limit {FILTER_BYTES_MAX} bytes") from error
         held.id = (await self._client.call("POST", f"{PATH}/subscriptions", SubscriptionView, request)).id
 
     async def end(self, held: Held) -> None:
