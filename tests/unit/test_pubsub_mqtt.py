@@ -496,15 +496,19 @@ async def test_the_will_is_published_unless_the_client_says_goodbye(goodbye: byt
     assert ring.published == [Message("w", b"x")] * wills
 
 
-async def test_clients_that_are_too_many_or_nameless_are_refused() -> None:
+async def test_a_durable_session_needs_a_name() -> None:
+    async with gateway(PlayedRing()) as call:
+        caller = await call(b"\x10\x0c" + DURABLE[2:12] + b"\x00\x00")
+        await caller.expect(b"\x20\x02\x00\x02")
+        await caller.expect_end()
+
+
+async def test_clients_that_are_too_many_are_cut_off() -> None:
     async with gateway(PlayedRing(), clients=1) as call:
-        first = await call(DURABLE[:1] + b"\x0c" + DURABLE[2:12] + b"\x00\x00")
-        await first.expect(b"\x20\x02\x00\x02")
-        await first.expect_end()
-        second = await call(CONNECT)
-        await second.expect(ACCEPTED)
-        third = await call(b"")
-        await third.expect_end()
+        first = await call(CONNECT)
+        await first.expect(ACCEPTED)
+        second = await call(b"")
+        await second.expect_end()
 
 
 async def test_other_versions_are_answered_and_closed() -> None:
