@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,36 @@ async def take(pubsub: PubSubClient, id: str, count: int) -> list[ReceivedEvent]
     return found
 
 
+@contextmanager
+def restarted(folder: Path) -> Iterator[None]:
+    """A node that was killed runs again, with its configuration and state."""
+    command = [sys.executable, "-m", "peerd", "run", "--config", str(folder / "peerd.toml")]
+    process = subprocess.Popen(command, cwd=folder, env=clean_environment(), stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(WAIT_S)
+
+
+async def installed_again(pubsub: PubSubClient, name: str) -> None:
+    """Wait until the leaves know the subscription again; it stays so."""
+    async with asyncio.timeout(WAIT_S):
+        while [each.state for each in await pubsub.subscriptions() if each.name == name] != ["replicated"]:
+            await asyncio.sleep(0.1)
+
+
+def node_js() -> str:
+    """Return the program that runs JavaScript; skip the test where there is none that is new enough."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed: the JavaScript example of the page needs it (20 or newer)")
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
+    if int(version[1:].split(".")[0]) < NODE_JS_MIN:
+        pytest.skip(f"node {version.strip()} is installed: the JavaScript example of the page needs 20 or newer")
+    return node
+
+
 async def test_what_matches_comes_and_an_explanation_says_why_the_rest_does_not(cluster: LocalCluster) -> None:
     async with cluster.client(0) as here, cluster.client(2) as there:
         await PubSubClient(here).declare(STOCKS)
@@ -83,7 +114,7 @@ async def test_what_matches_comes_and_an_explanation_says_why_the_rest_does_not(
         assert "price > 20: false, price is 19.5" in missed["summary"]
 
 
-async def test_a_durable_subscription_is_there_after_sigkill(cluster: LocalCluster) -> None:
+async def test_a_durable_subscription_is_there_after_sigkill(cluster: LocalCluster, tmp_path: Path) -> None:
     async with cluster.client(0) as here:
         await PubSubClient(here).declare(STOCKS)
         async with cluster.client(3) as there:
@@ -91,12 +122,13 @@ async def test_a_durable_subscription_is_there_after_sigkill(cluster: LocalClust
             first = await PubSubClient(here).publish("stocks", {"symbol": "A", "price": 21})
             await take(PubSubClient(there), "audit", 1)
         cluster.kill(3)
-        cluster.restart(3)
-        async with cluster.client(3) as there:
-            await there.wait_ready(WAIT_S)
-            second = await PubSubClient(here).publish("stocks", {"symbol": "A", "price": 22})
-            found = await take(PubSubClient(there), "audit", 2)
-            assert [event.event for event in found] == [first.event, second.event]
+        with restarted(tmp_path / "cluster" / "nodes" / "3"):
+            async with cluster.client(3) as there:
+                await there.wait_ready(WAIT_S)
+                await installed_again(PubSubClient(there), "audit")
+                second = await PubSubClient(here).publish("stocks", {"symbol": "A", "price": 22})
+                found = await take(PubSubClient(there), "audit", 2)
+                assert [event.event for event in found] == [first.event, second.event]
 
 
 async def test_each_event_goes_to_one_of_a_group(cluster: LocalCluster) -> None:
@@ -125,12 +157,7 @@ async def test_each_event_goes_to_one_of_a_group(cluster: LocalCluster) -> None:
 
 
 async def test_the_example_in_javascript(cluster: LocalCluster, tmp_path: Path) -> None:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is not installed: the JavaScript example of the page needs it (20 or newer)")
-    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
-    if int(version[1:].split(".")[0]) < NODE_JS_MIN:
-        pytest.skip(f"node {version.strip()} is installed: the JavaScript example of the page needs 20 or newer")
+    node = node_js()
     [text] = [block.text for block in blocks(PAGE) if block.language == "javascript"]
     async with cluster.client(1) as client:
         await PubSubClient(client).declare(STOCKS)
