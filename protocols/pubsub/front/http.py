@@ -38,6 +38,7 @@ from protocols.pubsub.service import NotDone
 if TYPE_CHECKING:
     from protocols.pubsub.service import Service
 
+JSON_TYPE: Final = "application/json"
 CLOUD_EVENT_TYPE: Final = "application/cloudevents+json"
 CLOUD_HEADER: Final = "ce-"
 EVENT_BYTES_MAX: Final = 64 * 1024
@@ -108,7 +109,8 @@ def _add_schemas(routes: APIRouter, service: Service) -> None:
     async def declare(name: SchemaName, document: dict[str, Any], if_version: int | None = None) -> Declared:
         """Declare a schema, or a version that only adds attributes. ``if_version``: only over that version; 0: new."""
         if document.setdefault("name", name) != name:
-            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "name: is not the one in the path")
+            detail = f"the document's name is {document['name']!r:.80}, and the path's {name!r}"
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
         return await answer_of(lambda done: service.declare(document, done, if_version))
 
 
@@ -122,7 +124,9 @@ def _add_events(routes: APIRouter, service: Service) -> None:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == STREAM_TYPE:
             return await _publish_lines(request, service, schema, ack)
-        event = _event_of(request, kind, await request.body())
+        event, context = _event_of(request, kind, await request.body())
+        if context:
+            event = await _with_context(service, schema, event, context)
         await _until_publishable(service, schema)
         return await answer_of(lambda done: service.publish(schema, event, done, ack))
 
@@ -189,17 +193,30 @@ def _event_bodies() -> dict[str, Any]:
     return {"requestBody": {"content": content, "required": True}}
 
 
-def _event_of(request: Request, kind: str, body: bytes) -> dict[str, Any]:
-    """The event that a request of one event carries. Raises ``HTTPException`` for what is none."""
+def _event_of(request: Request, kind: str, body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The event that a request carries, and the context attributes if it is a CloudEvent. Raises ``HTTPException``."""
     if len(body) > EVENT_BYTES_MAX:
         raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"an event has at most {EVENT_BYTES_MAX} bytes")
-    binary = {
+    context = {
         name[len(CLOUD_HEADER) :]: value for name, value in request.headers.items() if name.startswith(CLOUD_HEADER)
     }
-    if binary:
-        return _of_binary(binary, kind, body)
+    if context:
+        return _of_binary(kind, body), context
     event = _object(body)
-    return _of_structured(event) if kind == CLOUD_EVENT_TYPE else event
+    return _of_structured(event) if kind == CLOUD_EVENT_TYPE else (event, {})
+
+
+async def _with_context(
+    service: Service, schema: str, event: dict[str, Any], context: dict[str, Any]
+) -> dict[str, Any]:
+    """Add the context attributes of a CloudEvent that the schema has; others, such as its ``id``, are left out."""
+
+    def ask(done: Callable[[dict[str, Any] | Exception], None]) -> None:
+        service.schema_document(schema, done)
+
+    document = await answer_of(ask)
+    named = {each["name"] for each in document["attributes"]}
+    return {name: value for name, value in context.items() if name in named} | event
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -212,30 +229,26 @@ def _object(body: bytes) -> dict[str, Any]:
     return event
 
 
-def _of_structured(cloud: dict[str, Any]) -> dict[str, Any]:
-    """A CloudEvent in structured mode: the members of ``data`` are attributes, and so are its context attributes."""
+def _of_structured(cloud: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A CloudEvent in structured mode: the members of ``data`` are attributes, the rest is its context."""
     data = cloud.pop("data", None)
     encoded = cloud.pop("data_base64", None)
     content_type = cloud.pop("datacontenttype", "")
-    event = {name: value for name, value in cloud.items() if name != "specversion"}
     if isinstance(data, dict):
-        return {**event, **data}
+        return data, cloud
     if encoded is not None:
-        return {**event, "_payload_base64": encoded, "_content_type": content_type}
+        return {"_payload_base64": encoded, "_content_type": content_type}, cloud
     if data is not None:
-        return {**event, "_payload": data if isinstance(data, str) else json.dumps(data), "_content_type": content_type}
-    return event
+        text = data if isinstance(data, str) else json.dumps(data)
+        return {"_payload": text, "_content_type": content_type}, cloud
+    return {}, cloud
 
 
-def _of_binary(headers: dict[str, str], kind: str, body: bytes) -> dict[str, Any]:
-    """A CloudEvent in binary mode: context attributes in headers; a JSON object as body gives attributes."""
-    headers.pop("specversion", None)
-    event: dict[str, Any] = dict(headers)
-    if kind == "application/json" and body.lstrip()[:1] == b"{":
-        return {**event, **_object(body)}
-    if body:
-        event |= {"_payload_base64": base64.b64encode(body).decode(), "_content_type": kind}
-    return event
+def _of_binary(kind: str, body: bytes) -> dict[str, Any]:
+    """The data of a CloudEvent in binary mode: a JSON object gives attributes, anything else is the payload."""
+    if kind == JSON_TYPE and body.lstrip()[:1] == b"{":
+        return _object(body)
+    return {"_payload_base64": base64.b64encode(body).decode(), "_content_type": kind} if body else {}
 
 
 # Subscriptions

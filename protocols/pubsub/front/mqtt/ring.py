@@ -1,0 +1,86 @@
+"""What the gateway asks the daemon, through peerd's own client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from http import HTTPStatus
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from peerd.client import Client, DaemonBusy, RequestRefused
+from peerd.client.streams import Item, StreamEntry
+from peerd.errors import PeerdError, Unavailable
+from protocols.pubsub.front.client import PATH, PubSubClient
+from protocols.pubsub.front.mqtt.mapping import EventMap
+from protocols.pubsub.front.mqtt.packets import Message
+from protocols.pubsub.front.mqtt.session import Held
+from protocols.pubsub.front.mqtt.topics import TopicError, TopicMap
+from protocols.pubsub.messages import FILTER_BYTES_MAX
+from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
+
+Notice = Callable[[str], None]
+"""A function that says something to the operator."""
+
+
+class Ring:
+    """Events of one schema. Methods raise `Unavailable` for what may work later."""
+
+    def __init__(self, client: Client, schema: str, topics: TopicMap, events: EventMap, notice: Notice) -> None:
+        self._client, self._schema, self._notice = client, schema, notice
+        self._topics, self._events = topics, events
+        self._pubsub = PubSubClient(client)
+
+    async def publish(self, message: Message) -> None:
+        """Publish a message. One that can never be published is passed over: MQTT 3.1.1 cannot tell its sender."""
+        try:
+            event = self._events.event_of(message)
+            answer = await self._pubsub.publish(self._schema, event, ack=None if message.qos else "received")
+        except TopicError as error:
+            self._notice(f"a message was refused: {error}")
+        except DaemonBusy:
+            raise
+        except RequestRefused as error:
+            if error.problem.status == HTTPStatus.TOO_MANY_REQUESTS:
+                raise Unavailable(str(error)) from error
+            self._notice(f"a message to {message.topic!r:.80} was refused: {error}")
+        else:
+            if answer.outcome == "unknown":
+                raise Unavailable(f"what became of a message is not known: {answer.detail}")
+
+    async def open(self, held: Held) -> None:
+        """Subscribe; from then on everything comes. Raises `TopicError`, and `RequestRefused`."""
+        wanted = {"schema": self._schema, "filter": self._topics.filter_of(held.topic_filter), "name": held.name}
+        try:
+            request = SubscriptionRequest.model_validate({**wanted, "retained": True})
+        except ValidationError as error:
+            raise TopicError(f"the filter is too long: limit {FILTER_BYTES_MAX} bytes") from error
+        held.id = (await self._client.call("POST", f"{PATH}/subscriptions", SubscriptionView, request)).id
+
+    async def end(self, held: Held) -> None:
+        """End a subscription, if the daemon can be asked and has it."""
+        if not (held.name or held.id):
+            return
+        try:
+            await self._pubsub.end(held.name or held.id)
+        except PeerdError as error:
+            self._notice(f"a subscription could not be ended: {error}")
+
+    async def messages(self, held: Held) -> AsyncGenerator[tuple[str, Message], None]:
+        """The messages of a subscription, with their ids in the stream."""
+        path = f"{PATH}/subscriptions/{quote(held.id, safe='')}/events"
+        async for entry in self._client.follow(path, after=held.position):
+            if not isinstance(entry, Item):
+                self._tell(held, entry)
+                continue
+            message = self._events.message_of(ReceivedEvent.model_validate(entry.data), held.qos)
+            if message is None:
+                held.done(entry.id)
+            else:
+                yield entry.id, message
+
+    def _tell(self, held: Held, entry: StreamEntry) -> None:
+        if entry.type != "end":
+            count = getattr(entry, "count", None)
+            number = "some" if count is None else str(count)
+            self._notice(f"a client was too slow, or away: {number} messages to {held.topic_filter!r:.80} are missing")

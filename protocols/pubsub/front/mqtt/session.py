@@ -1,0 +1,181 @@
+"""What the gateway knows of a client: its subscriptions, and the messages that are not acknowledged. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from peerd.errors import ConfigError
+from protocols.pubsub.front.mqtt.packets import Message
+from protocols.pubsub.front.mqtt.topics import TOPIC_BYTES_MAX
+
+IN_FLIGHT_MAX: Final = 32
+"""Messages on their way to a client without its PUBACK; then nothing is sent to it until one is acknowledged."""
+RECEIVED_MAX: Final = 256
+"""Messages with quality of service 2 of which a client has not sent PUBREL."""
+SUBSCRIPTIONS_MAX: Final = 32
+"""Topic filters of one client."""
+SESSIONS_MAX: Final = 256
+"""Clients whose sessions are kept while they are away."""
+CLIENT_ID_MAX: Final = 256
+_NUMBERS: Final = 65_535
+_NAME_PREFIX: Final = "mqtt-"
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """One subscription of a client. ``name``: of the durable subscription at the daemon; empty if it is not durable."""
+
+    topic_filter: str
+    qos: int
+    name: str = ""
+    id: str = ""
+    """The daemon's id of it, while the client is connected."""
+    position: str | None = None
+    """Everything up to this id of the stream has been acknowledged."""
+    under_way: dict[str, bool] = field(default_factory=dict)
+    """Ids of the stream after that, in order: whether each is acknowledged."""
+    again: frozenset[str] = frozenset()
+    """Ids that were sent over an earlier connection, and not acknowledged there."""
+
+    def sent(self, id: str) -> None:
+        """The client has been sent what has this id in the stream."""
+        self.under_way[id] = False
+
+    def done(self, id: str) -> None:
+        """The client has it, or is not to have it."""
+        self.under_way[id] = True
+        while self.under_way and self.under_way[first := next(iter(self.under_way))]:
+            self.position = first
+            del self.under_way[first]
+
+    def restart(self) -> None:
+        """The stream is read from the last position again."""
+        self.again = frozenset(id for id, is_done in self.under_way.items() if not is_done)
+        self.under_way.clear()
+        self.id = ""
+
+
+class Session:
+    """The session of one client (section 4.1). ``is_clean``: it ends with the connection."""
+
+    def __init__(self, client_id: str, is_clean: bool) -> None:
+        self.client_id, self.is_clean = client_id, is_clean
+        self.held: dict[str, Held] = {}
+        self._in_flight: dict[int, tuple[Held, str]] = {}
+        self._received: dict[int, None] = {}
+        self._last = 0
+
+    def restart(self) -> None:
+        """A connection begins: what was not acknowledged is sent again."""
+        self._in_flight.clear()
+        for held in self.held.values():
+            held.restart()
+
+    def hold(self, topic_filter: str, qos: int) -> Held:
+        """Return a subscription: the one that there is, or a new one. Only with quality of service 1 is it durable."""
+        held = self.held.get(topic_filter)
+        if held is None:
+            held = self.held[topic_filter] = Held(topic_filter, qos, self._name(topic_filter, qos))
+        held.qos = qos
+        return held
+
+    def _name(self, topic_filter: str, qos: int) -> str:
+        if self.is_clean or not qos:
+            return ""
+        return (
+            _NAME_PREFIX + hashlib.sha256(f"{self.client_id}\0{topic_filter}".encode(errors="replace")).hexdigest()[:32]
+        )
+
+    # To the client
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another message may be sent that the client has to acknowledge."""
+        return len(self._in_flight) < IN_FLIGHT_MAX
+
+    def sending(self, held: Held, id: str, message: Message) -> Message:
+        """Return a message as it is to be sent; the caller has looked whether there is room."""
+        if not message.qos:
+            held.done(id)
+            return message
+        self._last = next(number for number in self._after_last() if number not in self._in_flight)
+        self._in_flight[self._last] = held, id
+        held.sent(id)
+        return replace(message, packet_id=self._last, is_again=id in held.again)
+
+    def _after_last(self) -> Iterator[int]:
+        return ((self._last + step) % _NUMBERS + 1 for step in range(IN_FLIGHT_MAX + 1))
+
+    def acknowledged(self, packet_id: int) -> None:
+        """The client has a message. What is not under way is passed over."""
+        held, id = self._in_flight.pop(packet_id, (None, ""))
+        if held is not None:
+            held.done(id)
+
+    # From the client
+
+    def is_new(self, packet_id: int) -> bool:
+        """Whether a message with quality of service 2 was not published yet."""
+        return packet_id not in self._received
+
+    def received(self, packet_id: int) -> bool:
+        """Remember that it was published, until PUBREL. False if there are too many of these."""
+        self._received[packet_id] = None
+        return len(self._received) <= RECEIVED_MAX
+
+    def released(self, packet_id: int) -> None:
+        """The client will not send it again."""
+        self._received.pop(packet_id, None)
+
+
+# On disk
+
+
+class SavedHeld(BaseModel):
+    """A subscription of a session, as it is kept."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    topic_filter: Annotated[str, Field(max_length=8 * TOPIC_BYTES_MAX)]
+    qos: Annotated[int, Field(ge=0, le=1)]
+    position: str | None = None
+
+
+class SavedSessions(BaseModel):
+    """The file of ``--state``."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    sessions: dict[str, list[SavedHeld]]
+
+
+def save(sessions: Mapping[str, Session]) -> str:
+    """Write sessions that are to outlive the gateway."""
+    kept = {
+        client: [
+            {"topic_filter": held.topic_filter, "qos": held.qos, "position": held.position}
+            for held in session.held.values()
+        ]
+        for client, session in sessions.items()
+    }
+    return json.dumps({"sessions": kept}, indent=1) + "\n"
+
+
+def load(text: str, file: str) -> dict[str, Session]:
+    """Read what `save` wrote. Raises `ConfigError`."""
+    try:
+        saved = SavedSessions.model_validate_json(text)
+    except ValidationError as error:
+        raise ConfigError("is no file of `peerd mqtt --state`", file=file) from error
+    sessions = {}
+    for client, subscriptions in saved.sessions.items():
+        session = sessions[client] = Session(client, is_clean=False)
+        for each in subscriptions:
+            session.hold(each.topic_filter, each.qos).position = each.position
+    return sessions

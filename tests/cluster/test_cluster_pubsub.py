@@ -1,0 +1,176 @@
+"""Four real daemons: publish on one, receive on another; durable across SIGKILL, groups, explanations, JavaScript."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peerd.client import Client
+from peerd.cluster.local import LocalCluster
+from peerd.models.admin import API_PREFIX
+from protocols.pubsub.front.client import PubSubClient
+from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
+from tests.support.daemon_process import clean_environment
+from tests.support.pages import blocks
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "protocols" / "pubsub.md"
+NODES = 4
+WAIT_S = 60.0
+NODE_JS_MIN = 20
+STOCKS: dict[str, Any] = {
+    "name": "stocks",
+    "attributes": [
+        {"name": "symbol", "type": "string"},
+        {"name": "price", "type": "decimal", "low": "0", "high": "10000"},
+        {"name": "volume", "type": "int", "low": 0, "high": 1_000_000_000},
+    ],
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path / "cluster", name="test") as found:
+        found.up(NODES, settings=lambda index: {"data": {"http": "127.0.0.1:0"}})
+        yield found
+
+
+async def install(client: Client, filter: str, **options: str) -> SubscriptionView:
+    """Subscribe; from now on every matching event comes."""
+    request = SubscriptionRequest.model_validate({"schema": "stocks", "filter": filter, **options})
+    return await client.call("POST", f"{API_PREFIX}/pubsub/subscriptions", SubscriptionView, request)
+
+
+async def take(pubsub: PubSubClient, id: str, count: int) -> list[ReceivedEvent]:
+    """The first events of a subscription."""
+    found: list[ReceivedEvent] = []
+    async with asyncio.timeout(WAIT_S), aclosing(pubsub.read(id, after="start")) as entries:
+        async for entry in entries:
+            if isinstance(entry, ReceivedEvent):
+                found.append(entry)
+                if len(found) == count:
+                    break
+    return found
+
+
+@contextmanager
+def restarted(folder: Path) -> Iterator[None]:
+    """A node that was killed runs again, with its configuration and state."""
+    command = [sys.executable, "-m", "peerd", "run", "--config", str(folder / "peerd.toml")]
+    process = subprocess.Popen(command, cwd=folder, env=clean_environment(), stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(WAIT_S)
+
+
+async def installed_again(pubsub: PubSubClient, name: str) -> None:
+    """Wait until the leaves know the subscription again; it stays so."""
+    async with asyncio.timeout(WAIT_S):
+        while [each.state for each in await pubsub.subscriptions() if each.name == name] != ["replicated"]:
+            await asyncio.sleep(0.1)
+
+
+def node_js() -> str:
+    """Return the program that runs JavaScript; skip the test where there is none that is new enough."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed: the JavaScript example of the page needs it (20 or newer)")
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
+    if int(version[1:].split(".")[0]) < NODE_JS_MIN:
+        pytest.skip(f"node {version.strip()} is installed: the JavaScript example of the page needs 20 or newer")
+    return node
+
+
+async def test_what_matches_comes_and_an_explanation_says_why_the_rest_does_not(cluster: LocalCluster) -> None:
+    async with cluster.client(0) as here, cluster.client(2) as there:
+        await PubSubClient(here).declare(STOCKS)
+        view = await install(there, "price > 20 AND symbol STARTS WITH 'IB'")
+        assert view.state in ("received", "replicated")
+        publisher, subscriber = PubSubClient(here), PubSubClient(there)
+        prices = ["20.5", "19.5", "30"]
+        done = [await publisher.publish("stocks", {"symbol": "IBM", "price": price}) for price in prices]
+        assert [each.outcome for each in done] == ["replicated"] * 3
+        found = await take(subscriber, view.id, 2)
+        assert [(event.event, event.values["price"]) for event in found] == [
+            (done[0].event, "20.5"),
+            (done[2].event, "30"),
+        ]
+        where = cluster.node(2).id
+        assert (await publisher.explain(done[0].event, where))["verdict"] == "arrived"
+        missed = await publisher.explain(done[1].event, where)
+        assert missed["verdict"] == "did not arrive"
+        assert "price > 20: false, price is 19.5" in missed["summary"]
+
+
+async def test_a_durable_subscription_is_there_after_sigkill(cluster: LocalCluster, tmp_path: Path) -> None:
+    async with cluster.client(0) as here:
+        await PubSubClient(here).declare(STOCKS)
+        async with cluster.client(3) as there:
+            await install(there, "price > 20", name="audit")
+            first = await PubSubClient(here).publish("stocks", {"symbol": "A", "price": 21})
+            await take(PubSubClient(there), "audit", 1)
+        cluster.kill(3)
+        with restarted(tmp_path / "cluster" / "nodes" / "3"):
+            async with cluster.client(3) as there:
+                await there.wait_ready(WAIT_S)
+                await installed_again(PubSubClient(there), "audit")
+                second = await PubSubClient(here).publish("stocks", {"symbol": "A", "price": 22})
+                found = await take(PubSubClient(there), "audit", 2)
+                assert [event.event for event in found] == [first.event, second.event]
+
+
+async def test_each_event_goes_to_one_of_a_group(cluster: LocalCluster) -> None:
+    async with cluster.client(0) as here, cluster.client(1) as one, cluster.client(2) as other:
+        await PubSubClient(here).declare(STOCKS)
+        members = [(PubSubClient(one), await install(one, "price > 20", group="g"))]
+        members += [(PubSubClient(other), await install(other, "price > 20", group="g"))]
+        wanted = {
+            (await PubSubClient(here).publish("stocks", {"symbol": "A", "price": price})).event
+            for price in range(21, 41)
+        }
+        taken: list[str] = []
+        async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as readers:
+
+            async def read(pubsub: PubSubClient, id: str) -> None:
+                async with aclosing(pubsub.read(id, after="start")) as entries:
+                    async for entry in entries:
+                        if isinstance(entry, ReceivedEvent):
+                            taken.append(entry.event)
+                        if len(taken) >= len(wanted):
+                            for task in tasks:
+                                task.cancel()
+
+            tasks = [readers.create_task(read(pubsub, view.id)) for pubsub, view in members]
+        assert sorted(taken) == sorted(wanted)
+
+
+async def test_the_example_in_javascript(cluster: LocalCluster, tmp_path: Path) -> None:
+    node = node_js()
+    [text] = [block.text for block in blocks(PAGE) if block.language == "javascript"]
+    async with cluster.client(1) as client:
+        await PubSubClient(client).declare(STOCKS)
+        [address] = (await client.status()).data_addresses
+    file = tmp_path / "example.mjs"
+    file.write_text(text.replace("127.0.0.1:7422", address))
+    process = await asyncio.create_subprocess_exec(
+        node, str(file), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=clean_environment()
+    )
+    try:
+        output, errors = await asyncio.wait_for(process.communicate(), WAIT_S)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert output.decode().split()[1:] == ["IBM", "26.5"], errors.decode()

@@ -1,0 +1,286 @@
+"""The routes below ``/v1/pubsub``: bodies, CloudEvents, JSON lines, streams, and what refusals look like."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from peerd.client import Client, DaemonBusy, IngestRefused, RequestRefused
+from peerd.errors import Unavailable
+from protocols.pubsub.front.client import PubSubClient
+from protocols.pubsub.models import ReceivedEvent
+from protocols.pubsub.service import NotDone
+from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
+from tests.support.fake_pubsub import DOCUMENT, FakePubSub, published, received
+
+EVENTS = "/v1/pubsub/stocks/events"
+LINES = {"Content-Type": "application/x-ndjson"}
+
+
+@dataclass
+class Rig:
+    """The service behind the API, and two clients of it."""
+
+    service: FakePubSub
+    http: httpx.AsyncClient
+    client: Client
+
+    @property
+    def pubsub(self) -> PubSubClient:
+        """The client's methods."""
+        return PubSubClient(self.client)
+
+    def asked(self, name: str) -> list[Any]:
+        """The arguments of all calls of a method."""
+        return [arguments for called, arguments in self.service.calls if called == name]
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    service = FakePubSub()
+    daemon = FakeDaemon({"pubsub": service})
+    async with daemon.http(caller=LOCAL_OPERATOR, client=None) as http, daemon.client() as client:
+        yield Rig(service, http, client)
+
+
+async def test_a_schema_is_declared_under_the_name_of_the_path(rig: Rig) -> None:
+    response = await rig.http.put("/v1/pubsub/schemas/stocks?if_version=0", json={"attributes": []})
+    assert response.json() == {"name": "stocks", "version": 1, "is_new": True}
+    assert rig.asked("declare") == [({"name": "stocks", "attributes": []}, 0)]
+    other = await rig.http.put("/v1/pubsub/schemas/stocks", json={"name": "bonds"})
+    assert (other.status_code, other.json()["detail"]) == (
+        422,
+        "the document's name is 'bonds', and the path's 'stocks'",
+    )
+
+
+async def test_schemas_are_listed_and_looked_up(rig: Rig) -> None:
+    assert [each.name for each in await rig.pubsub.schemas()] == ["stocks"]
+    assert await rig.pubsub.schema("stocks") == DOCUMENT
+    response = await rig.http.get("/v1/pubsub/schemas/nowhere")
+    assert (response.status_code, response.json()["detail"]) == (404, "there is no schema nowhere")
+
+
+@pytest.mark.parametrize("name", ["9lives", "a" * 65, "a%20b"])
+async def test_a_name_that_no_schema_can_have_is_refused(rig: Rig, name: str) -> None:
+    assert (await rig.http.get(f"/v1/pubsub/schemas/{name}")).status_code == 422
+
+
+async def test_an_event_is_published_and_its_outcome_told(rig: Rig) -> None:
+    response = await rig.http.post(f"{EVENTS}?ack=received", json={"symbol": "IBM", "_payload": "hello"})
+    assert response.json() == published(1).model_dump()
+    assert rig.asked("publish") == [({"symbol": "IBM", "_payload": "hello"}, "received")]
+    assert rig.service.rooms == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        (b"{", "the body is not JSON"),
+        (b"[1]", "an event is a JSON object"),
+        (b"[" * 10_000, "the body is not JSON"),
+    ],
+)
+async def test_what_is_no_event_is_refused(rig: Rig, body: bytes, detail: str) -> None:
+    response = await rig.http.post(EVENTS, content=body)
+    assert response.status_code == 422 and detail in response.json()["detail"]
+    assert rig.asked("publish") == []
+
+
+async def test_an_event_of_a_schema_that_there_is_not_is_refused(rig: Rig) -> None:
+    response = await rig.http.post("/v1/pubsub/bonds/events", json={"a": 1})
+    assert (response.status_code, response.json()["detail"]) == (404, "there is no schema bonds")
+
+
+@pytest.mark.parametrize(("kind", "status"), [("unknown", 404), ("conflict", 409), ("invalid", 422), ("quota", 429)])
+async def test_a_refusal_has_the_status_of_its_kind(rig: Rig, kind: str, status: int) -> None:
+    rig.service.refusal = NotDone(kind, "because")
+    for response in (
+        await rig.http.post(EVENTS, json={}),
+        await rig.http.post("/v1/pubsub/subscriptions", json={"schema": "stocks"}),
+        await rig.http.patch("/v1/pubsub/subscriptions/0a", json={"filter": "TRUE"}),
+        await rig.http.delete("/v1/pubsub/subscriptions/0a"),
+        await rig.http.get("/v1/pubsub/subscriptions/0a/events"),
+        await rig.http.get(f"{EVENTS}?filter=TRUE"),
+        await rig.http.get("/v1/pubsub/explain/e"),
+        await rig.http.get("/v1/pubsub/stocks/tree"),
+    ):
+        assert (response.status_code, response.json()["detail"]) == (status, "because")
+
+
+async def test_what_cannot_be_done_now_says_so(rig: Rig) -> None:
+    rig.service.refusal = Unavailable("too many")
+    with pytest.raises(DaemonBusy, match="too many"):
+        await rig.pubsub.publish("stocks", {})
+
+
+# --- CloudEvents ----------------------------------------------------------------------------------------------------
+
+CONTEXT = {"specversion": "1.0", "id": "1", "source": "/exchange", "type": "trade"}
+
+
+@pytest.mark.parametrize(
+    ("data", "event"),
+    [
+        ({"data": {"symbol": "IBM"}}, {"symbol": "IBM"}),
+        ({"data": {"type": "own"}}, {"type": "own"}),
+        ({"data": "text", "datacontenttype": "text/plain"}, {"_payload": "text", "_content_type": "text/plain"}),
+        ({"data": [1, 2]}, {"_payload": "[1, 2]", "_content_type": ""}),
+        ({"data_base64": "AA=="}, {"_payload_base64": "AA==", "_content_type": ""}),
+        ({}, {}),
+    ],
+)
+async def test_a_cloud_event_in_structured_mode(rig: Rig, data: dict[str, Any], event: dict[str, Any]) -> None:
+    headers = {"Content-Type": "application/cloudevents+json; charset=utf-8"}
+    response = await rig.http.post(EVENTS, content=json.dumps(CONTEXT | data), headers=headers)
+    assert response.status_code == 200
+    assert rig.asked("publish") == [({"type": "trade"} | event, None)], "id and source are not in the schema"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "event"),
+    [
+        ("application/json", b' {"symbol": "IBM"}', {"symbol": "IBM"}),
+        ("text/plain", b"{", {"_payload_base64": base64.b64encode(b"{").decode(), "_content_type": "text/plain"}),
+        ("application/json", b"", {}),
+    ],
+)
+async def test_a_cloud_event_in_binary_mode(rig: Rig, kind: str, body: bytes, event: dict[str, Any]) -> None:
+    headers = {f"ce-{name}": value for name, value in CONTEXT.items()} | {"Content-Type": kind}
+    assert (await rig.http.post(EVENTS, content=body, headers=headers)).status_code == 200
+    assert rig.asked("publish") == [({"type": "trade"} | event, None)]
+
+
+# --- many -----------------------------------------------------------------------------------------------------------
+
+
+async def test_many_events_are_published_line_by_line(rig: Rig) -> None:
+    answer = await rig.pubsub.publish_many("stocks", ({"n": number} for number in range(5)), ack="received")
+    assert (answer.accepted, answer.refused, answer.is_complete) == (5, 0, True)
+    assert rig.asked("publish") == [({"n": number}, "received") for number in range(5)]
+    assert rig.service.rooms == 5
+
+
+async def test_wrong_lines_are_named_and_the_others_published(rig: Rig) -> None:
+    body = b'{"a": 1}\nrubbish\n\n[]\n{"a": 2}\n'
+    response = await rig.http.post(EVENTS, content=body, headers=LINES)
+    told = response.json()
+    assert (response.status_code, told["accepted"], told["refused"]) == (422, 2, 2)
+    assert [error["line"] for error in told["errors"]] == [2, 4]
+    assert [event for event, _ in rig.asked("publish")] == [{"a": 1}, {"a": 2}]
+
+
+async def test_events_that_are_refused_are_named(rig: Rig) -> None:
+    rig.service.refusal = NotDone("invalid", "price: no")
+    with pytest.raises(IngestRefused) as refused:
+        await rig.pubsub.publish_many("stocks", [{}, {}])
+    assert [(error.line, error.detail) for error in refused.value.answer.errors] == [(1, "price: no"), (2, "price: no")]
+
+
+async def test_an_uncertain_outcome_of_one_makes_the_answer_uncertain(rig: Rig) -> None:
+    rig.service.outcome = lambda number: published(
+        number, "unknown" if number == 2 else "replicated", "a leaf is silent"
+    )
+    response = await rig.http.post(EVENTS, content=b"{}\n{}\n{}\n", headers=LINES)
+    told = response.json()
+    assert (response.status_code, told["accepted"], told["is_complete"]) == (503, 3, False)
+    assert told["detail"] == "1 of 3 events have no certain outcome: a leaf is silent"
+
+
+# --- subscriptions --------------------------------------------------------------------------------------------------
+
+
+async def test_a_subscription_is_made_changed_and_ended(rig: Rig) -> None:
+    asked = {"schema": "stocks", "filter": {"price": [1]}, "name": "audit", "policy": "block", "since_s": 60}
+    response = await rig.http.post("/v1/pubsub/subscriptions", json=asked)
+    assert (response.status_code, response.json()["schema"], response.json()["id"]) == (201, "stocks", "0a")
+    [request] = rig.asked("subscribe")
+    assert (request.schema_name, request.filter, request.since_s) == ("stocks", {"price": [1]}, 60.0)
+    assert (await rig.pubsub.change("0a", "price > 1")).filter == "price > 1"
+    assert (await rig.pubsub.end("0a")).state == "ending"
+    assert [view.covered_by for view in await rig.pubsub.subscriptions()] == [None, "0a"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"policy": "hope"}, "policy"),
+        ({"fliter": "x"}, "fliter"),
+        ({"name": "a b"}, "name"),
+        ({"since_s": -1}, "since_s"),
+        ({"filter": "x" * 10_000}, "filter"),
+    ],
+)
+async def test_what_is_no_subscription_is_refused(rig: Rig, wrong: dict[str, Any], words: str) -> None:
+    response = await rig.http.post("/v1/pubsub/subscriptions", json={"schema": "stocks", **wrong})
+    assert response.status_code == 422 and words in response.json()["detail"]
+    assert rig.asked("subscribe") == []
+
+
+async def test_events_are_read_as_lines_and_resumed(rig: Rig) -> None:
+    for number in range(3):
+        rig.service.feed.push(received(number), 100)
+    path = "/v1/pubsub/subscriptions/0a/events?follow=0"
+    lines = [json.loads(line) for line in (await rig.http.get(path)).text.splitlines()]
+    items = [line for line in lines if line["type"] == "item"]
+    assert [item["data"]["event"] for item in items] == ["e0", "e1", "e2"]
+    assert "payload" not in items[0]["data"], "what is empty is left out"
+    rest = await rig.http.get(f"{path}&after={items[1]['id']}")
+    assert [json.loads(line)["data"]["event"] for line in rest.text.splitlines() if '"item"' in line] == ["e2"]
+
+
+async def test_events_are_read_as_server_sent_events_and_resumed_by_the_header(rig: Rig) -> None:
+    for number in range(3):
+        rig.service.feed.push(received(number), 100)
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": "fake.1-2"}
+    response = await rig.http.get("/v1/pubsub/subscriptions/0a/events?follow=0", headers=headers)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    data = [line for line in response.text.splitlines() if line.startswith("data: ") and '"event"' in line]
+    assert [json.loads(line[6:])["event"] for line in data] == ["e2"]
+
+
+async def test_subscribe_and_follow_in_one_request(rig: Rig) -> None:
+    rig.service.feed.push(received(1), 100)
+    response = await rig.http.get(f"{EVENTS}?filter=price%20%3E%2020&group=g&since_s=5&follow=0")
+    assert '"e1"' in response.text
+    [request] = rig.asked("subscribe")
+    assert (request.filter, request.group, request.since_s, request.name) == ("price > 20", "g", 5.0, "")
+
+
+async def test_the_client_yields_events_and_ends_its_subscription(rig: Rig) -> None:
+    rig.service.feed.push(received(1), 100)
+    rig.service.feed.end("finished", is_final=True)  # the transport of the test gives an answer as a whole
+    async with aclosing(rig.pubsub.subscribe("stocks", "price > 20")) as entries:
+        assert await anext(entries) == received(1)
+        assert rig.asked("end") == []
+    assert rig.asked("end") == ["0a"]
+
+
+async def test_a_durable_subscription_outlives_its_reader(rig: Rig) -> None:
+    rig.service.feed.push(received(1), 100)
+    rig.service.feed.end("finished", is_final=True)  # the transport of the test gives an answer as a whole
+    async with aclosing(rig.pubsub.subscribe("stocks", name="audit")) as entries:
+        assert isinstance(await anext(entries), ReceivedEvent)
+    assert rig.asked("end") == []
+
+
+# --- questions ------------------------------------------------------------------------------------------------------
+
+
+async def test_an_explanation(rig: Rig) -> None:
+    assert await rig.pubsub.explain("e-1-2", "ab") == rig.service.verdict
+    assert rig.asked("explain") == [("e-1-2", "ab")]
+
+
+async def test_a_tree(rig: Rig) -> None:
+    view = await rig.pubsub.tree("stocks", "price")
+    assert (view.schema_name, [cell.bits for cell in view.cells]) == ("stocks", ["", "0", "1"])
+    with pytest.raises(RequestRefused):
+        await rig.pubsub.tree("9lives")
