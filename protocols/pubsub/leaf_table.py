@@ -89,10 +89,9 @@ class LeafTable:
                 pending += reversed(children(cell))
 
     def summary(self, entries_max: int, *, with_gaps: bool = False) -> list[LeafEntry]:
-        """The entries, merged until there are at most so many.
+        """The entries, merged until there are at most so many; ``with_gaps``: and the cells that are not known.
 
-        ``with_gaps``: and the cells that nothing is known about. With them it is what the parent is told: there are
-        leaves below, whether they are known or not.
+        With them it is what the parent is told: there are leaves below, whether they are known or not.
         """
         copy = LeafTable(self.cell, entries_max)
         for cell in list(self.partition()):
