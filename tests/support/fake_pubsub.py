@@ -64,7 +64,7 @@ class FakePubSub(PubSub):
         self.outcome: Callable[[int], Published | Exception] = published
         self.feed: Feed[ReceivedEvent] = Feed("fake.1")
         self.view = SubscriptionView(
-            id="0a", schema="stocks", filter="price > 20", policy="drop_oldest", state="replicated", pieces=1
+            id="0a", schema_name="stocks", filter="price > 20", policy="drop_oldest", state="replicated", pieces=1
         )
         self.verdict: dict[str, Any] = {
             "verdict": "did not arrive",

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 import structlog
+from fastapi import APIRouter, FastAPI
 
 from peerd import messages
 from peerd.cli.cluster import _settings as cluster_settings
 from peerd.cli.main import main
 from peerd.client import Client
 from peerd.config import PeerdConfig
+from peerd.daemon.admin.plugins import add_router
 from peerd.entry_points import CLIENT_NAMES, CONFIGURATION_TABLES
 from peerd.errors import ConfigError
 from peerd.front import Front
@@ -173,6 +175,20 @@ async def test_routes_that_cannot_be_used_leave_the_rest(
             assert (await http.get("/v1/stranger")).status_code == 404
     (told,) = [entry for entry in logs if entry["event"] == "front.unusable"]
     assert told["plugin"] == "stranger" and ("GET /v1/status" in told["error"] or "ZeroDivision" in told["error"])
+
+
+async def test_a_route_that_an_included_router_has_already_is_taken() -> None:
+    inner, outer, second = APIRouter(), APIRouter(prefix="/a"), APIRouter(prefix="/a")
+    inner.add_api_route("/b", lambda: "first", methods=["GET"])
+    outer.include_router(inner, prefix="/x")
+    second.add_api_route("/x/b", lambda: "second", methods=["GET"])
+    app = FastAPI()
+    add_router(app, "one", outer)
+    with structlog.testing.capture_logs() as logs:
+        add_router(app, "two", second)
+    [told] = logs
+    assert (told["event"], told["plugin"]) == ("front.unusable", "two")
+    assert "GET /v1/a/x/b" in told["error"]
 
 
 async def test_the_client_says_what_it_has_not(stranger: Path) -> None:

@@ -107,3 +107,29 @@ def test_the_addresses_of_a_network_fill_the_side(network: str) -> None:
     assert axis.coordinate(first) == 0
     assert axis.coordinate(last) >= SIDE - SIDE // (last - first + 1) - 1
     assert axis.coordinate((first + last + 1) // 2) == SIDE // 2
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from(
+        [
+            WholeAxis(0, 1),
+            WholeAxis(-7, 1_000_000_000),
+            WholeAxis(-(2**63), 2**63 - 1),
+            RealAxis(Decimal("-0.5"), Decimal("10000")),
+            TextAxis("", ""),
+            TextAxis("AB", "AZ"),
+        ]
+    ),
+    st.integers(0, 16).flatmap(lambda level: st.tuples(st.just(level), st.integers(0, 1 << level))),
+)
+def test_the_value_at_the_edge_of_a_rectangle_lies_near_it(axis: Axis, edge: tuple[int, int]) -> None:
+    level, number = edge
+    coordinate = number * (SIDE >> level)
+    near = (coordinate & -coordinate) / 2  # the edge of a large rectangle is written shorter
+    value = axis.value(coordinate)
+    assert axis.holds(value)
+    if number == 1 << level:
+        assert value == axis.high  # type: ignore[attr-defined]  # every axis of the list has one
+    elif axis != WholeAxis(0, 1):  # which has nothing in between
+        assert coordinate - near <= axis.coordinate(value) <= coordinate + near

@@ -30,7 +30,7 @@ def events_of(file: str) -> Iterator[dict[str, Any]]:
     The file is opened at once. Raises ``typer.BadParameter``, which names the line.
     """
     try:
-        opened = nullcontext(sys.stdin) if file == STDIN else Path(file).open(encoding="utf-8")  # noqa: SIM115
+        opened = nullcontext(sys.stdin) if file == STDIN else Path(file).open(encoding="utf-8")  # noqa: SIM115  # events() closes it
     except OSError as error:
         raise typer.BadParameter(f"cannot read {file}: {error.strerror}") from error
 
