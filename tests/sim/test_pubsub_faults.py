@@ -76,8 +76,10 @@ def test_subscriptions_whose_holders_all_die_are_back_with_their_next_renewal(se
     assert bereft
     took_s = world.rest(LEASE_S / 3 + 10.0)
     assert took_s <= LEASE_S / 3 + 10.0
-    gaps = [plugin_of(each.place).subscriptions.get(each.id).gap_s for each in world.judge.watched if each.is_live]
-    assert 0.0 < max(gaps) <= LEASE_S / 3 + took_s
+    live = [each for each in world.judge.watched if each.is_live]
+    gaps = {each.id: plugin_of(each.place).subscriptions.get(each.id).gap_s for each in live}  # of all its pieces
+    assert any(gaps.values())
+    assert all(gaps[each.id] <= len(world.keys(each)) * (LEASE_S / 3 + took_s) for each in live)
     events = world.publish(20)
     world.finish(events)
     assert {event.outcome for event in events} <= {"received", "replicated"}
@@ -111,9 +113,13 @@ def test_two_sides_that_each_grew_a_tree_of_their_own_make_one_when_they_meet(se
     assert world.offences(events) == []
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", (0, 1, 11))
 def test_a_replica_that_was_away_does_not_bring_back_what_was_ended(seed: int) -> None:
-    """It has slept through the end of some subscriptions, and has them still when it wakes up."""
+    """It has slept through the end of some subscriptions, and has them still when it wakes up.
+
+    Seed 11 was red once: a root that did not know its leaf yet was taken for one whose leaf had been split, so the end
+    of a piece was looked for below, in vain.
+    """
     world = grown_ring(16, seed, 40)
     leaf = fullest_leaf(world)
     sleeper = holders(world, leaf, 2)[1]
@@ -162,9 +168,10 @@ def test_an_hour_of_churn_loses_no_subscription_and_no_acknowledged_event() -> N
     for _ in range(60):
         ready = [place for place in world.simulation.live_nodes() if place.node.is_ready]
         world.learn(ready)
-        world.subscribe(1, ready)
-        events += world.publish(15, ready, spacing_s=4.0)
+        world.subscribe(1)
+        events += world.publish(15, spacing_s=4.0)
     churn.stop()
+    assert churn.report.departures > 20
     world.rest()
     world.finish(events, after_s=150.0)
     assert world.lost() == []

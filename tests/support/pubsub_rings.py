@@ -61,11 +61,18 @@ class PubSubRing:
         """Have so many subscriptions made, on nodes drawn from these, and wait until all are established."""
         made = []
         for _ in range(count):
-            place = self.rng.choice(places or self.simulation.live_nodes())
+            place = self.rng.choice(self._usable(places))
             made.append(self.judge.subscribe(place, self.workload.schema, self.workload.subscription()))
             self.run_for(spacing_s)
-        self.simulation.run_until(lambda: all(each.established_at is not None for each in made), limit_s=REST_S)
+        self.simulation.run_until(
+            lambda: all(each.established_at is not None for each in made if each.is_live), limit_s=REST_S
+        )
         return made
+
+    def _usable(self, places: Sequence[Place] | None) -> list[Place]:
+        """Those of them that are in the ring now and know the schema."""
+        asked = [place for place in places or self.simulation.nodes if place.is_live and place.node.is_ready]
+        return [place for place in asked if plugin_of(place).schemas.get(self.workload.schema) is not None]
 
     def publish(
         self, count: int, places: Sequence[Place] | None = None, *, spacing_s: float = 0.2, ack: str | None = None
@@ -73,7 +80,7 @@ class PubSubRing:
         """Have so many events published, one after the other, by nodes drawn from these; does not wait for the last."""
         made = []
         for _ in range(count):
-            place = self.rng.choice(places or self.simulation.live_nodes())
+            place = self.rng.choice(self._usable(places))
             made.append(self.judge.publish(place, self.workload.schema, self.workload.event(), ack))
             self.run_for(spacing_s)
         return made
@@ -87,7 +94,9 @@ class PubSubRing:
 
     def finish(self, events: Sequence[PublishedEvent], after_s: float = 15.0) -> None:
         """Wait until it is known what became of these events, and until what was pending is delivered."""
-        self.simulation.run_until(lambda: all(event.outcome != "pending" for event in events), limit_s=120.0)
+        places = self.simulation.places
+        waited_for = [event for event in events if places[event.event.publisher].is_live]
+        self.simulation.run_until(lambda: all(event.outcome != "pending" for event in waited_for), limit_s=120.0)
         self.run_for(after_s)
 
     def rest(self, limit_s: float = REST_S) -> float:

@@ -36,7 +36,7 @@ class World:
         self.plugin = Events(PubSubConfig(**options), forest, self.schema)
         self.host = FakeHost(1, self.plugin)
         self.host.next_hop = lambda key: OTHER  # type: ignore[method-assign]  # every key is the neighbour's
-        self.host.lookup = self._look_up  # type: ignore[method-assign]
+        self.host.lookup = self._look_up  # type: ignore[method-assign]  # every way is good
 
     @staticmethod
     def _look_up(key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:

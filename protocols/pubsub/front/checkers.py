@@ -15,7 +15,8 @@ from peerd.sim.checkers import Checker
 from peerd.sim.simulation import Place, Simulation
 from protocols.pubsub.cells import are_related, text
 from protocols.pubsub.messages import CellState, EventAck, EventDelivery
-from protocols.pubsub.names import SubscriptionKey
+from protocols.pubsub.names import EventId, SubscriptionKey
+from protocols.pubsub.outcomes import PublishStatus
 from protocols.pubsub.plugin import PubSub
 from protocols.pubsub.subscribing.installation import RENEWALS_PER_LEASE, Installation
 from protocols.pubsub.subscribing.installer import VERSIONS_PER_BOOT_BITS
@@ -159,7 +160,7 @@ class OrderAtLeaves(Checker):
 
     One stream may have events of several leaves, which are in no order among each other. So two events are compared
     where the root has acknowledged each for one leaf only, in which it matched, and where these are one, or one was
-    split from the other.
+    split from the other. What its publisher has given up may still arrive, and late.
     """
 
     name = "pubsub order"
@@ -219,10 +220,18 @@ class OrderAtLeaves(Checker):
         found = []
         for root, earlier, later in self._inversions:
             first, second = self._leaves.get((root, earlier), set()), self._leaves.get((root, later), set())
-            if len(first) != 1 or len(second) != 1:
+            if len(first) != 1 or len(second) != 1 or not _is_acknowledged(simulation, earlier):
                 continue
             (schema, attribute, cell), (other_schema, other_attribute, other) = *first, *second
             if (schema, attribute) == (other_schema, other_attribute) and are_related(cell, other):
                 numbers = f"{earlier.sequence} of {short_id(earlier.publisher)} came after {later.sequence}"
                 found.append(f"{numbers} from leaf {text(cell)} of {schema} at {short_id(root)}")
         return found
+
+
+def _is_acknowledged(simulation: Simulation, event: _Event) -> bool:
+    """Whether its publisher lives and has told its client that all leaves have it."""
+    place = simulation.places.get(event.publisher)
+    plugin = pubsub_of(place) if place is not None and place.is_live and place.boot_epoch == event.epoch else None
+    outcome = None if plugin is None else plugin.publishing.outcomes.get(EventId(*event))
+    return outcome is not None and outcome.status in (PublishStatus.RECEIVED, PublishStatus.REPLICATED)

@@ -232,9 +232,16 @@ class Installing(Part):
         return InsertAnswer(Status.KEPT, node.cell, is_new)
 
     @handles(EndSub)
-    def end(self, message: EndSub, source: PeerRef) -> InsertAnswer:
-        """The subscriber ends a piece."""
+    def end(self, message: EndSub, source: PeerRef) -> InsertAnswer | None:
+        """The subscriber ends a piece.
+
+        While it is not known here what the cell is, there is no answer, and the subscriber tries again: it would take
+        "elsewhere" for a leaf that was split, look for the piece below, and think that it is nowhere.
+        """
         place = Place(Tree(message.schema, message.attribute), message.cell)
+        known_cell = self._forest.find(place)
+        if known_cell is None or known_cell.is_switching:
+            return None
         node, elsewhere = self._leaf(place, None)
         if node is None:
             return elsewhere
