@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from peerd.client import Client
+    from peerd.sim.hostile.member import Behaviour
     from peerd.sim.swarm.work import SwarmWork
     from protocols.pubsub.front.client import PubSubClient
 
@@ -48,3 +49,8 @@ class PubSubFront(Front):
         from protocols.pubsub.front.simulator import Traffic
 
         return Traffic
+
+    def behaviours(self) -> Mapping[str, type[Behaviour]]:
+        from protocols.pubsub.front.hostile import BEHAVIOURS
+
+        return BEHAVIOURS
