@@ -110,7 +110,7 @@ class Noted(Message):
 
 
 @message(0x010C, bytes_max=3 * KIB)
-class Confirm(Message):
+class ConfirmContribution(Message):
     """Routed to a node that a result names, in a ring too large for all to enrol: does it take part?
 
     Signed for this node alone. If it does, it answers with `Enrolled`, routed and signed; nobody else answers.
@@ -217,7 +217,7 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     WhyMissing,
     RoundStatus,
     Noted,
-    Confirm,
+    ConfirmContribution,
 )
 
 

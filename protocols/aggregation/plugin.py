@@ -30,7 +30,7 @@ from protocols.aggregation.messages import (
     MESSAGES,
     AnswerKind,
     AskStart,
-    Confirm,
+    ConfirmContribution,
     Enrolled,
     Invite,
     InviteAnswer,
@@ -194,7 +194,7 @@ class Aggregation(Plugin):
                 self._enrolled_routed(message, source)
             case Noted():
                 self._noted_routed(message)
-            case Confirm():
+            case ConfirmContribution():
                 self._confirm_routed(message)
             case Invite() if key != self.host.id:
                 self.on_invite(message, source)
@@ -400,7 +400,7 @@ class Aggregation(Plugin):
         else:
             self.host.route(source.id, self._signed_stop(enrolled.round_id))
 
-    def _confirm_routed(self, question: Confirm) -> None:
+    def _confirm_routed(self, question: ConfirmContribution) -> None:
         participant = self.participants.get(question.round_id)
         if participant is None:
             return

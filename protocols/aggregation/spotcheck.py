@@ -13,7 +13,7 @@ from typing import Final
 
 from peerd.api import Host
 from peerd.ids import NodeId
-from protocols.aggregation.messages import Confirm
+from protocols.aggregation.messages import ConfirmContribution
 from protocols.aggregation.statements import confirm_statement
 
 SAMPLE_MAX: Final = 688
@@ -104,7 +104,9 @@ class SpotCheck:
         waited_for = self._silent - self._given_up
         for node in self._asked:
             if node in waited_for:
-                host.route(node, Confirm(self._round_id, host.sign(confirm_statement(self._round_id, node))))
+                host.route(
+                    node, ConfirmContribution(self._round_id, host.sign(confirm_statement(self._round_id, node)))
+                )
         delay_s = PAUSE_S * 2**self._times if waited_for else 0.0
         self._times += 1
         host.set_timer(CHECK_TIMER, delay_s, self._round_id)

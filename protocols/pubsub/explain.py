@@ -35,7 +35,10 @@ UNDER_WAY_MAX: Final = 64
 """So many explanations may be under way at a time."""
 LEAVES_ASKED_MAX: Final = 32
 """So many nodes are asked as roots of leaves."""
+PIECES_TRIED_MAX: Final = 64
+"""So many of a node's pieces are compared with the event."""
 PIECES_TOLD_MAX: Final = 8
+"""So many of these are told of, those that match first."""
 REASONS_TOLD_MAX: Final = 12
 TEXT_TOLD_MAX: Final = 200
 OUTCOMES_TOLD_MAX: Final = 16
@@ -173,7 +176,8 @@ def _why_not(
         grouped = all(check.group for check in checks if check.matches)
         return "another member of the group has got it" if grouped else "a leaf matched it and did not deliver it"
     if any(check.matches is False for check in checks):
-        return "it does not match: " + next(_reasons(check) for check in checks if check.matches is False)
+        first = next(check for check in checks if check.matches is False)
+        return "it does not match: " + ("; ".join(first.reasons) or first.filter)
     if at_publisher is not None and at_publisher.missing:
         return f"{len(at_publisher.missing)} cells of the tree have not acknowledged it"
     if leaves and not checks:
@@ -414,17 +418,18 @@ class Explainer(Part):
         past = self._history.find(event)
         name = past.schema if past is not None else schema_name
         schema = self._schemas.get(name)
-        pieces = list(self.pieces_of(name, subscriber))[:PIECES_TOLD_MAX]
+        pieces = list(self.pieces_of(name, subscriber))[:PIECES_TRIED_MAX]
         known = self._ledger.outcomes(event)
         if schema is None or (past is None and not pieces and known is None):
             return None
         found = known.outcomes if known is not None else []
         outcomes = [each.what for each in found if each.subscriber == subscriber]
         body = None if past is None else past.event
+        checks = [self._check(schema, cell, piece, body) for cell, piece in pieces]
         return LeafReport(
             schema_name=name,
             has_event=past is not None,
-            checks=tuple(self._check(schema, cell, piece, body) for cell, piece in pieces),
+            checks=tuple(sorted(checks, key=lambda check: check.matches is not True)[:PIECES_TOLD_MAX]),
             outcomes=tuple(outcomes[:OUTCOMES_TOLD_MAX]),
             is_pending=self._deliverer.is_pending(event, subscriber),
             others=len(found) - len(outcomes),

@@ -24,7 +24,7 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import HOPS_MAX, EventAck, ProbePub
 from protocols.pubsub.names import Tree
 from protocols.pubsub.passing import PARKED_S, Journey, Parking, Quotas, Seen, key_of_batch
-from protocols.pubsub.ports import Elsewhere, Here, LeafEvents, Leaves, Schemas, SchemaView
+from protocols.pubsub.ports import Elsewhere, Here, LeafEvents, Leaves, Schemas, SchemaView, targets_of
 from protocols.pubsub.spread import Batch, Place, places_of, trees_of, ways_to
 
 CAREFUL_FROM: Final = 1
@@ -314,10 +314,11 @@ class _Targets:
 
     def _of_event(self, index: int) -> dict[int, Target]:
         if index == len(self._known):
+            event = self._batch.events[index]
             try:
-                values = self._schema.decode_values(self._batch.events[index].values)
+                values = self._schema.decode_values(event.values)
             except ProtocolError:  # whoever passed it on need not have looked at it, and no subscription matches it
                 self._known.append({})
             else:
-                self._known.append(dict(self._schema.targets(values)))
+                self._known.append(targets_of(self._schema, event, values))
         return self._known[index]

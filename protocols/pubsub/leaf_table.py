@@ -1,9 +1,9 @@
 """LeafNodeRoutingTable: which leaves lie below an inner node, as far as it has heard (section 3.2.2). Pure.
 
 It is soft state and may be wrong: leaves tell of themselves now and then, what was not repeated is forgotten, and
-what a forged report claims stays until then. A wrong entry costs a detour and never a loss, because whoever is asked says what
-it is itself. Its entries never overlap. Where nothing is known, the table says so with the largest cells that it knows
-nothing about.
+what a forged report claims stays until then. A wrong entry costs a detour and never a loss, because whoever is asked
+says what it is itself. Its entries never overlap. Where nothing is known, the table says so with the largest cells that
+it knows nothing about.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class LeafTable:
                 pending += reversed(children(cell))
 
     def summary(self, entries_max: int, *, with_gaps: bool = False) -> list[LeafEntry]:
-        """The entries, merged until there are at most so many; ``with_gaps``: and the cells that nothing is known about.
+        """The entries, merged until there are at most so many; ``with_gaps``: and the cells that are not known.
 
         With them it is what the parent is told: there are leaves below, whether they are known or not.
         """

@@ -114,6 +114,9 @@ class SubscriptionRequest(Asked):
     since_s: Annotated[float, Field(ge=0.0, le=86_400.0)] = Field(
         0.0, description="Also what was published in the last so many seconds, as far as leaves remember it."
     )
+    retained: bool = Field(
+        False, description="Of what was published before, the last value of each key. Not with since_s."
+    )
     items_max: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     bytes_max: Annotated[int, Field(ge=1024, le=64 << 20)] | None = None
 

@@ -21,18 +21,11 @@ from peerd.messages import Message, PeerRef
 from protocols.pubsub import forwarding, ledger, publishing
 from protocols.pubsub.cells import SIDE, Area, text
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.delivering.copies import Copies
-from protocols.pubsub.delivering.deliverer import Deliverer
-from protocols.pubsub.delivering.history import History
-from protocols.pubsub.delivering.holding import Holding
-from protocols.pubsub.delivering.leaf_events import LeafDesk
-from protocols.pubsub.delivering.multicast import Multicast
-from protocols.pubsub.delivering.replay import Replays
+from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.event import draft_from_json
 from protocols.pubsub.events import EVENTS, EventPublished, SubscriptionInstalled
-from protocols.pubsub.explain import Check, Explainer, Place as ToldPlace, PublisherReport, SubscriberReport
+from protocols.pubsub.explain import Check, Place as ToldPlace, PublisherReport, SubscriberReport
 from protocols.pubsub.forwarding import Forwarding
-from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.matching import LeafIndex
 from protocols.pubsub.messages import (
     MESSAGES,
@@ -94,12 +87,11 @@ class PubSub(Plugin):
         super().start(host)
         self._make_parts(host)
         self._connect_parts()
-        kept = self.deliverer, self.copies, self.holding, self.replays, self.multicast, self.ledger, self.explainer
         own = self.schemas, self.forwarding, self.publishing, self.installer, self.subscriptions, self.inbox
-        self.add_parts(*self.keeper.parts, *kept, *own)
+        self.add_parts(*self.keeper.parts, *self.delivering.parts, *own)
         self.schemas.start()
         self.keeper.start()
-        self.ledger.start()
+        self.delivering.ledger.start()
         self.subscriptions.start()
 
     def _make_parts(self, host: Host) -> None:
@@ -107,26 +99,10 @@ class PubSub(Plugin):
         self.schemas = SchemaBook(host, config)
         self._indexes: dict[str, _TreeIndex] = {}
         self.keeper = Keeper(host, config, self.schemas, self._index_of)
-        self.ledger = LedgerBook(host, config)
         self.local = LocalSubscriptions(host, config, _local_index)
-        self.multicast = Multicast(host)
-        self.deliverer = Deliverer(host, config, self.keeper, self.local, self.ledger, self.multicast)
-        self.copies = Copies(host)
-        self.holding = Holding(host, config, self.schemas, self.keeper)
-        self.history = History(config.history_bytes, config.history_age)
-        self.replays = Replays(host, self.schemas, self.keeper, self.ledger, self.deliverer, self.history)
-        self.desk = LeafDesk(
-            host,
-            self.keeper,
-            self.ledger,
-            self.deliverer,
-            self.copies,
-            self.holding,
-            self.history,
-            self.replays,
-            lambda schema, event: is_proven(host, schema, event),
+        self.delivering = Delivering(
+            host, config, self.schemas, self.keeper, self.local, lambda schema, event: is_proven(host, schema, event)
         )
-        self.explainer = Explainer(host, self.schemas, self.ledger, self.history, self.deliverer)
         self.guide = LevelGuide(config)
         self.forwarding = Forwarding(host, config, self.schemas)
         self.publishing = Publishing(host, config, self.forwarding, self.guide, event_statement)
@@ -135,19 +111,19 @@ class PubSub(Plugin):
         self.subscriptions = Subscriptions(host, config, self.schemas, self.installer, self.local, self._points)
 
     def _connect_parts(self) -> None:
-        self.keeper.events = self.forwarding.events = self.desk
+        self.keeper.events = self.forwarding.events = self.delivering.desk
         self.forwarding.leaves = self.keeper
-        self.desk.tree_listeners.append(self.forwarding.tree_changed)
-        self.multicast.received = self.inbox.received_group
+        self.delivering.desk.tree_listeners.append(self.forwarding.tree_changed)
+        self.delivering.multicast.received = self.inbox.received_group
         self.publishing.on_outcome = self._published
         self.installer.on_installed = self._installed
         self.installer.ask_self = self._answer_self
         self.keeper.subscribers.ask_self = self.installer.on_established
-        self.ledger.tree_size = self._tree_size
+        self.delivering.ledger.tree_size = self._tree_size
         self.schemas.changed = self._schema_changed
-        self.explainer.publisher_view = self._publisher_view
-        self.explainer.subscriber_view = self._subscriber_view
-        self.explainer.pieces_of = self._pieces_of
+        self.delivering.explainer.publisher_view = self._publisher_view
+        self.delivering.explainer.subscriber_view = self._subscriber_view
+        self.delivering.explainer.pieces_of = self._pieces_of
 
     # Upcalls
 
@@ -172,17 +148,22 @@ class PubSub(Plugin):
         self.keeper.records_settled()
 
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
+        self.publishing.send_refused(peer, message_type, reason)  # first: it forgets who is gone, and asks others
         self.forwarding.send_refused(peer, message_type, reason, count)
-        self.publishing.send_refused(peer, message_type, reason)
 
     def reconfigured(self) -> None:
         self.keeper.reconfigured(self.config)
-        self.deliverer.config = self.forwarding.config = self.publishing.config = self.config
+        self.delivering.reconfigured(self.config)
+        self.forwarding.config = self.publishing.config = self.config
+
+    def drain(self, done: Callable[[], None]) -> None:
+        self.delivering.deliverer.drain(done)
 
     def validate(self) -> None:
         self.keeper.validate()
         self.forwarding.validate()
         self.publishing.validate()
+        self.delivering.validate()
 
     # Schemas
 
@@ -257,7 +238,7 @@ class PubSub(Plugin):
         self.publishing.when_room(callback)
 
     def _published(self, outcome: PublishOutcome) -> None:
-        self.ledger.published(outcome.event, outcome.schema)
+        self.delivering.ledger.published(outcome.event, outcome.schema)
         self.host.emit(
             EventPublished(
                 publication=str(outcome.event),
@@ -320,7 +301,7 @@ class PubSub(Plugin):
             whose = parse_id(subscriber) if subscriber else self.host.id
         except ValueError as error:
             raise NotDone("invalid", str(error)) from error
-        self.explainer.explain("", asked, whose, lambda verdict: on_done(verdict.model_dump(mode="json")))
+        self.delivering.explainer.explain("", asked, whose, lambda verdict: on_done(verdict.model_dump(mode="json")))
 
     def tree(self, schema: str, attribute: str, on_done: Callable[[TreeView | Exception], None]) -> None:
         def found(known: Schema | None, why: str) -> None:

@@ -166,3 +166,12 @@ class Ledger(Protocol):
     def matched(self, event: EventId, schema: str, pieces: int, subscribers: int) -> None: ...
     def delivered(self, event: EventId, subscriber: NodeId, latency_s: float) -> None: ...
     def dropped(self, event: EventId, subscriber: NodeId | None, reason: str) -> None: ...
+
+
+def targets_of(schema: SchemaView, event: EventBody, values: Values) -> dict[int, Target]:
+    """Where an event has to go. One that replaces the last value of its key goes to every leaf of the trees of its
+    attributes: the value that it replaces may be remembered by any of them."""
+    found = dict(schema.targets(values))
+    if event.retain:
+        return {attribute: Target(None, target.length_max) for attribute, target in found.items()}
+    return found

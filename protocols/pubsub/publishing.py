@@ -30,7 +30,7 @@ from protocols.pubsub.messages import CELLS_MAX, EVENTS_BYTES_MAX, EVENTS_MAX, E
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.nearness import may_be_root
 from protocols.pubsub.outcomes import OnResult, Pending, PublishOutcome, PublishStatus
-from protocols.pubsub.ports import SchemaView
+from protocols.pubsub.ports import SchemaView, targets_of
 from protocols.pubsub.probing import LevelGuide, probe_region
 from protocols.pubsub.spread import Batch, Place, event_bytes, places_of
 
@@ -119,7 +119,7 @@ class Publishing(Part):
         if size > EVENTS_BYTES_MAX:
             raise ValueError(f"an event of {size} bytes, envelope included, is too large: at most {EVENTS_BYTES_MAX}")
         self._next += 1
-        coverage = Coverage(schema.targets(schema.decode_values(encoded)))
+        coverage = Coverage(targets_of(schema, body, schema.decode_values(encoded)))
         copies = self.config.event_copies if (ack or self.config.ack) == "replicated" else 0
         now = host.now()
         pending = Pending(body, schema, coverage, copies, now, now + self.config.publish_timeout, size, on_result)

@@ -19,7 +19,7 @@ from protocols.aggregation.answer import Answer
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.front import hostile
 from protocols.aggregation.front.hostile import InventsContributors
-from protocols.aggregation.messages import Confirm
+from protocols.aggregation.messages import ConfirmContribution
 from protocols.aggregation.participant import TELL_TRIES_MAX
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.spotcheck import CHECK_S_MAX, SAMPLE_MAX, SILENT_SHARE_MAX, Checked
@@ -102,7 +102,11 @@ def test_no_more_are_asked_than_the_sample_has(monkeypatch: pytest.MonkeyPatch) 
 def asks(frame: Frame) -> bool:
     """Whether a node is asked in it whether it takes part."""
     decoded = decode(frame)
-    return decoded is not None and isinstance(decoded.message, Route) and decoded.message.type_id == Confirm.TYPE_ID
+    return (
+        decoded is not None
+        and isinstance(decoded.message, Route)
+        and decoded.message.type_id == ConfirmContribution.TYPE_ID
+    )
 
 
 @pytest.mark.parametrize("count", [COVERED, LARGE])
@@ -155,7 +159,7 @@ def test_a_node_confirms_to_the_requester_only_and_not_without_end() -> None:
     participant.host.route = lambda key, message: routed.append(key)  # type: ignore[method-assign]  # counts only
     statement = confirm_statement(asked.round_id, simulation.nodes[5].id)
     for signer in (other, requester):
-        question = Confirm(asked.round_id, signer.driver.sign("aggregation", statement))
+        question = ConfirmContribution(asked.round_id, signer.driver.sign("aggregation", statement))
         for _ in range(10):
             plugin.deliver(participant.host.id, question, signer.peer)
     assert routed == [requester.id] * TELL_TRIES_MAX

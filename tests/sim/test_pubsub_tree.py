@@ -11,6 +11,7 @@ from peerd.sim.network import NetworkConfig
 from peerd.sim.observed import Delivery
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Checker, Place as Member, Simulation
+from peerd.testing.determinism import assert_one_run
 from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.messages import (
     CellAnswer,
@@ -47,7 +48,7 @@ def test_three_hundred_subscriptions_make_a_tree_in_which_each_is_in_one_leaf() 
     assert WHOLE in inner_cells(simulation)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_nothing_is_lost_when_roots_die_join_and_leave_while_leaves_are_split(seed: int) -> None:
     simulation = tree_ring(20, seed, CAPACITY | {"update_interval": "20s"})
     rng = fork(seed, "churn of the tree")
@@ -65,8 +66,8 @@ def test_nothing_is_lost_when_roots_die_join_and_leave_while_leaves_are_split(se
 
 
 def test_merging_brings_the_leaf_back_when_subscriptions_end() -> None:
-    simulation = tree_ring(12, 4, MERGING, check_every=50)
-    subscribe_all(simulation, 200)
+    simulation = tree_ring(12, 4, MERGING, check_every=200)
+    subscribe_all(simulation, 120)
     run_to_rest(simulation)
     grown = len(leaves(simulation))
     for piece, member in wanted(simulation):
@@ -74,7 +75,7 @@ def test_merging_brings_the_leaf_back_when_subscriptions_end() -> None:
             tree_of(member).subscriber.end(piece.sub.sid)
     simulation.run_until(lambda: set(leaves(simulation)) == {WHOLE}, limit_s=3000.0, poll_s=10.0)
     run_to_rest(simulation)
-    assert grown > 20 and len(leaves(simulation)[WHOLE][0].pieces) == 3
+    assert grown > 10 and len(leaves(simulation)[WHOLE][0].pieces) == 3
     subscribe_all(simulation, 100, seed=9)
     run_to_rest(simulation)
     assert len(leaves(simulation)) > 10, "and it grows again"
@@ -190,3 +191,17 @@ def test_messages_that_are_lost_make_it_slower_and_no_more() -> None:
     simulation = tree_ring(14, 3, CAPACITY, network=NetworkConfig(loss=0.05))
     subscribe_all(simulation, 120)
     run_to_rest(simulation, 900.0)
+
+
+def growing(seed: int) -> Simulation:
+    """A small tree with a death in it."""
+    simulation = tree_ring(10, seed, CAPACITY)
+    subscribe_all(simulation, 40, seed)
+    simulation.run_for(3.0)
+    simulation.kill(simulation.live_nodes()[2])
+    simulation.run_for(40.0)
+    return simulation
+
+
+def test_one_seed_is_one_run() -> None:
+    assert_one_run(growing, seed=8)

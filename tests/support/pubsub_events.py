@@ -11,6 +11,7 @@ import msgpack
 
 from peerd.api import Host, Plugin, PluginConfig, SendRefusal
 from peerd.errors import ProtocolError
+from peerd.lib import filter as filters
 from peerd.messages import Message, PeerRef
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place as Node, Simulation
@@ -56,6 +57,18 @@ class LineSchema:
             return dict(msgpack.unpackb(data))
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise ProtocolError("bad_event", str(error)) from error
+
+    def parse_filter(self, condition: Any, /) -> filters.Node:
+        """Read a filter."""
+        return filters.parse(condition)
+
+    def covers(self, wide: filters.Node, narrow: filters.Node, /) -> bool:
+        """Nobody asks."""
+        return False
+
+    def visible(self, values: Values, /) -> Values:
+        """All of them."""
+        return values
 
 
 class OneSchema:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from peerd.api import Host, NeighbourChange, Part, Plugin, PluginConfig, RecordRole, handles, on_timer
 from peerd.ids import NodeId, closeness
+from peerd.lib.filter import Node, parse
 from peerd.messages import Message, PeerRef
 from peerd.sim.simulation import Place as Member, Simulation
 from peerd.testing.simulation import ring
@@ -28,7 +29,7 @@ from protocols.pubsub.messages import (
     SubObject,
 )
 from protocols.pubsub.names import SubscriptionKey, Tree, key_of
-from protocols.pubsub.ports import Elsewhere, Here, SchemaView
+from protocols.pubsub.ports import Elsewhere, Here, SchemaView, Values
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.keeper import Keeper
 from protocols.pubsub.tree.storage import Place, key_of_sub
@@ -82,6 +83,18 @@ class FakeSchema:
     def decode_values(self, data: bytes) -> dict[str, Any]:
         """Nothing: the tree does not ask."""
         return {}
+
+    def parse_filter(self, condition: Any, /) -> Node:
+        """Read a filter."""
+        return parse(condition)
+
+    def covers(self, wide: Node, narrow: Node, /) -> bool:
+        """Nobody asks."""
+        return False
+
+    def visible(self, values: Values, /) -> Values:
+        """All of them."""
+        return values
 
 
 class FakeSchemas:

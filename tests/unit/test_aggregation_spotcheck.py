@@ -8,7 +8,7 @@ from peerd.ids import NodeId
 from peerd.testing.host import FakeHost
 from protocols.aggregation import spotcheck
 from protocols.aggregation.config import AggregationConfig
-from protocols.aggregation.messages import Confirm
+from protocols.aggregation.messages import ConfirmContribution
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.spotcheck import CHECK_S_MAX, PAUSE_S, Checked, SpotCheck
 from protocols.aggregation.statements import confirm_statement
@@ -33,7 +33,7 @@ class Rig:
 
     def asked(self) -> set[NodeId]:
         """Who was asked since the last look; each once."""
-        found = [to for to, message in self.host.routed if isinstance(message, Confirm)]
+        found = [to for to, message in self.host.routed if isinstance(message, ConfirmContribution)]
         self.host.routed.clear()
         assert len(found) == len(set(found))
         return set(found)
@@ -62,7 +62,7 @@ def test_each_question_is_signed_for_the_node_that_it_goes_to() -> None:
     rig = Rig()
     rig.begin(*OTHERS)
     for to, message in rig.host.routed:
-        assert message == Confirm(ROUND, signed(OWN, confirm_statement(ROUND, to)))
+        assert message == ConfirmContribution(ROUND, signed(OWN, confirm_statement(ROUND, to)))
 
 
 def test_who_is_silent_is_asked_again_once_and_then_counts_as_silent() -> None:

@@ -103,8 +103,17 @@ def test_it_does_not_match() -> None:
     found = world.explain(2)
     assert (found.verdict, found.summary) == (
         "did not arrive",
-        "it does not match: does not match (price > 3: false, price is 2)",
+        "it does not match: price > 3: false, price is 2",
     )
+
+
+def test_the_condition_that_matches_is_told_of_among_many() -> None:
+    world = World()
+    world.leaf.leaves.subs = [sub(SUBSCRIBER, sid, f"price > {sid}") for sid in range(20, 2, -1)]
+    world.arrive(4)
+    found = world.explain()
+    assert found.summary == "a leaf is still trying to deliver it"
+    assert [line.split()[1] for line in found.lines if line.startswith("  subscription")][:2] == ["3", "20"]
 
 
 def test_a_leaf_dropped_it() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -17,12 +16,11 @@ from hypothesis import given, strategies as st
 from peerd.errors import ConfigError, ProtocolError
 from peerd.lib.filter import FilterError, FilterTooLarge
 from peerd.lib.filter.write import write
-from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.cells import SIDE, Target
 from protocols.pubsub.document import ATTRIBUTES_MAX
-from protocols.pubsub.event import Draft, body_of, check_proof, draft_from_json, event_id, size_of, to_json
-from protocols.pubsub.messages import PAYLOAD_BYTES_MAX, EventBody
-from protocols.pubsub.names import EVERY, EventId
+from protocols.pubsub.event import Draft, draft_from_json
+from protocols.pubsub.messages import PAYLOAD_BYTES_MAX
+from protocols.pubsub.names import EVERY
 from protocols.pubsub.schema import CUTOFF_MIN, Schema
 from protocols.pubsub.values import EventError
 from tests.support.pubsub_schemas import DOCUMENT, events, filters, schema, wanted
@@ -347,47 +345,33 @@ def test_a_range_covers_a_narrower_one_in_both_meanings() -> None:
 
 # --- events ---------------------------------------------------------------------------------------------------------
 
-EVENT = EventId(peer(1).id, 7, 3)
 
-
-def made(used: Schema, document: Mapping[str, Any], host: FakeHost | None = None) -> EventBody:
-    sign = None if host is None else host.sign
-    return body_of(used, draft_from_json(used, document), peer(1), EVENT, 1_700_000_000_123, sign)
-
-
-@pytest.mark.parametrize("rest", [{"payload": "päyload"}, {"payload_base64": "/wA="}, {}])
-def test_a_client_gets_back_what_another_has_given(rest: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("rest", "payload"),
+    [({"_payload": "päyload"}, "päyload".encode()), ({"_payload_base64": "/wA="}, b"\xff\0"), ({}, b"")],
+)
+def test_members_that_begin_with_a_line_are_no_attributes(rest: dict[str, str], payload: bytes) -> None:
     used = schema()
-    document = {"values": {"price": "1.50", "sym": "IBM"}, "content_type": "text/plain", "key": "IBM", **rest}
-    body = made(used, document)
-    assert event_id(body) == EVENT
-    assert body.proof == b""
-    assert size_of(body) >= len(body.values) + len(body.payload)
-    shown = to_json(used, body, used.decode_values(body.values))
-    assert shown == {
-        "id": str(EVENT),
-        "schema": "trades",
-        "published": "2023-11-14T22:13:20.123Z",
-        **document,
-    }
+    draft = draft_from_json(
+        used, {"price": "1.50", "sym": "IBM", "_content_type": "text/plain", "_retain": "IBM", **rest}
+    )
+    assert draft == Draft(used.read_values({"price": "1.50", "sym": "IBM"}), payload, "text/plain", b"IBM")
 
 
 @pytest.mark.parametrize(
     ("document", "what"),
     [
-        (5, "an event is an object"),
-        ({"values": 5}, "an event is an object"),
-        ({"values": {}, "payloud": ""}, "has no 'payloud'"),
-        ({"values": {}, "payload": 5}, "payload is text, not 5"),
-        ({"values": {}, "payload": "a", "payload_base64": "YQ=="}, "not both"),
-        ({"values": {}, "payload_base64": "??"}, "base64"),
-        ({"values": {}, "payload": "\ud800"}, "Unicode"),
-        ({"values": {}, "payload": "x" * (PAYLOAD_BYTES_MAX + 1)}, "at most 32768 bytes"),
-        ({"values": {}, "content_type": "x" * 65}, "at most 64 characters"),
-        ({"values": {}, "key": "x" * 257}, "at most 256 bytes"),
+        ({"_payloud": ""}, "'_payloud' is not known"),
+        ({"_payload": 5}, "_payload is text, not 5"),
+        ({"_payload": "a", "_payload_base64": "YQ=="}, "not both"),
+        ({"_payload_base64": "??"}, "base64"),
+        ({"_payload": "\ud800"}, "Unicode"),
+        ({"_payload": "x" * (PAYLOAD_BYTES_MAX + 1)}, "at most 32768 bytes"),
+        ({"_content_type": "x" * 65}, "at most 64 characters"),
+        ({"_retain": "x" * 257}, "at most 256 bytes"),
     ],
 )
-def test_a_wrong_event_is_refused_in_words(document: object, what: str) -> None:
+def test_a_wrong_event_is_refused_in_words(document: dict[str, Any], what: str) -> None:
     with pytest.raises(EventError, match=what):
         draft_from_json(schema(), document)
 
@@ -396,22 +380,4 @@ def test_too_many_bytes_of_values_are_refused() -> None:
     many = [{"name": f"a{number}", "type": "string"} for number in range(6)]
     used = Schema.read({"name": "s", "attributes": many})
     with pytest.raises(EventError, match="at most 16384 bytes"):
-        body_of(used, Draft.of(used, {f"a{number}": "x" * 4000 for number in range(6)}), peer(1), EVENT, 1)
-
-
-def test_signed_events_prove_who_published_them() -> None:
-    used, publisher, reader = schema(signed=True), FakeHost(1), FakeHost(2)
-    body = made(used, {"values": {"count": 1}, "payload": "x"}, publisher)
-    check_proof(used, body, reader.verify)
-    changed = replace(body, payload=b"y")
-    other = schema(signed=True, name="other")
-    for wrong_schema, wrong in ((used, changed), (other, body), (used, made(used, {"values": {"count": 1}}))):
-        with pytest.raises(ProtocolError, match="not signed by its publisher"):
-            check_proof(wrong_schema, wrong, reader.verify)
-    check_proof(schema(), changed, reader.verify)
-
-
-def test_a_time_beyond_all_calendars_is_shown_as_the_last() -> None:
-    used = schema()
-    body = body_of(used, draft_from_json(used, {"values": {}}), peer(1), EVENT, (1 << 64) - 1)
-    assert to_json(used, body, {})["published"].startswith("9999-12-31T23:59:59")
+        used.encode_values({f"a{number}": "x" * 4000 for number in range(6)})

@@ -81,6 +81,7 @@ class PubSubClient:
         group: str = "",
         policy: PolicyWord = "drop_oldest",
         since_s: float = 0.0,
+        retained: bool = False,
         after: str | None = None,
         backoff: Backoff | None = None,
     ) -> AsyncGenerator[ReceivedEvent | StreamEntry, None]:
@@ -91,7 +92,7 @@ class PubSubClient:
         when this generator is closed.
         """
         wanted = {"schema": schema, "filter": filter, "name": name, "group": group, "policy": policy}
-        asked = SubscriptionRequest.model_validate({**wanted, "since_s": since_s})
+        asked = SubscriptionRequest.model_validate({**wanted, "since_s": since_s, "retained": retained})
         view = await self._client.call("POST", f"{PATH}/subscriptions", SubscriptionView, asked)
         try:
             async with aclosing(self.read(view.id, after=after, backoff=backoff)) as entries:

@@ -140,9 +140,9 @@ class Judge:
                 continue
             for event in owed:
                 is_due = event.outcome in outcomes and event.begun_at > watched.established_at
-                if is_due and event.schema == watched.schema and event.event not in watched.seen:
-                    if watched.matches(event.values):
-                        found.append(f"recall: {event.event} did not come to {watched.filter!r} of {watched.place}")
+                is_missing = is_due and event.schema == watched.schema and event.event not in watched.seen
+                if is_missing and watched.matches(event.values):
+                    found.append(f"recall: {event.event} did not come to {watched.filter!r} of {watched.place}")
         return found
 
     def pairs(self) -> int:

@@ -31,6 +31,9 @@ def subscribe(
         str, typer.Option(metavar="NAME", help="Share: each event goes to one of the group with the same filter.")
     ] = "",
     since: Annotated[str, typer.Option(metavar="TIME", help="Also events of the last so long, such as 10m.")] = "0s",
+    retained: Annotated[
+        bool, typer.Option("--retained", help="Also the last value of each key (published with _retain).")
+    ] = False,
     after: Annotated[str | None, typer.Option(metavar="ID", help="Resume a durable one after this id.")] = None,
     policy: Annotated[
         str, typer.Option(metavar="block|drop_oldest|disconnect", help="When reading is slow.")
@@ -54,7 +57,14 @@ def subscribe(
     async def run(client: Client) -> None:
         from protocols.pubsub.front.client import PubSubClient
 
-        options: dict[str, Any] = {"name": name, "group": group, "policy": policy, "since_s": since_s, "after": after}
+        options: dict[str, Any] = {
+            "name": name,
+            "group": group,
+            "policy": policy,
+            "since_s": since_s,
+            "after": after,
+            "retained": retained,
+        }
         seen = 0
         async with aclosing(PubSubClient(client).subscribe(schema, wanted, **options)) as entries:
             async for entry in entries:

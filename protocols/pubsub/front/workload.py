@@ -1,9 +1,10 @@
 """The thesis's data: schema, events and subscriptions drawn as in tables 4.2 and 4.3 (Li 2008, section 4.1.2).
 
-A domain is cut into sub-ranges of one size, which are popular by Zipf's law. An event takes a value from one of them for
-each attribute. A subscription names each attribute with some probability; its range begins at such a value, and its
-length is Zipf-distributed, too, up to a share of the domain. Two things the thesis leaves open: we deal the ranks out to
-the sub-ranges at random (from a fixed seed), and lengths are `LENGTHS` steps up to the bound, short ones most popular.
+A domain is cut into sub-ranges of one size, which are popular by Zipf's law. An event takes a value from one of them
+for each attribute. A subscription names each attribute with some probability; its range begins at such a value, and its
+length is Zipf-distributed, too, up to a share of the domain. Two things the thesis leaves open: we deal the ranks out
+to the sub-ranges at random (from a fixed seed), and lengths are `LENGTHS` steps up to the bound, short ones most
+popular.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from peerd.api import Host
 from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.messages import EventBody, SubObject
+from protocols.pubsub.messages import SINCE_RETAINED, EventBody, SubObject
 from protocols.pubsub.names import EVERY, EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView, Values
 from protocols.pubsub.subscribing.inlets import Taken, id_of, taken
@@ -214,7 +214,7 @@ class LocalSubscriptions:
     def _is_for(entry: Entry, event: EventBody, chosen: Sequence[int], replay: bool) -> bool:
         """Whether a subscription is to get an event that this filter of it matches."""
         receiver = entry.receiver
-        if replay and not 0 < receiver.since_ms <= event.published_ms:
+        if replay and not (0 < receiver.since_ms <= event.published_ms or receiver.since_ms == SINCE_RETAINED):
             return False
         if receiver.group:
             # While a member changes its filter, leaves choose it by either; nobody else gets what it was chosen for.

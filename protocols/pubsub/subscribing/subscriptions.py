@@ -11,7 +11,7 @@ from peerd.errors import Unavailable
 from peerd.lib.feed import Feed, Policy
 from peerd.lib.filter import FilterError, Node, write
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.messages import FILTER_BYTES_MAX
+from protocols.pubsub.messages import FILTER_BYTES_MAX, SINCE_RETAINED
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import Schemas, SchemaView
@@ -91,6 +91,8 @@ class Subscriptions(Part):
         if len(self._all) >= self._config.subscriptions_local:
             raise NotDone("quota", f"this node's clients have {len(self._all)} subscriptions, which is the limit")
         since_ms = max(1, round((self._host.wall_time() - request.since_s) * 1000)) if request.since_s else 0
+        if request.retained:
+            since_ms = SINCE_RETAINED
         subscription = Subscription(
             self._host.rng.getrandbits(NUMBER_BITS),
             request.schema_name,

@@ -202,9 +202,10 @@ class Forest:
                 self._unstored[node.place, key] = None
 
     def _compare_state(self, node: CellNode, found: Found | None) -> None:
-        if node.is_switching or found is None or found.state_writer is None:
+        if node.is_switching or node.is_putting or found is None or found.state_writer is None:
             return
-        if found.state is node.state or found.count < node.count:
+        if found.state is node.state:
+            node.count = max(node.count, found.count)
             return
         before, pieces = node.state, list(node.pieces.values())
         self.became(node, found.state)
@@ -389,7 +390,11 @@ class Forest:
 
     def _state_put(self, node: CellNode, state: CellState | None, result: RecordResult) -> None:
         node.is_putting = False
-        if not self.is_current(node) or state is None or node.switching_to is not state:
+        if not self.is_current(node) or node.switching_to is not state:
+            return
+        if state is None:  # a renewal: meanwhile the other side of a partition may have told what it made of the cell
+            record = self.host.records.local(node.key, STATE_ITEM)
+            self._compare_state(node, None if record is None else storage.read([record]))
             return
         if result.outcome in DONE or (result.outcome in REFUSED and result.copies):
             then = node.end_switching()

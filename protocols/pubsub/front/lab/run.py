@@ -217,7 +217,7 @@ def latency_row(prefix: str, values: list[float], bounds_s: Iterable[float]) -> 
 
 
 def histogram(values: list[float], step_s: float = 0.2, bars: int = 12) -> list[float]:
-    """Shares of the values up to each multiple of ``step_s``, as the thesis's figures have it; the last has the rest."""
+    """Shares of the values up to each multiple of ``step_s``, as in the thesis's figures; the last has the rest."""
     counts = [0] * bars
     for value in values:
         counts[min(bars - 1, int(value / step_s))] += 1
