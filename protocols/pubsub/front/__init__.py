@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from peerd.front import Command, Front, LazyCommand
+from peerd.front import Command, Front, LazyCommand, SparkTable
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -54,3 +54,8 @@ class PubSubFront(Front):
         from protocols.pubsub.front.hostile import BEHAVIOURS
 
         return BEHAVIOURS
+
+    def tables(self) -> Sequence[SparkTable]:
+        from protocols.pubsub.front.tables import TABLES
+
+        return TABLES

@@ -121,8 +121,8 @@ class PubSubBehaviour(Behaviour):
         found = [
             (past.schema, past.event)
             for plugin in self.plugins()
-            for number in range(*plugin.history.bounds)
-            if (past := plugin.history.get(number)) is not None
+            for number in range(*plugin.delivering.history.bounds)
+            if (past := plugin.delivering.history.get(number)) is not None
         ]
         return self.rng.sample(found, min(SOME, len(found)))
 
@@ -430,7 +430,10 @@ class FullSpeed(PubSubBehaviour):
 
     name = "publishes at full speed"
     gap_s: ClassVar[float] = 0.2
-    sequence: ClassVar[int] = 1 << 40
+
+    def __init__(self, node: HostileNode) -> None:
+        super().__init__(node)
+        self.sequence = 1 << 40
 
     def strike(self) -> int:
         past = self.past_events()[:1]

@@ -200,7 +200,8 @@ class Growth(Part):
             for _, piece in list(node.kept()):
                 self._transfers.tell_subscriber(node, piece)
         if node.state is CellState.LEAF and before is CellState.INNER:
-            self.told("merged", node.place, node.kept_count(), 0.0)
+            began_at = self._host.now() if node.merge is None else node.merge.began_at
+            self.told("merged", node.place, node.kept_count(), self._host.now() - began_at)
         elif node.state is CellState.RETIRED:
             node.move_up = None
             self._empty(node, list(node.pieces.values()))
