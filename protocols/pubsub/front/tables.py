@@ -29,7 +29,7 @@ def installations(events: DataFrame) -> DataFrame:
 
 
 def deliveries(events: DataFrame) -> DataFrame:
-    """One row a publisher and subscriber: events that the subscriber's node has taken, and how long they were on their way.
+    """One row a publisher and subscriber: events that the subscriber's node has taken, and how long that took.
 
     A publication's name begins with its publisher's id.
     """
