@@ -83,7 +83,7 @@ class PubSubBehaviour(Behaviour):
 
     def strike(self) -> int:
         """Do harm; how much was said."""
-        raise NotImplementedError
+        return 0
 
     def plugins(self) -> Iterator[PubSub]:
         """Those of all other nodes that run."""
