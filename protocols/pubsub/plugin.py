@@ -23,7 +23,14 @@ from protocols.pubsub.cells import SIDE, Area, text
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.event import draft_from_json
-from protocols.pubsub.events import EVENTS, EventPublished, SubscriptionInstalled
+from protocols.pubsub.events import (
+    EVENTS,
+    EventPublished,
+    LeafSplit,
+    LeavesMerged,
+    SubscriptionEnded,
+    SubscriptionInstalled,
+)
 from protocols.pubsub.explain import Check, Place as ToldPlace, PublisherReport, SubscriberReport
 from protocols.pubsub.forwarding import Forwarding
 from protocols.pubsub.matching import LeafIndex
@@ -62,8 +69,10 @@ from protocols.pubsub.subscribing import subscriptions
 from protocols.pubsub.subscribing.inbox import Inbox, is_proven
 from protocols.pubsub.subscribing.installer import Installed, Installer
 from protocols.pubsub.subscribing.local import LocalSubscriptions
+from protocols.pubsub.subscribing.subscription import Subscription
 from protocols.pubsub.subscribing.subscriptions import Subscriptions
 from protocols.pubsub.tree.keeper import Keeper
+from protocols.pubsub.tree.storage import Place
 from protocols.pubsub.tree_walk import Bounds, TreeWalk
 from protocols.pubsub.values import EventError
 
@@ -117,6 +126,8 @@ class PubSub(Plugin):
         self.delivering.multicast.received = self.inbox.received_group
         self.publishing.on_outcome = self._published
         self.installer.on_installed = self._installed
+        self.subscriptions.ended = self._ended
+        self.keeper.growth.told = self._tree_told
         self.installer.ask_self = self._answer_self
         self.keeper.subscribers.ask_self = self.installer.on_established
         self.delivering.ledger.tree_size = self._tree_size
@@ -304,6 +315,15 @@ class PubSub(Plugin):
                 hops=installed.tries,
             )
         )
+
+    def _ended(self, subscription: Subscription, reason: str) -> None:
+        outcome = {subscriptions.ENDED: "ended", subscriptions.UNREAD: "expired"}.get(reason, "refused")
+        self.host.emit(SubscriptionEnded(subscription=f"{subscription.number:016x}", outcome=outcome))
+
+    def _tree_told(self, what: str, place: Place, pieces: int, duration_s: float) -> None:
+        kind = LeafSplit if what == "split" else LeavesMerged
+        tree = f"{place.tree.schema}/{place.tree.attribute}"
+        self.host.emit(kind(tree=tree, cell=text(place.cell), pieces=pieces, duration_s=duration_s))
 
     # Questions
 

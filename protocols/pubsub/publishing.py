@@ -4,7 +4,7 @@ What is promised to the client is in `PublishOutcome`. An event goes straight to
 that one hop is enough, and elsewhere by guesses (`probing`). `coverage` says what is still outstanding, `lanes` in
 which order events go to a leaf: batches form by themselves, of what is published while an earlier batch is on its way.
 
-Any member can send an `EventAck`. It counts only if its sender's place on the ring is near the key of the leaf, where
+Any member can send an `EventAck`. It counts only if its sender may be the root of the leaf's key (`nearness`), where
 nobody can put himself on purpose. What the true root of a leaf says is believed.
 """
 
@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from peerd.api import Host, Metric, Part, SendRefusal, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
-from peerd.ids import RING, ring_distance
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.cells import level
 from protocols.pubsub.config import Ack, PubSubConfig
@@ -29,6 +28,7 @@ from protocols.pubsub.lanes import LaneBook, Spot
 from protocols.pubsub.leaf_cache import LeafCache
 from protocols.pubsub.messages import CELLS_MAX, EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
+from protocols.pubsub.nearness import may_be_root
 from protocols.pubsub.outcomes import OnResult, Pending, PublishOutcome, PublishStatus
 from protocols.pubsub.ports import SchemaView, targets_of
 from protocols.pubsub.probing import LevelGuide, probe_region
@@ -38,8 +38,6 @@ UNDER_WAY_MAX: Final = 1024
 """Events of this node that are on their way or wait for their turn at a leaf; later ones wait in the queue."""
 RETRY_MAX_S: Final = 30.0
 """The pause before the next try doubles up to this."""
-ROOT_SPACINGS: Final = 16
-"""The root of a key is within so many mean distances between nodes: the next one is farther with chance e^-32."""
 ATTEMPT_MAX: Final = 255
 """Tries are counted up to this in messages."""
 CLOCK_GRAIN_S: Final = 1e-6
@@ -245,7 +243,7 @@ class Publishing(Part):
             tree = Tree(ack.schema, attribute)
             if ack.failed and ack.retry_ms:
                 self._put_off(tree, cell, events, ack)
-            elif not self._may_be_root(source, tree, cell):
+            elif not may_be_root(self._host, source.id, key_of(tree, cell)):
                 self._host.count("peerd_pubsub_acks_ignored_total")
             elif ack.failed:
                 spots += self._refused(events, ack.failed)
@@ -297,11 +295,6 @@ class Publishing(Part):
                 event.reason = why
                 spots += self._finish(event, PublishStatus.FAILED)
         return spots
-
-    def _may_be_root(self, node: PeerRef, tree: Tree, cell: int) -> bool:
-        """Whether a node is so near to a key that it may be its root; a node does not know all of the ring."""
-        distance = ring_distance(key_of(tree, cell), node.id)
-        return distance * self._host.estimated_ring_size() <= ROOT_SPACINGS * RING
 
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal) -> None:
         """A node cannot be reached: its leaves will have other roots."""

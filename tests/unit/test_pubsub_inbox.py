@@ -174,6 +174,14 @@ def test_a_forged_event_does_not_stand_in_the_way_of_the_true_one() -> None:
     assert node.numbers(id) == [1]
 
 
+def test_a_forged_event_under_a_known_name_comes_to_nobody_else() -> None:
+    node = Node1(schemas=PlainSchemas(SIGNED))
+    high, low = node.subscribe("price > 5").id, node.subscribe("price < 5").id
+    node.deliver(signed(event(1, price=6)))
+    node.deliver(event(1, price=4))
+    assert (node.numbers(high), node.numbers(low)) == ([1], [])
+
+
 @pytest.mark.parametrize(
     "change",
     [

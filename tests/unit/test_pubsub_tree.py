@@ -17,7 +17,7 @@ from protocols.pubsub.tree import storage
 from protocols.pubsub.tree.copying import GIVE_UP_S, IN_FLIGHT_MAX, RESEND_S, Copying, Order, PutState, SendCopies
 from protocols.pubsub.tree.merging import ORDER_S, Merge, MergePhase, MoveUp
 from protocols.pubsub.tree.piece import Piece
-from protocols.pubsub.tree.splitting import Split, SplitPhase
+from protocols.pubsub.tree.splitting import DRAIN_S, Split, SplitPhase
 from protocols.pubsub.tree.storage import Place, key_of_sub
 
 TREE = Tree("stock", 1)
@@ -81,12 +81,28 @@ def test_what_comes_or_changes_during_a_split_is_copied_before_the_switch() -> N
     assert split.step(pieces, 3.0) == [PutState(CellState.INNER)]
 
 
-def test_provisional_pieces_are_not_copied_and_do_not_hold_a_split_up() -> None:
+def test_a_split_waits_for_subscribers_that_are_being_asked_but_not_for_long() -> None:
+    """One that says yes takes its subscription for established: then the leaf must not have become an inner node."""
     pieces = held(sub(1)) | held(sub(2), is_kept=False)
     split = Split(WHOLE, 4, 0.0)
-    assert sent(split.step(pieces, 0.0)) == {0b10: [1]}
+    assert sent(split.step(pieces, 0.0)) == {0b10: [1]} and not split.is_draining
     split.copying.answered(results([sub(1)]), 1.0)
-    assert split.step(pieces, 1.0) == [PutState(CellState.INNER)]
+    assert split.step(pieces, 1.0) == [] and split.is_draining
+    late = 1.0 + DRAIN_S
+    assert split.step(pieces, late - 0.1) == []
+    assert split.step(pieces, late) == [PutState(CellState.INNER)] and not split.is_draining
+
+
+def test_what_is_confirmed_while_a_split_waits_is_copied_too() -> None:
+    pieces = held(sub(1)) | held(sub(2), is_kept=False)
+    split = Split(WHOLE, 4, 0.0)
+    split.step(pieces, 0.0)
+    split.copying.answered(results([sub(1)]), 1.0)
+    assert split.step(pieces, 1.0) == []
+    pieces |= held(sub(2))
+    assert sent(split.step(pieces, 1.1)) == {0b10: [2]}
+    split.copying.answered(results([sub(2)]), 1.2)
+    assert split.step(pieces, 1.2) == [PutState(CellState.INNER)]
 
 
 def test_a_piece_that_its_subscriber_has_ended_is_reported_and_does_not_hold_a_split_up() -> None:

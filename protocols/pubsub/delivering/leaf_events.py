@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from peerd.api import Host
 from peerd.errors import ProtocolError
@@ -30,6 +30,7 @@ VISITS_KEPT: Final = 32_768
 """So many events are remembered with the leaves that they have visited: a repeated probe is not matched again."""
 COPIES_MAX: Final = 255
 FORGED: Final = "the proof of the publisher is not valid"
+FORGED_RETRY_MS: Final = 500
 TOO_LARGE: Final = "the event is too large to be delivered"
 
 IsGenuine = Callable[[SchemaView, EventBody], bool]
@@ -63,6 +64,10 @@ class _Visit:
             (leaf for (of, seen), leaf in self.leaves.items() if of == attribute and space.lies_within(cell, seen)),
             None,
         )
+
+
+_Refusals: TypeAlias = dict[tuple[int, Places, str], list[int]]
+"""Numbers of events that cannot be matched, by boot of the publisher, leaves, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,9 @@ class LeafDesk:
         own = [event for event in events if event.publisher.id == publisher.id]
         for attribute, cell in cells:
             self._leaves.note_events(Tree(schema.name, attribute), cell, len(own))
-        valid = [event for event in own if self._visit(call, event, cells)]
+        refusals: _Refusals = {}
+        valid = [event for event in own if self._visit(call, event, cells, refusals)]
+        self._refuse(call, refusals)
         self._deliverer.flush()
         self._secure(call, valid, cells)
 
@@ -138,8 +145,10 @@ class LeafDesk:
 
     # Matching
 
-    def _visit(self, call: _Call, event: EventBody, cells: Sequence[tuple[int, int]]) -> bool:
-        """Match an event in the leaves that it has not visited yet; whether it can be."""
+    def _visit(
+        self, call: _Call, event: EventBody, cells: Sequence[tuple[int, int]], refusals: _Refusals | None = None
+    ) -> bool:
+        """Match an event in the leaves that it has not visited yet; whether it can be, else it is among refusals."""
         event_id = id_of(event)
         visit = self._visits.get(event_id)
         fresh = [place for place in cells if visit is None or visit.find(place) is None]
@@ -147,7 +156,8 @@ class LeafDesk:
             return True
         values, why_not = self._values(call.schema, event)
         if values is None:
-            self._fail(call, event, fresh, why_not)
+            if refusals is not None:
+                refusals.setdefault((event.epoch, tuple(fresh), why_not), []).append(event.sequence)
             return False
         if visit is None:
             visit = self._visits[event_id] = _Visit(call.schema.name)
@@ -255,10 +265,13 @@ class LeafDesk:
         visit = self._visits.get(event_id)
         return 0 if visit is None else sum(leaf.pieces for place in places if (leaf := visit.find(place)))
 
-    def _fail(self, call: _Call, event: EventBody, places: Sequence[tuple[int, int]], why_not: str) -> None:
-        covered = as_trees(places)
-        ack = EventAck(call.schema.name, event.epoch, (event.sequence,), covered, (0,), 0, failed=why_not)
-        self._host.send(call.publisher, ack)
+    def _refuse(self, call: _Call, refusals: _Refusals) -> None:
+        """Tell the publisher what cannot be matched: events with the same fault in one message."""
+        for (epoch, places, why_not), sequences in refusals.items():
+            # Somebody else may have sent a forged event: then the true one has only to come again.
+            retry_ms = FORGED_RETRY_MS if why_not == FORGED else 0
+            ack = EventAck(call.schema.name, epoch, tuple(sequences), as_trees(places), (), 0, why_not, retry_ms)
+            self._host.send(call.publisher, ack)
 
 
 def _leaf_of(piece: SubObject, cells: Sequence[tuple[int, int]]) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from peerd.front import Command, Front, LazyCommand
+from peerd.front import Command, Front, LazyCommand, SparkTable
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from peerd.client import Client
     from peerd.lab.experiment import Experiment
     from peerd.sim.checkers import Checker
+    from peerd.sim.hostile.member import Behaviour
     from peerd.sim.swarm.work import SwarmWork
     from protocols.pubsub.front.client import PubSubClient
 
@@ -65,3 +66,13 @@ class PubSubFront(Front):
         from protocols.pubsub.front.lab.experiments import EXPERIMENTS
 
         return EXPERIMENTS
+
+    def behaviours(self) -> Mapping[str, type[Behaviour]]:
+        from protocols.pubsub.front.hostile import BEHAVIOURS
+
+        return BEHAVIOURS
+
+    def tables(self) -> Sequence[SparkTable]:
+        from protocols.pubsub.front.tables import TABLES
+
+        return TABLES

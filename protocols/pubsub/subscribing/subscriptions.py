@@ -24,6 +24,9 @@ from protocols.pubsub.subscribing.local import LocalSubscriptions
 from protocols.pubsub.subscribing.saved import SavedSubscription, Shelves
 from protocols.pubsub.subscribing.subscription import Form, Subscription, Told
 
+ENDED: Final = "ended"
+UNREAD: Final = "nobody reads it"
+"""Why subscriptions end that were not refused, as their readers are told."""
 CHECK_S: Final = 5.0
 """Between two looks for subscriptions that nobody reads, and for events that are too old."""
 AGAIN_S: Final = 30.0
@@ -54,6 +57,8 @@ class Subscriptions(Part):
     ) -> None:
         self._host, self._config, self._schemas = host, config, schemas
         self._installer, self._local = installer, local
+        self.ended: Callable[[Subscription, str], None] = lambda subscription, reason: None
+        """Told of every subscription that is over, and why; set by who makes the parts."""
         self._covering = Covering(host, installer, local, points)
         self._covering.on_progress = self._progressed
         self._covering.on_refused = self._refused
@@ -133,7 +138,7 @@ class Subscriptions(Part):
         subscription = self.get(id)
         if subscription.name:
             self._shelves.remove(subscription.name)
-        self._end(subscription, "ended")
+        self._end(subscription, ENDED)
         return self.view(subscription)
 
     def reading(self, id: str) -> tuple[SubscriptionView, Feed[ReceivedEvent]]:
@@ -187,7 +192,7 @@ class Subscriptions(Part):
             elif subscription.unread_since is None:
                 subscription.unread_since = now
             elif now - subscription.unread_since >= self._config.unread_for:
-                self._end(subscription, "nobody reads it")
+                self._end(subscription, UNREAD)
         self._host.set_timer("subscriptions_check", CHECK_S)
 
     @on_timer("subscription_again")
@@ -382,6 +387,7 @@ class Subscriptions(Part):
         self._drop_change(subscription, NotDone("unknown", reason))
         if (form := subscription.current) is not None:
             self._covering.end(form)
+        self.ended(subscription, reason)
         waiting, subscription.waiting = subscription.waiting, []
         for on_done in waiting:
             on_done(NotDone("unknown", reason))

@@ -102,6 +102,8 @@ class Growth(Part):
                 has_failed = node.split.phase is SplitPhase.GIVEN_UP
                 node.split = None
                 node.split_after = now + SPLIT_PAUSE_S if has_failed else now
+                if has_failed:
+                    self.changed(node.place)  # what waited for the split goes on
         elif node.merge is not None:
             self._perform(node, node.merge.number, node.merge.step(now))
             if node.merge.phase is MergePhase.GIVEN_UP:
@@ -198,7 +200,8 @@ class Growth(Part):
             for _, piece in list(node.kept()):
                 self._transfers.tell_subscriber(node, piece)
         if node.state is CellState.LEAF and before is CellState.INNER:
-            self.told("merged", node.place, node.kept_count(), 0.0)
+            began_at = self._host.now() if node.merge is None else node.merge.began_at
+            self.told("merged", node.place, node.kept_count(), self._host.now() - began_at)
         elif node.state is CellState.RETIRED:
             node.move_up = None
             self._empty(node, list(node.pieces.values()))
@@ -343,8 +346,22 @@ class Growth(Part):
     def _heard(self, node: CellNode, child: int, is_leaf: bool) -> None:
         if node.split is not None and is_leaf:
             node.split.heard(child)
-        if node.merge is not None and not is_leaf:
-            node.merge.retired(child)
+        if node.merge is not None and not is_leaf and node.merge.phase is MergePhase.RETIRING:
+            self._ask_retired(node, child)
+
+    def _ask_retired(self, node: CellNode, child: int) -> None:
+        """A half that is still a leaf, and is not ordered any more, would keep events from what is new here."""
+        place = Place(node.place.tree, child)
+        if place in self._checking:
+            return
+
+        def answered(answer: CellAnswer | None, who: PeerRef | None) -> None:
+            self._checking.discard(place)
+            if answer is not None and answer.state in (CellState.RETIRED, CellState.UNKNOWN) and node.merge is not None:
+                node.merge.retired(child)
+
+        if self._questions.ask(place, answered):
+            self._checking.add(place)
 
     def _claimed(self, node: CellNode, child: int) -> None:
         """Somebody says that there are leaves below a cell that is a leaf itself, or unknown.

@@ -6,6 +6,7 @@ subscriber has said, on its own link, that it is its own. A piece from its subsc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Final
 
 from peerd.api import Part, handles
 from peerd.errors import ProtocolError
+from peerd.ids import NodeId
 from peerd.limits import DETAIL_LENGTH_MAX
 from peerd.messages import PeerRef
 from protocols.pubsub.cells import cell_at, level
@@ -39,6 +41,9 @@ from protocols.pubsub.tree.ways import to_point
 
 PARKED_MAX: Final = 1024
 """Probes that wait until it is known what a cell is; above it they are dropped, and their subscribers try again."""
+ASKED_PER_MEMBER: Final = 256
+"""Pieces in probes that one subscriber is asked about at a time. Whoever makes up more in its name uses up no more of
+its quota, and leaves room for other subscribers' questions; a true probe that is dropped for it is tried again."""
 KEPT_DETAIL_MAX: Final = 96
 NO_SCHEMA: Final = "the schema is not known"
 
@@ -59,6 +64,8 @@ class Installing(Part):
         self._subscribers = subscribers
         self._parked: dict[Place, list[ProbeSub]] = {}
         self._asking: set[tuple[Place, SubscriptionKey, int]] = set()
+        self._asked: Counter[NodeId] = Counter()
+        """How many questions to each subscriber are under way, so that its pieces here may be made up."""
 
     # Probes
 
@@ -77,7 +84,7 @@ class Installing(Part):
                 self.send_on(place, message.sub, message.lasts_s, message.cell, message)
             else:
                 self._park(place, message)
-        elif node.is_switching:
+        elif node.is_switching or (node.split is not None and node.split.is_draining):
             self._park(place, message)
         elif node.is_leaf:
             self._offer(node, message)
@@ -126,6 +133,8 @@ class Installing(Part):
         known, question = node.pieces.get(key), (node.place, key, sub.version)
         if question in self._asking or (known is not None and known.sub.version > sub.version):
             return
+        if self._asked[sub.subscriber.id] >= ASKED_PER_MEMBER:
+            return
         if not self._has_schema(node.place.tree.schema, lambda: self.take(replace(message, hops=message.hops + 1))):
             return
         if self._is_over_quota(sub, known):
@@ -139,6 +148,7 @@ class Installing(Part):
             return
         is_new = known is None or not known.is_kept
         self._asking.add(question)
+        self._asked[sub.subscriber.id] += 1
         done = partial(self._confirmed, node, message, is_new)
         if not self._subscribers.ask(node, sub, is_new=is_new, done=done):
             done(None)
@@ -146,6 +156,9 @@ class Installing(Part):
     def _confirmed(self, node: CellNode, message: ProbeSub, is_new: bool, confirm: Confirm | None) -> None:
         sub, key = message.sub, key_of_sub(message.sub)
         self._asking.discard((node.place, key, sub.version))
+        self._asked[sub.subscriber.id] -= 1
+        if not self._asked[sub.subscriber.id]:
+            del self._asked[sub.subscriber.id]
         if not self._forest.is_current(node):
             return
         known = node.pieces.get(key)
@@ -160,6 +173,9 @@ class Installing(Part):
             self._park(node.place, message)
         elif not node.is_leaf:
             self.take(replace(message, hops=min(HOPS_MAX, message.hops + 1)))
+        elif known is not None and not known.is_kept and self._is_full(sub.subscriber.id):
+            self._forest.remove(node, key)
+            self._tell(node, sub, Status.QUOTA, "subscriptions_per_member")
         elif not is_outdated:
             self._keep(node, sub, confirm.lasts_s or message.lasts_s, is_new)
 
@@ -172,8 +188,14 @@ class Installing(Part):
         self.kept(node)
 
     def _is_over_quota(self, sub: SubObject, known: Piece | None) -> bool:
-        count = self._forest.members[sub.subscriber.id]
+        subscriber = sub.subscriber.id
+        count = self._forest.members[subscriber] - self._asked[subscriber]
         return known is None and count >= self._forest.config.subscriptions_per_member
+
+    def _is_full(self, subscriber: NodeId) -> bool:
+        """Whether a subscriber has more here than it may, without what it is being asked about."""
+        count = self._forest.members[subscriber] - self._asked[subscriber]
+        return count > self._forest.config.subscriptions_per_member
 
     def _has_schema(self, name: str, then: Callable[[], None]) -> bool:
         """Whether the schema is known; if not it is looked up, and ``then`` is called if that succeeds."""

@@ -46,7 +46,7 @@ class Merge:
     def __init__(self, cell: int, number: int, now: float) -> None:
         self.number = number
         self.phase = MergePhase.GATHERING
-        self.progress_at = now
+        self.began_at = self.progress_at = now
         self._missing = dict.fromkeys(children(cell))
         self._serving = dict.fromkeys(children(cell))
         self._order_at = now

@@ -7,8 +7,10 @@ from typing import Final
 
 from peerd.api import Part, handles, on_timer
 from peerd.messages import PeerRef
+from protocols.pubsub.cells import LEVEL_LIMIT, children
 from protocols.pubsub.messages import ENTRIES_MAX, CellAnswer, CellQuestion, CellState
 from protocols.pubsub.names import Tree
+from protocols.pubsub.nearness import may_be_root
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.forest import Forest
 from protocols.pubsub.tree.storage import Place
@@ -65,15 +67,22 @@ class Questions(Part):
             return  # the asker tries again: what would be said now may be wrong a moment later
         if not message.is_brief and not self._may_answer_in_full():
             return
-        self._host.send(source, self._answer(node, message))
+        self._host.send(source, self._answer(node, message, self._transfer_for(node, source)))
 
-    def _answer(self, node: CellNode, message: CellQuestion) -> CellAnswer:
+    def _transfer_for(self, node: CellNode, asker: PeerRef) -> int:
+        """The number of the split or merge, for the roots of the halves only: who knows it can give them copies."""
+        if not node.transfer or node.level >= LEVEL_LIMIT:
+            return 0
+        halves = (Place(node.place.tree, half).key for half in children(node.cell))
+        return node.transfer if any(may_be_root(self._host, asker.id, key) for key in halves) else 0
+
+    def _answer(self, node: CellNode, message: CellQuestion, transfer: int) -> CellAnswer:
         now = self._host.now()
         own = (node.entry(now),) if node.state is CellState.LEAF else ()
         below = () if node.table is None else tuple(node.table.summary(ENTRIES_MAX))
         subs, load = sum(each.subs for each in own or below), sum(each.load for each in own or below)
         entries = () if message.is_brief else below or own
-        return CellAnswer(message.nonce, node.state, subs & 0xFFFFFFFF, load & 0xFFFFFFFF, entries, node.transfer)
+        return CellAnswer(message.nonce, node.state, subs & 0xFFFFFFFF, load & 0xFFFFFFFF, entries, transfer)
 
     def _may_answer_in_full(self) -> bool:
         now = self._host.now()

@@ -24,6 +24,9 @@ from protocols.pubsub.tree.piece import Piece
 ANNOUNCE_MIN_S: Final = 2.0
 ANNOUNCE_MAX_S: Final = 60.0
 """Between two announcements to a half that has not answered; the pause doubles."""
+DRAIN_S: Final = 2.0
+"""How long a split waits, when all is copied, for subscribers that have been asked about a piece. One that has said yes
+takes its subscription for established, so the yes must find the leaf. Meanwhile nobody else is asked."""
 
 
 class SplitPhase(Enum):
@@ -46,6 +49,12 @@ class Split:
         self._silent = dict.fromkeys(children(cell))
         self._announce_at = now
         self._announce_pause_s = ANNOUNCE_MIN_S
+        self._drained_at: float | None = None
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether all was copied once: new pieces wait until the cell is something else."""
+        return self.phase is SplitPhase.COPYING and self._drained_at is not None
 
     def step(self, pieces: Mapping[SubscriptionKey, Piece], now: float) -> list[Action]:
         """What is to be done now; call it when something has changed, and every second."""
@@ -53,6 +62,10 @@ class Split:
             if self.copying.is_stalled(now):
                 self.phase = SplitPhase.GIVEN_UP
             elif self.copying.is_complete(pieces):
+                if self._drained_at is None:
+                    self._drained_at = now + DRAIN_S
+                if now < self._drained_at and not all(piece.is_kept for piece in pieces.values()):
+                    return []
                 self.phase = SplitPhase.SWITCHING
                 return [PutState(CellState.INNER)]
             else:

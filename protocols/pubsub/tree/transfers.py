@@ -23,6 +23,7 @@ from protocols.pubsub.messages import (
     TransferSub,
 )
 from protocols.pubsub.names import Tree
+from protocols.pubsub.nearness import may_be_root
 from protocols.pubsub.tree.asking import Subscribers
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.copying import Copying
@@ -66,7 +67,7 @@ class Transfers(Part):
             self._take_from_below(node, message, source)
         elif node.state is CellState.INNER:
             self._pass_down(node, message, source)
-        elif node.parent_transfer == message.transfer:
+        elif message.transfer and node.parent_transfer == message.transfer:
             self._take(node, message, source)
         elif self.ask_parent(place) and sum(map(len, self._unproved.values())) < UNPROVED_MAX:
             self._unproved.setdefault(place, []).append((message, source))
@@ -154,8 +155,11 @@ class Transfers(Part):
 
     @handles(Transferred)
     def _transferred(self, message: Transferred, source: PeerRef) -> None:
-        """Who answers has seen the number of the transfer: the root of the other cell, or a node on the way to it."""
+        """Nodes on the way to the other cell have seen the number of the transfer, too; so only its root is believed.
+        What is not believed is sent again."""
         place = Place(Tree(message.schema, message.attribute), message.cell)
+        if not may_be_root(self._host, source.id, place.key):
+            return
         givers = [child for child in children(place.cell) if level(child) <= LEVEL_LIMIT]
         for cell in (*givers, *(() if place.cell == WHOLE else (parent(place.cell),))):
             node = self._forest.cells.get(Place(place.tree, cell))

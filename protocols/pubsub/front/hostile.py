@@ -1,0 +1,503 @@
+"""How a hostile node of the simulator misbehaves in publish/subscribe.
+
+It knows more than a real one could: every subscription with its secret number, every cell, every event under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import ClassVar, Final
+
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from peerd.sim.hostile.member import Behaviour, HostileNode
+from protocols.pubsub.cells import LEVEL_LIMIT, SIDE, WHOLE, cell_at, children, level, parent
+from protocols.pubsub.delivering.items import id_of
+from protocols.pubsub.messages import (
+    EVENTS_MAX,
+    SUBS_MAX,
+    CellAnswer,
+    CellOrder,
+    CellQuestion,
+    Confirm,
+    Delivery,
+    EndSub,
+    Established,
+    EventAck,
+    EventBody,
+    EventDelivery,
+    EventName,
+    ExplainQuestion,
+    GroupDelivery,
+    HoldEvents,
+    InsertSub,
+    Kept,
+    LeafEntry,
+    LeafUpdate,
+    NodeDelivery,
+    OrderKind,
+    ProbePub,
+    ProbeSub,
+    ReleaseEvents,
+    Status,
+    SubObject,
+    Transferred,
+    TransferResult,
+    TransferSub,
+    TreeCells,
+)
+from protocols.pubsub.names import Tree
+from protocols.pubsub.outcomes import Pending
+from protocols.pubsub.plugin import PubSub
+from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.piece import Piece
+from protocols.pubsub.tree.storage import Place
+
+NOTHING: Final = "attr1 < -1"
+"""A filter that no event matches, in the place of somebody's own."""
+SOME: Final = 12
+MANY: Final = 400
+LONG_MS: Final = 2**32 - 1
+
+
+def plugin_at(node: object) -> PubSub | None:
+    """The plugin of a node, unless it runs without it."""
+    plugins = getattr(node, "plugins", {})
+    plugin = plugins.get(PubSub.name)
+    return plugin if isinstance(plugin, PubSub) else None
+
+
+class PubSubBehaviour(Behaviour):
+    """Base: knows what all nodes know."""
+
+    gap_s: ClassVar[float] = 1.0
+
+    def __init__(self, node: HostileNode) -> None:
+        super().__init__(node)
+        self.said = 0
+        """How often it has struck: a test of a behaviour that never does would show nothing."""
+
+    def act(self) -> None:
+        self.said += self.strike()
+
+    def strike(self) -> int:
+        """Do harm; how much was said."""
+        return 0
+
+    def plugins(self) -> Iterator[PubSub]:
+        """Those of all other nodes that run."""
+        for place in self.node.party.simulation.live_nodes():
+            plugin = plugin_at(place.node)
+            if plugin is not None and place.id != self.node.peer.id:
+                yield plugin
+
+    def cells(self) -> list[CellNode]:
+        """All cells of all trees that other nodes are the root of."""
+        return [cell for plugin in self.plugins() for cell in plugin.keeper.forest.nodes()]
+
+    def some_cells(self, most: int = SOME) -> list[CellNode]:
+        """Some of them."""
+        found = self.cells()
+        return self.rng.sample(found, min(most, len(found)))
+
+    def pieces(self) -> list[tuple[CellNode, Piece]]:
+        """Some pieces of others, and where they are kept."""
+        mine = self.node.peer.id
+        found = [
+            (cell, piece)
+            for cell in self.cells()
+            for piece in cell.pieces.values()
+            if piece.is_kept and piece.sub.subscriber.id != mine
+        ]
+        return self.rng.sample(found, min(SOME, len(found)))
+
+    def under_way(self) -> list[Pending]:
+        """Events of others that are not acknowledged yet."""
+        return [event for plugin in self.plugins() for event in plugin.publishing._under_way.values()]
+
+    def past_events(self) -> list[tuple[str, EventBody]]:
+        """Some events that others remember, and their schema."""
+        found = [
+            (past.schema, past.event)
+            for plugin in self.plugins()
+            for number in range(*plugin.delivering.history.bounds)
+            if (past := plugin.delivering.history.get(number)) is not None
+        ]
+        return self.rng.sample(found, min(SOME, len(found)))
+
+    def everybody_in_turn(self, message: Message) -> int:
+        """Say it to all, on their own links."""
+        others = self.node.others()
+        for peer in others:
+            self.node.say(peer, message)
+        return len(others)
+
+    def route(self, place: Place, message: Message) -> None:
+        """Have it routed to the root of a cell."""
+        self.node.overlay.route(place.key, message)
+
+
+def spoilt(sub: SubObject) -> SubObject:
+    """Somebody's piece, newer than his own, and with a filter that nothing matches."""
+    return replace(sub, version=sub.version + 1, filter=NOTHING)
+
+
+class ForgedSubscriptions(PubSubBehaviour):
+    """Installs pieces in the name of others, and new versions of theirs that match nothing."""
+
+    name = "forges subscriptions"
+
+    def strike(self) -> int:
+        pieces = self.pieces()
+        for cell, piece in pieces:
+            for sub in (spoilt(piece.sub), replace(piece.sub, sid=piece.sub.sid ^ 1)):
+                self.route(cell.place, ProbeSub(cell.place.tree.schema, sub, cell.cell, 600, vouched=True))
+        return len(pieces)
+
+
+class ForgedTransfers(PubSubBehaviour):
+    """Gives cells copies that nobody has asked for, as their parent or child would."""
+
+    name = "forges transfers"
+
+    def strike(self) -> int:
+        pieces = self.pieces()
+        for cell, piece in pieces:
+            tree, subs = cell.place.tree, (spoilt(piece.sub), replace(piece.sub, sid=piece.sub.sid ^ 1))
+            above = [parent(cell.cell)] if cell.cell != WHOLE else []
+            below = list(children(cell.cell)) if level(cell.cell) < LEVEL_LIMIT else []
+            for giver in (*above, *below):
+                for number in (0, self.rng.getrandbits(63)):
+                    self.route(cell.place, TransferSub(*tree, cell.cell, giver, subs, (600, 600), number))
+            for half in below:
+                place = Place(tree, half)
+                self.route(place, TransferSub(*tree, half, cell.cell, subs, (600, 600), 0))
+        return len(pieces)
+
+
+class LearnsTransfers(PubSubBehaviour):
+    """Asks cells for the number of their split or merge; with it, says that all was copied and gives false copies."""
+
+    name = "learns transfers"
+    gap_s: ClassVar[float] = 0.3
+
+    def __init__(self, node: HostileNode) -> None:
+        super().__init__(node)
+        self.learnt = 0
+        self._asked: dict[int, tuple[CellNode, list[SubObject]]] = {}
+
+    def strike(self) -> int:
+        for cell in self.cells():
+            if cell.transfer and not self._is_concerned(cell):
+                nonce = self.rng.getrandbits(63)
+                self._asked[nonce] = cell, [piece.sub for piece in cell.pieces.values()]
+                self.route(cell.place, CellQuestion(*cell.place.tree, cell.cell, nonce, True))
+        return 1
+
+    def _is_concerned(self, cell: CellNode) -> bool:
+        """Whether it is the root of a half: then it is told the number, and may do with its own cell what it likes."""
+        oracle = self.node.party.simulation.oracle()
+        return any(oracle.root(Place(cell.place.tree, half).key) == self.node.peer.id for half in children(cell.cell))
+
+    def hears(self, peer: PeerRef, frame: object, decoded: object) -> bool:
+        message = getattr(decoded, "message", None)
+        if isinstance(message, CellAnswer) and message.nonce in self._asked:
+            cell, subs = self._asked.pop(message.nonce)
+            if message.transfer:
+                self.learnt += 1
+                self._use(peer, cell, subs[:SUBS_MAX], message.transfer)
+            return False
+        return True
+
+    def _use(self, root: PeerRef, cell: CellNode, subs: list[SubObject], number: int) -> None:
+        tree = cell.place.tree
+        for half in children(cell.cell):
+            inside = [sub for sub in subs if cell_at(sub.low, sub.high, level(half)) == half]
+            results = (
+                TransferResult(sub.subscriber.id, sub.sid, sub.piece, sub.version, Status.REPLICATED) for sub in inside
+            )
+            self.node.say(root, Transferred(*tree, half, tuple(results), number))
+            false = tuple(map(spoilt, inside))
+            self.route(Place(tree, half), TransferSub(*tree, half, cell.cell, false, (600,) * len(false), number))
+
+
+class EndsForOthers(PubSubBehaviour):
+    """Ends and changes other nodes' subscriptions at their leaves, and says that leaves have done so."""
+
+    name = "ends for others"
+
+    def strike(self) -> int:
+        pieces = self.pieces()
+        for cell, piece in pieces:
+            sub, schema = piece.sub, cell.place.tree.schema
+            owner = self.node.party.simulation.find(self.node.party.simulation.oracle().root(cell.key)).peer
+            self.node.ask(owner, EndSub(schema, sub.sid, sub.piece, sub.version + 1, sub.attribute, cell.cell))
+            for status in (Status.GONE, Status.QUOTA, Status.REPLICATED):
+                told = Kept(schema, sub.sid, sub.piece, sub.version, cell.cell, status)
+                self.node.say(sub.subscriber, told)
+        return len(pieces)
+
+
+class InsertsForOthers(PubSubBehaviour):
+    """Gives leaves, on its own link, pieces of others: that is seen at once."""
+
+    name = "inserts for others"
+
+    def strike(self) -> int:
+        pieces = self.pieces()
+        for cell, piece in pieces[:1]:
+            owner = self.node.party.simulation.find(self.node.party.simulation.oracle().root(cell.key)).peer
+            self.node.ask(owner, InsertSub(cell.place.tree.schema, spoilt(piece.sub), cell.cell, 600))
+        return len(pieces)
+
+
+class ManySubscriptions(PubSubBehaviour):
+    """Installs more and more pieces of its own, and confirms them all."""
+
+    name = "subscribes without end"
+    gap_s: ClassVar[float] = 0.5
+
+    def strike(self) -> int:
+        schemas = [cell.place.tree.schema for cell in self.cells()]
+        for _ in range(MANY if schemas else 0):
+            low = self.rng.randrange(SIDE - 1)
+            sid, high = self.rng.getrandbits(63), self.rng.randrange(low, SIDE)
+            sub = SubObject(self.node.peer, sid, 0, 1, 1, low, high, "attr1 > 1")
+            place = Place(Tree(schemas[0], 1), WHOLE)
+            self.route(place, ProbeSub(schemas[0], sub, WHOLE, 600, vouched=True))
+        return len(schemas)
+
+    def hears(self, peer: PeerRef, frame: object, decoded: object) -> bool:
+        message = getattr(decoded, "message", None)
+        if isinstance(message, Established):
+            answer = Confirm(message.sid, message.piece, message.version, True, 600)
+            self.node.answer(peer, answer, getattr(decoded, "correlation", None))
+            return False
+        return True
+
+
+class Strangers(PubSubBehaviour):
+    """Installs pieces of nodes that do not exist."""
+
+    name = "subscribes for strangers"
+
+    def strike(self) -> int:
+        cells = [cell for cell in self.some_cells() if cell.place.tree.attribute]
+        for cell in cells:
+            for low in range(SOME):
+                stranger = self.node.stranger(NodeId(self.rng.getrandbits(128)), 100)
+                sub = SubObject(stranger, self.rng.getrandbits(63), 0, 1, cell.place.tree.attribute, low, SIDE - 1, "")
+                message = ProbeSub(cell.place.tree.schema, replace(sub, filter="attr1 > 1"), WHOLE, 600, vouched=True)
+                self.route(Place(cell.place.tree, WHOLE), message)
+        return len(cells)
+
+
+class LyingAcks(PubSubBehaviour):
+    """Acknowledges events for cells that it is not the root of, refuses them, and puts them off."""
+
+    name = "lies in acknowledgements"
+    gap_s: ClassVar[float] = 0.01
+
+    def strike(self) -> int:
+        events = self.under_way()
+        for event in events:
+            self._lie(event)
+        return len(events)
+
+    def _lie(self, event: Pending) -> None:
+        body, schema = event.body, event.schema.name
+        outstanding = sorted(event.coverage.outstanding.items())
+        everything = [TreeCells(attribute, self._not_own(schema, attribute, [WHOLE])) for attribute, _ in outstanding]
+        rest = [
+            TreeCells(attribute, self._not_own(schema, attribute, sorted(cells))) for attribute, cells in outstanding
+        ]
+        for places in (tuple(everything), tuple(rest)):
+            about = schema, body.epoch, (body.sequence,), places
+            self.node.say(body.publisher, EventAck(*about, (0,), 2))
+            self.node.say(body.publisher, EventAck(*about, (), 0, "no", 0))
+            self.node.say(body.publisher, EventAck(*about, (), 0, "later", LONG_MS))
+
+    def _not_own(self, schema: str, attribute: int, cells: list[int]) -> tuple[int, ...]:
+        """Those that it is not the root of: of its own it may say what it likes."""
+        oracle, tree = self.node.party.simulation.oracle(), Tree(schema, attribute)
+        return tuple(cell for cell in cells if oracle.root(Place(tree, cell).key) != self.node.peer.id)
+
+
+class FalseOrders(PubSubBehaviour):
+    """Orders cells to be leaves, to be merged and to retire, as if it were their parent."""
+
+    name = "gives false orders"
+    gap_s: ClassVar[float] = 0.3
+
+    def strike(self) -> int:
+        cells = self.some_cells()
+        for cell in cells:
+            below = list(children(cell.cell)) if level(cell.cell) < LEVEL_LIMIT else []
+            for target in (cell.cell, *below):
+                place = Place(cell.place.tree, target)
+                for kind in OrderKind:
+                    self.route(place, CellOrder(*place.tree, target, kind))
+        return len(cells)
+
+
+class FalseReports(PubSubBehaviour):
+    """Reports leaves that there are not, and that leaves are empty or gone."""
+
+    name = "reports false leaves"
+    gap_s: ClassVar[float] = 0.3
+
+    def strike(self) -> int:
+        cells = self.some_cells()
+        for cell in cells:
+            if level(cell.cell) + 2 > LEVEL_LIMIT:
+                continue
+            for half in children(cell.cell):
+                deep = children(half)[0]
+                for entries in ((LeafEntry(half, 0),), (LeafEntry(deep, 9),), ()):
+                    self.route(cell.place, LeafUpdate(*cell.place.tree, cell.cell, half, entries))
+        return len(cells)
+
+
+class FalseEvents(PubSubBehaviour):
+    """Forges events of others: on their way, at leaves, and as deliveries by both ways."""
+
+    name = "forges events"
+
+    def strike(self) -> int:
+        events = self.past_events()
+        for schema, event in events:
+            false = replace(event, sequence=event.sequence + 1, payload=b"forged")
+            changed = replace(event, payload=b"changed")
+            everywhere = tuple(TreeCells(attribute, (WHOLE,)) for attribute in range(5))
+            for body in (false, changed):
+                stream = self.rng.getrandbits(63)
+                probe = ProbePub(schema, event.publisher, (body,), everywhere, 0, self.rng.randrange(200), hops=1)
+                group = tuple(NodeDelivery(peer.id) for peer in self.node.others())
+                leaf = self.rng.choice(self.node.others())
+                self.everybody_in_turn(probe)
+                self.everybody_in_turn(GroupDelivery(schema, leaf, body, group))
+                for peer in self.node.others():
+                    self.node.ask(peer, EventDelivery(schema, stream, 1, (Delivery(body),)))
+        return len(events)
+
+
+class OthersBegin(PubSubBehaviour):
+    """Begins to publish in somebody else's name: that is seen at once."""
+
+    name = "publishes for others"
+
+    def strike(self) -> int:
+        events = self.past_events()[:1]
+        for schema, event in events:
+            self.everybody_in_turn(ProbePub(schema, event.publisher, (event,), (TreeCells(0, (WHOLE,)),), 0))
+        return len(events)
+
+
+class WrongBatches(PubSubBehaviour):
+    """Numbers batches as nobody does, and sends the same ones again."""
+
+    name = "numbers batches wrongly"
+
+    def strike(self) -> int:
+        events = self.past_events()
+        for schema, event in events:
+            for number in (0, 2, 2**64 - 1, 1, 1):
+                for peer in self.node.sample(self.node.others(), 3):
+                    self.node.ask(peer, EventDelivery(schema, 7, number, (Delivery(event),)))
+        return len(events)
+
+
+class HeldForOthers(PubSubBehaviour):
+    """Has forged events held for leaves of others, in their roots' place, and releases what is held for others."""
+
+    name = "has forged events held"
+
+    def strike(self) -> int:
+        events, cells = self.past_events(), self.some_cells()
+        for (schema, event), cell in zip(events, cells, strict=False):
+            names = (EventName(*id_of(event)),)
+            places = (TreeCells(cell.place.tree.attribute, (cell.cell,)),)
+            self.everybody_in_turn(ReleaseEvents(schema, names))
+            false = replace(event, sequence=event.sequence + 1, payload=b"held")
+            for peer in self.node.others():
+                self.node.ask(peer, HoldEvents(schema, (false,), places))
+        return len(events)
+
+
+class FullSpeed(PubSubBehaviour):
+    """Publishes as much as fits on its links, under its own name, to every node and leaf."""
+
+    name = "publishes at full speed"
+    gap_s: ClassVar[float] = 0.2
+
+    def __init__(self, node: HostileNode) -> None:
+        super().__init__(node)
+        self.sequence = 1 << 40
+
+    def strike(self) -> int:
+        past = self.past_events()[:1]
+        for schema, event in past:
+            own = replace(event, publisher=self.node.peer, retain=b"", values=b"\x80", proof=b"", payload=b"")
+            for peer in self.node.others():
+                bodies = []
+                for _ in range(EVENTS_MAX):
+                    self.sequence += 1
+                    bodies.append(replace(own, sequence=self.sequence))
+                probe = ProbePub(schema, self.node.peer, tuple(bodies), (TreeCells(1, (WHOLE,)),), 0)
+                self.node.say(peer, probe)
+        return len(past)
+
+
+class Questions(PubSubBehaviour):
+    """Asks for explanations and for all leaves of trees, as fast as it can."""
+
+    name = "asks without end"
+    gap_s: ClassVar[float] = 0.2
+
+    def strike(self) -> int:
+        cells = self.some_cells()
+        for cell in cells:
+            for _ in range(SOME):
+                self.route(cell.place, CellQuestion(*cell.place.tree, cell.cell, self.rng.getrandbits(63)))
+        for peer in self.node.sample(self.node.others(), SOME):
+            question = ExplainQuestion("thesis", peer.id, 1, self.rng.randrange(50), self.node.peer.id)
+            for _ in range(SOME):
+                self.node.ask(peer, question)
+        return len(cells)
+
+
+class FilterBombs(PubSubBehaviour):
+    """Sends filters that are as costly as can be, in probes and transfers, in its own name."""
+
+    name = "sends filter bombs"
+
+    def strike(self) -> int:
+        cells = [cell for cell in self.some_cells() if cell.place.tree.attribute == 1]
+        for cell in cells:
+            for bomb in BOMBS:
+                sub = SubObject(self.node.peer, self.rng.getrandbits(63), 0, 1, 1, 0, SIDE - 1, bomb)
+                schema = cell.place.tree.schema
+                self.route(Place(cell.place.tree, WHOLE), ProbeSub(schema, sub, WHOLE, 600, vouched=True))
+                given = TransferSub(*cell.place.tree, WHOLE, children(WHOLE)[0], (sub,), (600,), 0)
+                self.route(Place(cell.place.tree, WHOLE), given)
+        return len(cells)
+
+
+BOMBS: Final = (
+    "(" * 3000 + "attr1 > 1" + ")" * 3000,
+    "NOT " * 1800 + "attr1 > 1",
+    " AND ".join(f"(attr1 < {number} OR attr2 > {number})" for number in range(200)),
+    " OR ".join(f"attr1 = {number}" for number in range(500)),
+    "attr1 LIKE '" + "%a" * 2000 + "'",
+    "attr1 MATCHES '" + "(a{1,200}){1,200}" * 20 + "'",
+    "attr1 IN (" + ", ".join(map(str, range(1500))) + ")",
+    "attr1 > " + "9" * 7000,
+)
+"""Filters of at most 8 KiB that a careless reader takes seconds for, or dies of."""
+KINDS: Final[tuple[type[PubSubBehaviour], ...]] = (
+    *(ForgedSubscriptions, ForgedTransfers, LearnsTransfers, EndsForOthers, InsertsForOthers, ManySubscriptions),
+    *(Strangers, LyingAcks, FalseOrders, FalseReports, FalseEvents, OthersBegin, WrongBatches, HeldForOthers),
+    *(FullSpeed, Questions, FilterBombs),
+)
+BEHAVIOURS: Final[Mapping[str, type[Behaviour]]] = {kind.name: kind for kind in KINDS}

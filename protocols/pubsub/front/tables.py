@@ -1,0 +1,106 @@
+"""The tables that ``peerd analyze`` makes of publish/subscribe's events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, functions as F
+
+from peerd.front import Shown, SparkTable
+from peerd.pipeline.tables import of_kind
+
+PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+def _latencies(name: str) -> list[Column]:
+    """Mean, percentiles and maximum of a column of seconds."""
+    shares = [F.percentile(name, F.lit(share)).alias(f"{label}_s") for label, share in PERCENTILES.items()]
+    return [F.avg(name).alias("mean_s"), *shares, F.max(name).alias("max_s")]
+
+
+def installations(events: DataFrame) -> DataFrame:
+    """One row a level of the trees: how many pieces of subscriptions were installed there, and how long that took."""
+    return (
+        of_kind(events, "pubsub.subscription_installed")
+        .groupBy("level")
+        .agg(F.count(F.lit(1)).alias("pieces"), *_latencies("latency_s"), F.avg("hops").alias("tries"))
+    )
+
+
+def deliveries(events: DataFrame) -> DataFrame:
+    """One row a publisher and subscriber: events that the subscriber's node has taken, and how long that took.
+
+    A publication's name begins with its publisher's id.
+    """
+    publisher = F.substring_index("publication", "-", 1).alias("publisher")
+    delivered = of_kind(events, "pubsub.event_delivered").select(publisher, "subscriber", "latency_s")
+    return delivered.groupBy("publisher", "subscriber").agg(F.count(F.lit(1)).alias("events"), *_latencies("latency_s"))
+
+
+def load(events: DataFrame) -> DataFrame:
+    """One row a node that ever reported: the most leaves and pieces that it had, and what happened there in all."""
+    return (
+        of_kind(events, "pubsub.node_load")
+        .groupBy("node")
+        .agg(
+            *(F.max(name).alias(name) for name in ("leaves", "pieces", "pending")),
+            *(F.sum(name).alias(name) for name in ("published", "matched", "delivered")),
+        )
+    )
+
+
+def ledger(events: DataFrame) -> DataFrame:
+    """One row a kind of end: of publications by outcome, of deliveries, and of drops by reason.
+
+    ``unknown`` is the outcome of a publication that not all leaves have acknowledged in time.
+    """
+    ended = of_kind(events, "pubsub.event_published").select(
+        F.concat(F.lit("published: "), "outcome").alias("what"), F.lit(1).alias("events")
+    )
+    delivered = of_kind(events, "pubsub.event_delivered").select(F.lit("delivered").alias("what"), F.lit(1))
+    dropped = of_kind(events, "pubsub.events_dropped").select(
+        F.concat(F.lit("dropped: "), "reason").alias("what"), F.col("dropped").alias("events")
+    )
+    return ended.union(delivered).union(dropped).groupBy("what").agg(F.sum("events").alias("events"))
+
+
+def _installations(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
+    return installations(events)
+
+
+def _deliveries(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
+    return deliveries(events)
+
+
+def _load(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
+    return load(events)
+
+
+def _ledger(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
+    return ledger(events)
+
+
+_TIMES: Final = {"mean_s": "mean", "p50_s": "50 %", "p90_s": "90 %", "p99_s": "99 %", "max_s": "longest"}
+TABLES: Final = (
+    SparkTable(
+        "pubsub_installations",
+        _installations,
+        Shown(
+            "Installed subscriptions", {"level": "level", "pieces": "pieces", **_TIMES, "tries": "tries"}, ("level",)
+        ),
+    ),
+    SparkTable("pubsub_deliveries", _deliveries),
+    SparkTable(
+        "pubsub_load",
+        _load,
+        Shown(
+            "Publish/subscribe by node",
+            {name: name for name in ("node", "leaves", "pieces", "published", "matched", "delivered", "pending")},
+            ("node",),
+        ),
+    ),
+    SparkTable(
+        "pubsub_ledger", _ledger, Shown("What became of events", {"what": "what", "events": "events"}, ("what",))
+    ),
+)

@@ -1,0 +1,82 @@
+"""The tables of publish/subscribe, from the event log of a simulated ring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from peerd.cli.analyze import plugin_tables
+from peerd.plugins import find_events
+from peerd.sim.records import NdjsonSink
+from peerd.testing.simulation import ring
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.front.judging import Judge, plugin_of
+from protocols.pubsub.front.workload import ThesisWorkload
+from protocols.pubsub.plugin import PubSub
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+pytestmark = pytest.mark.spark
+
+NODES, SUBSCRIPTIONS, EVENTS = 6, 20, 12
+
+
+def simulated(directory: Path) -> Judge:
+    """A small ring with subscriptions, some events, and a tree that is split; its log is in the folder."""
+    config = PubSubConfig(leaf_capacity=4)
+    sink = NdjsonSink(directory)
+    simulation = ring(NODES, 3, plugins=lambda index: [PubSub(config)], sink=sink)
+    rng = Random(3)
+    workload, judge = ThesisWorkload(rng), Judge(lambda: simulation.now)
+    plugin_of(simulation.nodes[0]).declare(workload.document(), lambda answer: None)
+    simulation.run_for(3.0)
+    for place in simulation.nodes:
+        plugin_of(place).schemas.fetch(workload.schema, lambda schema, why: None)
+    simulation.run_for(2.0)
+    for number in range(SUBSCRIPTIONS):
+        judge.subscribe(simulation.nodes[number % NODES], workload.schema, workload.subscription())
+        simulation.run_for(0.5)
+    simulation.run_for(20.0)
+    for number in range(EVENTS):
+        judge.publish(simulation.nodes[number % NODES], workload.schema, workload.event())
+        simulation.run_for(0.5)
+        judge.read()
+    first = judge.watched[0]
+    plugin_of(first.place).end(first.id)
+    simulation.run_for(150.0)
+    judge.read()
+    sink.close()
+    return judge
+
+
+def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: Path) -> None:
+    from peerd.pipeline.job import run_job
+
+    log, out = tmp_path / "log", tmp_path / "out"
+    log.mkdir()
+    judge = simulated(log)
+    text = "".join(path.read_text() for path in log.iterdir())
+    assert text.count('"pubsub.subscription_ended"') == 1 and '"pubsub.leaf_split"' in text
+    run_job(spark, log, out, events=find_events(), plugin_tables=plugin_tables())
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        return [row.asDict() for row in spark.read.parquet(str(out / name)).collect()]
+
+    installed = rows("pubsub_installations")
+    assert sum(row["pieces"] for row in installed) >= SUBSCRIPTIONS
+    assert all(0 <= row["p50_s"] <= row["p90_s"] <= row["max_s"] for row in installed)
+    ledger = {row["what"]: row["events"] for row in rows("pubsub_ledger")}
+    assert sum(count for what, count in ledger.items() if what.startswith("published: ")) == EVENTS
+    assert "published: unknown" not in ledger
+    delivered = rows("pubsub_deliveries")
+    pairs = {(event, watched.place.id) for watched in judge.watched for event in watched.seen}
+    assert pairs and len(pairs) <= ledger["delivered"] == sum(row["events"] for row in delivered)
+    assert {row["publisher"] for row in delivered} == {str(event).split("-")[0] for event, _ in pairs}
+    load = rows("pubsub_load")
+    assert len(load) <= NODES and sum(row["published"] for row in load) == EVENTS
+    assert sum(row["delivered"] for row in load) == ledger["delivered"]

@@ -1,0 +1,132 @@
+"""One member of a simulated ring misbehaves in publish/subscribe: what is promised to honest nodes holds all the same.
+
+The schema is signed: whether a member may publish in another's name depends on that.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from peerd.api import Plugin
+from peerd.sim.hostile.member import Party, behaviours_of
+from peerd.sim.simulation import Simulation
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.front.hostile import (
+    KINDS,
+    InsertsForOthers,
+    LearnsTransfers,
+    ManySubscriptions,
+    OthersBegin,
+    PubSubBehaviour,
+    WrongBatches,
+)
+from protocols.pubsub.front.judging import Judge, PublishedEvent, plugin_of
+from protocols.pubsub.front.workload import ThesisWorkload
+from protocols.pubsub.plugin import PubSub
+
+COUNT, LIAR = 14, 3
+QUOTA = 100
+CONFIG = PubSubConfig.model_validate(
+    {"leaf_capacity": 6, "merge_after": "10s", "update_interval": "10s", "subscriptions_per_member": QUOTA}
+)
+IS_SEEN_AT_ONCE = (InsertsForOthers, OthersBegin, WrongBatches)
+
+
+class World:
+    """A ring with one liar, honest subscribers and publishers, and a judge."""
+
+    def __init__(self, kind: type[PubSubBehaviour]) -> None:
+        self.simulation = Simulation(21, plugins=pubsub_plugins)
+        self.party = Party(self.simulation, {LIAR: [kind]})
+        self.simulation.start(COUNT, spacing_s=0.2)
+        self.simulation.run_for(COUNT * 0.2)
+        self.simulation.run_until(self.simulation.is_ready, 60.0)
+        self.simulation.run_for(5.0)
+        self.rng = Random(4)
+        self.workload = ThesisWorkload(self.rng)
+        self.judge = Judge(lambda: self.simulation.now)
+        self.honest = [place for place in self.simulation.nodes if place.index != LIAR]
+        plugin_of(self.honest[0]).declare(self.workload.document(signed=True), lambda answer: None)
+        self.simulation.run_for(4.0)
+        for place in self.simulation.nodes:
+            plugin_of(place).schemas.fetch(self.workload.schema, lambda schema, why: None)
+        self.simulation.run_for(2.0)
+
+    def subscribe(self, count: int) -> None:
+        """Honest clients subscribe, one after the other."""
+        for _ in range(count):
+            self.judge.subscribe(self.rng.choice(self.honest), self.workload.schema, self.workload.subscription())
+            self.simulation.run_for(0.2)
+
+    def publish(self, count: int) -> list[PublishedEvent]:
+        """Honest clients publish, and their subscribers read meanwhile."""
+        found = []
+        for _ in range(count):
+            place = self.rng.choice(self.honest)
+            found.append(self.judge.publish(place, self.workload.schema, self.workload.event()))
+            self.simulation.run_for(0.3)
+            self.judge.read()
+        return found
+
+    def forest_size(self) -> int:
+        """How many cells there are in all trees."""
+        return sum(len(plugin_of(place).keeper.forest.cells) for place in self.simulation.nodes)
+
+    @property
+    def liar(self) -> PubSubBehaviour:
+        """What the liar does."""
+        [behaviour] = behaviours_of(self.simulation.nodes[LIAR])
+        assert isinstance(behaviour, PubSubBehaviour)
+        return behaviour
+
+
+def pubsub_plugins(index: int) -> list[Plugin]:
+    return [PubSub(CONFIG)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_honest_nodes_get_exactly_what_matches(kind: type[PubSubBehaviour]) -> None:
+    world = World(kind)
+    world.subscribe(30)
+    world.publish(5)
+    world.party.begin()
+    events = world.publish(10)
+    world.subscribe(20)  # trees grow meanwhile
+    events += world.publish(20)
+    world.simulation.run_for(30.0)
+    world.judge.read()
+    assert world.liar.said, "it has tried"
+    assert not world.judge.offences
+    assert not world.judge.missing(events, ("received", "replicated", "unknown"))
+    assert {event.outcome for event in events} <= {"received", "replicated"}
+    assert all(watched.established_at is not None for watched in world.judge.watched)
+    accused = {about.id for _, _, about, _ in world.simulation.misbehaviours}
+    assert accused <= {world.simulation.nodes[LIAR].id}
+    assert bool(accused) or kind not in IS_SEEN_AT_ONCE
+    for place in world.honest:
+        plugin_of(place).validate()
+
+
+def test_one_member_fills_its_own_quota_only() -> None:
+    world = World(ManySubscriptions)
+    world.party.begin()
+    world.simulation.run_for(20.0)
+    world.subscribe(10)
+    world.simulation.run_for(20.0)
+    liar = world.simulation.nodes[LIAR].id
+    counts = [plugin_of(place).keeper.forest.members[liar] for place in world.honest]
+    assert world.liar.said and max(counts) > QUOTA / 2, "it has got far"
+    assert max(counts) <= QUOTA
+    assert all(watched.established_at is not None for watched in world.judge.watched)
+
+
+def test_the_number_of_a_split_is_told_to_the_roots_of_its_halves_only() -> None:
+    world = World(LearnsTransfers)
+    world.party.begin()
+    world.subscribe(60)
+    behaviour = world.liar
+    assert isinstance(behaviour, LearnsTransfers)
+    assert behaviour.said and not behaviour.learnt
+    assert world.forest_size() > 20, "trees have grown meanwhile"
