@@ -293,7 +293,7 @@ class PubSub(Plugin):
         assert isinstance(schema, Schema)
         return pieces_of(schema, node, self.config, self.host.rng.randrange, group)
 
-    def _answer_self(self, message: InsertSub | EndSub, source: PeerRef) -> Message:
+    def _answer_self(self, message: InsertSub | EndSub, source: PeerRef) -> Message | None:
         """Where this node is the leaf of its own client's subscription."""
         installing = self.keeper.installing
         return installing.insert(message, source) if isinstance(message, InsertSub) else installing.end(message, source)
