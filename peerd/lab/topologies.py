@@ -2,7 +2,8 @@
 
 ``NAME=`` before it sets its name in tables and charts. A file is a latency set (text or ``.npz``, the model ``matrix``)
 or, with the ending ``.toml``, has a table ``[topology]`` as in a scenario. ``@TIME`` behind a latency set or behind
-``euclidean`` scales it, so that the mean round trip is that: ``planetlab=rtt.npz@180ms``.
+``euclidean`` scales it, so that the mean round trip is that, and ``#N`` before it chooses a slice of an archive that
+has several: ``planetlab=rtt.npz#9@180ms``.
 """
 
 from __future__ import annotations
@@ -47,15 +48,13 @@ def table_of(topology: str) -> dict[str, Any]:
     value, mean_rtt_s = _scale(value)
     if value == "euclidean" and mean_rtt_s is not None:
         return euclidean_of(mean_rtt_s)
+    value, chosen = _slice(value)
     path = Path(value)
     if not path.is_file():
         raise ConfigError(f"{value!r} is no file and no model{nearest(value, list(ALONE))}", key=OPTION)
     if path.suffix != ".toml":
-        return {
-            "model": "matrix",
-            "file": str(path.resolve()),
-            **({} if mean_rtt_s is None else {"scale_mean_rtt": mean_rtt_s}),
-        }
+        scaled = {} if mean_rtt_s is None else {"scale_mean_rtt": mean_rtt_s}
+        return {"model": "matrix", "file": str(path.resolve()), **chosen, **scaled}
     if mean_rtt_s is not None:
         raise ConfigError("the table in a .toml has scale_mean_rtt itself: expected no @TIME behind it", key=OPTION)
     try:
@@ -79,6 +78,13 @@ def _scale(value: str) -> tuple[str, float | None]:
     if mean_rtt_s <= 0:
         raise ConfigError("expected a mean round trip above 0", key=OPTION)
     return what, mean_rtt_s
+
+
+def _slice(value: str) -> tuple[str, dict[str, int]]:
+    """Split ``FILE#N``. A ``#`` in the name of a file that there is means nothing."""
+    file, mark, number = value.rpartition("#")
+    is_slice = bool(mark) and number.isascii() and number.isdecimal() and not Path(value).is_file()
+    return (file, {"slice": int(number)}) if is_slice else (value, {})
 
 
 def check(topology: str, seed: int) -> None:

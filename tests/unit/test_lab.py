@@ -96,6 +96,7 @@ def test_a_topology_is_scaled_to_a_mean_round_trip(tmp_path: Path) -> None:
     rtt = tmp_path / "rtt.txt"
     rtt.write_text("0.4\n62.1 0.5\n")
     assert table_of(f"two={rtt}@180ms") == {"model": "matrix", "file": str(rtt), "scale_mean_rtt": 0.18}
+    assert table_of(f"two={rtt}#1@180ms") == {**table_of(f"{rtt}@180ms"), "slice": 1}
     at = tmp_path / "rtt@home.txt"
     at.write_text(rtt.read_text())
     assert table_of(str(at)) == {"model": "matrix", "file": str(at)}

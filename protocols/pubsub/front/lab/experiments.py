@@ -20,6 +20,9 @@ from protocols.pubsub.front.lab.run import measure
 
 DATA: Final = "PEERD_DATA"
 PLANETLAB: Final = "latency/planetlab_rtt_ms_18x490x490.npz"
+SLICE: Final = 9
+"""The slice without outliers: the longest round trip is 1.0 s when scaled. In the first one it is 3.7 s, and a node
+that is so far from its neighbours on the ring does not become ready with the overlay's default time-outs."""
 MEAN_RTT: Final = "180ms"
 """That of the thesis's network of 1,740 nodes (section 4.1.1)."""
 
@@ -27,7 +30,11 @@ MEAN_RTT: Final = "180ms"
 def topology() -> str:
     """Measured latencies where they are at hand, else a square; both with the thesis's mean."""
     path = Path(os.environ.get(DATA, "")) / PLANETLAB
-    return f"planetlab={path}@{MEAN_RTT}" if DATA in os.environ and path.is_file() else f"square=euclidean@{MEAN_RTT}"
+    return (
+        f"planetlab={path}#{SLICE}@{MEAN_RTT}"
+        if DATA in os.environ and path.is_file()
+        else f"square=euclidean@{MEAN_RTT}"
+    )
 
 
 def full(*nodes: int) -> Settings:

@@ -9,7 +9,7 @@ between two subscriptions is twice that between two events, as in table 4.1.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean
@@ -22,7 +22,6 @@ from peerd.lib.feed import FeedItem, Reader
 from peerd.lib.filter import matcher, parse
 from peerd.lib.filter.evaluate import Matcher
 from peerd.messages import message_type
-from peerd.node.node import SENT_BYTES, Traffic
 from peerd.sim.churn import Churn, ChurnSettings
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Place, Simulation
@@ -53,6 +52,9 @@ OF_THE_RUN: Final = frozenset({"focus", "publishers", "session_min"})
 PAIRS_MAX: Final = 4_000_000
 """About so many pairs of an event and a subscription are judged; where there are more, only some of the events are."""
 ACKNOWLEDGED: Final = ("received", "replicated")
+SENT_BYTES: Final = 1
+"""The column of a node's counts that has the bytes it has sent."""
+NOTHING: Final = (0, 0)
 MINUTE_S: Final = 60.0
 THESIS: Final[dict[str, Any]] = {
     "base_attribute": "random",
@@ -67,7 +69,8 @@ THESIS: Final[dict[str, Any]] = {
 """The thesis's choices where our defaults differ: subscriptions do not lapse, leaves are not merged, nothing is
 remembered of leaves."""
 
-Nodes = Mapping[int, Traffic]
+Nodes = Mapping[int, Mapping[int, Sequence[int]]]
+"""By index of a node and type id of a message: what the node has counted."""
 
 
 @dataclass
@@ -236,14 +239,12 @@ class Thesis:
         return fmean(latency_s(one.index, other.index) for one, other in pairs)
 
 
-def traffic(simulation: Simulation) -> dict[int, Traffic]:
+def traffic(simulation: Simulation) -> Nodes:
     """A copy of what each running node, by index, has sent since it began."""
-    copies: dict[int, Traffic] = {}
-    for place in simulation.live_nodes():
-        copies[place.index] = copied = Traffic()
-        for type_id, counts in place.node.traffic.items():
-            copied[type_id] = list(counts)
-    return copies
+    return {
+        place.index: {type_id: tuple(counts) for type_id, counts in place.node.traffic.items()}
+        for place in simulation.live_nodes()
+    }
 
 
 def named(type_id: int) -> str:
@@ -271,7 +272,7 @@ def by_message(before: Nodes, after: Nodes, divided_by: int) -> Row:
     for index, sent in after.items():
         for type_id, counts in sent.items():
             if type_id in OURS or named(type_id) in CARRIERS:
-                former = before[index][type_id][SENT_BYTES] if index in before else 0
+                former = before.get(index, {}).get(type_id, NOTHING)[SENT_BYTES]
                 totals[named(type_id)] = totals.get(named(type_id), 0) + counts[SENT_BYTES] - former
     share = max(divided_by, 1) * max(len(after), 1)
     ordered = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
