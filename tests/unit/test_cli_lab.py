@@ -16,7 +16,7 @@ from peerd.errors import Unavailable
 from peerd.lab import drawing, pool
 from peerd.lab.experiment import Point
 from peerd.lab.pool import Result, run_point
-from peerd.lab.registry import CORE
+from peerd.lab.registry import CORE, experiments
 
 TINY = ("--nodes", "4,6", "--duration", "5s", "--lookups", "20", "--quick")
 
@@ -38,10 +38,11 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Point]:
 def test_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
-    assert [line.split()[0] for line in lines] == list(CORE)
+    named = [line.split()[0] for line in lines]
+    assert named == list(experiments()) and named[: len(CORE)] == list(CORE)
     assert main(["lab", "list", "-o", "json"]) == 0
     described = json.loads(capsys.readouterr().out)
-    assert [each["name"] for each in described] == list(CORE)
+    assert [each["name"] for each in described] == named
     assert described[0]["columns"]["lost"] and described[0]["settings"]["nodes"] == [100, 300, 1000, 5000]
 
 

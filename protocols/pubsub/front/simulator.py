@@ -69,7 +69,7 @@ class Traffic(SwarmWork):
 
     def _act(self, place: Place) -> None:
         if not self._declared:
-            plugin_of(place).declare(self._workload.document(), self._told)
+            plugin_of(place).declare(self._document(), self._told)
             return
         chance = self.rng.random()
         if chance < SUBSCRIBE_SHARE:
@@ -78,6 +78,10 @@ class Traffic(SwarmWork):
             self._end_one()
         else:
             self._judge.publish(place, self._workload.schema, self._workload.event())
+
+    def _document(self) -> dict[str, Any]:
+        """Among hostile nodes events are signed: else these may publish in the name of others, as is documented."""
+        return self._workload.document(signed=bool(self.simulation.hostile))
 
     def _told(self, answer: object) -> None:
         self._declared = self._declared or not isinstance(answer, Exception)
@@ -104,7 +108,7 @@ class Traffic(SwarmWork):
             else:
                 self._not_done.append(f"in a calm ring {place} cannot declare the schema: {answer}")
 
-        plugin_of(place).declare(self._workload.document(), told)
+        plugin_of(place).declare(self._document(), told)
 
     def _go_on(self, place: Place) -> None:
         honest = self.simulation.honest_nodes()
