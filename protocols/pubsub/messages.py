@@ -1,7 +1,7 @@
 """Messages of publish/subscribe: type ids 0x0200 to 0x021F. ONLY APPEND: they are the protocol itself.
 
 The names follow section 4.2.1 of the thesis. `ProbeSub`, `TransferSub`, `CellOrder`, `LeafUpdate` and `CellQuestion`
-are routed to the key of a cell, where anybody may have made up their source. All others are taken from their sender's
+are routed to the key of a cell, and `Arrived` to a subscriber, where anybody may have made up their source. All others are taken from their sender's
 own link only. A routed message is never believed about somebody else: a subscription that came in one is asked about at
 its subscriber before it is kept (`Established`).
 """
@@ -521,6 +521,21 @@ class ExplainAnswer(Message):
     report: Annotated[bytes, annotated_types.MaxLen(30 * KIB)]
 
 
+@message(0x0218, bytes_max=256)
+class Arrived(Message):
+    """Leaf to subscriber, routed to the subscriber's id: the piece is here, and events match it from now on.
+
+    It saves the subscriber the opening of a link, for which `Established` has to wait. The numbers of the piece come
+    back as the probe had them, so who sends this has seen the probe. It says nothing about who keeps the piece.
+    """
+
+    schema: Name
+    sid: U64
+    piece: U16
+    version: U64
+    cell: Cell
+
+
 MESSAGES: Final[tuple[type[Message], ...]] = (
     ProbeSub,
     Established,
@@ -546,4 +561,5 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     ReleaseEvents,
     ExplainQuestion,
     ExplainAnswer,
+    Arrived,
 )

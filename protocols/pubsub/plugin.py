@@ -36,6 +36,7 @@ from protocols.pubsub.forwarding import Forwarding
 from protocols.pubsub.matching import LeafIndex
 from protocols.pubsub.messages import (
     MESSAGES,
+    Arrived,
     CellOrder,
     CellQuestion,
     EndSub,
@@ -76,7 +77,7 @@ from protocols.pubsub.tree.storage import Place
 from protocols.pubsub.tree_walk import Bounds, TreeWalk
 from protocols.pubsub.values import EventError
 
-ROUTED: Final = (ProbeSub, TransferSub, CellOrder, LeafUpdate, CellQuestion)
+ROUTED: Final = (ProbeSub, Arrived, TransferSub, CellOrder, LeafUpdate, CellQuestion)
 """What may come by routing. All else is about its sender, and is taken from the sender's own link."""
 EVERY_NAME: Final = "*"
 

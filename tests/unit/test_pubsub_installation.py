@@ -109,6 +109,33 @@ def test_the_longest_pause_is_a_third_of_a_lease_that_is_short() -> None:
         piece.due()
 
 
+def test_a_leaf_that_only_lets_it_be_known_is_believed_that_it_has_the_piece_and_nothing_more() -> None:
+    piece = Piece()
+    piece.begin()
+    due_at = piece.core.due_at
+    assert piece.core.arrived(piece.core.sub.version, CELL) == [Report(News.RECEIVED)]
+    assert piece.core.arrived(piece.core.sub.version, CELL) == []
+    assert (piece.core.stage, piece.core.place, piece.core.due_at) == (Stage.WANTED, None, due_at)
+    assert piece.established() == (True, []), "it has been told already"
+    assert piece.core.stage is Stage.HELD and piece.core.place is not None
+
+
+def test_where_the_leaf_is_not_heard_of_again_the_piece_is_tried_again() -> None:
+    piece = Piece()
+    piece.begin()
+    piece.core.arrived(piece.core.sub.version, CELL)
+    assert piece.due() == [Probe(cell_at(LOW, HIGH, 4), is_careful=False)]
+
+
+def test_a_note_about_another_version_or_cell_or_from_nowhere_says_nothing() -> None:
+    piece = Piece()
+    piece.begin()
+    assert piece.core.arrived(piece.core.sub.version + 1, CELL) == []
+    assert piece.core.arrived(piece.core.sub.version, CELL ^ 1) == []
+    installed = Piece().installed()
+    assert installed.core.arrived(installed.core.sub.version, CELL) == []
+
+
 def test_what_was_published_before_is_asked_for_only_until_a_leaf_has_heard_it() -> None:
     piece = Piece()
     piece.begin()

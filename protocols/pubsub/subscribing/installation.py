@@ -144,6 +144,8 @@ class Installation:
         self.due_at = NEVER
         self.tries = 0
         """Probes or requests since anything was last heard from a leaf."""
+        self.probes = 0
+        """Probes sent so far."""
         self._lease_s, self._retry_s = lease_s, retry_s
         self._rng, self._next_level, self._next_version = rng, next_level, next_version
         self._waiting = Waiting.NOTHING
@@ -156,6 +158,8 @@ class Installation:
         """The try that was refused last: each counts once, whoever refuses it how often."""
         self._unkept = 0
         self._heard_at = 0.0
+        self._has_arrived = False
+        """Whether a leaf was heard to have it, so that this has been told."""
 
     @property
     def is_installed(self) -> bool:
@@ -206,6 +210,15 @@ class Installation:
 
     # What others say
 
+    def arrived(self, version: int, cell: Cell) -> list[Action]:
+        """A leaf lets it be known that it has the piece, by a message that may be of anybody who has seen the probe.
+
+        So it is told, and nothing else changes: `established` says where the piece is, and is waited for as before.
+        """
+        if self.stage is not Stage.WANTED or version != self.sub.version or not self._lies_in(cell):
+            return []
+        return self._received()
+
     def established(self, now: float, owner: PeerRef, cell: Cell, is_new: bool) -> tuple[bool, list[Action]]:
         """Answer whether the piece is wanted there. The owner is who says it, on its own link."""
         if self.stage in (Stage.ENDING, Stage.OVER) or not self._lies_in(cell):
@@ -220,7 +233,7 @@ class Installation:
         self.place = Place(cell, owner)
         gap = self._gap(now) if was_installed and is_new and not self._is_below(cell, place) else []
         self._heard(now, is_replicated=self.stage is Stage.REPLICATED and not is_new)
-        return True, gap if was_installed else [Report(News.RECEIVED)]
+        return True, gap if was_installed else self._received()
 
     def kept(self, now: float, source: PeerRef, version: int, status: int, detail: str) -> list[Action]:
         """The leaf says how it went; only from whom the piece is at, unless it is at none."""
@@ -275,6 +288,13 @@ class Installation:
 
     # Inside
 
+    def _received(self) -> list[Action]:
+        """Tell that events come, once."""
+        if self._has_arrived:
+            return []
+        self._has_arrived = True
+        return [Report(News.RECEIVED)]
+
     def _lies_in(self, cell: Cell) -> bool:
         return cell_at(self.sub.low, self.sub.high, level(cell)) == cell
 
@@ -323,6 +343,7 @@ class Installation:
 
     def _probe(self, now: float) -> list[Action]:
         self.tries += 1
+        self.probes += 1
         cell, self._hint = self._hint, None
         if cell is None:
             cell = cell_at(self.sub.low, self.sub.high, min(self._next_level(), LEVEL_LIMIT))

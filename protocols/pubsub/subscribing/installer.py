@@ -14,7 +14,17 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.cells import WHOLE, level
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.messages import Confirm, EndSub, Established, InsertAnswer, InsertSub, Kept, ProbeSub, SubObject
+from protocols.pubsub.messages import (
+    Arrived,
+    Confirm,
+    EndSub,
+    Established,
+    InsertAnswer,
+    InsertSub,
+    Kept,
+    ProbeSub,
+    SubObject,
+)
 from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.ports import Point
 from protocols.pubsub.subscribing.installation import (
@@ -154,6 +164,17 @@ class Installer(Part):
 
     # What others say
 
+    @handles(Arrived)
+    def on_arrived(self, message: Arrived, source: PeerRef) -> None:
+        """A leaf has a piece, and will ask about it when it has a link to this node."""
+        place = message.sid, message.piece
+        piece = self._pieces.get(place)
+        if piece is None or self._placements[place].schema != message.schema:
+            return
+        actions = piece.arrived(message.version, message.cell)
+        self._note_received(place, piece, level(message.cell), actions)
+        self._act(place, actions)
+
     @handles(Established)
     def on_established(self, message: Established, source: PeerRef) -> Confirm:
         """A leaf has got a piece in a message that may be forged, and asks."""
@@ -165,12 +186,8 @@ class Installer(Part):
             raise ProtocolError("wrong_level", f"a cell of level {level(message.cell)} is said to have {message.level}")
         if message.version > piece.sub.version:
             return Confirm(message.sid, message.piece, message.version, is_wanted=False)
-        tries = piece.tries
         is_wanted, actions = piece.established(self._host.now(), source, message.cell, message.is_new)
-        if self.on_installed is not None and Report(News.RECEIVED) in actions:
-            latency_s = self._host.now() - self._placements[place].begun_at
-            where = message.schema, piece.sub.attribute, *place, message.level
-            self.on_installed(Installed(*where, latency_s, tries))
+        self._note_received(place, piece, message.level, actions)
         version, lasts_s = piece.sub.version, self._lasts_s if is_wanted else 0
         self._act(place, actions)
         return Confirm(message.sid, message.piece, version, is_wanted, lasts_s)
@@ -197,6 +214,14 @@ class Installer(Part):
         self._arm()
 
     # Inside
+
+    def _note_received(self, place: Place, piece: Installation, depth: int, actions: Sequence[Action]) -> None:
+        """Tell that a leaf of this level has taken a piece, if that is what the actions say."""
+        if self.on_installed is not None and Report(News.RECEIVED) in actions:
+            placement = self._placements[place]
+            latency_s = self._host.now() - placement.begun_at
+            where = placement.schema, piece.sub.attribute, *place, depth
+            self.on_installed(Installed(*where, latency_s, piece.probes))
 
     @property
     def _lasts_s(self) -> int:
