@@ -1,9 +1,9 @@
 """Messages of publish/subscribe: type ids 0x0200 to 0x021F. ONLY APPEND: they are the protocol itself.
 
 The names follow section 4.2.1 of the thesis. `ProbeSub`, `TransferSub`, `CellOrder`, `LeafUpdate` and `CellQuestion`
-are routed to the key of a cell, and `Arrived` to a subscriber, where anybody may have made up their source. All others are taken from their sender's
-own link only. A routed message is never believed about somebody else: a subscription that came in one is asked about at
-its subscriber before it is kept (`Established`).
+are routed to the key of a cell, and `Arrived` to a subscriber, where anybody may have made up their source. All others
+are taken from their sender's own link only. A routed message is never believed about somebody else: a subscription that
+came in one is asked about at its subscriber before it is kept (`Established`).
 """
 
 from __future__ import annotations
