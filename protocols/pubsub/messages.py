@@ -120,6 +120,7 @@ class ProbeSub(Message):
     Routed to the key of ``cell``. What a node there does with it: a leaf tells the subscriber (`Established`), an inner
     node sends it on to a leaf or child, anything else up to the cell at half the level. ``vouched``: the sender is the
     inner node right above, so the cell is one of the tree. ``careful``: go down child by child, and trust no table.
+    ``only_leaf``: it is tried at other cells at the same time, so what is no leaf drops it.
     """
 
     schema: Name
@@ -129,6 +130,7 @@ class ProbeSub(Message):
     vouched: bool = False
     careful: bool = False
     hops: Hops = 0
+    only_leaf: bool = False
 
 
 @message(0x0201, bytes_max=1024)

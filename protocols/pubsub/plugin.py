@@ -116,7 +116,7 @@ class PubSub(Plugin):
         self.guide = LevelGuide(config)
         self.forwarding = Forwarding(host, config, self.schemas)
         self.publishing = Publishing(host, config, self.forwarding, self.guide, event_statement)
-        self.installer = Installer(host, config, self._level)
+        self.installer = Installer(host, config, self._levels)
         self.inbox = Inbox(host, self.schemas, self.local)
         self.subscriptions = Subscriptions(host, config, self.schemas, self.installer, self.local, self._points)
 
@@ -303,8 +303,8 @@ class PubSub(Plugin):
         installing = self.keeper.installing
         return installing.insert(message, source) if isinstance(message, InsertSub) else installing.end(message, source)
 
-    def _level(self, tree: Tree) -> int:
-        return self.guide.random_level(tree, self.host.rng)
+    def _levels(self, tree: Tree, attempt: int) -> Sequence[int]:
+        return self.guide.install_levels(tree, attempt, self.host.rng)
 
     def _installed(self, installed: Installed) -> None:
         self.guide.saw(Tree(installed.schema, installed.attribute), installed.level)

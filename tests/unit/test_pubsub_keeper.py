@@ -120,6 +120,16 @@ def test_a_subscriber_without_a_link_hears_of_its_piece_by_routing_before_it_is_
     assert len(routed(host, Arrived)) == 1, "a renewal is nothing to be waited for"
 
 
+def test_a_probe_that_only_a_leaf_is_to_take_ends_at_what_is_none() -> None:
+    host, plugin = node()
+    host.deliver(probe(sub(), DEEP, only_leaf=True), STRANGER)
+    assert routed(host, ProbeSub) == [] and matched(plugin, DEEP) == []
+    host.deliver(probe(sub(), DEEP), STRANGER)
+    assert [message.cell for message in routed(host, ProbeSub) if isinstance(message, ProbeSub)] == [DEEP >> 6]
+    host.deliver(probe(sub(2), only_leaf=True), STRANGER)
+    assert matched(plugin) == [2]
+
+
 def test_a_probe_matches_at_once_and_is_stored_when_its_subscriber_has_confirmed() -> None:
     host, plugin = node()
     host.deliver(probe(sub()), STRANGER)

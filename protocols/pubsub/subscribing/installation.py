@@ -9,7 +9,7 @@ Each method returns what is to be done, in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, TypeAlias
@@ -36,10 +36,11 @@ NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Route a `ProbeSub` to the key of this cell."""
+    """Route a `ProbeSub` to the key of this cell. ``only_leaf``: the piece is tried at other cells, too."""
 
     cell: Cell
     is_careful: bool
+    only_leaf: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class Installation:
         lease_s: float,
         retry_s: float,
         rng: Rng,
-        next_level: Callable[[], int],
+        next_levels: Callable[[int], Sequence[int]],
         next_version: Callable[[], int],
     ) -> None:
         self.sub = sub
@@ -147,7 +148,7 @@ class Installation:
         self.probes = 0
         """Probes sent so far."""
         self._lease_s, self._retry_s = lease_s, retry_s
-        self._rng, self._next_level, self._next_version = rng, next_level, next_version
+        self._rng, self._next_levels, self._next_version = rng, next_levels, next_version
         self._waiting = Waiting.NOTHING
         self._hint: Cell | None = None
         self._found_cell: Cell | None = None
@@ -345,10 +346,14 @@ class Installation:
         self.tries += 1
         self.probes += 1
         cell, self._hint = self._hint, None
-        if cell is None:
-            cell = cell_at(self.sub.low, self.sub.high, min(self._next_level(), LEVEL_LIMIT))
+        cells = [cell] if cell is not None else self._guesses()
         self._wait(now, Waiting.ESTABLISHED, self._retry_after_s())
-        return [Probe(cell, is_careful=self.tries > CAREFUL_AFTER)]
+        is_careful = self.tries > CAREFUL_AFTER
+        return [Probe(cell, is_careful, only_leaf=number > 0) for number, cell in enumerate(cells)]
+
+    def _guesses(self) -> list[Cell]:
+        levels = self._next_levels(self.tries if self.stage is Stage.WANTED else 2)
+        return [cell_at(self.sub.low, self.sub.high, min(each, LEVEL_LIMIT)) for each in levels]
 
     def _insert(self, now: float, place: Place) -> list[Action]:
         self.tries += 1

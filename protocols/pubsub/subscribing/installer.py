@@ -90,8 +90,8 @@ class Placement:
 class Installer(Part):
     """Installs, renews and ends the pieces of this node's subscriptions."""
 
-    def __init__(self, host: Host, config: PubSubConfig, next_level: Callable[[Tree], int]) -> None:
-        self._host, self._config, self._next_level = host, config, next_level
+    def __init__(self, host: Host, config: PubSubConfig, next_levels: Callable[[Tree, int], Sequence[int]]) -> None:
+        self._host, self._config, self._next_levels = host, config, next_levels
         self.ask_self: Callable[[InsertSub | EndSub, PeerRef], Message | None] = lambda message, source: None
         """What answers `InsertSub` and `EndSub` where this node is the leaf itself; set by who makes the parts."""
         self.on_installed: Callable[[Installed], None] | None = None
@@ -133,7 +133,7 @@ class Installer(Part):
                 lease_s=self._config.lease,
                 retry_s=self._config.install_retry,
                 rng=self._host.rng,
-                next_level=partial(self._next_level, Tree(schema, point.attribute)),
+                next_levels=partial(self._next_levels, Tree(schema, point.attribute)),
                 next_version=self._next_version,
             )
             self._placements[sid, number] = placement
@@ -251,10 +251,10 @@ class Installer(Part):
         if piece.sub.subscriber != self._host.peer:  # this node has another address now
             piece.sub = replace(piece.sub, subscriber=self._host.peer)
         match action:
-            case Probe(cell, is_careful):
+            case Probe(cell, is_careful, only_leaf):
                 self._host.count("peerd_pubsub_install_probes_total")
                 # The whole square is a node of every tree, so nobody has to vouch for it.
-                how = {"vouched": cell == WHOLE, "careful": is_careful}
+                how = {"vouched": cell == WHOLE, "careful": is_careful, "only_leaf": only_leaf}
                 self._host.route(key_of(tree, cell), ProbeSub(schema, piece.sub, cell, self._lasts_s, **how))
             case Insert(owner, cell):
                 self._request(place, piece, owner, InsertSub(schema, piece.sub, cell, self._lasts_s))
