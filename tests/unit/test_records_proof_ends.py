@@ -80,4 +80,4 @@ def test_a_mark_for_records_that_are_not_there_means_nothing() -> None:
     seen = SeenEnds()
     seen.note(copy(1))
     marks = (KnownEnd(mark_of(end_of(copy(1))), (7, 255)), KnownEnd(bytes(16), (200,)))
-    assert seen.complete(ReplicaPut((copy(2),), (), marks)) == ((copy(2),), {200})
+    assert seen.complete(ReplicaPut((copy(2),), (), marks)) == ((copy(2),), frozenset({200}))

@@ -96,6 +96,8 @@ class Installer(Part):
         """What answers `InsertSub` and `EndSub` where this node is the leaf itself; set by who makes the parts."""
         self.on_installed: Callable[[Installed], None] | None = None
         """For telemetry; set by who makes the parts."""
+        self.on_replicated: Callable[[float], None] | None = None
+        """Told how long it took until all pieces of a filter were replicated; for experiments."""
         self._pieces: dict[Place, Installation] = {}
         self._placements: dict[Place, Placement] = {}
         self._due: list[tuple[float, Place]] = []
@@ -223,6 +225,11 @@ class Installer(Part):
             where = placement.schema, piece.sub.attribute, *place, depth
             self.on_installed(Installed(*where, latency_s, piece.probes))
 
+    def _note_replicated(self, took_s: float) -> None:
+        self._host.observe("peerd_pubsub_replicate_seconds", took_s)
+        if self.on_replicated is not None:
+            self.on_replicated(took_s)
+
     @property
     def _lasts_s(self) -> int:
         return round(self._config.lease)
@@ -310,6 +317,8 @@ class Installer(Part):
             case News.REPLICATED:
                 placement.not_replicated.discard(number)
                 is_said = not placement.not_replicated
+                if is_said:
+                    self._note_replicated(host.now() - placement.begun_at)
             case News.REFUSED:
                 is_said = True
                 placement.not_over.discard(number)

@@ -75,7 +75,7 @@ Nodes = Mapping[int, Mapping[int, Sequence[int]]]
 
 @dataclass
 class Subscribed:
-    """One subscription of the run. ``took_s``: until it was acknowledged; ``None`` if it never was."""
+    """One subscription of the run. ``took_s``: until its leaves had it, as its node was told; ``None``: never."""
 
     place: Place
     boot: int
@@ -115,6 +115,8 @@ class Thesis:
         self.publishers: list[Place] = []
         """The nodes that publish; empty: all."""
         self.subscriptions: list[Subscribed] = []
+        self.replicated: list[float] = []
+        """How long it took until a subscription was at all replicas of its leaves."""
         self.events: dict[str, Sent] = {}
         self.wrong = 0
         self.doubled = 0
@@ -126,6 +128,7 @@ class Thesis:
             plugin = plugin_of(place)
             plugin.config = plugin.config.model_copy(update={"leaf_capacity": self.rng.randint(*CAPACITY)})
             plugin.reconfigured()
+            plugin.installer.on_replicated = self.replicated.append
         done: list[object] = []
         plugin_of(self._anybody()).declare(self.workload.document(), done.append)
         self.simulation.run_until(lambda: bool(done), limit_s=60.0)
@@ -332,6 +335,8 @@ def _installing(thesis: Thesis, before: Nodes, after: Nodes) -> Row:
         "subscriptions": count,
         "installed": len(installs),
         **latency_row("install", installs, (0.6, 1.0)),
+        "replicated": len(thesis.replicated),
+        **latency_row("replicated", thesis.replicated, (0.6, 1.0)),
         **bytes_row("install", difference(bytes_sent(before), bytes_sent(after)), count),
         **bytes_row("install_tree", difference(bytes_sent(before, RECORDS), bytes_sent(after, RECORDS)), count),
         "install_by_message": by_message(before, after, count),
