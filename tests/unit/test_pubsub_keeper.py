@@ -106,11 +106,13 @@ def last_question(host: FakeHost) -> CellQuestion:
 # Installing
 
 
-def test_a_subscriber_without_a_link_hears_of_its_piece_by_routing_before_it_is_asked() -> None:
+def test_a_subscriber_without_a_link_hears_of_its_piece_by_routing_before_it_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     host, _ = node()
     host.deliver(probe(sub()), STRANGER)
     assert routed(host, Arrived) == [], "the question itself is as fast where there is a link"
-    host.peer_version = lambda peer: None  # type: ignore[method-assign]
+    monkeypatch.setattr(host, "peer_version", lambda peer: None)
     host.deliver(probe(sub(2)), STRANGER)
     assert host.routed[-1] == (SUBSCRIBER.id, Arrived(SCHEMA, 2, 0, 1, WHOLE))
     assert isinstance(host.requests[-1].message, Established)
