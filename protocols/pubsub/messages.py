@@ -525,12 +525,12 @@ class ExplainAnswer(Message):
 # How much others do
 
 
-@message(0x0218, bytes_max=32)
+@message(0x021A, bytes_max=32)
 class LoadQuestion(Message):
     """A request of a neighbour on the ring: how much do you send for events? Answered by `LoadAnswer`."""
 
 
-@message(0x0219, bytes_max=32)
+@message(0x021B, bytes_max=32)
 class LoadAnswer(Message):
     """Answer to `LoadQuestion`. ``rate``: bytes a second that the node has sent for events of late."""
 
