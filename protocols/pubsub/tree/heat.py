@@ -28,9 +28,9 @@ LOAD_TIMEOUT_S: Final = 5.0
 """How long a neighbour may take to answer."""
 ANSWERS_MIN: Final = 4
 """With fewer answers nothing is split: in so small a ring it would not help much."""
-COPIES_MIN: Final = 2.0
+COPIES_MIN: Final = 1.5
 """A leaf is split only if it sends each event to so many nodes, in the mean: else its halves send as much as it did."""
-HOT_PIECES_MIN: Final = 4
+HOT_PIECES_MIN: Final = 2
 """A leaf with fewer subscriptions is not split because of its load."""
 
 
