@@ -85,7 +85,7 @@ def test_experiments_are_found_and_drawn(plain: Row, monkeypatch: pytest.MonkeyP
         charts = each.charts(found)
         assert charts and not any(chart.is_empty for chart in charts), each.name
         for column in each.columns:
-            assert column.cell(found[0]) != "-" or column.key in ("leaf_cache_max", "cutoff", "multicast"), column.key
+            assert column.cell(found[0]) != "-" or column.key in ("leaf_cache_max", "cutoff", "multicast", "balancing"), column.key
     monkeypatch.delenv("PEERD_DATA", raising=False)
     assert topology() == "square=euclidean@180ms"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from peerd.sim.simulation import Place
 from protocols.pubsub.front.judging import PublishedEvent, plugin_of
 from protocols.pubsub.front.workload import ThesisWorkload
 from tests.support.pubsub_rings import PubSubRing
@@ -16,9 +15,8 @@ HOT: dict[str, Any] = {
     "hot_share": 1.5,
     "base_attribute": "random",
     "leaf_cache_max": 0,
-    "ack": "received",
 }
-ADAPT_S = 300.0
+ADAPT_S = 200.0
 
 
 def skewed(seed: int, **settings: Any) -> PubSubRing:
@@ -29,28 +27,51 @@ def skewed(seed: int, **settings: Any) -> PubSubRing:
     return made
 
 
-def publish_for(made: PubSubRing, duration_s: float) -> list[PublishedEvent]:
+def publish_for(made: PubSubRing, duration_s: float, ack: str | None = None) -> list[PublishedEvent]:
     """Two events a second."""
-    return made.publish(round(2 * duration_s), spacing_s=0.5)
+    return made.publish(round(2 * duration_s), spacing_s=0.5, ack=ack)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_hot_leaves_are_split_and_nothing_is_lost_meanwhile(seed: int) -> None:
-    made = skewed(seed)
+def splitting(made: PubSubRing) -> list[Place]:
+    """The nodes of which a leaf is being split."""
+    nodes = made.simulation.live_nodes()
+    return [place for place in nodes if any(cell.split for cell in plugin_of(place).keeper.forest.nodes())]
+
+
+def test_busy_leaves_are_split_while_events_come_and_merged_when_they_are_over() -> None:
+    made = skewed(0, merge_share=0.9, merge_after="30s", update_interval="10s")
+    made.run_for(120.0)
     before = len(made.leaves())
-    events = publish_for(made, ADAPT_S)
+    events = publish_for(made, ADAPT_S, "received")
+    grown = len(made.leaves())
+    made.finish(events)
+    assert grown > before
+    made.simulation.run_until(lambda: len(made.leaves()) <= before, limit_s=900.0, poll_s=10.0)
+    later = publish_for(made, 10.0)
+    made.finish(later)
+    assert made.offences([*events, *later]) == []
+    assert made.lost() == []
+
+
+def test_static_balancing_leaves_the_tree_as_it_is() -> None:
+    made = skewed(0, balancing="static")
+    before = set(made.leaves())
+    events = publish_for(made, 60.0)
+    made.finish(events)
+    assert set(made.leaves()) == before
+    assert made.offences(events) == []
+
+
+def test_the_root_of_a_busy_leaf_may_die_while_it_is_split() -> None:
+    made = skewed(2)
+    events: list[PublishedEvent] = []
+    while not splitting(made):
+        assert len(events) < 4 * ADAPT_S, "nothing was split"
+        events += made.publish(1, spacing_s=0.05, ack="replicated")
+        made.run_for(0.2)
+    made.simulation.kill(splitting(made)[0])
+    events += publish_for(made, 60.0, "replicated")
     made.finish(events)
     assert made.offences(events) == []
-    assert len(made.leaves()) > before
-    assert len(made.lost()) == 0
-
-
-if __name__ == "__main__":
-    import sys
-
-    for s in range(int(sys.argv[1]), int(sys.argv[2])):
-        m = skewed(s)
-        b = len(m.leaves())
-        ev = publish_for(m, ADAPT_S)
-        m.finish(ev)
-        print(s, b, len(m.leaves()), m.offences(ev)[:3], flush=True)
+    made.rest()
+    assert made.lost() == []
