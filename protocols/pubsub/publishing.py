@@ -14,6 +14,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from typing import Any, Final
 
@@ -175,7 +176,7 @@ class Publishing(Part):
             levels = self._guide.range_of(tree)
             leaves, guesses = probe_region(target, host.rng, config.probe_probability, *levels, known, mapped)
             if any(cell not in mapped for cell in guesses) and self.maps.may_ask(tree, host.now()):
-                self.ask_leaves(tree, lambda cells, tree=tree: self.maps.told(tree, cells))
+                self.ask_leaves(tree, partial(self.maps.told, tree))
             event.coverage.expect(attribute, (*leaves, *guesses))
             spots += [self._lanes.add(tree, cell, event.number, is_leaf=True) for cell in leaves]
             spots += [self._lanes.add(tree, cell, event.number) for cell in guesses]

@@ -118,6 +118,8 @@ class Thesis:
         """The nodes that publish; empty: all."""
         self.subscriptions: list[Subscribed] = []
         self.events: dict[str, Sent] = {}
+        self._unnamed: Sent | None = None
+        """The event that is being published: it may come to a subscription of its own node before it has its name."""
         self.wrong = 0
         self.doubled = 0
         self.refused = 0
@@ -183,19 +185,22 @@ class Thesis:
             if isinstance(answer, Published):
                 sent.outcome, sent.leaves = answer.outcome, answer.leaves
 
+        self._unnamed = sent
         try:
             event = plugin_of(place).publish(self.workload.schema, sent.values, done)
         except Unavailable:  # a node that has just come: it is not ready, or looks up the schema
             self.refused += 1
         else:
             self.events[str(event)] = sent
+        finally:
+            self._unnamed = None
 
     def _arrived(self, made: Subscribed) -> None:
         assert made.reader is not None
         while (entry := made.reader.take()) is not None:
             if not isinstance(entry, FeedItem):
                 continue
-            sent = self.events.get(entry.value.event)
+            sent = self.events.get(entry.value.event, self._unnamed)
             if sent is None:
                 continue
             self.wrong += not made.matches(sent.values)
