@@ -1,4 +1,4 @@
-"""A process with subscribers, or the publisher, of one system: ``python -m bench.pubsub.child SYSTEM WORK ACK``.
+"""A process with subscribers, or the publisher, of one system: ``python -m bench.pubsub.child SYSTEM WORK``.
 
 ``WORK`` is the file of what is published and wanted. It answers JSON lines with JSON lines until the end of its input.
 """
@@ -16,6 +16,7 @@ from typing import Any, Final
 from bench.pubsub.clients import SYSTEMS, Publisher, Subscribers
 from bench.pubsub.trades import Trade, Work, work_of
 from peerd.daemon import loops
+from protocols.pubsub.models import AckWord
 
 COMMAND_BYTES_MAX: Final = 4 * 1024 * 1024
 JOINING_AT_ONCE: Final = 4
@@ -26,11 +27,11 @@ PROGRESS_S: Final = 30.0
 class Child:
     """Carries out the commands of `bench.pubsub.systems`."""
 
-    def __init__(self, system: str, work: Work, ack: str) -> None:
+    def __init__(self, system: str, work: Work) -> None:
         make_subscribers, make_publisher = SYSTEMS[system]
         self._work = work
         self._subscribers: Subscribers = make_subscribers(self._on_trade, self._on_received)
-        self._publisher: Publisher = make_publisher("replicated" if ack == "replicated" else "received")
+        self._publisher: Publisher = make_publisher()
         self._changed = asyncio.Event()
         self._begin()
 
@@ -81,10 +82,10 @@ class Child:
             "latencies_ms": self._latencies_ms,
         }
 
-    async def publish(self, place: str, first: int, count: int, rate: float) -> dict[str, Any]:
+    async def publish(self, place: str, first: int, count: int, rate: float, ack: AckWord) -> dict[str, Any]:
         """Publish trades, ``rate`` a second, or as fast as the system takes them if that is 0."""
         began_at = time.monotonic()
-        await self._publisher.publish(place, self._trades(first, count, rate))
+        await self._publisher.publish(place, self._trades(first, count, rate), ack)
         return {"began_at": began_at, "ended_at": time.monotonic()}
 
     async def _trades(self, first: int, count: int, rate: float) -> AsyncGenerator[Trade, None]:
@@ -106,11 +107,11 @@ class Child:
         return await commands[arguments.pop("command")](**arguments)
 
 
-async def serve(system: str, work: Path, ack: str) -> None:
+async def serve(system: str, work: Path) -> None:
     """Answer commands until there are no more."""
     reader = asyncio.StreamReader(limit=COMMAND_BYTES_MAX)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    child = Child(system, work_of(json.loads(work.read_text())), ack)
+    child = Child(system, work_of(json.loads(work.read_text())))
     while line := await reader.readline():
         answer = await child.command(line)
         sys.stdout.write(json.dumps(answer) + "\n")
@@ -118,4 +119,4 @@ async def serve(system: str, work: Path, ack: str) -> None:
 
 
 if __name__ == "__main__":
-    loops.run(serve(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))
+    loops.run(serve(sys.argv[1], Path(sys.argv[2])))

@@ -1,7 +1,7 @@
 """What users of each system have on their side: a subscriber that gets what it wants, and a publisher.
 
-Each system gets the client library that its users take, on one event loop. With peerd the filter is in the subscription; with a broker
-every subscriber listens to one topic, decodes what comes and compares it itself.
+Each system gets the client library that its users take, on one event loop. With peerd the filter is in the
+subscription; with a broker every subscriber listens to one topic, decodes what comes and compares it itself.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class Subscribers(Protocol):
 
 
 class Publisher(Protocol):
-    """Publishes trades; ``publish`` returns when the system has all of them, as far as it says so."""
+    """Publishes trades."""
 
-    async def publish(self, place: str, trades: AsyncIterable[Trade]) -> None: ...
+    async def publish(self, place: str, trades: AsyncIterable[Trade], ack: AckWord) -> None:
+        """Returns when the system has all of them, as far as it says so. ``ack``: what peerd is to say."""
 
 
 def tcp_received_bytes() -> int:
@@ -142,16 +143,13 @@ class PeerdSubscribers:
 class PeerdPublisher:
     """One request that carries all events, as `peerd publish --file` sends it."""
 
-    def __init__(self, ack: AckWord | None) -> None:
-        self._ack = ack
-
-    async def publish(self, place: str, trades: AsyncIterable[Trade]) -> None:
+    async def publish(self, place: str, trades: AsyncIterable[Trade], ack: AckWord) -> None:
         async def events() -> AsyncGenerator[dict[str, Any], None]:
             async for trade in trades:
                 yield {**trade, "_payload": str(time.monotonic_ns())}
 
         async with Client(place) as client:
-            await PubSubClient(client).publish_many(SCHEMA, events(), ack=self._ack)
+            await PubSubClient(client).publish_many(SCHEMA, events(), ack=ack)
 
 
 # NATS
@@ -183,7 +181,7 @@ class NatsSubscribers:
 class NatsPublisher:
     """One connection."""
 
-    async def publish(self, place: str, trades: AsyncIterable[Trade]) -> None:
+    async def publish(self, place: str, trades: AsyncIterable[Trade], ack: AckWord) -> None:
         client = await _nats(place)
         async for trade in trades:
             await client.publish(TOPIC, _encoded(trade))
@@ -225,12 +223,12 @@ class MqttSubscribers:
 class MqttPublisher:
     """One connection, quality of service 0."""
 
-    async def publish(self, place: str, trades: AsyncIterable[Trade]) -> None:
+    async def publish(self, place: str, trades: AsyncIterable[Trade], ack: AckWord) -> None:
         client = await _mqtt(place)
         async for trade in trades:
             client.publish(TOPIC, _encoded(trade), qos=0)
             await asyncio.sleep(0)  # the event loop writes it
-        while client.want_write():
+        while client.want_write():  # noqa: ASYNC110  # the library has no event for it
             await asyncio.sleep(0)
         client.disconnect()
 
@@ -254,9 +252,8 @@ async def _mqtt(place: str) -> Any:
     return client
 
 
-SYSTEMS: Final[Mapping[str, tuple[Callable[[OnTrade, OnReceived], Subscribers], Callable[[AckWord | None], Publisher]]]]
-SYSTEMS = {
+SYSTEMS: Final[Mapping[str, tuple[Callable[[OnTrade, OnReceived], Subscribers], Callable[[], Publisher]]]] = {
     "peerd": (PeerdSubscribers, PeerdPublisher),
-    "NATS": (NatsSubscribers, lambda ack: NatsPublisher()),
-    "Mosquitto": (MqttSubscribers, lambda ack: MqttPublisher()),
+    "NATS": (NatsSubscribers, NatsPublisher),
+    "Mosquitto": (MqttSubscribers, MqttPublisher),
 }

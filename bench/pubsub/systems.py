@@ -1,4 +1,4 @@
-"""The systems that are compared, each with its servers and its clients' processes, and one measurement of one of them."""
+"""The systems that are compared, with their servers and clients, and one measurement of one of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -22,16 +23,19 @@ from peerd.client import Client, run_sync
 from peerd.cluster.layout import socket_file
 from peerd.cluster.local import LocalCluster
 from protocols.pubsub.front.client import PubSubClient
+from protocols.pubsub.models import AckWord
 
 CLIENT_PROCESSES: Final = 4
 """Processes that the subscribers of one system share; its publisher has one more."""
 DESCRIPTORS: Final = 8192
 """A broker needs one for each subscriber, and a process of subscribers, too."""
 START_S: Final = 20.0
+FORM_S: Final = 300.0
 MEASURE_S: Final = 900.0
 ADMIN_FOLDERS: Final = "/usr/sbin:/usr/local/sbin"
 """Where brokers are installed, and what is not on everybody's path."""
 RECEIVED_METRIC: Final = "peerd_messages_received_bytes_total"
+MOVED_METRIC: Final = 'peerd_messages_received_bytes_total{message="Transferred"}'
 NODE_TABLES: Final[dict[str, Any]] = {"node": {"profile": "lan"}, "telemetry": {"sink": ""}}
 
 
@@ -64,8 +68,10 @@ class System:
     """It sends subscribers what they want, not everything."""
     clients: Sequence[Conversation]
     publisher: Conversation
-    network_bytes: Callable[[], int] | None
+    network_bytes: Callable[[], int] | None = None
     """What servers have received from each other; ``None``: only clients' connections count."""
+    wait_calm: Callable[[], None] = lambda: None
+    """Waits until what new subscribers have set going is over."""
     subscribers: int = 0
     _members: list[list[int]] = field(default_factory=list)
 
@@ -75,19 +81,22 @@ class System:
         for members, client in zip(self._members, self.clients, strict=True):
             new = [number for number in members if number >= self.subscribers]
             client.ask("join", MEASURE_S, members=[(number, self._place(number)) for number in new])
+        self.wait_calm()
         self.subscribers = subscribers
 
     def _place(self, number: int) -> str:
         return self.places[number % len(self.places)]
 
-    def measure(self, first: int, count: int, rate: float = 0.0) -> Sample:
+    def measure(self, first: int, count: int, rate: float = 0.0, ack: AckWord = "received") -> Sample:
         """Publish trades and wait for all that is due. Raises `BenchFailure` unless everybody gets exactly that."""
         due = self.work.due(self.subscribers, first, count)
         before = sum(client.ask("begin")["received_bytes"] for client in self.clients)
         network_before = 0 if self.network_bytes is None else self.network_bytes()
         pids = [*self.server_pids, *(each.process.pid for each in (*self.clients, self.publisher))]
         used_s = sum(map(cpu_s, pids))
-        published = self.publisher.ask("publish", MEASURE_S, place=self.places[0], first=first, count=count, rate=rate)
+        published = self.publisher.ask(
+            "publish", MEASURE_S, place=self.places[0], first=first, count=count, rate=rate, ack=ack
+        )
         answers = [
             client.ask("finish", MEASURE_S, received=self._expected(members, due, count))
             for client, members in zip(self.clients, self._members, strict=True)
@@ -137,9 +146,13 @@ def _program(name: str) -> str | None:
 
 
 class Systems:
-    """Starts systems below a folder; leaving the stack ends them."""
+    """Starts systems below a folder; leaving the stack ends them.
 
-    def __init__(self, stack: ExitStack, folder: Path, work: Work) -> None:
+    ``calm_s``: the tree of subscriptions has grown to its size when none has moved for so long.
+    """
+
+    def __init__(self, stack: ExitStack, folder: Path, work: Work, calm_s: float) -> None:
+        self._calm_s = calm_s
         self._stack = stack
         self._servers = stack.enter_context(Children())
         self._folder = folder
@@ -147,17 +160,29 @@ class Systems:
         self._work_file = folder / "work.json"
         self._work_file.write_text(json.dumps(work.to_json()))
 
-    def peerd(self, nodes: int, ack: str) -> System:
+    def peerd(self, nodes: int) -> System:
         """Daemons with mutual TLS, as an operator starts them; subscribers are spread over all of them."""
         cluster = self._stack.enter_context(LocalCluster(self._folder / "cluster"))
-        cluster.up(nodes, settings=lambda index: NODE_TABLES)
+        cluster.up(nodes, settings=lambda index: NODE_TABLES, timeout_s=FORM_S)
         record = cluster.record()
         places = [str(socket_file(record, index)) for index in range(nodes)]
         run_sync(lambda client: PubSubClient(client).declare(DOCUMENT), places[0])
         pids = [node.process.pid for node in record.nodes if node.process is not None]
-        clients, publisher = self._clients("peerd", ack)
+        clients, publisher = self._clients("peerd")
+
+        def count(metric: str) -> int:
+            return sum(_metric(place, metric) for place in places)
+
         return System(
-            "peerd", self._work, places, pids, True, clients, publisher, lambda: sum(map(_received_bytes, places))
+            "peerd",
+            self._work,
+            places,
+            pids,
+            is_filtering=True,
+            clients=clients,
+            publisher=publisher,
+            network_bytes=lambda: count(RECEIVED_METRIC),
+            wait_calm=lambda: _wait_steady(lambda: count(MOVED_METRIC), self._calm_s),
         )
 
     def broker(self, name: str) -> System:
@@ -168,12 +193,12 @@ class Systems:
         server = self._servers.start(command, stdout=log, stderr=log)
         wait_until(lambda: _answers(port), START_S, f"{name} at port {port}")
         clients, publisher = self._clients(name)
-        return System(name, self._work, [f"{LOOPBACK}:{port}"], [server.pid], False, clients, publisher, None)
+        return System(name, self._work, [f"{LOOPBACK}:{port}"], [server.pid], False, clients, publisher)
 
-    def _clients(self, system: str, ack: str = "received") -> tuple[list[Conversation], Conversation]:
+    def _clients(self, system: str) -> tuple[list[Conversation], Conversation]:
         """Processes with subscribers, and the publisher's; they end before the servers."""
         children = self._stack.enter_context(Children())
-        arguments = [system, str(self._work_file), ack]
+        arguments = [system, str(self._work_file)]
         *clients, publisher = [
             Conversation(children, "bench.pubsub.child", arguments) for _ in range(CLIENT_PROCESSES + 1)
         ]
@@ -195,11 +220,25 @@ def _answers(port: int) -> bool:
     return False
 
 
-def _received_bytes(place: str) -> int:
-    """Bytes of control messages that a daemon has received, of all kinds."""
+def _metric(place: str, name: str) -> int:
+    """The sum of a daemon's metrics whose lines begin with this."""
 
     async def ask(client: Client) -> str:
         return await client.metrics()
 
     lines = run_sync(ask, place).splitlines()
-    return round(sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(RECEIVED_METRIC + "{")))
+    return round(sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)))
+
+
+def _wait_steady(value: Callable[[], int], calm_s: float) -> None:
+    """Wait until a value has stayed the same for so long. Raises `BenchFailure`."""
+    last, since = value(), time.monotonic()
+
+    def is_steady() -> bool:
+        nonlocal last, since
+        now = value()
+        if now != last:
+            last, since = now, time.monotonic()
+        return time.monotonic() - since >= calm_s
+
+    wait_until(is_steady, MEASURE_S, "subscriptions at rest", poll_s=calm_s / 4)

@@ -1,8 +1,8 @@
 """Trades of stocks, and what subscribers want of them: the same for every system.
 
-The trades are the rows of ``stocks/`` in the folder that ``PEERD_DATA`` names (100 symbols, daily bars of 1984 to 2004) in an
-order drawn at random, or made up where there is no such folder. Each interest is about as selective as the next: some
-1 % of the trades.
+The trades are the rows of ``stocks/`` in the folder that ``PEERD_DATA`` names (100 symbols, daily bars of 1984 to
+2004) in an order drawn at random, or made up where there is no such folder. Each interest is about as selective as the
+next: some 1 % of the trades.
 """
 
 from __future__ import annotations
@@ -112,10 +112,7 @@ def _recorded(rng: Random) -> list[Trade]:
     for file in sorted(Path(folder).glob(FILES)) if folder else ():
         rows += csv.DictReader(io.StringIO(lzma.decompress(file.read_bytes()).decode()))
     chosen = rng.sample(rows, min(SAMPLE, len(rows)))
-    return [
-        {"symbol": row["symbol"], "price": float(row["close"]), "volume": int(row["volume"])}
-        for row in chosen
-    ]
+    return [{"symbol": row["symbol"], "price": float(row["close"]), "volume": int(row["volume"])} for row in chosen]
 
 
 def _made_up(rng: Random) -> list[Trade]:

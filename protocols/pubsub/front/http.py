@@ -67,6 +67,8 @@ async def answer_of(ask: Callable[[Callable[[T | Exception], None]], object]) ->
 
     try:
         ask(done)
+        if future.done():  # at once, so that of many events in one request each need not wait for the event loop
+            return future.result()
         return await asyncio.wait_for(future, ANSWER_S_MAX)
     except NotDone as error:
         raise http_error(error) from error
