@@ -16,6 +16,7 @@ from typing import Any, Final
 from bench.pubsub.clients import SYSTEMS, Publisher, Subscribers
 from bench.pubsub.trades import Trade, Work, work_of
 from peerd.daemon import loops
+from peerd.errors import PeerdError
 from protocols.pubsub.models import AckWord
 
 COMMAND_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -104,7 +105,10 @@ class Child:
             "finish": self.finish,
             "publish": self.publish,
         }
-        return await commands[arguments.pop("command")](**arguments)
+        try:
+            return await commands[arguments.pop("command")](**arguments)
+        except PeerdError as error:
+            return {"failed": str(error)}
 
 
 async def serve(system: str, work: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import resource
 import shutil
 import socket
 import statistics
@@ -90,7 +91,6 @@ def test_what_is_missing_for_a_broker_is_said(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_descriptors_are_raised_for_the_comparison_only() -> None:
-    resource = systems.resource
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with many_descriptors():
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= before[0]

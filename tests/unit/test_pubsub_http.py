@@ -211,12 +211,15 @@ async def test_events_that_are_refused_are_named(rig: Rig) -> None:
 
 async def test_an_uncertain_outcome_of_one_makes_the_answer_uncertain(rig: Rig) -> None:
     rig.service.outcome = lambda number: published(
-        number, "unknown" if number == 2 else "replicated", "a leaf is silent"
+        number, "unknown" if number % 3 == 2 else "replicated", "a leaf is silent"
     )
     response = await rig.http.post(EVENTS, content=b"{}\n{}\n{}\n", headers=LINES)
     told = response.json()
     assert (response.status_code, told["accepted"], told["is_complete"]) == (503, 3, False)
     assert told["detail"] == "1 of 3 events have no certain outcome: a leaf is silent"
+    with pytest.raises(IngestRefused, match="a leaf is silent") as refused:
+        await rig.pubsub.publish_many("stocks", [{}, {}, {}])
+    assert refused.value.answer.accepted == 3
 
 
 # --- subscriptions --------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from peerd.daemon.http.streaming import Source, add_feed
 from peerd.errors import Unavailable
 from peerd.front import needs_scope
 from peerd.lib.feed import Policy
-from peerd.models.admin import STREAM_TYPE
+from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE
 from protocols.pubsub.models import (
     AckWord,
     Declared,
@@ -156,7 +156,10 @@ async def _publish_lines(request: Request, service: Service, schema: str, ack: A
         return answer
     told = json.loads(bytes(answer.body))
     detail = f"{lines.failed} of {lines.begun} events have no certain outcome: {lines.why}"
-    return JSONResponse({**told, "detail": detail, "is_complete": False}, HTTPStatus.SERVICE_UNAVAILABLE)
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    fields = {"type": "about:blank", "title": status.phrase, "status": int(status)}
+    body = {**told, **fields, "detail": detail, "is_complete": False}
+    return JSONResponse(body, status, media_type=PROBLEM_TYPE)
 
 
 class _Lines:
