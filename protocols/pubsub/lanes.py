@@ -40,7 +40,7 @@ class Lane:
         self.flying: set[int] = set()
         """Those that are on their way."""
         self.since_s: float | None = None
-        """When those set out for the first time, if that is known."""
+        """When those set out, in their first try: an answer to a later one may be that to the first."""
         self.due_s = math.inf
         """When those are sent again if no answer has come."""
         self.latest_s = math.inf
@@ -131,8 +131,7 @@ class Lanes:
         for number in numbers:
             lane.tries[number] = attempt + 1
         lane.flying = set(numbers)
-        if attempt == 0:
-            lane.since_s = now
+        lane.since_s = now if attempt == 0 else None
         lane.due_s = due_s
         lane.latest_s = due_s + PUT_OFF_MAX_S
 
@@ -238,7 +237,7 @@ class LaneBook:
         return self._trees[tree].attempt(cell, numbers)
 
     def since_s(self, tree: Tree, cell: int) -> float | None:
-        """When the events that are on their way to a cell set out first, if there are any and it is known."""
+        """When the events that are on their way to a cell set out, if this is their first try."""
         lanes = self._trees.get(tree)
         lane = None if lanes is None else lanes.cells.get(cell)
         return None if lane is None or not lane.flying else lane.since_s

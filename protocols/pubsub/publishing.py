@@ -182,7 +182,7 @@ class Publishing(Part):
         for tree, cell, ready in self._lanes.free(spots):
             numbers = self._fitting(ready)
             attempt = self._lanes.attempt(tree, cell, numbers)
-            now, first_s = self._host.now(), self._patience.pause_s(self.config.publish_retry)
+            now, first_s = self._host.now(), self._patience.pause_s(self.config.publish_retry, len(numbers))
             pause = min(first_s * 2 ** min(attempt, 16), RETRY_MAX_S)
             self._lanes.set_out(tree, cell, numbers, now + pause, now)
             key = tree.schema, tuple(numbers), attempt, self._lanes.is_leaf(tree, cell)
