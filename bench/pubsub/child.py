@@ -21,7 +21,7 @@ from protocols.pubsub.models import AckWord
 
 COMMAND_BYTES_MAX: Final = 4 * 1024 * 1024
 JOINING_AT_ONCE: Final = 4
-PROGRESS_S: Final = 30.0
+PROGRESS_S: Final = 60.0
 """When nothing has come for so long, what is missing does not come."""
 
 

@@ -36,7 +36,11 @@ ADMIN_FOLDERS: Final = "/usr/sbin:/usr/local/sbin"
 """Where brokers are installed, and what is not on everybody's path."""
 RECEIVED_METRIC: Final = "peerd_messages_received_bytes_total"
 MOVED_METRIC: Final = 'peerd_messages_received_bytes_total{message="Transferred"}'
-NODE_TABLES: Final[dict[str, Any]] = {"node": {"profile": "lan"}, "telemetry": {"sink": ""}}
+NODE_TABLES: Final[dict[str, Any]] = {
+    "node": {"profile": "lan"},
+    "telemetry": {"sink": ""},
+    "protocols": {"pubsub": {"publish_timeout": "5m"}},  # on a busy machine this many daemons are slow, but do not fail
+}
 
 
 @dataclass(frozen=True, slots=True)
