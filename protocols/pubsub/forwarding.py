@@ -131,6 +131,9 @@ class Forwarding(Part):
             unclear = ways.unclear
             if targets is not None:
                 for place in ways.here:
+                    if self.events.had(batch.events, place):  # a repeat: the leaf may have been split since
+                        arrived.append(place)
+                        continue
                     decision = self._decide(targets, batch, place, some.vouched)
                     if decision is None:
                         unclear.append(place)

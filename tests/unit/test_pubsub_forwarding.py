@@ -292,6 +292,24 @@ def test_what_is_unsettled_waits_until_the_tree_tells_of_a_change() -> None:
     assert not host.timers, "nothing waits any more"
 
 
+def test_a_repeat_that_waited_for_a_split_goes_no_further_than_the_leaf_that_has_had_it() -> None:
+    """Swarm seed 47 of 8 nodes: the half delivered it once more, after what was published later."""
+    host, plugin = lone()
+    place = (1, LEAVES[0])
+    host.deliver(probe(place), PUBLISHER)
+    plugin.leaves.unsettled = {place}
+    host.deliver(probe(place, attempt=1), PUBLISHER)
+    host.deliver(probe(place, events=(event(2),)), PUBLISHER)
+    plugin.leaves.unsettled = set()
+    plugin.leaves.forest = Forest({1: [cell_of_text(bits) for bits in ("000", "001", "01", "1")]})
+    plugin.forwarding.tree_changed(Tree(SCHEMA, 1), LEAVES[0])
+    found = [([each.sequence for each in arrival.events], arrival.places) for arrival in plugin.acking.arrivals]
+    assert found[:2] == [([1], (place,)), ([1], (place,))], "the repeat is acknowledged again"
+    halves = {(1, cell_of_text("000")), (1, cell_of_text("001"))}
+    assert {place for numbers, places in found[2:] for place in places if numbers == [2]} == halves
+    assert all(numbers == [2] for numbers, _ in found[2:]), "what is new goes on to the halves"
+
+
 def test_what_waits_is_looked_at_now_and_then_and_lapses() -> None:
     host, plugin = lone()
     plugin.leaves.unsettled = {(1, LEAVES[0]), (1, LEAVES[1])}
