@@ -139,7 +139,7 @@ class LeafEvents(Protocol):
         """Events have reached these leaves of this node: match, acknowledge (`EventAck`), have them held, deliver."""
 
     def had(self, events: Sequence[EventBody], cell: tuple[int, int]) -> bool:
-        """Whether all of these have visited the cell, or a larger one around it, while it was a leaf of this node."""
+        """Whether all of these have visited this very cell while it was a leaf of this node."""
 
     def installed(self, tree: Tree, cell: int, sub: SubObject) -> None:
         """A piece is new in a leaf of this node: deliver what it asks for of the past (``since_ms``)."""

@@ -18,7 +18,7 @@ from peerd.sim.simulation import Place as Node, Simulation
 from peerd.testing.simulation import ring
 from protocols.pubsub import forwarding, publishing
 from protocols.pubsub.cell_map import CellMap
-from protocols.pubsub.cells import SIDE, WHOLE, Target, ancestor, children, level, lies_within, parent, sibling
+from protocols.pubsub.cells import SIDE, WHOLE, Target, ancestor, children, level, parent, sibling
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.forwarding import Forwarding
 from protocols.pubsub.messages import MESSAGES, EventAck, EventBody, SubObject
@@ -206,10 +206,9 @@ class AckingLeaves:
             self.host.send(publisher, acknowledgement(schema.name, events, cells, copies))
 
     def had(self, events: Sequence[EventBody], cell: Place) -> bool:
-        """Whether the cell, or one around it, was a leaf that these have visited."""
-        around = [place for place in self.visits if place[0] == cell[0] and lies_within(cell[1], place[1])]
+        """Whether these have visited the cell."""
         names = [EventId(event.publisher.id, event.epoch, event.sequence) for event in events]
-        return all(any(name in self.visits[place] for place in around) for name in names)
+        return set(names) <= set(self.visits.get(cell, ()))
 
 
 def acknowledgement(
