@@ -258,8 +258,11 @@ def test_a_way_that_has_failed_is_looked_up_before_it_is_tried_again() -> None:
     plugin.validate()
     for number in range(TESTS_MAX + 1):
         host.deliver(probe(place, events=(event(2 + number),), attempt=1), PUBLISHER)
-    assert sum(asked.what == "lookup" for asked in host.asked) == 1 + TESTS_MAX
+    lookups = [asked.arguments for asked in host.asked if asked.what == "lookup"]
+    assert len(lookups) == 2, "one lookup tests the next hop for all that is to go there"
     assert len(host.take_sent()) == 1, "one more goes untested"
+    lookups[1]["on_result"](LookupResult(lookup["key"], None, (), 0.1))
+    assert len(host.take_sent()) == TESTS_MAX, "they go on even when nobody has answered"
 
 
 def test_what_was_sent_long_ago_is_not_sent_again() -> None:
