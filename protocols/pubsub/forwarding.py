@@ -243,18 +243,21 @@ class Forwarding(Part):
         """
         if sum(map(len, self._tested.values())) >= TESTS_MAX:
             return False
-        if to.id not in self._tested:
-            attribute, cell = journey.places[0]
+        if to.id in self._tested:
+            self._tested[to.id].append(journey)
+            return True
+        attribute, cell = journey.places[0]
 
-            def done(result: LookupResult) -> None:
-                for each in self._tested.pop(to.id):
-                    self._go_on(each)
+        def done(result: LookupResult) -> None:
+            for each in self._tested.pop(to.id):
+                self._go_on(each)
 
-            try:
-                self._host.lookup(key_of(Tree(journey.batch.schema, attribute), cell), done, TEST_TIMEOUT_S)
-            except Unavailable:
-                return False
-        self._tested.setdefault(to.id, []).append(journey)
+        self._tested[to.id] = [journey]
+        try:
+            self._host.lookup(key_of(Tree(journey.batch.schema, attribute), cell), done, TEST_TIMEOUT_S)
+        except Unavailable:
+            del self._tested[to.id]
+            return False
         return True
 
     def _go_on(self, journey: Journey) -> None:
