@@ -39,15 +39,16 @@ SCHEMA_S: Final = 10.0
 """For so long all nodes look up the schema, before anything is counted."""
 CARRIERS: Final = frozenset({"Route", "RouteAck"})
 """The overlay's messages in which those of others travel. Nothing else is routed during a run."""
-DELIVERIES: Final = frozenset({"EventDelivery", "DeliveryAnswer", "GroupDelivery", "DeliveryNote"})
-"""Messages that bring matched events to subscribers, which figures 4.5 to 4.8 leave out."""
+PROBES: Final = frozenset({"ProbePub", "EventAck"})
+"""Messages that bring events to leaves, and the answers. Figures 4.5 to 4.8 count the first (section 4.3.2: "we ignore
+the bandwidth cost of EventDeliveryMessages"); what the overlay and the record store do meanwhile is not among them."""
 OURS: Final = frozenset((*range(0x0060, 0x0070), *range(0x0200, 0x0220)))
 """Type ids of records (leaves are kept as records) and of publish/subscribe."""
 RECORDS: Final = frozenset(
     kind.__name__ for type_id in range(0x0060, 0x0070) if (kind := message_type(type_id)) is not None
 )
 """The record store's messages: what replicates leaves. The thesis leaves that to PAST and does not count it."""
-OF_THE_RUN: Final = frozenset({"focus", "publishers", "session_min"})
+OF_THE_RUN: Final = frozenset({"focus", "publishers", "session_min", "warm"})
 """What a variant may say about the run; everything else that it says is a setting of publish/subscribe."""
 PAIRS_MAX: Final = 4_000_000
 """About so many pairs of an event and a subscription are judged; where there are more, only some of the events are."""
@@ -60,6 +61,7 @@ THESIS: Final[dict[str, Any]] = {
     "base_attribute": "random",
     "delivery": "direct",
     "ack": "received",
+    "balancing": "static",
     "leaf_cache_max": 0,
     "leaf_capacity": sum(CAPACITY) // 2,
     "lease": "7d",
@@ -75,7 +77,7 @@ Nodes = Mapping[int, Mapping[int, Sequence[int]]]
 
 @dataclass
 class Subscribed:
-    """One subscription of the run. ``took_s``: until it was acknowledged; ``None`` if it never was."""
+    """One subscription of the run. ``took_s``: until its leaves had it, as its node was told; ``None``: never."""
 
     place: Place
     boot: int
@@ -115,7 +117,11 @@ class Thesis:
         self.publishers: list[Place] = []
         """The nodes that publish; empty: all."""
         self.subscriptions: list[Subscribed] = []
+        self.replicated: list[float] = []
+        """How long it took until a subscription was at all replicas of its leaves."""
         self.events: dict[str, Sent] = {}
+        self._unnamed: Sent | None = None
+        """The event that is being published: it may come to a subscription of its own node before it has its name."""
         self.wrong = 0
         self.doubled = 0
         self.refused = 0
@@ -126,6 +132,7 @@ class Thesis:
             plugin = plugin_of(place)
             plugin.config = plugin.config.model_copy(update={"leaf_capacity": self.rng.randint(*CAPACITY)})
             plugin.reconfigured()
+            plugin.installer.on_replicated = self.replicated.append
         done: list[object] = []
         plugin_of(self._anybody()).declare(self.workload.document(), done.append)
         self.simulation.run_until(lambda: bool(done), limit_s=60.0)
@@ -181,19 +188,22 @@ class Thesis:
             if isinstance(answer, Published):
                 sent.outcome, sent.leaves = answer.outcome, answer.leaves
 
+        self._unnamed = sent
         try:
             event = plugin_of(place).publish(self.workload.schema, sent.values, done)
         except Unavailable:  # a node that has just come: it is not ready, or looks up the schema
             self.refused += 1
         else:
             self.events[str(event)] = sent
+        finally:
+            self._unnamed = None
 
     def _arrived(self, made: Subscribed) -> None:
         assert made.reader is not None
         while (entry := made.reader.take()) is not None:
             if not isinstance(entry, FeedItem):
                 continue
-            sent = self.events.get(entry.value.event)
+            sent = self.events.get(entry.value.event, self._unnamed)
             if sent is None:
                 continue
             self.wrong += not made.matches(sent.values)
@@ -266,6 +276,14 @@ def bytes_sent(nodes: Nodes, without: Collection[str] = ()) -> dict[int, int]:
     }
 
 
+def bytes_of(nodes: Nodes, names: Collection[str]) -> dict[int, int]:
+    """Bytes that each node has sent in messages of these types."""
+    return {
+        index: sum(counts[SENT_BYTES] for type_id, counts in sent.items() if named(type_id) in names)
+        for index, sent in nodes.items()
+    }
+
+
 def by_message(before: Nodes, after: Nodes, divided_by: int) -> Row:
     """Bytes a node for each subscription or event, by type of the outermost message, most first."""
     totals: dict[str, int] = {}
@@ -296,8 +314,9 @@ def measure(point: Point, notify: Notify) -> Row:
     thesis.install(SUBSCRIPTIONS_A_NODE * point.nodes, SUBSCRIBE_GAPS * gap_s)
     installed = traffic(simulation)
     if isinstance(publishers := variant.get("publishers"), int):
-        notify("warm", simulation.now)
         thesis.publishers = thesis.rng.sample(simulation.live_nodes(), min(publishers, point.nodes))
+    if thesis.publishers or variant.get("warm"):
+        notify("warm", simulation.now)
         thesis.publish(point.lookups, gap_s)
         thesis.forget_events()
         installed = traffic(simulation)
@@ -305,7 +324,7 @@ def measure(point: Point, notify: Notify) -> Row:
     churn = _churn(simulation, variant.get("session_min"))
     thesis.publish(point.lookups, gap_s)
     row = {
-        **({} if thesis.publishers else _installing(thesis, before, installed)),
+        **({} if thesis.publishers or variant.get("warm") else _installing(thesis, before, installed)),
         **_publishing(thesis, installed, traffic(simulation)),
         **thesis.judged(),
         "departures": churn.report.departures if churn else 0,
@@ -332,6 +351,8 @@ def _installing(thesis: Thesis, before: Nodes, after: Nodes) -> Row:
         "subscriptions": count,
         "installed": len(installs),
         **latency_row("install", installs, (0.6, 1.0)),
+        "replicated": len(thesis.replicated),
+        **latency_row("replicated", thesis.replicated, (0.6, 1.0)),
         **bytes_row("install", difference(bytes_sent(before), bytes_sent(after)), count),
         **bytes_row("install_tree", difference(bytes_sent(before, RECORDS), bytes_sent(after, RECORDS)), count),
         "install_by_message": by_message(before, after, count),
@@ -342,7 +363,7 @@ def _publishing(thesis: Thesis, before: Nodes, after: Nodes) -> Row:
     events = thesis.events.values()
     deliveries = [took for sent in events for took in sent.arrivals.values()]
     direct, one_hop_s = thesis.direct(), thesis.one_hop_s()
-    probing = difference(bytes_sent(before, DELIVERIES), bytes_sent(after, DELIVERIES))
+    probing = difference(bytes_of(before, PROBES), bytes_of(after, PROBES))
     least_s = fmean(direct) + one_hop_s if direct else None
     return {
         "published": len(events),
