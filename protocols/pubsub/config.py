@@ -73,7 +73,8 @@ class PubSubConfig(PluginConfig):
     lease: Lifetime = setting(
         "30m",
         "A subscription is kept for so long after its subscriber was last heard, and is renewed three times within. "
-        "Lower returns sooner what was lost with all its replicas, at more messages.",
+        "Lower returns sooner what was lost with all its replicas, at more messages. At most records.ttl_max.",
+        at_most="records.ttl_max",
     )
     install_retry: Interval = setting(
         "2s", "First pause before an installation without an answer is tried again elsewhere; it doubles, up to 30s."
