@@ -196,7 +196,7 @@ def test_paho_speaks_mqtt_5(tmp_path: Path) -> None:
         code, said = other.publish("machines/a/cpu", '{"load": 5000}')
         assert code == 0x99
         assert one.publish("machines/a/cpu", '{"load": 1}')[0] == 0  # its own, which it does not want
-        full = {
+        full: dict[str, Any] = {
             "PayloadFormatIndicator": 1,
             "MessageExpiryInterval": 1000,
             "ContentType": "application/json",

@@ -19,7 +19,7 @@ from tests.support.mqtt_gateway import Caller, PlayedRing, gateway
 
 def connect(client_id: str = "me", *, clean: bool = True, **properties: Any) -> bytes:
     said = ohmqtt.MQTTConnectProps(**properties)
-    return ohmqtt.MQTTConnectPacket(client_id, 60, clean_start=clean, properties=said).encode()
+    return bytes(ohmqtt.MQTTConnectPacket(client_id, 60, clean_start=clean, properties=said).encode())
 
 
 def publish(topic: str = "a/b", qos: int = 1, packet_id: int = 9, **properties: Any) -> ohmqtt.MQTTPublishPacket:
@@ -261,7 +261,7 @@ async def test_a_second_connection_is_told_to_the_first() -> None:
 
 
 def connect_with_will(delay_s: int, expires_s: int, *, clean: bool = True) -> bytes:
-    return ohmqtt.MQTTConnectPacket(
+    packet = ohmqtt.MQTTConnectPacket(
         "me",
         60,
         clean_start=clean,
@@ -269,7 +269,8 @@ def connect_with_will(delay_s: int, expires_s: int, *, clean: bool = True) -> by
         will_payload=b"x",
         will_props=ohmqtt.MQTTWillProps(WillDelayInterval=delay_s, ContentType="text/plain"),
         properties=ohmqtt.MQTTConnectProps(SessionExpiryInterval=expires_s),
-    ).encode()
+    )
+    return bytes(packet.encode())
 
 
 GOODBYE = ohmqtt.MQTTDisconnectPacket()

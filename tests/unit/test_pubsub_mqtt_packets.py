@@ -33,6 +33,7 @@ from protocols.pubsub.front.mqtt.packets import (
     Subscribe,
     Unsubscribe,
     UnsupportedVersion,
+    Version,
     Wanted,
 )
 from protocols.pubsub.front.mqtt.reader import PacketReader
@@ -102,7 +103,8 @@ def test_other_versions_are_told_so(level: int, answer: bytes) -> None:
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_packets_or_an_error(data: bytes) -> None:
-    for start, version in itertools.product((b"", b"\x10", b"\x30", b"\x32", b"\x82", b"\xe0"), (V4, V5)):
+    versions: tuple[Version, ...] = (V4, V5)
+    for start, version in itertools.product((b"", b"\x10", b"\x30", b"\x32", b"\x82", b"\xe0"), versions):
         try:
             PacketReader(version).feed(start + data)
         except PacketError as error:
