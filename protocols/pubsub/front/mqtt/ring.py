@@ -18,7 +18,7 @@ from protocols.pubsub.front.mqtt.packets import Message, Reason, Verdict
 from protocols.pubsub.front.mqtt.session import Held, Session
 from protocols.pubsub.front.mqtt.topics import TopicError, TopicMap, shared
 from protocols.pubsub.messages import FILTER_BYTES_MAX
-from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
+from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest
 
 Notice = Callable[[str], None]
 """A function that says something to the operator."""
@@ -60,7 +60,7 @@ class Ring:
             request = SubscriptionRequest.model_validate({**wanted, "group": group, "retained": retained})
         except ValidationError as error:
             raise TopicError(f"the filter is too long: limit {FILTER_BYTES_MAX} bytes") from error
-        held.id = (await self._client.call("POST", f"{PATH}/subscriptions", SubscriptionView, request)).id
+        held.id = (await self._pubsub.install(request)).id
 
     async def end(self, held: Held) -> None:
         """End a subscription, if the daemon can be asked and has it."""
