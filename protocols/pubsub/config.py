@@ -143,6 +143,12 @@ class PubSubConfig(PluginConfig):
     durable_bytes: Annotated[Size, between_sizes("64KiB", "64MiB")] = setting(
         "16MiB", "Largest log of one durable subscription; it may ask for less."
     )
+    durable_total: Memory = setting(
+        "1GiB",
+        "Disk for all durable subscriptions of this node together: 64 of the largest size, or up to 240 that ask for "
+        "less. A subscription's bytes are set aside when it begins; where there are not enough, it is refused. Each "
+        "event that is kept also takes about 200 bytes of memory.",
+    )
     durable_age: KeptFor = setting("7d", "How long events of durable subscriptions are kept, within durable_bytes.")
     unread_for: Interval = setting(
         "60s", "A subscription that is not durable is ended when nobody has read it for so long."

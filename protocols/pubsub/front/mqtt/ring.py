@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable
 from http import HTTPStatus
+from typing import Any, Final
 from urllib.parse import quote
 
 from pydantic import ValidationError
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 from peerd.client import Client, DaemonBusy, RequestRefused
 from peerd.client.streams import Item, StreamEntry
 from peerd.errors import PeerdError, Unavailable
+from peerd.limits import MIB
 from protocols.pubsub.front.client import PATH, PubSubClient
 from protocols.pubsub.front.mqtt.mapping import EventMap
 from protocols.pubsub.front.mqtt.packets import Message, Reason, Verdict
@@ -20,6 +22,8 @@ from protocols.pubsub.front.mqtt.topics import TopicError, TopicMap, shared
 from protocols.pubsub.messages import FILTER_BYTES_MAX
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest
 
+DURABLE_BYTES: Final = 4 * MIB
+"""What a durable subscription keeps for a client that is away, so that the daemon has room for many of them."""
 Notice = Callable[[str], None]
 """A function that says something to the operator."""
 
@@ -54,10 +58,15 @@ class Ring:
     async def open(self, held: Held) -> None:
         """Subscribe; from then on everything comes. Raises `TopicError`, and `RequestRefused`."""
         group, topic_filter = shared(held.topic_filter)
-        wanted = {"schema": self._schema, "filter": self._topics.filter_of(topic_filter), "name": held.name}
+        wanted: dict[str, Any] = {
+            "schema": self._schema,
+            "filter": self._topics.filter_of(topic_filter),
+            "name": held.name,
+        }
         try:
             retained = held.wants_retained and not group
-            request = SubscriptionRequest.model_validate({**wanted, "group": group, "retained": retained})
+            wanted |= {"group": group, "retained": retained, "bytes_max": DURABLE_BYTES if held.name else None}
+            request = SubscriptionRequest.model_validate(wanted)
         except ValidationError as error:
             raise TopicError(f"the filter is too long: limit {FILTER_BYTES_MAX} bytes") from error
         held.id = (await self._pubsub.install(request)).id
