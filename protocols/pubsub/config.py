@@ -147,7 +147,7 @@ class PubSubConfig(PluginConfig):
         "1GiB",
         "Disk for all durable subscriptions of this node together: 64 of the largest size, or up to 240 that ask for "
         "less. A subscription's bytes are set aside when it begins; where there are not enough, it is refused. Each "
-        "event that is kept also takes about 200 bytes of memory.",
+        "event that is kept also takes about 150 bytes of memory.",
     )
     durable_age: KeptFor = setting("7d", "How long events of durable subscriptions are kept, within durable_bytes.")
     unread_for: Interval = setting(
