@@ -243,6 +243,7 @@ class PubSub(Plugin):
                 draft.payload,
                 content_type=draft.content_type,
                 retain=draft.retain,
+                headers=draft.headers,
                 ack=ack,
                 on_result=lambda outcome: on_done(_published(outcome)),
             )

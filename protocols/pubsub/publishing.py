@@ -25,6 +25,7 @@ from protocols.pubsub.cells import level
 from protocols.pubsub.config import Ack, PubSubConfig
 from protocols.pubsub.coverage import Coverage
 from protocols.pubsub.forwarding import Forwarding
+from protocols.pubsub.headers import Headers
 from protocols.pubsub.lanes import LaneBook, Spot
 from protocols.pubsub.leaf_cache import LeafCache
 from protocols.pubsub.messages import CELLS_MAX, EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
@@ -107,6 +108,7 @@ class Publishing(Part):
         *,
         content_type: str = "",
         retain: bytes = b"",
+        headers: Headers = (),
         ack: Ack | None = None,
         on_result: OnResult = lambda outcome: None,
     ) -> EventId:
@@ -122,6 +124,8 @@ class Publishing(Part):
         host, encoded = self._host, schema.encode_values(values)
         wall_ms = round(1000 * host.wall_time())
         body = EventBody(host.peer, host.boot_epoch, self._next, wall_ms, encoded, payload, content_type, retain)
+        if headers:
+            body = replace(body, headers=headers)
         if schema.is_signed:
             body = replace(body, proof=host.sign(self._statement(schema.name, body)))
         size = event_bytes(body)

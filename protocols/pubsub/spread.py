@@ -11,6 +11,7 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.limits import KIB
 from peerd.messages import PeerRef
+from protocols.pubsub.headers import headers_bytes
 from protocols.pubsub.messages import CELLS_MAX, EVENTS_BYTES_MAX, EventBody, ProbePub, TreeCells
 from protocols.pubsub.names import Tree, key_of
 
@@ -30,6 +31,7 @@ TREES_MAX: Final = 64
 def event_bytes(event: EventBody) -> int:
     """How much an event takes in a message, at most."""
     texts = len(event.publisher.host.encode()) + len(event.content_type.encode())
+    texts += headers_bytes(event.headers)
     return EVENT_ENVELOPE_BYTES + texts + len(event.values) + len(event.payload) + len(event.retain) + len(event.proof)
 
 

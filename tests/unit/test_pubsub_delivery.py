@@ -330,6 +330,20 @@ def _chosen(number: int) -> int:
     return request.peer.id
 
 
+def test_what_a_slow_member_has_no_room_for_goes_to_another() -> None:
+    desk = Desk(delivery_queue="64KiB")
+    desk.leaves.subs = [sub(5, 1, group="g"), sub(6, 1, group="g")]
+    got: Counter[tuple[int, int]] = Counter()
+    for number in range(40):
+        desk.arrive(event(number, payload=b"x" * 8192))
+        got += answer_all(desk, silent={5})
+    waiting = [number for number in range(40) if desk.deliverer.is_pending(event_id(number), node(5))]
+    assert 0 < len(waiting) <= 8
+    assert sum(1 for number in range(40) if _chosen(number) == 5) > 8
+    assert sorted([*waiting, *(number for _, number in got.elements())]) == list(range(40))
+    assert desk.ledger.drops == {}
+
+
 def test_a_member_that_has_left_its_group_gives_the_event_to_another() -> None:
     desk = Desk()
     desk.leaves.subs = [sub(5, 1, group="g"), sub(6, 1, group="g"), sub(7, 1, group="g")]

@@ -63,6 +63,18 @@ async def test_a_schema_is_declared_under_the_name_of_the_path(rig: Rig) -> None
     )
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", None])
+async def test_a_body_that_is_not_said_to_be_json_is_told_what_to_send(rig: Rig, kind: str | None) -> None:
+    """As ``curl -d`` sends it without a header."""
+    headers = {} if kind is None else {"Content-Type": kind}
+    body = b'{"schema": "stocks", "filter": "TRUE"}'
+    response = await rig.http.post("/v1/pubsub/subscriptions", content=body, headers=headers)
+    assert response.status_code == 415
+    assert response.json()["detail"].startswith("send the body with the header Content-Type: application/json; it came")
+    as_list = await rig.http.post("/v1/pubsub/subscriptions", json=[1])
+    assert as_list.status_code == 422
+
+
 async def test_schemas_are_listed_and_looked_up(rig: Rig) -> None:
     assert [each.name for each in await rig.pubsub.schemas()] == ["stocks"]
     assert await rig.pubsub.schema("stocks") == DOCUMENT

@@ -12,7 +12,15 @@ from peerd.errors import ProtocolError
 from peerd.lib.feed import FeedDropped, Policy
 from peerd.testing.host import peer
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.messages import Delivery, DeliveryAnswer, DeliveryNote, EventBody, EventDelivery, EventName
+from protocols.pubsub.messages import (
+    Delivery,
+    DeliveryAnswer,
+    DeliveryNote,
+    EventBody,
+    EventDelivery,
+    EventHeader,
+    EventName,
+)
 from protocols.pubsub.statements import event_statement
 from protocols.pubsub.subscribing import inbox
 from protocols.pubsub.subscribing.inlets import ITEM_BYTES_MAX, WAITING_MAX
@@ -193,6 +201,7 @@ def test_a_forged_event_under_a_known_name_comes_to_nobody_else() -> None:
         {"payload": b"x"},
         {"content_type": "x"},
         {"retain": b"x"},
+        {"headers": (EventHeader("a", "b"),)},
     ],
 )
 def test_all_that_readers_see_is_signed(change: dict[str, Any]) -> None:

@@ -468,11 +468,22 @@ def test_a_durable_subscription_that_has_ended_leaves_nothing() -> None:
 def test_there_is_a_limited_number_of_durable_subscriptions() -> None:
     node = Node1()
     for number in range(DURABLE_MAX):
-        node.subscribe("price > 5", name=f"audit{number}")
+        node.subscribe("price > 5", name=f"audit{number}", bytes_max=200_000)
     with pytest.raises(NotDone, match="limit"):
-        node.subscribe("price > 5", name="more")
+        node.subscribe("price > 5", name="more", bytes_max=200_000)
     node.plugin.subscriptions.end("audit3")
-    node.subscribe("price > 5", name="more")
+    node.subscribe("price > 5", name="more", bytes_max=200_000)
+
+
+def test_durable_subscriptions_have_so_many_bytes_together() -> None:
+    node = Node1(PubSubConfig(durable_bytes="1MiB", durable_total="2560KiB"))
+    for number in range(2):
+        node.subscribe("price > 5", name=f"n{number}")
+    with pytest.raises(NotDone, match=r"2 durable subscriptions have 2MiB of the 2560KiB .*durable_total"):
+        node.subscribe("price > 5", name="one-more")
+    node.subscribe("price > 5", name="small", bytes_max=512 * 1024)
+    node.plugin.subscriptions.end("n0")
+    node.subscribe("price > 5", name="one-more")
 
 
 def test_old_events_of_a_durable_subscription_are_let_go() -> None:

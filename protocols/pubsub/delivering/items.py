@@ -15,6 +15,7 @@ from typing import Final
 
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
+from protocols.pubsub.headers import headers_bytes
 from protocols.pubsub.messages import SUBS_MAX, Delivery, EventBody, EventName, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView
@@ -36,6 +37,7 @@ def id_of(event: EventBody | EventName) -> EventId:
 def event_bytes(event: EventBody) -> int:
     """How much an event takes on the wire and in memory, at most."""
     variable = len(event.values) + len(event.payload) + len(event.retain) + len(event.proof)
+    variable += headers_bytes(event.headers)
     return ENVELOPE_BYTES + len(event.publisher.host) + 4 * len(event.content_type) + variable
 
 

@@ -93,7 +93,7 @@ class PubSubClient:
         """
         wanted = {"schema": schema, "filter": filter, "name": name, "group": group, "policy": policy}
         asked = SubscriptionRequest.model_validate({**wanted, "since_s": since_s, "retained": retained})
-        view = await self._client.call("POST", f"{PATH}/subscriptions", SubscriptionView, asked)
+        view = await self.install(asked)
         try:
             async with aclosing(self.read(view.id, after=after, backoff=backoff)) as entries:
                 async for entry in entries:
@@ -101,6 +101,10 @@ class PubSubClient:
         finally:
             if not name:
                 await self.end(view.id)
+
+    async def install(self, asked: SubscriptionRequest) -> SubscriptionView:
+        """Subscribe without reading yet: every event that is published from then on will come to `read`."""
+        return await self._client.call("POST", f"{PATH}/subscriptions", SubscriptionView, asked)
 
     async def read(
         self, id: str, *, after: str | None = None, backoff: Backoff | None = None

@@ -14,6 +14,7 @@ from peerd.errors import Unavailable
 from peerd.ids import format_id, id_from_bytes, id_to_bytes
 from peerd.lib.feed import Feed
 from peerd.limits import KIB, LOG_RECORD_OVERHEAD_BYTES
+from protocols.pubsub.headers import headers_bytes
 from protocols.pubsub.messages import EventBody
 from protocols.pubsub.models import ReceivedEvent
 from protocols.pubsub.names import EventId
@@ -51,6 +52,7 @@ def shown_event(event: EventBody, values: Values, is_replay: bool) -> ReceivedEv
         content_type=event.content_type,
         retain=event.retain.decode(errors="replace"),
         is_replay=is_replay,
+        headers=tuple((header.name, header.value) for header in event.headers),
     )
 
 
@@ -73,6 +75,7 @@ def taken(event: EventBody, values: Values, is_replay: bool, received_ms: int) -
     """Prepare an event for the subscriptions that get it."""
     # Bytes that are no text become a third longer.
     size = len(event.values) + len(event.payload) * 4 // 3 + len(event.retain) + ITEM_OVERHEAD_BYTES
+    size += headers_bytes(event.headers)
     return Taken(id_of(event), shown_event(event, values, is_replay), size, received_ms)
 
 

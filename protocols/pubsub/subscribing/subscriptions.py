@@ -249,7 +249,8 @@ class Subscriptions(Part):
         return node, text
 
     def _saved_new(self, subscription: Subscription, request: SubscriptionRequest) -> SavedSubscription:
-        slot, log = self._shelves.free_slot()
+        bytes_max = min(request.bytes_max or self._config.durable_bytes, self._config.durable_bytes)
+        slot, log = self._shelves.free_slot(bytes_max, self._config.durable_total)
         saved = SavedSubscription(
             number=subscription.number,
             name=subscription.name,
@@ -257,7 +258,7 @@ class Subscriptions(Part):
             document=subscription.document,
             group=subscription.group,
             policy=request.policy,
-            bytes_max=min(request.bytes_max or self._config.durable_bytes, self._config.durable_bytes),
+            bytes_max=bytes_max,
             slot=slot,
             base=log.next - 1,
         )
