@@ -29,7 +29,7 @@ class PubSubModel(BaseModel):
 class Asked(BaseModel):
     """Base of what clients send: a member that is not known is a mistake."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Whatever(BaseModel):
@@ -120,7 +120,7 @@ class SubscriptionRequest(Asked):
     items_max: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     bytes_max: Annotated[int, Field(ge=1024, le=64 << 20)] | None = None
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 class SubscriptionChange(Asked):

@@ -18,11 +18,11 @@ from peerd.messages import PeerRef
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import SIDE, Target, cell_at
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.delivering.copies import as_trees
-from protocols.pubsub.delivering.items import id_of
 from protocols.pubsub.events import EVENTS
 from protocols.pubsub.ledger import LEAF_REASONS, METRICS
 from protocols.pubsub.messages import (

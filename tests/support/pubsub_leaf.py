@@ -13,10 +13,10 @@ from peerd.ids import NodeId
 from peerd.lib.filter import Node, matcher, parse
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import WHOLE, Target
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
-from protocols.pubsub.delivering.items import id_of
 from protocols.pubsub.messages import MESSAGES, EventBody, LeafEntry, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey, Tree
 from protocols.pubsub.ports import Decision, Here, SchemaView, Values

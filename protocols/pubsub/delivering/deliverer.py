@@ -15,8 +15,9 @@ from peerd.errors import PeerMisbehaved, ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.pubsub import ledger as reasons
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.delivering.items import Item, Pick, id_of
+from protocols.pubsub.delivering.items import Item, Pick
 from protocols.pubsub.delivering.multicast import MULTICAST_EVENT_BYTES_MAX, Multicast
 from protocols.pubsub.delivering.outbox import Attempt, Outbox, OutboxLimits
 from protocols.pubsub.messages import DeliveryAnswer, DeliveryNote, EventDelivery, NodeDelivery

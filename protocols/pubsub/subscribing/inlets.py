@@ -14,6 +14,7 @@ from peerd.errors import Unavailable
 from peerd.ids import format_id, id_from_bytes, id_to_bytes
 from peerd.lib.feed import Feed
 from peerd.limits import KIB, LOG_RECORD_OVERHEAD_BYTES
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.messages import EventBody
 from protocols.pubsub.models import ReceivedEvent
 from protocols.pubsub.names import EventId
@@ -52,11 +53,6 @@ def shown_event(event: EventBody, values: Values, is_replay: bool) -> ReceivedEv
         retain=event.retain.decode(errors="replace"),
         is_replay=is_replay,
     )
-
-
-def id_of(event: EventBody) -> EventId:
-    """Return the id of an event."""
-    return EventId(event.publisher.id, event.epoch, event.sequence)
 
 
 @dataclass(frozen=True, slots=True)
