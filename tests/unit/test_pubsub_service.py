@@ -1,4 +1,4 @@
-"""The plugin offers what its clients are promised: `Service` says it once more, for the front and for its tests' fake."""
+"""The plugin offers what its clients are promised: `Service` says so to the front, and to the fake of its tests."""
 
 from __future__ import annotations
 
