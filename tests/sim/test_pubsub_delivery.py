@@ -38,6 +38,7 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.ports import Decision, Here, NotMine, SchemaView, Unsettled, Values
+from protocols.pubsub.subscribing.writes import Writes
 from tests.support.pubsub_leaf import SCHEMA, FakeLeaves, FakeSchemas
 
 LEVEL = 3
@@ -81,6 +82,10 @@ class Subscribers:
         if sids:
             self.taken.setdefault(id_of(event), set()).update(sids)
         return bool(found)
+
+    def new_writes(self) -> Writes:
+        """Nothing is written."""
+        return Writes()
 
     def must_pause(self) -> int:
         """Nobody is slow."""
