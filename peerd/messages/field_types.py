@@ -69,8 +69,10 @@ class _Wire(NamedTuple):
 class _Names:
     """The names that generated code refers to. A plain dict, because looking names up in another mapping is slow."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, are_for_a_check: bool = False) -> None:
         self.known: dict[str, Any] = {}
+        self.are_for_a_check = are_for_a_check
+        """Whether no code will be generated with them."""
 
     def of(self, value: object) -> str:
         """Return a name for an object."""
@@ -81,7 +83,7 @@ class _Names:
 
 def compile_dataclass(cls: type[C]) -> type[C]:
     """Take one dataclass on when it is declared. Raises `Bug` for a field of a type that does not travel."""
-    _wire_types(cls, _Names())
+    _wire_types(cls, _Names(are_for_a_check=True))
     _quicken_init(cls, _fields(cls))
     _declared.add(cls)
     return cls
@@ -261,6 +263,8 @@ def _wire_type(annotation: Any, names: _Names) -> _Wire:
     if annotation is float:
         return _Wire(Annotated[float, AllowInfNan(False)], AS_IT_IS, "type({v}) is float and -inf < {v} < inf")
     if isinstance(annotation, type) and annotation in _declared:
+        if names.are_for_a_check:  # then the functions of the inner class need not be generated yet
+            return _Wire(Any, AS_IT_IS, "True")
         decoder = _recalls.get(annotation) or decoders[annotation]
         kind = Annotated[Any, PlainValidator(decoders[annotation])]
         return _Wire(kind, f"{names.of(encoders[annotation])}({{v}})", "True", f"{names.of(decoder)}({{v}})")
