@@ -203,7 +203,7 @@ class PubSub(Plugin):
             raise NotDone("invalid", str(error)) from error
 
     def schemas_known(self) -> list[SchemaSummary]:
-        """See `Service.schema_summaries`."""
+        """See `Service.schemas_known`."""
         found = (self.schemas.get(name) for name in self.schemas.known())
         return [
             SchemaSummary(

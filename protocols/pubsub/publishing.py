@@ -21,6 +21,7 @@ from typing import Any, Final
 from peerd.api import Host, Metric, Part, SendRefusal, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
 from peerd.messages import Message, PeerRef
+from protocols.pubsub.bodies import event_bytes
 from protocols.pubsub.cells import level
 from protocols.pubsub.config import Ack, PubSubConfig
 from protocols.pubsub.coverage import Coverage
@@ -35,7 +36,7 @@ from protocols.pubsub.outcomes import OnResult, Pending, PublishOutcome, Publish
 from protocols.pubsub.patience import Patience
 from protocols.pubsub.ports import SchemaView, targets_of
 from protocols.pubsub.probing import LevelGuide, probe_region
-from protocols.pubsub.spread import Batch, Place, event_bytes, places_of
+from protocols.pubsub.spread import Batch, Place, places_of
 from protocols.pubsub.tree_maps import TreeMaps
 
 UNDER_WAY_MAX: Final = 1024

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -10,7 +9,7 @@ from typing import Any, Final
 
 import msgpack
 
-from peerd.errors import ConfigError, ProtocolError
+from peerd.errors import ConfigError, ProtocolError, closest
 from peerd.lib.filter import FilterTooLarge, Node, covers_form, from_json, normal_form, parse, write
 from peerd.lib.filter.evaluate import Matcher, matcher
 from peerd.lib.filter.meaning import Presence
@@ -306,8 +305,8 @@ def _flat(values: Mapping[str, Any], known: Mapping[str, Attribute], above: str,
 
 
 def _hint(name: str, known: Mapping[str, Attribute]) -> str:
-    near = difflib.get_close_matches(name[:64], known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; it has {', '.join(list(known)[:8])}"
+    near = closest(name[:64], known)
+    return f"; it has {', '.join(list(known)[:8])}" if near is None else f"; did you mean {near}?"
 
 
 def _domain(attribute: Attribute) -> str:

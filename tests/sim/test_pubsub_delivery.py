@@ -18,11 +18,11 @@ from peerd.messages import PeerRef
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import SIDE, Target, cell_at
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.delivering.copies import as_trees
-from protocols.pubsub.delivering.items import id_of
 from protocols.pubsub.events import EVENTS
 from protocols.pubsub.ledger import LEAF_REASONS, METRICS
 from protocols.pubsub.messages import (
@@ -38,6 +38,7 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.ports import Decision, Here, NotMine, SchemaView, Unsettled, Values
+from protocols.pubsub.subscribing.writes import Writes
 from tests.support.pubsub_leaf import SCHEMA, FakeLeaves, FakeSchemas
 
 LEVEL = 3
@@ -81,6 +82,10 @@ class Subscribers:
         if sids:
             self.taken.setdefault(id_of(event), set()).update(sids)
         return bool(found)
+
+    def new_writes(self) -> Writes:
+        """Nothing is written."""
+        return Writes()
 
     def must_pause(self) -> int:
         """Nobody is slow."""

@@ -520,3 +520,25 @@ def test_the_last_value_of_each_key_is_kept_however_old() -> None:
         [2, 3, 4],
         [3, 4],
     ]
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_what_a_durable_subscription_of_this_node_gets_is_pending_until_it_is_on_disk(is_written: bool) -> None:
+    desk = Desk()
+    desk.leaves.subs.append(sub(1, 1))
+    desk.subscribers.filters.append("TRUE")
+    desk.subscribers.is_slow = True
+    desk.arrive(event(1), event(2))
+    desk.arrive(event(3))
+    assert desk.subscribers.taken == [1, 2], "the next batch waits for the disk, so that nothing overtakes"
+    assert desk.deliverer.pending() == 3
+    desk.check_law()
+    desk.subscribers.is_slow = False
+    desk.subscribers.writes.end(is_durable=is_written)
+    if not is_written:
+        assert desk.deliverer.pending() == 3, "it is given to the subscription once more"
+        desk.subscribers.taken.clear()
+        pass_time(desk, 10.0)
+        assert desk.subscribers.taken == [1, 2, 3]
+    assert desk.deliverer.pending() == 0 and desk.subscribers.taken[-1] == 3
+    desk.check_law()

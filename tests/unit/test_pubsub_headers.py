@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from peerd.wire.codec import encode
-from protocols.pubsub.delivering import items
+from protocols.pubsub.bodies import event_bytes
 from protocols.pubsub.event import draft_from_json
 from protocols.pubsub.headers import headers_bytes, read_headers
 from protocols.pubsub.messages import (
@@ -22,7 +22,6 @@ from protocols.pubsub.messages import (
     EventHeader,
     HoldEvents,
 )
-from protocols.pubsub.spread import event_bytes
 from protocols.pubsub.statements import event_statement
 from protocols.pubsub.subscribing.inlets import shown_event
 from protocols.pubsub.values import EventError
@@ -79,7 +78,6 @@ def test_headers_never_take_more_than_is_counted(pairs: list[tuple[str, str]]) -
     bare, full = (len(encode(message).to_bytes()) for message in (held(body()), held(replace(body(), headers=headers))))
     assert full - bare <= headers_bytes(headers) + 2  # two bytes: the length of a list of more than 15 headers
     assert event_bytes(replace(body(), headers=headers)) - event_bytes(body()) == headers_bytes(headers)
-    assert items.event_bytes(replace(body(), headers=headers)) - items.event_bytes(body()) == headers_bytes(headers)
 
 
 def test_the_publishers_proof_is_also_for_the_headers() -> None:

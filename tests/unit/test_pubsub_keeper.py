@@ -41,6 +41,7 @@ from protocols.pubsub.messages import (
 from protocols.pubsub.names import SubscriptionKey, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, NotMine, Unsettled
 from protocols.pubsub.tree import growth, questions
+from protocols.pubsub.tree.merging import ASK_S
 from protocols.pubsub.tree.storage import Place, key_of_sub
 from tests.support.pubsub_tree import BAD_FILTER, SCHEMA, TREE, FakeSchema, FakeSchemas, TreePlugin
 
@@ -438,6 +439,43 @@ def test_a_leaf_is_not_retired_by_an_order_alone() -> None:
         write(host)
         assert plugin.keeper.decide(TREE, 0b10, None, vouched=False) == Here()
         assert plugin.keeper.forest.cells[Place(TREE, 0b10)].move_up is None
+
+
+def half_of_a_merge() -> tuple[FakeHost, TreePlugin]:
+    """A leaf that has said to its parent that it has no more pieces to give."""
+    host, plugin = node()
+    host.deliver(CellOrder(SCHEMA, TREE.attribute, 0b10, OrderKind.BE_LEAF), STRANGER)
+    host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
+    write(host)
+    host.deliver(CellOrder(SCHEMA, TREE.attribute, 0b10, OrderKind.COPY_UP), STRANGER)
+    host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER, transfer=5), peer(3))
+    [word] = routed(host, TransferSub)
+    assert isinstance(word, TransferSub) and word.subs == () and word.transfer == 5
+    return host, plugin
+
+
+@pytest.mark.parametrize("is_merged", [True, False])
+def test_what_is_new_at_a_half_waits_when_its_parent_may_be_the_leaf_already(is_merged: bool) -> None:
+    """An event that visits the parent would not find it; an event that visits the half finds what it always had."""
+    host, plugin = half_of_a_merge()
+    assert plugin.keeper.decide(TREE, 0b10, None, vouched=False) == Here()
+    host.deliver(probe(sub(5), 0b10), STRANGER)
+    assert host.requests == [], "its subscriber is not asked yet"
+    answer = host.deliver(InsertSub(SCHEMA, sub(6), 0b10, 600), SUBSCRIBER)
+    assert answer == InsertAnswer(Status.ELSEWHERE, 0b10)
+    assert host.deliver(EndSub(SCHEMA, 5, 0, 9, TREE.attribute, 0b10), SUBSCRIBER) is None
+    host.time_s += ASK_S
+    host.fire("tree_tick")
+    if is_merged:
+        host.deliver(CellAnswer(last_question(host).nonce, CellState.LEAF, transfer=5), peer(3))
+        write(host)
+        [waited] = routed(host, ProbeSub)
+        assert isinstance(waited, ProbeSub) and waited.cell == WHOLE
+    else:
+        host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
+        [request] = host.requests
+        assert isinstance(request.message, Established) and request.message.sid == 5
+        assert plugin.keeper.decide(TREE, 0b10, None, vouched=False) == Here()
 
 
 # Answers

@@ -132,6 +132,15 @@ def test_the_gap_of_a_piece_that_was_lost_is_told() -> None:
     assert LEASE_S / 3 * 0.8 <= node.view(id).gap_s <= LEASE_S / 3
 
 
+def test_the_gaps_of_several_pieces_at_the_same_time_count_once() -> None:
+    node = Node1()
+    subscription = node.plugin.subscriptions.get(node.subscribe("price > 5").id)
+    node.install()
+    for now, gap_s, total_s in ((100.0, 30.0, 30.0), (110.0, 35.0, 40.0), (110.0, 35.0, 40.0), (200.0, 20.0, 60.0)):
+        subscription.note_gap(gap_s, now)
+        assert subscription.gap_s == total_s
+
+
 def test_a_leaf_on_this_node_is_asked_without_the_network() -> None:
     node = Node1()
     asked: list[InsertSub | EndSub] = []

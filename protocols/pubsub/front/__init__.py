@@ -75,6 +75,11 @@ class PubSubFront(Front):
 
         return BEHAVIOURS
 
+    def panels(self) -> Sequence[Mapping[str, Any]]:
+        from protocols.pubsub.front.panels import PANELS
+
+        return PANELS
+
     def tables(self) -> Sequence[SparkTable]:
         from protocols.pubsub.front.tables import TABLES
 

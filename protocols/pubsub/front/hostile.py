@@ -12,8 +12,8 @@ from typing import ClassVar, Final
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.sim.hostile.member import Behaviour, HostileNode
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import LEVEL_LIMIT, SIDE, WHOLE, cell_at, children, level, parent
-from protocols.pubsub.delivering.items import id_of
 from protocols.pubsub.messages import (
     EVENTS_MAX,
     SUBS_MAX,

@@ -14,6 +14,7 @@ from peerd.errors import Unavailable
 from peerd.ids import format_id, id_from_bytes, id_to_bytes
 from peerd.lib.feed import Feed
 from peerd.limits import KIB, LOG_RECORD_OVERHEAD_BYTES
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.headers import headers_bytes
 from protocols.pubsub.messages import EventBody
 from protocols.pubsub.models import ReceivedEvent
@@ -54,11 +55,6 @@ def shown_event(event: EventBody, values: Values, is_replay: bool) -> ReceivedEv
         is_replay=is_replay,
         headers=tuple((header.name, header.value) for header in event.headers),
     )
-
-
-def id_of(event: EventBody) -> EventId:
-    """Return the id of an event."""
-    return EventId(event.publisher.id, event.epoch, event.sequence)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from peerd.api import Host
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import SINCE_RETAINED, EventBody, SubObject
 from protocols.pubsub.names import EVERY, EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView, Values
-from protocols.pubsub.subscribing.inlets import Taken, id_of, taken
+from protocols.pubsub.subscribing.inlets import Taken, taken
 from protocols.pubsub.subscribing.writes import Writes
 
 PAUSE_MS: Final = 200

@@ -19,7 +19,7 @@ _PREFIX: Final = "subscription."
 class SavedSubscription(BaseModel):
     """A durable subscription. Record ``base + n`` of the log ``slot`` is its event n."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     number: Annotated[int, Field(ge=0, lt=1 << 63)]
     name: str

@@ -77,6 +77,8 @@ class Subscription:
         """Whether its client was told that events come."""
         self.detail = ""
         self.gap_s = 0.0
+        """For how long at most some piece of it was nowhere: seconds in which several were count once."""
+        self._gap_end = 0.0
         self.delivered = self.duplicates = 0
         self.unread_since: float | None = None
         self.waiting: list[Callable[[Told], None]] = []
@@ -123,6 +125,11 @@ class Subscription:
     def note_duplicate(self) -> None:
         """See `Receiver.note_duplicate`."""
         self.duplicates += 1
+
+    def note_gap(self, gap_s: float, now: float) -> None:
+        """A piece of it may have been nowhere for so long before now."""
+        self.gap_s += max(0.0, min(gap_s, now - self._gap_end))
+        self._gap_end = now
 
     def view(self, pieces: int) -> SubscriptionView:
         """What clients see of it."""

@@ -148,7 +148,7 @@ class Subscriptions(Part):
         return self.view(subscription), subscription.feed
 
     def views(self) -> list[SubscriptionView]:
-        """See `Service.subscriptions`."""
+        """See `Service.subscriptions_held`."""
         return [self.view(subscription) for subscription in self._all.values()]
 
     def get(self, id: str) -> Subscription:

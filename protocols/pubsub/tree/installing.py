@@ -84,7 +84,7 @@ class Installing(Part):
                 self.send_on(place, message.sub, message.lasts_s, message.cell, message)
             else:
                 self._park(place, message)
-        elif node.is_switching or (node.split is not None and node.split.is_draining):
+        elif node.is_switching or node.is_draining:
             self._park(place, message)
         elif node.is_leaf:
             self._offer(node, message)
@@ -171,7 +171,7 @@ class Installing(Part):
         if confirm is None or not is_wanted:
             if is_provisional or (confirm is not None and not confirm.is_wanted and is_known):
                 self._forest.remove(node, key, with_record=True)
-        elif node.is_switching:
+        elif node.is_switching or node.is_handing_over:
             self._park(node.place, message)
         elif not node.is_leaf:
             self.take(replace(message, hops=min(HOPS_MAX, message.hops + 1)))
@@ -264,7 +264,7 @@ class Installing(Part):
         """
         place = Place(Tree(message.schema, message.attribute), message.cell)
         known_cell = self._forest.find(place)
-        if known_cell is None or known_cell.is_switching:
+        if known_cell is None or known_cell.is_switching or known_cell.is_handing_over:
             return None
         node, elsewhere = self._leaf(place, None)
         if node is None:
@@ -278,7 +278,7 @@ class Installing(Part):
     def _leaf(self, place: Place, point: tuple[int, int] | None) -> tuple[CellNode | None, InsertAnswer]:
         """The leaf that is meant, or the answer that says where to look next."""
         node = self._forest.find(place)
-        if node is None or node.is_switching:
+        if node is None or node.is_switching or node.is_handing_over:
             return None, InsertAnswer(Status.ELSEWHERE, place.cell)
         if node.is_leaf:
             return node, InsertAnswer(Status.KEPT, place.cell)
