@@ -19,7 +19,7 @@ from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.service import NotDone
 from protocols.pubsub.subscribing.installation import REFUSALS_MAX
 from protocols.pubsub.subscribing.saved import DURABLE_MAX
-from protocols.pubsub.subscribing.subscriptions import AGAIN_S, CHECK_S
+from protocols.pubsub.subscribing.subscriptions import AGAIN_MIN_S, AGAIN_S, CHECK_S
 from tests.support.pubsub_subscribing import LEAF, STOCKS, Node1, PlainSchema, PlainSchemas, event, number_of
 
 LEASE_S = PubSubConfig().lease
@@ -506,6 +506,20 @@ def test_a_subscription_whose_schema_is_out_of_reach_after_a_restart_is_tried_ag
     assert again.probes() == []
     schemas.is_reachable = True
     again.pass_time(AGAIN_S)
+    again.install()
+    assert again.view(id).state == "replicated"
+
+
+def test_a_subscription_is_back_soon_after_its_schema_is() -> None:
+    node = Node1()
+    id = node.subscribe("price > 5", name="audit").id
+    node.install()
+    schemas = PlainSchemas(PlainSchema())
+    schemas.is_reachable = False
+    again = Node1(schemas=schemas, before=node)
+    again.pass_time(4 * AGAIN_MIN_S)
+    schemas.is_reachable = True
+    again.pass_time(4 * AGAIN_MIN_S)
     again.install()
     assert again.view(id).state == "replicated"
 

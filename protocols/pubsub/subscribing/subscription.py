@@ -76,6 +76,8 @@ class Subscription:
         self.was_received = False
         """Whether its client was told that events come."""
         self.detail = ""
+        self.failures = 0
+        """How often in a row it was refused, or could not begin."""
         self.gap_s = 0.0
         self.delivered = self.duplicates = 0
         self.unread_since: float | None = None

@@ -29,8 +29,11 @@ UNREAD: Final = "nobody reads it"
 """Why subscriptions end that were not refused, as their readers are told."""
 CHECK_S: Final = 5.0
 """Between two looks for subscriptions that nobody reads, and for events that are too old."""
+AGAIN_MIN_S: Final = 1.0
 AGAIN_S: Final = 30.0
-"""A subscription that clients use and that was refused, or whose schema was not found, is tried again after so long."""
+"""A subscription that clients use and that was refused, or whose schema was not found, is tried again after the first
+of these times; it doubles up to the second."""
+DOUBLINGS_MAX: Final = 16
 NUMBER_BITS: Final = 63
 
 METRICS: Final = (
@@ -312,8 +315,10 @@ class Subscriptions(Part):
             self._fail(subscription, error)
 
     def _try_again(self, subscription: Subscription) -> None:
+        pause_s = min(AGAIN_S, AGAIN_MIN_S * 2**subscription.failures)
+        subscription.failures = min(subscription.failures + 1, DOUBLINGS_MAX)
         self._host.cancel_timer("subscription_again", subscription.id)
-        self._host.set_timer("subscription_again", AGAIN_S, subscription.id)
+        self._host.set_timer("subscription_again", pause_s, subscription.id)
 
     # What comes of it
 
@@ -322,7 +327,7 @@ class Subscriptions(Part):
         if form is subscription.coming:
             self._switch(subscription, form)
         elif form is subscription.current:
-            subscription.was_received, subscription.detail = True, ""
+            subscription.was_received, subscription.detail, subscription.failures = True, "", 0
             waiting, subscription.waiting = subscription.waiting, []
             for on_done in waiting:
                 on_done(self.view(subscription))
