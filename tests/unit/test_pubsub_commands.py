@@ -75,6 +75,18 @@ def test_events_reach_the_terminal_without_its_commands(service: FakePubSub, cap
     assert ("end", "0a") in service.calls
 
 
+@pytest.mark.parametrize("words", [["--after", "fake.1-1"], ["--name", "audit", "--after", "yesterday"]])
+def test_a_place_that_cannot_be_resumed_subscribes_to_nothing(service: FakePubSub, words: list[str]) -> None:
+    assert main(["subscribe", "stocks", *words]) == 2
+    assert service.calls == []
+
+
+def test_a_wish_that_the_daemon_refuses_is_one_line(service: FakePubSub, capsys: Captured) -> None:
+    assert main(["subscribe", "stocks", "--name", "no name"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("peerd: error: name: ") and told.count("\n") == 1
+
+
 def test_a_filter_in_json(service: FakePubSub) -> None:
     assert main(["subs", "change", "0a", '{"price": [1]}']) == 0
     assert service.calls == [("change", ("0a", {"price": [1]}))]

@@ -13,9 +13,11 @@ import httpx
 import pytest
 
 from peerd.client import Client, DaemonBusy, IngestRefused, RequestRefused
+from peerd.client.streams import Backoff, Gap
 from peerd.errors import Unavailable
+from peerd.lib.feed import Feed
 from protocols.pubsub.front.client import PubSubClient
-from protocols.pubsub.models import ReceivedEvent
+from protocols.pubsub.models import ReceivedEvent, SubscriptionView
 from protocols.pubsub.service import NotDone
 from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
 from tests.support.fake_pubsub import DOCUMENT, FakePubSub, published, received
@@ -261,6 +263,48 @@ async def test_the_client_yields_events_and_ends_its_subscription(rig: Rig) -> N
         assert await anext(entries) == received(1)
         assert rig.asked("end") == []
     assert rig.asked("end") == ["0a"]
+
+
+async def test_the_client_subscribes_again_where_a_restarted_daemon_knows_nothing(rig: Rig) -> None:
+    before, after = rig.service.feed, Feed[ReceivedEvent]("fake.2")
+    before.push(received(1), 100)
+    before.end("daemon stopping")
+    after.push(received(2), 100)
+    after.end("finished", is_final=True)
+    unknown = NotDone("unknown", "there is no subscription '0a' on this node")
+    turns = iter([before, unknown, after])
+
+    def reading(id: str) -> tuple[SubscriptionView, Feed[ReceivedEvent]]:
+        turn = next(turns)
+        if isinstance(turn, NotDone):
+            raise turn
+        return rig.service.view, turn
+
+    rig.service.reading = reading  # type: ignore[method-assign]
+    at_once = Backoff(first_s=0.0, most_s=0.0)
+    async with aclosing(rig.pubsub.subscribe("stocks", "price > 20", since_s=60, backoff=at_once)) as entries:
+        found = [entry async for entry in entries]
+    assert found[0] == received(1) and received(2) in found
+    assert isinstance(found[2], Gap) and found[2].reason == "restarted"
+    assert [asked.since_s for asked in rig.asked("subscribe")] == [60.0, 0.0]
+    assert rig.asked("end") == ["0a"]
+
+
+async def test_the_client_does_not_repeat_what_is_refused(rig: Rig) -> None:
+    rig.service.refusal = NotDone("invalid", "price is decimal")
+    with pytest.raises(RequestRefused, match="price is decimal"):
+        await anext(rig.pubsub.subscribe("stocks", "price > 'x'"))
+    assert len(rig.asked("subscribe")) == 1
+
+
+async def test_what_a_client_asks_wrongly_is_refused_by_the_daemon_in_words(rig: Rig) -> None:
+    with pytest.raises(RequestRefused, match="name"):
+        await anext(rig.pubsub.subscribe("stocks", name="no name"))
+    with pytest.raises(RequestRefused, match="since_s"):
+        await anext(rig.pubsub.subscribe("stocks", since_s=1e9))
+    with pytest.raises(RequestRefused, match="filter"):
+        await rig.pubsub.change("0a", "x" * 9000)
+    assert rig.service.calls == []
 
 
 async def test_a_durable_subscription_outlives_its_reader(rig: Rig) -> None:

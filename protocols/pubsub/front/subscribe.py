@@ -53,6 +53,8 @@ def subscribe(
 
     if policy not in ("block", "drop_oldest", "disconnect"):
         raise typer.BadParameter(f"{policy!r} is not block, drop_oldest or disconnect", param_hint="--policy")
+    if after is not None:
+        _check_place(name, after)
     writer, wanted, since_s = RowWriter(output), filter_of(filter), duration_s(since, "--since")
 
     async def run(client: Client) -> None:
@@ -80,6 +82,19 @@ def subscribe(
     ask(socket, run, waiting="")
 
 
+def _check_place(name: str, after: str) -> None:
+    """Before anything is subscribed: a durable subscription would stay. Raises ``typer.BadParameter``."""
+    from peerd.lib.feed import Position
+
+    if not name:
+        raise typer.BadParameter("it resumes a durable subscription: say which with --name", param_hint="--after")
+    if after not in ("start", "now"):
+        try:
+            Position.parse(after)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--after") from error
+
+
 def _print(event: ReceivedEvent, output: Output, writer: RowWriter) -> None:
     if output is not Output.TABLE:
         writer.write(event)
@@ -96,5 +111,7 @@ def _tell(entry: StreamEntry) -> None:
     count = getattr(entry, "count", None)
     if entry.type == "end":
         stderr().print(f"-- interrupted: {printable(getattr(entry, 'reason', ''))}")
+    elif count is None:
+        stderr().print("-- the daemon was restarted: events may be missing here")
     else:
-        stderr().print(f"-- {'some' if count is None else count} events are missing here")
+        stderr().print(f"-- {count} events are missing here")
