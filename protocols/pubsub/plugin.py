@@ -14,7 +14,7 @@ from peerd.api import (
     SendRefusal,
 )
 from peerd.errors import ConfigError, ProtocolError, Unavailable
-from peerd.ids import NodeId, format_id, parse_id
+from peerd.ids import NodeId, format_id
 from peerd.lib.feed import Feed
 from peerd.lib.filter import FilterError, Node
 from peerd.messages import Message, PeerRef
@@ -55,7 +55,7 @@ from protocols.pubsub.models import (
     SubscriptionView,
     TreeView,
 )
-from protocols.pubsub.names import EVERY, EventId, SubscriptionKey, Tree
+from protocols.pubsub.names import EVERY, EventId, SubscriptionKey, Tree, node_meant
 from protocols.pubsub.outcomes import PublishOutcome, PublishStatus
 from protocols.pubsub.pieces import pieces_of
 from protocols.pubsub.ports import Point, SchemaView
@@ -280,6 +280,9 @@ class PubSub(Plugin):
     ) -> SubscriptionView:
         return self.subscriptions.subscribe(request, on_done)
 
+    def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
+        return self.subscriptions.continued(request, epoch)
+
     def subscriptions_held(self) -> list[SubscriptionView]:
         """See `Service.subscriptions_held`."""
         return self.subscriptions.views()
@@ -330,7 +333,8 @@ class PubSub(Plugin):
     def explain(self, event: str, subscriber: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
         try:
             asked = EventId.parse(event)
-            whose = parse_id(subscriber) if subscriber else self.host.id
+            known = {self.host.id, asked.publisher, *(each.id for each in self.host.leaf_set().members())}
+            whose = node_meant(subscriber, known) if subscriber else self.host.id
         except ValueError as error:
             raise NotDone("invalid", str(error)) from error
         self.delivering.explainer.explain("", asked, whose, lambda verdict: on_done(verdict.model_dump(mode="json")))

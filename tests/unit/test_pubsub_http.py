@@ -256,6 +256,31 @@ async def test_subscribe_and_follow_in_one_request(rig: Rig) -> None:
     assert (request.filter, request.group, request.since_s, request.name) == ("price > 20", "g", 5.0, "")
 
 
+async def test_whoever_comes_back_to_a_one_request_subscription_goes_on(rig: Rig) -> None:
+    for number in (1, 2):
+        rig.service.feed.push(received(number), 100)
+    place = {"Last-Event-ID": "fake.1-1", "Accept": "text/event-stream"}
+    response = await rig.http.get(f"{EVENTS}?filter=TRUE&follow=0", headers=place)
+    assert '"e2"' in response.text and '"e1"' not in response.text
+    assert (rig.asked("continued"), rig.asked("subscribe")) == (["fake.1"], [])
+    response = await rig.http.get(f"{EVENTS}?filter=TRUE&follow=0&after=other.1-1")
+    assert '"gap"' in response.text and len(rig.asked("subscribe")) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "words"),
+    [
+        ("application/json", '{"symbol": "A", "price": NaN}', "NaN is no number in JSON"),
+        ("application/cloudevents-batch+json", "[]", "not in batches"),
+    ],
+)
+async def test_what_is_no_event_is_refused_with_what_to_do(rig: Rig, kind: str, body: str, words: str) -> None:
+    response = await rig.http.post(EVENTS, content=body, headers={"Content-Type": kind})
+    assert response.status_code == 422
+    assert words in response.json()["detail"]
+    assert rig.asked("publish") == []
+
+
 async def test_the_client_yields_events_and_ends_its_subscription(rig: Rig) -> None:
     rig.service.feed.push(received(1), 100)
     rig.service.feed.end("finished", is_final=True)  # the transport of the test gives an answer as a whole

@@ -510,6 +510,31 @@ def test_a_subscription_whose_schema_is_out_of_reach_after_a_restart_is_tried_ag
     assert again.view(id).state == "replicated"
 
 
+def test_a_filter_that_contradicts_itself_says_so() -> None:
+    node = Node1()
+    id = node.subscribe("price IS NULL AND price IS NOT NULL").id  # no numbers: the points of these tests are none
+    node.install()
+    assert (node.view(id).state, node.view(id).detail) == ("replicated", "no event can match this filter")
+
+
+def test_a_one_request_subscription_is_found_by_its_stream() -> None:
+    node = Node1()
+    id = node.subscribe("price > 5").id
+    node.install()
+    epoch = node.plugin.subscriptions.reading(id)[1].epoch
+
+    def continued(filter: str, **options: str) -> str | None:
+        asked = SubscriptionRequest.model_validate({"schema": STOCKS, "filter": filter, **options})
+        return node.plugin.subscriptions.continued(asked, epoch)
+
+    assert continued("price   > 5") == id
+    assert [continued("price > 6"), continued("price > 5", group="g"), continued("price > 5", policy="block")] == [
+        None,
+        None,
+        None,
+    ]
+
+
 def test_a_subscription_is_back_soon_after_its_schema_is() -> None:
     node = Node1()
     id = node.subscribe("price > 5", name="audit").id

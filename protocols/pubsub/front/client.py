@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -86,8 +86,9 @@ class PubSubClient:
         retained: bool = False,
         after: str | None = None,
         backoff: Backoff | None = None,
+        on_subscribed: Callable[[SubscriptionView], None] = lambda view: None,
     ) -> AsyncGenerator[ReceivedEvent | StreamEntry, None]:
-        """Receive matching events; reconnects by itself.
+        """Receive matching events; reconnects by itself. ``on_subscribed`` is told when they come, from now on.
 
         Yields a `ReceivedEvent` for each, and what `peerd.client.Client.follow` yields where events are missing. With a
         ``name`` the subscription is durable: it goes on without readers, and ``after`` resumes. Without one it ends
@@ -96,6 +97,7 @@ class PubSubClient:
         """
         asked: dict[str, Any] = {"schema": schema, "filter": filter, "name": name, "group": group, "policy": policy}
         view = await self._make({**asked, "since_s": since_s, "retained": retained})
+        on_subscribed(view)
         if name:
             async with aclosing(self.read(view.id, after=after, backoff=backoff)) as entries:
                 async for entry in entries:

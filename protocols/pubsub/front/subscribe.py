@@ -17,7 +17,7 @@ from protocols.pubsub.front.typed import filter_of
 if TYPE_CHECKING:
     from peerd.client import Client
     from peerd.client.streams import StreamEntry
-    from protocols.pubsub.models import ReceivedEvent
+    from protocols.pubsub.models import ReceivedEvent, SubscriptionView
 
 
 def subscribe(
@@ -67,6 +67,7 @@ def subscribe(
             "since_s": since_s,
             "after": after,
             "retained": retained,
+            "on_subscribed": _warn,
         }
         seen = 0
         async with aclosing(PubSubClient(client).subscribe(schema, wanted, **options)) as entries:
@@ -80,6 +81,12 @@ def subscribe(
                     return
 
     ask(socket, run, waiting="")
+
+
+def _warn(view: SubscriptionView) -> None:
+    """Say on standard error what is odd about a subscription."""
+    if view.detail:
+        stderr().print(f"note: {printable(view.detail)}")
 
 
 def _check_place(name: str, after: str) -> None:

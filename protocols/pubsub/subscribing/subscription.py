@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 from peerd.errors import Bug
 from peerd.lib.feed import Feed, Policy
@@ -19,6 +19,8 @@ from protocols.pubsub.subscribing.writes import Writes
 
 Told = SubscriptionView | Exception
 """How a subscription, or a change of one, ended: what it is now, or why not."""
+NEVER: Final = "no event can match this filter"
+"""What clients are told of a filter that contradicts itself."""
 
 
 class Progress(IntEnum):
@@ -145,8 +147,13 @@ class Subscription:
             dropped=self.feed.dropped + self.inlet.lost,
             duplicates=self.duplicates,
             gap_s=self.gap_s,
-            detail=self.detail,
+            detail=self.detail or (NEVER if self._matches_nothing(pieces) else ""),
         )
+
+    def _matches_nothing(self, pieces: int) -> bool:
+        """Whether its filter contradicts itself, so that it has no place in the ring."""
+        form = self.current
+        return form is not None and form.cover is None and form.progress is Progress.REPLICATED and not pieces
 
     def _state(self) -> str:
         if self.is_ending:

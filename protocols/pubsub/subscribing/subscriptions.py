@@ -149,6 +149,18 @@ class Subscriptions(Part):
         subscription = self.get(id)
         return self.view(subscription), subscription.feed
 
+    def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
+        """See `Service.continued`."""
+        for subscription in self._all.values():
+            if subscription.feed.epoch != epoch or subscription.name or subscription.current is None:
+                continue
+            same = request.schema_name, request.group, request.policy
+            if (subscription.schema, subscription.group, subscription.policy.value) != same:
+                return None
+            text = self._parsed(subscription.current.schema, request.filter)[1]
+            return subscription.id if text == subscription.current.text else None
+        return None
+
     def views(self) -> list[SubscriptionView]:
         """See `Service.subscriptions`."""
         return [self.view(subscription) for subscription in self._all.values()]
