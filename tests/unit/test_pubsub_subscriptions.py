@@ -8,6 +8,7 @@ import pytest
 
 from peerd.api import Log
 from peerd.errors import ProtocolError, Unavailable
+from peerd.ids import format_id
 from peerd.lib.feed import FeedEnd, FeedItem, Policy
 from peerd.lib.group_log import GroupLog
 from peerd.testing.host import FakeStore, peer
@@ -508,6 +509,22 @@ def test_a_subscription_whose_schema_is_out_of_reach_after_a_restart_is_tried_ag
     again.pass_time(AGAIN_S)
     again.install()
     assert again.view(id).state == "replicated"
+
+
+def test_filters_that_are_refused_are_counted_by_reason() -> None:
+    node = Node1(PubSubConfig(subscriptions_local=1))
+    for filter in ("price >", "NOT " * 40 + "price > 1", " OR ".join(f"price = {each}" for each in range(300))):
+        node.subscribe(filter)
+        assert isinstance(node.told[-1], NotDone)
+    node.subscribe("price > 5")
+    with pytest.raises(NotDone, match="limit"):
+        node.subscribe("price > 6")
+    own = format_id(node.host.id)[:8]
+    assert {
+        labels: count
+        for (name, labels), count in node.host.counted.items()
+        if name == "peerd_pubsub_subscriptions_refused_total"
+    } == {f"{own},{reason},link": 1 for reason in ("filter", "depth_max", "tokens_max", "quota")}
 
 
 def test_a_filter_that_contradicts_itself_says_so() -> None:

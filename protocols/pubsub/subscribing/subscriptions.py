@@ -10,11 +10,13 @@ from peerd.api import Host, Metric, Part, on_timer
 from peerd.errors import Unavailable
 from peerd.lib.feed import Feed, Policy
 from peerd.lib.filter import FilterError, Node, write
+from protocols.pubsub import refusals
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import FILTER_BYTES_MAX, SINCE_RETAINED
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import Schemas, SchemaView
+from protocols.pubsub.refusals import QUOTA, Refusals
 from protocols.pubsub.service import NotDone
 from protocols.pubsub.subscribing.covering import Covering, Points
 from protocols.pubsub.subscribing.inlets import DurableInlet, MemoryInlet
@@ -37,6 +39,7 @@ DOUBLINGS_MAX: Final = 16
 NUMBER_BITS: Final = 63
 
 METRICS: Final = (
+    *refusals.METRICS,
     Metric("peerd_pubsub_local_subscriptions", "gauge", "Subscriptions of this node's clients."),
     Metric("peerd_pubsub_subscriptions_damaged_total", "counter", "Durable subscriptions whose file made no sense."),
     Metric("peerd_pubsub_install_probes_total", "counter", "Probes sent to find the leaf of a subscription's piece."),
@@ -65,7 +68,7 @@ class Subscriptions(Part):
         self._covering = Covering(host, installer, local, points)
         self._covering.on_progress = self._progressed
         self._covering.on_refused = self._refused
-        self._shelves = Shelves(host)
+        self._shelves, self._refusals = Shelves(host), Refusals(host)
         self._all: dict[str, Subscription] = {}
         self._by_name: dict[str, Subscription] = {}
 
@@ -97,6 +100,7 @@ class Subscriptions(Part):
                 known.waiting.append(self._checked(known, request, on_done))
             return self.view(known)
         if len(self._all) >= self._config.subscriptions_local:
+            self._refusals.count(self._host.id, QUOTA, is_proved=True)
             raise NotDone("quota", f"this node's clients have {len(self._all)} subscriptions, which is the limit")
         since_ms = max(1, round((self._host.wall_time() - request.since_s) * 1000)) if request.since_s else 0
         if request.retained:
@@ -256,6 +260,7 @@ class Subscriptions(Part):
         try:
             node = schema.parse_filter(document)
         except FilterError as error:
+            self._refusals.count(self._host.id, error, is_proved=True)
             raise NotDone("invalid", str(error)) from error
         text = write(node)
         if len(text.encode()) > FILTER_BYTES_MAX:
