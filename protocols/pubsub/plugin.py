@@ -55,7 +55,7 @@ from protocols.pubsub.models import (
     SubscriptionView,
     TreeView,
 )
-from protocols.pubsub.names import EVERY, EventId, SubscriptionKey, Tree, node_meant
+from protocols.pubsub.names import EVERY, EventId, SubscriptionKey, Tree, key_of, node_meant
 from protocols.pubsub.outcomes import PublishOutcome, PublishStatus
 from protocols.pubsub.pieces import pieces_of
 from protocols.pubsub.ports import Point, SchemaView
@@ -142,6 +142,10 @@ class PubSub(Plugin):
     def deliver(self, key: NodeId, message: Message, source: PeerRef) -> None:
         if not isinstance(message, ROUTED):
             raise ProtocolError("not_direct", f"a {type(message).__name__} comes from its sender's own link only")
+        attribute = message.sub.attribute if isinstance(message, ProbeSub) else message.attribute
+        if key != key_of(Tree(message.schema, attribute), message.cell):
+            # In a broadcast it would have every node of the ring route it to the cell, or answer.
+            raise ProtocolError("wrong_key", f"a {type(message).__name__} goes to the key of its cell only")
         super().deliver(key, message, source)
 
     def neighbours_changed(self, change: NeighbourChange) -> None:
