@@ -72,6 +72,7 @@ class Subscribers:
     def __init__(self, host: Host, subs: list[SubObject]) -> None:
         self._host, self._subs = host, subs
         self.taken: dict[EventId, set[int]] = {}
+        self.lost = 0
 
     def take(self, schema: SchemaView, event: EventBody, values: Values, chosen: Sequence[int], replay: bool) -> bool:
         """By the subscriptions' own filters."""
@@ -81,6 +82,10 @@ class Subscribers:
         if sids:
             self.taken.setdefault(id_of(event), set()).update(sids)
         return bool(found)
+
+    def note_lost(self, schema: str, count: int) -> None:
+        """Count it."""
+        self.lost += count
 
     def must_pause(self) -> int:
         """Nobody is slow."""

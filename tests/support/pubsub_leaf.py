@@ -115,6 +115,7 @@ class FakeSubscribers:
     filters: list[str] = field(default_factory=list)
     pause_ms: int = 0
     taken: list[int] = field(default_factory=list)
+    lost: int = 0
 
     def take(self, schema: SchemaView, event: EventBody, values: Values, chosen: Sequence[int], replay: bool) -> bool:
         """Note the event's number."""
@@ -123,6 +124,10 @@ class FakeSubscribers:
         if event.sequence not in self.taken:
             self.taken.append(event.sequence)
         return True
+
+    def note_lost(self, schema: str, count: int) -> None:
+        """Count it."""
+        self.lost += count
 
     def must_pause(self) -> int:
         """What the test has set."""

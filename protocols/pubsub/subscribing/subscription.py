@@ -81,7 +81,7 @@ class Subscription:
         self.failures = 0
         """How often in a row it was refused, or could not begin."""
         self.gap_s = 0.0
-        self.delivered = self.duplicates = 0
+        self.delivered = self.duplicates = self.missed = 0
         self.unread_since: float | None = None
         self.waiting: list[Callable[[Told], None]] = []
         """Who waits for its events to come."""
@@ -124,6 +124,11 @@ class Subscription:
         self.delivered += 1
         self.inlet.put(item, writes)
 
+    def note_lost(self, count: int) -> None:
+        """See `Receiver.note_lost`."""
+        self.missed += count
+        self.inlet.note_lost(count)
+
     def note_duplicate(self) -> None:
         """See `Receiver.note_duplicate`."""
         self.duplicates += 1
@@ -146,6 +151,7 @@ class Subscription:
             delivered=self.delivered,
             dropped=self.feed.dropped + self.inlet.lost,
             duplicates=self.duplicates,
+            missed=self.missed,
             gap_s=self.gap_s,
             detail=self.detail or (NEVER if self._matches_nothing(pieces) else ""),
         )
