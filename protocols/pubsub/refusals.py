@@ -15,7 +15,8 @@ DIGITS: Final = 8
 """Of a member's id, as people see it elsewhere."""
 QUOTA: Final = "quota"
 FILTER: Final = "filter"
-"""Reasons: a limit of the member is reached; the filter makes no sense. Bombs are counted by the limit that they break."""
+"""Reasons: a limit of the member is reached; the filter makes no sense. What is too large is counted by the name of the
+limit that it breaks."""
 
 METRICS: Final = (
     Metric(

@@ -52,7 +52,8 @@ FAN_OUT: Final[dict[type[Message], int]] = {
 }
 """Messages that are for many: a copy for each member; a question and its answer down and up each edge of the tree; a
 round, in which every node swaps some log2(nodes) times; neighbours that close a gap ask and compare, with answers; an
-event goes to the nodes of its subscribers, and copies of it to two others; and who is told of a split asks the cell above, once."""
+event goes to the nodes of its subscribers, and copies of it to two others; and who is told of a split asks the cell
+above, once."""
 STORED: Final[frozenset[type[Message]]] = frozenset({InsertSub})
 """What is kept: copies go to the nodes next to the leaf's root, the sender perhaps among them, each with its proof."""
 COPY_BYTES_MAX: Final = 1024

@@ -290,7 +290,9 @@ async def test_the_client_yields_events_and_ends_its_subscription(rig: Rig) -> N
     assert rig.asked("end") == ["0a"]
 
 
-async def test_the_client_subscribes_again_where_a_restarted_daemon_knows_nothing(rig: Rig) -> None:
+async def test_the_client_subscribes_again_where_a_restarted_daemon_knows_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, after = rig.service.feed, Feed[ReceivedEvent]("fake.2")
     before.push(received(1), 100)
     before.end("daemon stopping")
@@ -305,7 +307,7 @@ async def test_the_client_subscribes_again_where_a_restarted_daemon_knows_nothin
             raise turn
         return rig.service.view, turn
 
-    rig.service.reading = reading  # type: ignore[method-assign]
+    monkeypatch.setattr(rig.service, "reading", reading)
     at_once = Backoff(first_s=0.0, most_s=0.0)
     async with aclosing(rig.pubsub.subscribe("stocks", "price > 20", since_s=60, backoff=at_once)) as entries:
         found = [entry async for entry in entries]

@@ -193,6 +193,19 @@ def test_a_filter_that_cannot_be_read_is_refused() -> None:
     assert refusals(host) == {f"{MEMBER},filter,none": 1, f"{MEMBER},filter,link": 1}
 
 
+def test_a_member_that_registers_without_end_takes_no_more_room() -> None:
+    host, plugin = node(subscriptions_per_member=50)
+    for sid in range(5_000):
+        answer = host.deliver(InsertSub(SCHEMA, sub(sid), WHOLE, 600), SUBSCRIBER)
+        assert isinstance(answer, InsertAnswer) and answer.status == (Status.KEPT if sid < 50 else Status.QUOTA)
+    for sid in range(5_000):
+        host.deliver(probe(sub(sid + 5_000)), STRANGER)
+    assert sum(plugin.keeper.forest.members.values()) == len(matched(plugin)) == 50
+    other = peer(77)
+    honest = host.deliver(InsertSub(SCHEMA, replace(sub(), subscriber=other), WHOLE, 600), other)
+    assert isinstance(honest, InsertAnswer) and honest.status == Status.KEPT
+
+
 def test_names_of_refused_members_are_bounded() -> None:
     host, _ = node()
     members = [peer((number + 1) << 100) for number in range(MEMBERS_MAX + 9)]
