@@ -42,5 +42,5 @@ class Refusals:
         name = format_id(member)[:DIGITS] if member in self._members else OTHERS
         if isinstance(reason, Exception):
             reason = reason.limit.lower() if isinstance(reason, FilterTooLarge) else FILTER
-        labels = {"member": name, "reason": reason, "proof": "link" if is_proved else "none"}
-        self._host.count("peerd_pubsub_subscriptions_refused_total", **labels)
+        proof = "link" if is_proved else "none"
+        self._host.count("peerd_pubsub_subscriptions_refused_total", member=name, reason=reason, proof=proof)

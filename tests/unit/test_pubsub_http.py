@@ -299,10 +299,10 @@ async def test_the_client_subscribes_again_where_a_restarted_daemon_knows_nothin
     after.push(received(2), 100)
     after.end("finished", is_final=True)
     unknown = NotDone("unknown", "there is no subscription '0a' on this node")
-    turns = iter([before, unknown, after])
+    turns: list[Feed[ReceivedEvent] | NotDone] = [before, unknown, after]
 
     def reading(id: str) -> tuple[SubscriptionView, Feed[ReceivedEvent]]:
-        turn = next(turns)
+        turn = turns.pop(0)
         if isinstance(turn, NotDone):
             raise turn
         return rig.service.view, turn
