@@ -289,6 +289,7 @@ class Subscriptions(Part):
 
         def failed(event: EventId) -> None:
             window.forget(event, number)
+            subscription.delivered -= 1  # it comes again
 
         inlet = DurableInlet(self._shelves.log(saved.slot), saved.base, number, saved.bytes_max, failed)
         for event in inlet.take_known():
