@@ -435,12 +435,14 @@ class EventDelivery(Message):
     """EventDeliveryMessage: leaf's root to subscriber, a request.
 
     ``stream`` and ``number``: batches of one stream are taken in order, from 1 on; a new stream has another ``stream``.
+    ``lost``: so many events of this schema for this node were dropped since the batch before.
     """
 
     schema: Name
     stream: U64
     number: U64
     deliveries: Annotated[tuple[Delivery, ...], annotated_types.MaxLen(EVENTS_MAX)]
+    lost: U32 = 0
 
 
 @message(0x0210, bytes_max=4 * KIB)

@@ -149,6 +149,8 @@ class SubscriptionView(PubSubModel):
     delivered: int = 0
     dropped: int = 0
     duplicates: int = 0
+    missed: int = 0
+    """Events of the schema that leaves dropped for this daemon; some of them may not have matched."""
     gap_s: float = 0.0
     detail: str = ""
 

@@ -175,6 +175,9 @@ class Subscribers(Protocol):
         An event that was taken before is dropped, and counts as wanted.
         """
 
+    def note_lost(self, schema: str, count: int) -> None:
+        """A leaf has dropped so many events of a schema for this node: its readers are told that some are missing."""
+
     def must_pause(self) -> int:
         """0, or for how many milliseconds senders should keep what they have, because a reader that blocks is slow."""
 

@@ -28,6 +28,8 @@ CUTOFF_MIN: Final = 1 / 32
 """The cut-off is never nearer to the diagonal: a range of the whole domain becomes at most 64 pieces."""
 NESTED_MAX: Final = 8
 """How deep an event's objects may be nested."""
+FORMS_KEPT: Final = 512
+"""Normal forms of filters that a schema remembers, the newest ones: twice as many as a new filter is compared with."""
 _ALL_ADDRESSES: Final = "0.0.0.0/0"
 
 
@@ -80,6 +82,8 @@ class Schema:
         self._types = FilterSchema({each.name: each.type for each in made})
         self._shadows = [each for each in made if each.reversed_of is not None]
         self._routed = [each for each in made if each.is_routed]
+        self._forms: dict[Node, NormalForm] = {}
+        """Of the filters that were asked about last: a new subscription is compared with hundreds of old ones."""
 
     @staticmethod
     def read(document: object, *, cutoff: float = 1.0, file: str | None = None) -> Schema:
@@ -272,7 +276,12 @@ class Schema:
 
     def form(self, node: Node) -> NormalForm:
         """The normal form of a filter, under this schema's meaning of absent attributes."""
-        return normal_form(node, absent_matches=self.absent_matches)
+        known = self._forms.get(node)
+        if known is None:
+            known = self._forms[node] = normal_form(node, absent_matches=self.absent_matches)
+            if len(self._forms) > FORMS_KEPT:
+                del self._forms[next(iter(self._forms))]
+        return known
 
     def matcher(self, node: Node) -> Matcher:
         """A function that says exactly whether an event's values match a filter."""

@@ -73,6 +73,7 @@ class Subscribers:
     def __init__(self, host: Host, subs: list[SubObject]) -> None:
         self._host, self._subs = host, subs
         self.taken: dict[EventId, set[int]] = {}
+        self.lost = 0
 
     def take(self, schema: SchemaView, event: EventBody, values: Values, chosen: Sequence[int], replay: bool) -> bool:
         """By the subscriptions' own filters."""
@@ -86,6 +87,10 @@ class Subscribers:
     def new_writes(self) -> Writes:
         """Nothing is written."""
         return Writes()
+
+    def note_lost(self, schema: str, count: int) -> None:
+        """Count it."""
+        self.lost += count
 
     def must_pause(self) -> int:
         """Nobody is slow."""

@@ -124,6 +124,7 @@ class FakeSubscribers:
     is_slow: bool = False
     """Whether what is taken has to be written to a disk, and is under way."""
     writes: Writes = field(default_factory=Writes)
+    lost: int = 0
 
     def new_writes(self) -> Writes:
         """Over at once, but with a slow disk."""
@@ -139,6 +140,10 @@ class FakeSubscribers:
         if event.sequence not in self.taken:
             self.taken.append(event.sequence)
         return True
+
+    def note_lost(self, schema: str, count: int) -> None:
+        """Count it."""
+        self.lost += count
 
     def must_pause(self) -> int:
         """What the test has set."""

@@ -228,6 +228,23 @@ def test_what_waits_for_one_node_and_for_all_is_bounded() -> None:
     assert sum(desk.ledger.drops.values()) + desk.deliverer.pending() == 40 + 3 * 30
 
 
+def test_the_next_batch_says_how_many_were_dropped_before_it() -> None:
+    desk = Desk(delivery_queue="64KiB", delivery_window=1, delivery_keep="20s")
+    desk.leaves.subs = [sub(5, 1)]
+    for number in range(20):
+        desk.arrive(event(number, payload=b"x" * 10_000))
+    [(request, first)] = deliveries(desk)
+    answer(desk, request, DeliveryAnswer(1, 0, (), first.stream))
+    [(_, second)] = deliveries(desk)
+    assert (first.lost, second.lost) == (0, desk.ledger.drops[QUEUE_FULL]) and second.lost > 10
+    while desk.deliverer.pending():  # it answers no more: the number goes with what is given up, and is told later
+        time_out(desk, 5)
+        pass_time(desk, 0.5)
+    desk.arrive(event(30))
+    again = deliveries(desk)[-1][1]
+    assert again.lost == second.lost + desk.ledger.drops[SILENT]
+
+
 def test_a_batch_that_is_on_disk_later_is_taken_later() -> None:
     desk = Desk()
     desk.leaves.subs = [sub(5, 1)]

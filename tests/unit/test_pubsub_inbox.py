@@ -253,6 +253,23 @@ def test_what_waits_for_a_reader_has_a_bound() -> None:
     assert node.view(id).dropped == 4
 
 
+def test_readers_find_a_mark_where_a_leaf_has_dropped_events() -> None:
+    node = Node1(PubSubConfig(feed_items=2))
+    id, blocking = node.subscribe("price > 5").id, node.subscribe("price > 4", policy="block").id
+    reader = node.plugin.subscriptions.get(id).feed.reader("start")
+    slow = node.plugin.subscriptions.get(blocking).feed.reader("start", Policy.BLOCK)
+    node.deliver(event(1, price=6), event(2, price=6), event(3, price=6))
+    taken = node.host.deliver(EventDelivery(STOCKS, 1, 2, (Delivery(event(9, price=6)),), 5), LEAF)
+    assert isinstance(taken, DeliveryAnswer) and taken.pause_ms  # nothing of it is taken yet
+    assert [node.view(each).missed for each in (id, blocking)] == [0, 0]
+    seen = [slow.take() for _ in range(3)]
+    node.host.deliver(EventDelivery(STOCKS, 1, 2, (Delivery(event(9, price=6)),), 5), LEAF)
+    seen += [slow.take() for _ in range(2)]
+    assert [each if isinstance(each, FeedDropped) else None for each in seen] == [None] * 3 + [FeedDropped(4, 8), None]
+    assert FeedDropped(4, 8) in [reader.take() for _ in range(4)]
+    assert [node.view(each).missed for each in (id, blocking)] == [5, 5]
+
+
 def test_the_largest_event_fits_into_the_smallest_feed() -> None:
     node = Node1(PubSubConfig(feed_bytes="64KiB"))
     id = node.subscribe("price > 5", bytes_max=1024).id

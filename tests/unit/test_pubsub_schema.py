@@ -14,14 +14,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from peerd.errors import ConfigError, ProtocolError
-from peerd.lib.filter import FilterError, FilterTooLarge
+from peerd.lib.filter import FilterError, FilterTooLarge, Node
+from peerd.lib.filter.normal import NormalForm, normal_form
 from peerd.lib.filter.write import write
+from protocols.pubsub import schema as module
 from protocols.pubsub.cells import SIDE, Target
 from protocols.pubsub.document import ATTRIBUTES_MAX
 from protocols.pubsub.event import Draft, draft_from_json
 from protocols.pubsub.messages import PAYLOAD_BYTES_MAX
 from protocols.pubsub.names import EVERY
-from protocols.pubsub.schema import CUTOFF_MIN, Schema
+from protocols.pubsub.schema import CUTOFF_MIN, FORMS_KEPT, Schema
 from protocols.pubsub.values import EventError
 from tests.support.pubsub_schemas import DOCUMENT, events, filters, schema, wanted
 
@@ -381,3 +383,22 @@ def test_too_many_bytes_of_values_are_refused() -> None:
     used = Schema.read({"name": "s", "attributes": many})
     with pytest.raises(EventError, match="at most 16384 bytes"):
         used.encode_values({f"a{number}": "x" * 4000 for number in range(6)})
+
+
+def test_a_new_filter_is_compared_with_old_ones_without_reading_these_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def counted(node: Node, *, absent_matches: bool = False) -> NormalForm:
+        made.append(node)
+        return normal_form(node, absent_matches=absent_matches)
+
+    monkeypatch.setattr(module, "normal_form", counted)
+    trades = schema()
+    old = [trades.parse_filter(f"price > {number} AND count = {number}") for number in range(40)]
+    for number in range(5):
+        new = trades.parse_filter(f"price > 50 AND count = {number}")
+        assert [trades.covers(each, new) for each in old].index(True) == number
+    assert len(made) == 45
+    for number in range(2 * FORMS_KEPT):
+        trades.form(trades.parse_filter(f"count = {number} OR load = {number}"))
+    assert len(trades._forms) == FORMS_KEPT

@@ -436,6 +436,7 @@ def test_what_the_disk_refuses_is_taken_when_it_comes_again() -> None:
     log._bytes = room
     node.batch(1, 1, event(1, price=6))
     assert (node.numbers(id), node.numbers(other)) == ([1], [1])
+    assert node.view(id).delivered == 1
 
 
 def test_a_durable_subscription_keeps_its_changed_filter() -> None:

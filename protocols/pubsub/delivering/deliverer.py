@@ -164,7 +164,7 @@ class Deliverer(Part):
             return
         for attempt in line.outbox.sends(self._host.now()):
             deliveries = tuple(item.delivery() for item in attempt.items)
-            message = EventDelivery(attempt.schema, attempt.stream, attempt.number, deliveries)
+            message = EventDelivery(attempt.schema, attempt.stream, attempt.number, deliveries, attempt.lost)
 
             def on_reply(reply: Message, source: PeerRef, attempt: Attempt = attempt) -> None:
                 self._replied(line, attempt, reply, source)
@@ -228,6 +228,7 @@ class Deliverer(Part):
                 if pause_ms:
                     self._answered(line, attempt, attempt.number - 1, pause_ms, ())
                     break
+                self._subscribers.note_lost(attempt.schema, attempt.lost)
                 writes = self._subscribers.new_writes()
                 unwanted = [item for item in attempt.items if not self._take(item)]
                 if writes.is_durable:
@@ -279,6 +280,9 @@ class Deliverer(Part):
         else:
             extra = len(moved)
             self._ledger.dropped(item.event_id, peer.id, reason)
+            line = self._lines.get(peer.id)
+            if line is not None and reason != reasons.FILTERED:
+                line.outbox.note_lost(item.schema.name)
         if extra:
             self._ledger.matched(item.event_id, item.schema.name, 0, extra)
         self._end(item)

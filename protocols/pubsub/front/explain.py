@@ -14,7 +14,7 @@ from peerd.errors import ExitCode
 def explain(
     event: Annotated[str, typer.Argument(metavar="EVENT", help="Its id, as `peerd publish` prints it.")],
     subscriber: Annotated[
-        str, typer.Argument(metavar="[NODE]", help="The subscriber's node id. Default: this one.")
+        str, typer.Argument(metavar="[NODE]", help="The subscriber's node id, or 8 digits of it. Default: this one.")
     ] = "",
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,

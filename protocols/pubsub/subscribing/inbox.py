@@ -134,6 +134,7 @@ class Inbox(Part):
         number, tries = message.number, stream.tries
         writes = self._local.new_writes()
         unwanted = []
+        self._local.note_lost(message.schema, message.lost)
         for index, delivery in enumerate(message.deliveries):
             if schema is None or not self._take(schema, delivery.event, delivery.chosen, delivery.is_replay):
                 unwanted.append(index)

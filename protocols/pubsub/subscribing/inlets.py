@@ -89,6 +89,9 @@ class Inlet(Protocol):
     def put(self, item: Taken, writes: Writes) -> None:
         """Take in an event."""
 
+    def note_lost(self, count: int) -> None:
+        """At most so many events were dropped before they came here."""
+
     def expire(self, before_ms: int) -> None:
         """Let go of what is older."""
 
@@ -104,7 +107,8 @@ class MemoryInlet:
             epoch, items_max=items_max, bytes_max=max(bytes_max, ITEM_BYTES_MAX), on_writable=self._drain
         )
         self.lost = 0
-        self._waiting: deque[Taken] = deque()
+        self._waiting: deque[Taken | int] = deque()
+        """Events, and how many were lost between them."""
 
     @property
     def is_blocked(self) -> bool:
@@ -117,8 +121,17 @@ class MemoryInlet:
             return
         if len(self._waiting) >= WAITING_MAX:
             self.lost += 1
+            self.note_lost(1)
             return
         self._waiting.append(item)
+        self._drain()
+
+    def note_lost(self, count: int) -> None:
+        """See `Inlet.note_lost`: readers find a mark in their place."""
+        if self._waiting and isinstance(self._waiting[-1], int):
+            self._waiting[-1] += count
+        else:
+            self._waiting.append(count)
         self._drain()
 
     def expire(self, before_ms: int) -> None:
@@ -130,9 +143,15 @@ class MemoryInlet:
 
     def _drain(self) -> None:
         feed = self.feed
-        while self._waiting and feed.ended is None and feed.may_push(self._waiting[0].size_bytes):
-            item = self._waiting.popleft()
-            feed.push(item.shown, item.size_bytes)
+        while self._waiting and feed.ended is None:
+            item = self._waiting[0]
+            if isinstance(item, Taken) and not feed.may_push(item.size_bytes):
+                return
+            self._waiting.popleft()
+            if isinstance(item, Taken):
+                feed.push(item.shown, item.size_bytes)
+            else:
+                feed.skip(item)
 
 
 class DurableInlet:
@@ -201,6 +220,9 @@ class DurableInlet:
             self._log.append(record, durable, failed)
         except Unavailable:
             failed(0, "")
+
+    def note_lost(self, count: int) -> None:
+        """Do nothing: the numbers of events are those of the log."""
 
     def expire(self, before_ms: int) -> None:
         """See `Inlet.expire`."""

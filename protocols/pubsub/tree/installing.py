@@ -32,6 +32,7 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.ports import Schemas, SchemaView
+from protocols.pubsub.refusals import QUOTA, Refusals
 from protocols.pubsub.tree.asking import Subscribers
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.forest import Forest, Standing
@@ -60,6 +61,7 @@ class Installing(Part):
         """A piece is new in a leaf."""
         self._forest = forest
         self._host = forest.host
+        self._refusals = Refusals(forest.host)
         self._schemas = schemas
         self._subscribers = subscribers
         self._parked: dict[Place, list[ProbeSub]] = {}
@@ -140,12 +142,14 @@ class Installing(Part):
         if not self._has_schema(node.place.tree.schema, lambda: self.take(replace(message, hops=message.hops + 1))):
             return
         if self._is_over_quota(sub, known):
+            self._refusals.count(sub.subscriber.id, QUOTA, is_proved=False)
             self._tell(node, sub, Status.QUOTA, "subscriptions_per_member")
             return
         try:
             if known is None or not known.is_kept:  # what is kept is not replaced by what somebody may have made up
                 self._forest.add(node, sub, message.lasts_s)
         except ValueError as error:
+            self._refusals.count(sub.subscriber.id, error, is_proved=False)
             self._tell(node, sub, Status.REFUSED, str(error))
             return
         is_new = known is None or not known.is_kept
@@ -177,6 +181,7 @@ class Installing(Part):
             self.take(replace(message, hops=min(HOPS_MAX, message.hops + 1)))
         elif known is not None and not known.is_kept and self._is_full(sub.subscriber.id):
             self._forest.remove(node, key)
+            self._refusals.count(sub.subscriber.id, QUOTA, is_proved=True)
             self._tell(node, sub, Status.QUOTA, "subscriptions_per_member")
         elif not is_outdated:
             self._keep(node, sub, confirm.lasts_s or message.lasts_s, is_new)
@@ -247,11 +252,13 @@ class Installing(Part):
         if not self._has_schema(message.schema, lambda: None):
             return InsertAnswer(Status.ELSEWHERE, node.cell, detail=NO_SCHEMA)  # a probe waits for it
         if self._is_over_quota(sub, known):
+            self._refusals.count(source.id, QUOTA, is_proved=True)
             return InsertAnswer(Status.QUOTA, node.cell, detail="subscriptions_per_member")
         is_new = known is None or not known.is_kept
         try:
             self._keep(node, sub, message.lasts_s, is_new)
         except ValueError as error:
+            self._refusals.count(source.id, error, is_proved=True)
             return InsertAnswer(Status.REFUSED, node.cell, detail=str(error)[:DETAIL_LENGTH_MAX])
         return InsertAnswer(Status.KEPT, node.cell, is_new)
 
