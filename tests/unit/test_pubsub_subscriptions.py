@@ -10,7 +10,16 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.lib.feed import FeedEnd, Policy
 from protocols.pubsub.cells import cell_at
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.messages import Confirm, Delivery, EndSub, Established, InsertAnswer, InsertSub, ProbeSub, Status
+from protocols.pubsub.messages import (
+    Confirm,
+    DeliveredEvent,
+    EndSub,
+    Established,
+    InsertAnswer,
+    InsertSub,
+    PieceStatus,
+    ProbeSub,
+)
 from protocols.pubsub.models import SubscriptionRequest, SubscriptionView
 from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.service import NotDone
@@ -124,7 +133,7 @@ def test_the_gap_of_a_piece_that_was_lost_is_told() -> None:
     node.pass_time(LEASE_S / 3)
     [request] = node.host.requests
     assert isinstance(request.message, InsertSub)
-    request.on_reply(InsertAnswer(Status.KEPT, request.message.cell, is_new=True), LEAF)
+    request.on_reply(InsertAnswer(PieceStatus.KEPT, request.message.cell, is_new=True), LEAF)
     assert LEASE_S / 3 * 0.8 <= node.view(id).gap_s <= LEASE_S / 3
 
 
@@ -143,7 +152,7 @@ def test_a_leaf_on_this_node_is_asked_without_the_network() -> None:
 
     def leaf(message: InsertSub | EndSub, source: object) -> InsertAnswer:
         asked.append(message)
-        return InsertAnswer(Status.KEPT, message.cell)
+        return InsertAnswer(PieceStatus.KEPT, message.cell)
 
     node.plugin.installer.ask_self = leaf
     id = node.subscribe("price > 5").id
@@ -380,5 +389,5 @@ def test_a_member_of_a_group_gets_what_it_was_chosen_for_while_it_changes() -> N
     [old] = node.install()
     node.change(id, "price < 3")
     [new] = node.probes()
-    node.deliver(Delivery(event(1, price=9), (old.sub.sid,)), Delivery(event(2, price=1), (new.sub.sid,)))
+    node.deliver(DeliveredEvent(event(1, price=9), (old.sub.sid,)), DeliveredEvent(event(2, price=1), (new.sub.sid,)))
     assert node.numbers(id) == [1, 2]

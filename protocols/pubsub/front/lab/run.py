@@ -94,7 +94,7 @@ class Subscribed:
 
 
 @dataclass
-class Sent:
+class SentEvent:
     """One event of the run."""
 
     place: Place
@@ -119,8 +119,8 @@ class Thesis:
         self.subscriptions: list[Subscribed] = []
         self.replicated: list[float] = []
         """How long it took until a subscription was at all replicas of its leaves."""
-        self.events: dict[str, Sent] = {}
-        self._unnamed: Sent | None = None
+        self.events: dict[str, SentEvent] = {}
+        self._unnamed: SentEvent | None = None
         """The event that is being published: it may come to a subscription of its own node before it has its name."""
         self.wrong = 0
         self.doubled = 0
@@ -182,7 +182,7 @@ class Thesis:
 
     def _publish(self) -> None:
         place = self.rng.choice(self.publishers) if self.publishers else self._anybody()
-        sent = Sent(place, self.workload.event(), self.simulation.now)
+        sent = SentEvent(place, self.workload.event(), self.simulation.now)
 
         def done(answer: Published | Exception) -> None:
             if isinstance(answer, Published):
