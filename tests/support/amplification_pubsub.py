@@ -16,6 +16,7 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.front.judging import Judge, plugin_of
 from protocols.pubsub.messages import (
     MESSAGES,
+    Arrived,
     CellAnswer,
     CellOrder,
     CellQuestion,
@@ -39,6 +40,8 @@ from protocols.pubsub.messages import (
     Kept,
     LeafEntry,
     LeafUpdate,
+    LoadAnswer,
+    LoadQuestion,
     NodeDelivery,
     OrderKind,
     PieceStatus,
@@ -93,8 +96,10 @@ def owner_of(simulation: Simulation) -> Place:
 
 
 def key_for(message: Message) -> NodeId | None:
-    """The key that a message is routed to; ``None`` for those of others."""
-    return key_of(TREE, getattr(message, "cell", WHOLE)) if type(message) in MESSAGES else None
+    """The key that a message is routed to; ``None`` for those that go to a node's own id, and those of others."""
+    if type(message) not in MESSAGES or isinstance(message, Arrived):
+        return None
+    return key_of(TREE, getattr(message, "cell", WHOLE))
 
 
 def smallest(kind: type[Message], member: Place, victim: PeerRef, past: EventId) -> Message:
@@ -147,5 +152,8 @@ _MAKERS: Final[Mapping[type[Message], Callable[[_Words], Message]]] = {
         SCHEMA, it.past.publisher, it.past.epoch, it.past.sequence, it.victim.id
     ),
     ExplainAnswer: lambda it: ExplainAnswer(b"{}"),
+    Arrived: lambda it: Arrived(SCHEMA, 1, 0, 1, WHOLE),
+    LoadQuestion: lambda it: LoadQuestion(),
+    LoadAnswer: lambda it: LoadAnswer(1),
 }
 """For each kind of message how to make it; a kind that is missing here fails the test that asks for it."""
