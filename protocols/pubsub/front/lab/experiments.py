@@ -16,7 +16,7 @@ from peerd.lab.charts import Chart, Line, lines, reference
 from peerd.lab.experiment import Column, Experiment, Row, Settings, Values
 from peerd.lab.overlay import rows
 from protocols.pubsub.front.lab.figures import STEPS
-from protocols.pubsub.front.lab.run import measure
+from protocols.pubsub.front.lab.run import BEGINNING, measure
 
 DATA: Final = "PEERD_DATA"
 PLANETLAB: Final = "latency/planetlab_rtt_ms_18x490x490.npz"
@@ -228,6 +228,7 @@ EXPERIMENTS: Final = (
         quick=quick(30),
         columns=(*rows.POINT, *INSTALLING, *rows.COST),
         measure=measure,
+        beginning=BEGINNING,
         charts=installation_charts,
     ),
     Experiment(
@@ -239,6 +240,7 @@ EXPERIMENTS: Final = (
         quick=quick(30),
         columns=(*rows.POINT, *JUDGED, *DELIVERING, *SENT, *rows.COST),
         measure=measure,
+        beginning=BEGINNING,
         charts=delivery_charts,
     ),
     Experiment(
@@ -256,6 +258,7 @@ EXPERIMENTS: Final = (
             *rows.COST,
         ),
         measure=measure,
+        beginning=BEGINNING,
         charts=multicast_charts,
         variants=tuple({"multicast": is_on} for is_on in (True, False)),
     ),
@@ -274,6 +277,7 @@ EXPERIMENTS: Final = (
             *rows.COST,
         ),
         measure=measure,
+        beginning=BEGINNING,
         charts=balancing_charts,
         variants=tuple({"cutoff": cutoff} for cutoff in (0.25, 1.0)),
     ),
@@ -286,6 +290,7 @@ EXPERIMENTS: Final = (
         quick=quick(15, 30),
         columns=(*rows.POINT, *JUDGED, *DELIVERING, *SENT, *rows.COST),
         measure=measure,
+        beginning=BEGINNING,
         charts=scale_charts,
     ),
     Experiment(
@@ -306,6 +311,7 @@ EXPERIMENTS: Final = (
             *rows.COST,
         ),
         measure=measure,
+        beginning=BEGINNING,
         charts=warm_charts,
         variants=WARM,
     ),
@@ -325,6 +331,7 @@ EXPERIMENTS: Final = (
             *rows.COST,
         ),
         measure=measure,
+        beginning=BEGINNING,
         charts=churn_charts,
         variants=({"session_min": 60.0, "ack": "replicated"},),
     ),
@@ -343,6 +350,7 @@ EXPERIMENTS: Final = (
             *rows.COST,
         ),
         measure=measure,
+        beginning=BEGINNING,
         charts=skew_charts,
         variants=tuple({"focus": 0.01, "cutoff": cutoff} for cutoff in (0.25, 1.0)),
     ),

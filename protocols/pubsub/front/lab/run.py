@@ -1,76 +1,67 @@
 """One run of the thesis's evaluation in the simulator: nodes join, subscriptions are installed, events are published.
 
 The setting is that of section 4.1 unless a point says otherwise: capacities drawn between 10 and 30, five subscriptions
-a node on average, drawn as in tables 4.2 and 4.3, a subscription every 2 s and an event every second (exponentially
-distributed), each at a random node. Events come in ``point.duration_s``, about ``point.lookups`` of them, and the pause
-between two subscriptions is twice that between two events, as in table 4.1.
+a node on average, drawn as in tables 4.2 and 4.3, each at a random node, after exponentially distributed pauses. Events
+come in ``point.duration_s``, about ``point.lookups`` of them.
+
+What a point says about installing decides the ring that it needs, and points that need the same ring share it:
+`prepare` makes the ring, and `measure_on` goes on from there.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean
 from typing import Any, Final
 
 from peerd.errors import Unavailable
-from peerd.lab.experiment import Notify, Point, Row
-from peerd.lab.simulated import simulate
+from peerd.lab.experiment import Beginning, Notify, Point, Row
+from peerd.lab.simulated import Outcome, simulate
 from peerd.lib.feed import FeedItem, Reader
-from peerd.lib.filter import matcher, parse
-from peerd.lib.filter.evaluate import Matcher
-from peerd.messages import message_type
 from peerd.sim.churn import Churn, ChurnSettings
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Place, Simulation
+from peerd.sim.world import rare_collections
 from protocols.pubsub.front.judging import plugin_of
 from protocols.pubsub.front.lab.figures import bytes_row, difference, latency_row
-from protocols.pubsub.front.workload import ThesisWorkload
-from protocols.pubsub.models import Published, ReceivedEvent, SubscriptionRequest, SubscriptionView
+from protocols.pubsub.front.lab.judge import Matches, matches
+from protocols.pubsub.front.lab.traffic import DELIVERIES, RECORDS, Nodes, by_message, bytes_sent, traffic
+from protocols.pubsub.front.workload import Ranges, ThesisWorkload, filter_of
+from protocols.pubsub.models import AckWord, Published, ReceivedEvent, SubscriptionRequest, SubscriptionView
 
 SUBSCRIPTIONS_A_NODE: Final = 5
 CAPACITY: Final = (10, 30)
-SUBSCRIBE_GAPS: Final = 2.0
-"""The pause between two subscriptions, in pauses between two events."""
+SUBSCRIBE_GAP_S: Final = 0.4
+"""The mean pause between two subscriptions, in rings of up to `PACED_NODES`. In larger ones it is shorter, so that a
+node has as much to do in a second."""
+PACED_NODES: Final = 1000
 DRAIN_S: Final = 60.0
 SCHEMA_S: Final = 10.0
 """For so long all nodes look up the schema, before anything is counted."""
-CARRIERS: Final = frozenset({"Route", "RouteAck"})
-"""The overlay's messages in which those of others travel. Nothing else is routed during a run."""
-DELIVERIES: Final = frozenset({"EventDelivery", "DeliveryAnswer", "GroupDelivery", "DeliveryNote"})
-"""Messages that bring matched events to subscribers, which figures 4.5 to 4.8 leave out."""
-OURS: Final = frozenset((*range(0x0060, 0x0070), *range(0x0200, 0x0220)))
-"""Type ids of records (leaves are kept as records) and of publish/subscribe."""
-RECORDS: Final = frozenset(
-    kind.__name__ for type_id in range(0x0060, 0x0070) if (kind := message_type(type_id)) is not None
-)
-"""The record store's messages: what replicates leaves. The thesis leaves that to PAST and does not count it."""
-OF_THE_RUN: Final = frozenset({"focus", "publishers", "session_min"})
+OF_THE_RUN: Final = frozenset({"focus", "publishers", "session_min", "ack"})
 """What a variant may say about the run; everything else that it says is a setting of publish/subscribe."""
-PAIRS_MAX: Final = 4_000_000
-"""About so many pairs of an event and a subscription are judged; where there are more, only some of the events are."""
+OF_EVENTS: Final = frozenset({"multicast", "leaf_cache_max", "delivery"})
+"""Settings that are of no importance before events are published."""
 ACKNOWLEDGED: Final = ("received", "replicated")
-SENT_BYTES: Final = 1
-"""The column of a node's counts that has the bytes it has sent."""
-NOTHING: Final = (0, 0)
 MINUTE_S: Final = 60.0
 THESIS: Final[dict[str, Any]] = {
     "base_attribute": "random",
     "delivery": "direct",
-    "ack": "received",
+    "multicast": True,
     "leaf_cache_max": 0,
     "leaf_capacity": sum(CAPACITY) // 2,
     "lease": "7d",
     "merge_share": 0.0,
     "update_interval": "1h",
+    "history_age": "1m",
+    "feed_items": 100,
 }
 """The thesis's choices where our defaults differ: subscriptions do not lapse, leaves are not merged, nothing is
-remembered of leaves."""
-
-Nodes = Mapping[int, Mapping[int, Sequence[int]]]
-"""By index of a node and type id of a message: what the node has counted."""
+remembered of leaves. And little is remembered of events, which would fill the simulator's memory."""
 
 
 @dataclass
@@ -79,11 +70,12 @@ class Subscribed:
 
     place: Place
     boot: int
-    matches: Matcher
+    ranges: Ranges
     begun_at: float
     took_s: float | None = None
     reader: Reader[ReceivedEvent] | None = None
-    seen: dict[str, None] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+    """The numbers of the events that came."""
 
     @property
     def is_live(self) -> bool:
@@ -95,6 +87,7 @@ class Subscribed:
 class Sent:
     """One event of the run."""
 
+    number: int
     place: Place
     values: dict[str, float]
     begun_at: float
@@ -110,10 +103,10 @@ class Thesis:
     def __init__(self, simulation: Simulation, point: Point) -> None:
         self.simulation = simulation
         self.rng: Random = fork(point.seed, "pubsub", "thesis")
-        focus = point.variant.get("focus")
-        self.workload = ThesisWorkload(self.rng, focus=float(focus) if focus else None)
+        self.workload = ThesisWorkload(self.rng)
         self.publishers: list[Place] = []
         """The nodes that publish; empty: all."""
+        self.ack: AckWord = "received"
         self.subscriptions: list[Subscribed] = []
         self.events: dict[str, Sent] = {}
         self.wrong = 0
@@ -123,9 +116,7 @@ class Thesis:
     def prepare(self) -> None:
         """Draw the capacities, and make the schema known to all nodes."""
         for place in self.simulation.live_nodes():
-            plugin = plugin_of(place)
-            plugin.config = plugin.config.model_copy(update={"leaf_capacity": self.rng.randint(*CAPACITY)})
-            plugin.reconfigured()
+            adjust(place, {"leaf_capacity": self.rng.randint(*CAPACITY)})
         done: list[object] = []
         plugin_of(self._anybody()).declare(self.workload.document(), done.append)
         self.simulation.run_until(lambda: bool(done), limit_s=60.0)
@@ -150,24 +141,25 @@ class Thesis:
             made.seen.clear()
 
     def _poisson(self, count: int, gap_s: float, act: Callable[[], None]) -> None:
-        for _ in range(count):
-            self.simulation.run_for(self.rng.expovariate(1.0 / gap_s))
-            act()
-        self.simulation.run_for(DRAIN_S)
+        with rare_collections():
+            for _ in range(count):
+                self.simulation.run_for(self.rng.expovariate(1.0 / gap_s))
+                act()
+            self.simulation.run_for(DRAIN_S)
 
     def _anybody(self) -> Place:
         return self.rng.choice(self.simulation.live_nodes())
 
     def _subscribe(self) -> None:
-        place, text = self._anybody(), self.workload.subscription()
-        made = Subscribed(place, place.boot_epoch, matcher(parse(text)), self.simulation.now)
+        place, ranges = self._anybody(), self.workload.ranges()
+        made = Subscribed(place, place.boot_epoch, ranges, self.simulation.now)
 
         def done(answer: SubscriptionView | Exception) -> None:
             if isinstance(answer, SubscriptionView) and made.took_s is None:
                 made.took_s = self.simulation.now - made.begun_at
 
         plugin = plugin_of(place)
-        asked = SubscriptionRequest.model_validate({"schema": self.workload.schema, "filter": text})
+        asked = SubscriptionRequest.model_validate({"schema": self.workload.schema, "filter": filter_of(ranges)})
         view = plugin.subscribe(asked, done)
         _, feed = plugin.reading(view.id)
         made.reader = feed.reader("start", on_ready=lambda: self._arrived(made))
@@ -175,14 +167,14 @@ class Thesis:
 
     def _publish(self) -> None:
         place = self.rng.choice(self.publishers) if self.publishers else self._anybody()
-        sent = Sent(place, self.workload.event(), self.simulation.now)
+        sent = Sent(len(self.events), place, self.workload.event(), self.simulation.now)
 
         def done(answer: Published | Exception) -> None:
             if isinstance(answer, Published):
                 sent.outcome, sent.leaves = answer.outcome, answer.leaves
 
         try:
-            event = plugin_of(place).publish(self.workload.schema, sent.values, done)
+            event = plugin_of(place).publish(self.workload.schema, sent.values, done, self.ack)
         except Unavailable:  # a node that has just come: it is not ready, or looks up the schema
             self.refused += 1
         else:
@@ -196,9 +188,9 @@ class Thesis:
             sent = self.events.get(entry.value.event)
             if sent is None:
                 continue
-            self.wrong += not made.matches(sent.values)
-            self.doubled += entry.value.event in made.seen
-            made.seen[entry.value.event] = None
+            self.wrong += not matches(made.ranges, sent.values)
+            self.doubled += sent.number in made.seen
+            made.seen.add(sent.number)
             sent.arrivals.setdefault(made.place.index, self.simulation.now - sent.begun_at)
 
     def judged(self) -> Row:
@@ -206,18 +198,16 @@ class Thesis:
         while it was established, how many match, and how many of these did not arrive.
         """
         pairs = due = missing = 0
-        step = max(1, len(self.events) * len(self.subscriptions) // PAIRS_MAX)
-        acknowledged = [(name, sent) for name, sent in self.events.items() if sent.outcome in ACKNOWLEDGED]
+        acknowledged = [sent for sent in self.events.values() if sent.outcome in ACKNOWLEDGED]
+        index = Matches([sent.values for sent in acknowledged])
         for made in self.subscriptions:
             if made.took_s is None or not made.is_live:
                 continue
             established = made.begun_at + made.took_s
-            for event, sent in acknowledged[::step]:
-                if sent.begun_at > established:
-                    pairs += 1
-                    if made.matches(sent.values):
-                        due += 1
-                        missing += event not in made.seen
+            pairs += sum(sent.begun_at > established for sent in acknowledged)
+            matching = [sent for each in index.of(made.ranges) if (sent := acknowledged[each]).begun_at > established]
+            due += len(matching)
+            missing += sum(sent.number not in made.seen for sent in matching)
         return {
             "pairs": pairs,
             "pairs_due": due,
@@ -239,82 +229,98 @@ class Thesis:
         return fmean(latency_s(one.index, other.index) for one, other in pairs)
 
 
-def traffic(simulation: Simulation) -> Nodes:
-    """A copy of what each running node, by index, has sent since it began."""
-    return {
-        place.index: {type_id: tuple(counts) for type_id, counts in place.node.traffic.items()}
-        for place in simulation.live_nodes()
-    }
+@dataclass
+class Installed:
+    """A ring with its subscriptions, and what that took."""
+
+    outcome: Outcome
+    thesis: Thesis
+    before: Nodes
+    """What nodes had sent before the first subscription, and (`after`) after the last one."""
+    after: Nodes
+    processor_s: float
 
 
-def named(type_id: int) -> str:
-    """The name of a message type."""
-    kind = message_type(type_id)
-    return kind.__name__ if kind is not None else str(type_id)
+def adjust(place: Place, settings: Row) -> None:
+    """Change settings of publish/subscribe on a running node."""
+    plugin = plugin_of(place)
+    plugin.config = plugin.config.model_copy(update=settings)
+    plugin.reconfigured()
 
 
-def bytes_sent(nodes: Nodes, without: Collection[str] = ()) -> dict[int, int]:
-    """Bytes that each node has sent for publish/subscribe, the overlay's envelopes and acks included."""
-    counted = {
-        type_id
-        for type_id in dict.fromkeys(key for node in nodes.values() for key in node)
-        if (type_id in OURS or named(type_id) in CARRIERS) and named(type_id) not in without
-    }
-    return {
-        index: sum(counts[SENT_BYTES] for type_id, counts in sent.items() if type_id in counted)
-        for index, sent in nodes.items()
-    }
+def settings_of(point: Point) -> Row:
+    """The settings of publish/subscribe that a point asks for."""
+    return {**THESIS, **{name: value for name, value in point.variant.items() if name not in OF_THE_RUN}}
 
 
-def by_message(before: Nodes, after: Nodes, divided_by: int) -> Row:
-    """Bytes a node for each subscription or event, by type of the outermost message, most first."""
-    totals: dict[str, int] = {}
-    for index, sent in after.items():
-        for type_id, counts in sent.items():
-            if type_id in OURS or named(type_id) in CARRIERS:
-                former = before.get(index, {}).get(type_id, NOTHING)[SENT_BYTES]
-                totals[named(type_id)] = totals.get(named(type_id), 0) + counts[SENT_BYTES] - former
-    share = max(divided_by, 1) * max(len(after), 1)
-    ordered = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
-    return {name: round(total / share, 3) for name, total in ordered if total}
+def ring_of(point: Point) -> str:
+    """Names the ring that a point needs: points with the same name need the same one."""
+    settings = {name: value for name, value in settings_of(point).items() if name not in OF_EVENTS}
+    return json.dumps([point.nodes, point.topology, point.settle_s, point.seed, settings], sort_keys=True)
 
 
-def measure(point: Point, notify: Notify) -> Row:
-    """Run a point; ``point.lookups`` is the number of events."""
+def prepare(point: Point, notify: Notify) -> Installed:
+    """Let a ring form, and install the subscriptions."""
     begun = time.process_time()
-    variant = point.variant
-    settings = {**THESIS, **{name: value for name, value in variant.items() if name not in OF_THE_RUN}}
     phases = [{"name": "settle", "duration_s": point.settle_s}]
+    settings = {**settings_of(point), **{name: THESIS[name] for name in OF_EVENTS}}
     outcome = simulate(point, phases, notify, protocols={"pubsub": settings}, records={"ttl_max": settings["lease"]})
-    simulation = outcome.simulation
+    thesis = Thesis(outcome.simulation, point)
+    made = Installed(outcome, thesis, {}, {}, 0.0)
+    if outcome.report.failure is None:
+        thesis.prepare()
+        notify("install", outcome.simulation.now)
+        made.before = traffic(outcome.simulation)
+        gap_s = SUBSCRIBE_GAP_S * min(1.0, PACED_NODES / point.nodes)
+        thesis.install(SUBSCRIPTIONS_A_NODE * point.nodes, gap_s)
+        made.after = traffic(outcome.simulation)
+    made.processor_s = time.process_time() - begun
+    return made
+
+
+def measure_on(made: Installed, point: Point, notify: Notify) -> Row:
+    """Publish events on such a ring; ``point.lookups`` is their number."""
+    begun = time.process_time()
+    outcome, thesis, simulation, variant = made.outcome, made.thesis, made.outcome.simulation, point.variant
     if outcome.report.failure is not None:
         return outcome.cost()
-    thesis, gap_s = Thesis(simulation, point), point.duration_s / max(point.lookups, 1)
-    thesis.prepare()
-    notify("install", simulation.now)
-    before = traffic(simulation)
-    thesis.install(SUBSCRIPTIONS_A_NODE * point.nodes, SUBSCRIBE_GAPS * gap_s)
-    installed = traffic(simulation)
+    gap_s = point.duration_s / max(point.lookups, 1)
+    focus = variant.get("focus")
+    thesis.workload.concentrate(float(focus) if focus else None)
+    changed = {name: value for name, value in settings_of(point).items() if name in OF_EVENTS}
+    for place in simulation.live_nodes():
+        adjust(place, changed)
+    if variant.get("ack") == "replicated":
+        thesis.ack = "replicated"
+    before = made.after
     if isinstance(publishers := variant.get("publishers"), int):
         notify("warm", simulation.now)
         thesis.publishers = thesis.rng.sample(simulation.live_nodes(), min(publishers, point.nodes))
         thesis.publish(point.lookups, gap_s)
         thesis.forget_events()
-        installed = traffic(simulation)
+        before = traffic(simulation)
     notify("publish", simulation.now)
     churn = _churn(simulation, variant.get("session_min"))
     thesis.publish(point.lookups, gap_s)
     row = {
-        **({} if thesis.publishers else _installing(thesis, before, installed)),
-        **_publishing(thesis, installed, traffic(simulation)),
+        **_installing(made),
+        **_publishing(thesis, before, traffic(simulation)),
         **thesis.judged(),
         "departures": churn.report.departures if churn else 0,
         **outcome.cost(),
         "simulated_s": round(simulation.now, 3),
-        "processor_s": round(time.process_time() - begun, 2),
+        "processor_s": round(made.processor_s + time.process_time() - begun, 2),
     }
     row["events_of_simulation"] = row.pop("events")
     return row
+
+
+def measure(point: Point, notify: Notify) -> Row:
+    """Run a point from its beginning."""
+    return measure_on(prepare(point, notify), point, notify)
+
+
+BEGINNING: Final = Beginning(ring_of, prepare, measure_on)
 
 
 def _churn(simulation: Simulation, session_min: object) -> Churn | None:
@@ -325,9 +331,10 @@ def _churn(simulation: Simulation, session_min: object) -> Churn | None:
     return churn
 
 
-def _installing(thesis: Thesis, before: Nodes, after: Nodes) -> Row:
-    count = len(thesis.subscriptions)
-    installs = [made.took_s for made in thesis.subscriptions if made.took_s is not None]
+def _installing(made: Installed) -> Row:
+    subscriptions, before, after = made.thesis.subscriptions, made.before, made.after
+    count = len(subscriptions)
+    installs = [each.took_s for each in subscriptions if each.took_s is not None]
     return {
         "subscriptions": count,
         "installed": len(installs),
