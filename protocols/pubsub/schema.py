@@ -74,6 +74,7 @@ class Schema:
         ]
         self.attributes: Mapping[str, Attribute] = {each.name: each for each in made}
         self.by_number: Mapping[int, Attribute] = {each.number: each for each in made}
+        self._travelling = {str(each.number): each for each in made if each.reversed_of is None}
         if len(self.attributes) < len(made):
             twice = next(each.name for each in made if made[each.number - 1] is not self.attributes[each.name])
             raise ConfigError("two attributes have this name", file=file, key=f"attributes.{twice}")
@@ -217,7 +218,7 @@ class Schema:
             raise ProtocolError("event_values", "not a map")
         found: Values = {}
         for word, value in numbered.items():
-            attribute = self._numbered(word)
+            attribute = self._travelling.get(word) or self._numbered(word)
             if attribute is None:
                 continue
             try:

@@ -38,8 +38,8 @@ def topology() -> str:
 
 
 def full(*nodes: int) -> Settings:
-    """The setting of table 4.1: 10,000 events, one a second."""
-    return Settings(nodes=nodes, duration_s=10_000.0, lookups=10_000, topologies=(topology(),))
+    """The size of table 4.1: 10,000 events. They follow each other five times as fast, which no figure is about."""
+    return Settings(nodes=nodes, duration_s=2000.0, lookups=10_000, settle_s=60.0, topologies=(topology(),))
 
 
 def quick(*nodes: int) -> Settings:
