@@ -92,12 +92,13 @@ class RealAxis:
     length: float = field(init=False)
     """How far its ends are apart, as a double."""
     _ends: tuple[float, float] | None = field(init=False)
-    """The ends as doubles, where they are the same numbers."""
+    """The ends as doubles, where they are the same numbers, and what lies between them is measured in doubles."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", float(_ARITHMETIC.subtract(self.high, self.low)))
         ends = float(self.low), float(self.high)
-        object.__setattr__(self, "_ends", ends if ends == (self.low, self.high) else None)
+        is_exact = ends == (self.low, self.high) and math.isfinite(self.length)
+        object.__setattr__(self, "_ends", ends if is_exact else None)
 
     def coordinate(self, key: Key) -> int:
         """See `Axis`."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
+from hypothesis import given, strategies as st
 
 from peerd.lab.experiment import COST, Point, Row
-from peerd.lab.pool import run_point
+from peerd.lab.pool import groups, run_point, run_points
 from peerd.lab.registry import find
+from peerd.lib.filter import matcher, parse
 from protocols.pubsub.front.lab.experiments import EXPERIMENTS, topology
 from protocols.pubsub.front.lab.figures import STEPS, bytes_row, difference, distribution, latency_row
+from protocols.pubsub.front.lab.judge import Matches, matches
+from protocols.pubsub.front.workload import ThesisWorkload, filter_of
 
 TINY = Point("pubsub/delivery", 12, "square=euclidean@180ms", duration_s=20.0, lookups=60, settle_s=20.0, seed=3)
 
@@ -52,6 +57,21 @@ def test_the_same_seed_is_the_same_row_and_another_one_is_not(plain: Row) -> Non
     assert (other["delivery_mean_s"], other["pairs_due"]) != (plain["delivery_mean_s"], plain["pairs_due"])
 
 
+def test_points_that_need_the_same_ring_share_it_and_have_the_rows_that_they_have_alone(plain: Row) -> None:
+    apart = replace(TINY, experiment="pubsub/multicast", variant={"multicast": False})
+    broken = replace(TINY, variant={"focus": "nowhere"})
+    assert groups([TINY, replace(TINY, variant={"cutoff": 1.0}), apart]) == [
+        [TINY, apart],
+        [replace(TINY, variant={"cutoff": 1.0})],
+    ]
+    results = {result.point.digest: result for result in run_points([broken, apart, TINY])}
+    shared, other = results[TINY.digest].row, results[apart.digest].row
+    assert shared is not None and other is not None
+    assert without_cost(shared) == without_cost(plain)
+    assert without_cost(other) == without_cost(run_point(apart))
+    assert results[broken.digest].row is None and "exit code 1" in results[broken.digest].error
+
+
 def test_probes_sent_together_cost_less(plain: Row) -> None:
     alone = run_point(replace(TINY, experiment="pubsub/multicast", variant={"multicast": False}))
     assert alone["multicast"] is False and alone["pairs_missing"] == 0
@@ -88,6 +108,23 @@ def test_experiments_are_found_and_drawn(plain: Row, monkeypatch: pytest.MonkeyP
             assert column.cell(found[0]) != "-" or column.key in ("leaf_cache_max", "cutoff", "multicast"), column.key
     monkeypatch.delenv("PEERD_DATA", raising=False)
     assert topology() == "square=euclidean@180ms"
+
+
+def test_installing_alone_needs_no_events() -> None:
+    row = run_point(replace(TINY, experiment="pubsub/installation", lookups=0))
+    assert row["published"] == row["pairs"] == 0 and row["installed"] == row["subscriptions"]
+
+
+@given(st.integers(0, 10_000), st.integers(0, 40))
+def test_the_judge_finds_what_the_filter_language_finds(seed: int, count: int) -> None:
+    workload = ThesisWorkload(Random(seed))
+    events = [workload.event() for _ in range(count)]
+    index = Matches(events)
+    for ranges in (workload.ranges() for _ in range(5)):
+        is_match = matcher(parse(filter_of(ranges)))
+        assert index.of(ranges) == [number for number, values in enumerate(events) if is_match(values)]
+        edge = {name: low for name, (low, _) in ranges.items()}
+        assert matches(ranges, edge) and is_match(edge)
 
 
 def test_rows_of_nothing_have_no_mean() -> None:
