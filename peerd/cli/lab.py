@@ -154,10 +154,8 @@ def run(
         for text in report.errors:
             stderr().print(f"peerd lab: {text}")
     if output is not Output.TABLE:
-        names = [report.experiment.name for report in reports]
-        documents = [
-            {"experiment": name, "rows": report.rows, "errors": report.errors}
-            for name, report in zip(names, reports, strict=True)
+        documents: list[Row] = [
+            {"experiment": report.experiment.name, "rows": report.rows, "errors": report.errors} for report in reports
         ]
         rows = [{"experiment": each["experiment"], **row} for each in documents for row in each["rows"]]
         print_data(output, documents, rows)

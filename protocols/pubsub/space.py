@@ -97,7 +97,7 @@ class RealAxis:
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", float(_ARITHMETIC.subtract(self.high, self.low)))
         ends = float(self.low), float(self.high)
-        is_exact = ends == (self.low, self.high) and math.isfinite(self.length)
+        is_exact = ends[0] == self.low and ends[1] == self.high and math.isfinite(self.length)
         object.__setattr__(self, "_ends", ends if is_exact else None)
 
     def coordinate(self, key: Key) -> int:
@@ -110,7 +110,7 @@ class RealAxis:
         # Subtraction, the nearest double, division and product all keep the order, whatever type the key has. Between
         # doubles, subtraction gives the nearest double at once.
         if self._ends is not None and type(key) is float:
-            offset = key - low
+            offset = key - self._ends[0]
         else:
             offset = float(_ARITHMETIC.subtract(Decimal(key), self.low))
         return min(SIDE - 1, int(offset / self.length * SIDE))
