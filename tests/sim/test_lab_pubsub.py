@@ -17,6 +17,8 @@ from protocols.pubsub.front.lab.figures import STEPS, bytes_row, difference, dis
 from protocols.pubsub.front.lab.judge import Matches, matches
 from protocols.pubsub.front.workload import ThesisWorkload, filter_of
 
+OF_SOME = ("leaf_cache_max", "cutoff", "multicast", "cut", "cut_published", "cut_acknowledged", "whole_s")
+"""Columns that not every run has."""
 TINY = Point("pubsub/delivery", 12, "square=euclidean@180ms", duration_s=20.0, lookups=60, settle_s=20.0, seed=3)
 
 
@@ -93,6 +95,20 @@ def test_nodes_come_and_go() -> None:
     assert row["departures"] > 0 and row["pairs"] > 0 and row["wrong"] == row["doubled"] == 0
 
 
+def test_roots_that_die_with_a_replica_take_no_subscription_along() -> None:
+    variant = {"strikes": 2, "ack": "replicated"}
+    row = run_point(replace(TINY, experiment="pubsub/crashes", nodes=20, variant=variant))
+    assert row["departures"] == 4 and row["pieces_lost"] == 0
+    assert row["pairs_due"] > row["pairs_missing"] == row["wrong"] == row["doubled"] == 0
+
+
+def test_two_sides_become_one_ring_again() -> None:
+    row = run_point(replace(TINY, experiment="pubsub/partition", variant={"cut": 0.5, "ack": "replicated"}))
+    assert row["cut_published"] == TINY.lookups and row["whole_s"] is not None
+    assert row["acknowledged"] == row["published"] > 0
+    assert row["pairs_due"] > row["pairs_missing"] == row["wrong"] == row["doubled"] == 0
+
+
 def test_events_lie_where_they_are_told_to() -> None:
     row = run_point(replace(TINY, experiment="pubsub/skew", variant={"focus": 0.01, "cutoff": 0.25}))
     assert row["focus"] == 0.01 and row["pairs_missing"] == 0 and row["event_bytes_peak"] > 1
@@ -105,7 +121,7 @@ def test_experiments_are_found_and_drawn(plain: Row, monkeypatch: pytest.MonkeyP
         charts = each.charts(found)
         assert charts and not any(chart.is_empty for chart in charts), each.name
         for column in each.columns:
-            assert column.cell(found[0]) != "-" or column.key in ("leaf_cache_max", "cutoff", "multicast"), column.key
+            assert column.cell(found[0]) != "-" or column.key in OF_SOME, column.key
     monkeypatch.delenv("PEERD_DATA", raising=False)
     assert topology() == "square=euclidean@180ms"
 

@@ -104,7 +104,16 @@ LEAST: Final = (
     Column("one_hop_s", "one hop s", "mean latency between two nodes", 3),
     Column("over_direct", "/ least", "mean delivery over the direct latency plus one hop"),
 )
-WENT: Final = Column("departures", "went", "nodes that were killed or lost power")
+WENT: Final = (
+    Column("departures", "went", "nodes that were killed or lost power while events were published"),
+    Column("pieces_lost", "lost", "pieces of running nodes' subscriptions that were in no leaf in the end"),
+)
+HALVES: Final = (
+    Column("cut", "cut off", "share of the nodes on one side of the cut", 2),
+    Column("cut_published", "events in the cut", "published while the network was cut; not among those judged"),
+    Column("cut_acknowledged", "acked", "of them acknowledged"),
+    Column("whole_s", "whole after s", "from the end of the cut until all nodes agree on one ring", 1),
+)
 LI: Final = "Li (2008)"
 CUTOFFS: Final = (0.25, 1.0)
 
@@ -188,10 +197,26 @@ PLANS: Final = {
     "pubsub/churn": Plan(
         "precision, recall and latency while nodes come and go (median session 60 minutes)",
         f"beyond {LI}, which asks for it in section 5.2",
-        (*JUDGED, *DELIVERING, *SENT, WENT),
+        (*JUDGED, *DELIVERING, *SENT, *WENT),
         charts.latencies("churn", "Time to a subscriber while nodes come and go", "nodes"),
         ({"session_min": 60.0, "ack": "replicated"},),
         gap_s=1.0,
+    ),
+    "pubsub/crashes": Plan(
+        "precision, recall and latency while the root of a leaf and a replica die at once, 50 times",
+        f"beyond {LI}",
+        (*JUDGED, *DELIVERING, *WENT),
+        charts.latencies("crashes", "Time to a subscriber while roots die with a replica", "nodes"),
+        ({"strikes": 50, "ack": "replicated"},),
+        gap_s=1.0,
+    ),
+    "pubsub/partition": Plan(
+        "precision, recall and latency after the network was cut into two for 10 minutes",
+        f"beyond {LI}",
+        (*HALVES, *JUDGED, *DELIVERING, *WENT),
+        charts.latencies("partition", "Time to a subscriber after the network was cut", "cut"),
+        tuple({"cut": share, "ack": "replicated"} for share in (0.5, 0.1)),
+        nodes=(300,),
     ),
     "pubsub/skew": Plan(
         "load when all events lie in 1 % of each domain",

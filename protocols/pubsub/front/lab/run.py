@@ -22,11 +22,11 @@ from peerd.errors import Unavailable
 from peerd.lab.experiment import Beginning, Notify, Point, Row
 from peerd.lab.simulated import Outcome, simulate
 from peerd.lib.feed import FeedItem, Reader
-from peerd.sim.churn import Churn, ChurnSettings
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.world import rare_collections
 from protocols.pubsub.front.judging import plugin_of
+from protocols.pubsub.front.lab.faults import CUT_S, Departures, pieces_lost, seconds_until_whole, sides
 from protocols.pubsub.front.lab.figures import bytes_row, difference, latency_row
 from protocols.pubsub.front.lab.judge import Matches, matches
 from protocols.pubsub.front.lab.traffic import DELIVERIES, RECORDS, Nodes, by_message, bytes_sent, traffic
@@ -42,12 +42,11 @@ PACED_NODES: Final = 1000
 DRAIN_S: Final = 60.0
 SCHEMA_S: Final = 10.0
 """For so long all nodes look up the schema, before anything is counted."""
-OF_THE_RUN: Final = frozenset({"focus", "publishers", "session_min", "ack"})
+OF_THE_RUN: Final = frozenset({"focus", "publishers", "session_min", "strikes", "cut", "ack"})
 """What a variant may say about the run; everything else that it says is a setting of publish/subscribe."""
 OF_EVENTS: Final = frozenset({"multicast", "leaf_cache_max", "delivery"})
 """Settings that are of no importance before events are published."""
 ACKNOWLEDGED: Final = ("received", "replicated")
-MINUTE_S: Final = 60.0
 THESIS: Final[dict[str, Any]] = {
     "base_attribute": "random",
     "delivery": "direct",
@@ -299,14 +298,25 @@ def measure_on(made: Installed, point: Point, notify: Notify) -> Row:
         thesis.publish(point.lookups, gap_s)
         thesis.forget_events()
         before = traffic(simulation)
+    halves: Row = {}
+    if isinstance(share := variant.get("cut"), float):
+        notify("cut", simulation.now)
+        halves = _cut(thesis, share, point.lookups)
+        before = traffic(simulation)
     notify("publish", simulation.now)
-    churn = _churn(simulation, variant.get("session_min"))
+    departures = Departures(simulation, thesis.rng)
+    if isinstance(session_min := variant.get("session_min"), float):
+        departures.come_and_go(session_min)
+    if isinstance(strikes := variant.get("strikes"), int):
+        departures.strike(strikes, point.duration_s)
     thesis.publish(point.lookups, gap_s)
     row = {
         **_installing(made),
         **_publishing(thesis, before, traffic(simulation)),
         **thesis.judged(),
-        "departures": churn.report.departures if churn else 0,
+        **halves,
+        "departures": departures.total,
+        "pieces_lost": pieces_lost(simulation),
         **outcome.cost(),
         "simulated_s": round(simulation.now, 3),
         "processor_s": round(made.processor_s + time.process_time() - begun, 2),
@@ -323,12 +333,21 @@ def measure(point: Point, notify: Notify) -> Row:
 BEGINNING: Final = Beginning(ring_of, prepare, measure_on)
 
 
-def _churn(simulation: Simulation, session_min: object) -> Churn | None:
-    if not isinstance(session_min, float):
-        return None
-    churn = Churn(simulation, ChurnSettings(session_median_s=session_min * MINUTE_S))
-    churn.start()
-    return churn
+def _cut(thesis: Thesis, share: float, events: int) -> Row:
+    """Cut the network, publish meanwhile, heal it, and wait for one ring; what was published then is not judged."""
+    simulation = thesis.simulation
+    simulation.partition(*sides(simulation, share, thesis.rng))
+    thesis.publish(events, (CUT_S - DRAIN_S) / max(events, 1))
+    outcomes = [sent.outcome for sent in thesis.events.values()]
+    simulation.heal()
+    whole_s = seconds_until_whole(simulation)
+    simulation.run_for(DRAIN_S)
+    thesis.forget_events()
+    return {
+        "cut_published": len(outcomes),
+        "cut_acknowledged": sum(outcome in ACKNOWLEDGED for outcome in outcomes),
+        "whole_s": whole_s,
+    }
 
 
 def _installing(made: Installed) -> Row:
