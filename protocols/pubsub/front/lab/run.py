@@ -108,6 +108,8 @@ class Thesis:
         self.ack: AckWord = "received"
         self.subscriptions: list[Subscribed] = []
         self.events: dict[str, Sent] = {}
+        self._early: list[tuple[Subscribed, str]] = []
+        """Came before `publish` had returned: publisher, leaf and subscriber are one node."""
         self.wrong = 0
         self.doubled = 0
         self.refused = 0
@@ -172,25 +174,32 @@ class Thesis:
             if isinstance(answer, Published):
                 sent.outcome, sent.leaves = answer.outcome, answer.leaves
 
+        self._early.clear()
         try:
             event = plugin_of(place).publish(self.workload.schema, sent.values, done, self.ack)
         except Unavailable:  # a node that has just come: it is not ready, or looks up the schema
             self.refused += 1
-        else:
-            self.events[str(event)] = sent
+            return
+        self.events[str(event)] = sent
+        for made, name in self._early:
+            if name == str(event):
+                self._take(made, sent)
 
     def _arrived(self, made: Subscribed) -> None:
         assert made.reader is not None
         while (entry := made.reader.take()) is not None:
             if not isinstance(entry, FeedItem):
                 continue
-            sent = self.events.get(entry.value.event)
-            if sent is None:
-                continue
-            self.wrong += not matches(made.ranges, sent.values)
-            self.doubled += sent.number in made.seen
-            made.seen.add(sent.number)
-            sent.arrivals.setdefault(made.place.index, self.simulation.now - sent.begun_at)
+            if (sent := self.events.get(entry.value.event)) is not None:
+                self._take(made, sent)
+            else:
+                self._early.append((made, entry.value.event))
+
+    def _take(self, made: Subscribed, sent: Sent) -> None:
+        self.wrong += not matches(made.ranges, sent.values)
+        self.doubled += sent.number in made.seen
+        made.seen.add(sent.number)
+        sent.arrivals.setdefault(made.place.index, self.simulation.now - sent.begun_at)
 
     def judged(self) -> Row:
         """Columns on what came where: of pairs of a subscription and an event that was acknowledged and published
