@@ -35,7 +35,7 @@ from protocols.pubsub.models import AckWord, Published, ReceivedEvent, Subscript
 
 SUBSCRIPTIONS_A_NODE: Final = 5
 CAPACITY: Final = (10, 30)
-SUBSCRIBE_GAP_S: Final = 0.4
+SUBSCRIBE_GAP_S: Final = 0.2
 """The mean pause between two subscriptions, in rings of up to `PACED_NODES`. In larger ones it is shorter, so that a
 node has as much to do in a second."""
 PACED_NODES: Final = 1000
