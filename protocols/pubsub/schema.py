@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, TypeVar
 
 import msgpack
 
@@ -29,7 +30,18 @@ CUTOFF_MIN: Final = 1 / 32
 """The cut-off is never nearer to the diagonal: a range of the whole domain becomes at most 64 pieces."""
 NESTED_MAX: Final = 8
 """How deep an event's objects may be nested."""
+SCHEMAS_KEPT: Final = 16
+"""Documents whose schemas are kept, for who reads the same again."""
+FILTERS_KEPT: Final = 128
+"""Filters of a schema that are kept in parsed form, and as many normal forms: a filter is often read several times
+within a second, by the subscriber's node and by leaves."""
+KEPT_TEXT_MAX: Final = 512
+"""Longer filters are not kept, nor are (`KEPT_CONJUNCTS_MAX`) normal forms with more conjuncts."""
+KEPT_CONJUNCTS_MAX: Final = 4
 _ALL_ADDRESSES: Final = "0.0.0.0/0"
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +94,9 @@ class Schema:
         self._types = FilterSchema({each.name: each.type for each in made})
         self._shadows = [each for each in made if each.reversed_of is not None]
         self._routed = [each for each in made if each.is_routed]
+        self._parsed: dict[str, Node] = {}
+        self._forms: dict[int, tuple[Node, NormalForm]] = {}
+        """By identity, as two filters that are equal to Python may differ in the types of their values."""
 
     @staticmethod
     def read(document: object, *, cutoff: float = 1.0, file: str | None = None) -> Schema:
@@ -89,6 +104,7 @@ class Schema:
         return Schema(read_document(document, file=file), cutoff=cutoff, file=file)
 
     @staticmethod
+    @lru_cache(maxsize=SCHEMAS_KEPT)
     def from_json(data: bytes, *, cutoff: float = 1.0) -> Schema:
         """Read what is kept in a record. Raises `ConfigError`."""
         return Schema(document_from_json(data), cutoff=cutoff)
@@ -263,10 +279,16 @@ class Schema:
 
         Raises `FilterError`, and `FilterTooLarge` with the limit's name, also for what could not be matched quickly.
         """
-        if isinstance(document, str):
-            node = parse(document, schema=self._types)
-        else:
-            node = self._types.apply(from_json(document))
+        if not isinstance(document, str):
+            return self._checked_filter(self._types.apply(from_json(document)))
+        kept = self._parsed.get(document)
+        if kept is None:
+            kept = self._checked_filter(parse(document, schema=self._types))
+            if len(document) <= KEPT_TEXT_MAX:
+                _keep(self._parsed, document, kept)
+        return kept
+
+    def _checked_filter(self, node: Node) -> Node:
         self.form(node)
         if len(write(node).encode()) > FILTER_BYTES_MAX:
             raise FilterTooLarge("FILTER_BYTES_MAX", f"a filter has at most {FILTER_BYTES_MAX} bytes when written out")
@@ -274,7 +296,13 @@ class Schema:
 
     def form(self, node: Node) -> NormalForm:
         """The normal form of a filter, under this schema's meaning of absent attributes."""
-        return normal_form(node, absent_matches=self.absent_matches)
+        kept = self._forms.get(id(node))
+        if kept is not None:  # the node is kept with it, so no other one has its identity
+            return kept[1]
+        form = normal_form(node, absent_matches=self.absent_matches)
+        if len(form.conjuncts) <= KEPT_CONJUNCTS_MAX:
+            _keep(self._forms, id(node), (node, form))
+        return form
 
     def matcher(self, node: Node) -> Matcher:
         """A function that says exactly whether an event's values match a filter."""
@@ -304,6 +332,12 @@ def _flat(values: Mapping[str, Any], known: Mapping[str, Attribute], above: str,
         else:
             found.append((above + name, value))
     return found
+
+
+def _keep(kept: dict[K, V], key: K, value: V) -> None:
+    kept[key] = value
+    if len(kept) > FILTERS_KEPT:
+        del kept[next(iter(kept))]
 
 
 def _hint(name: str, known: Mapping[str, Attribute]) -> str:

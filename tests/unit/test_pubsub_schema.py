@@ -21,7 +21,7 @@ from protocols.pubsub.document import ATTRIBUTES_MAX
 from protocols.pubsub.event import Draft, draft_from_json
 from protocols.pubsub.messages import PAYLOAD_BYTES_MAX
 from protocols.pubsub.names import EVERY
-from protocols.pubsub.schema import CUTOFF_MIN, Schema
+from protocols.pubsub.schema import CUTOFF_MIN, FILTERS_KEPT, KEPT_TEXT_MAX, Schema
 from protocols.pubsub.values import EventError
 from tests.support.pubsub_schemas import DOCUMENT, events, filters, schema, wanted
 
@@ -381,3 +381,15 @@ def test_too_many_bytes_of_values_are_refused() -> None:
     used = Schema.read({"name": "s", "attributes": many})
     with pytest.raises(EventError, match="at most 16384 bytes"):
         used.encode_values({f"a{number}": "x" * 4000 for number in range(6)})
+
+
+def test_filters_that_are_kept_are_told_apart_and_are_not_too_many() -> None:
+    used = Schema.read({"name": "s", "attributes": [{"name": "a", "type": "float", "low": 0, "high": 1}]})
+    texts = [f"a > 0.{number:04}" for number in range(2 * FILTERS_KEPT)]
+    forms = [used.form(used.parse_filter(text)) for text in texts]
+    assert used.parse_filter(texts[-1]) is used.parse_filter(texts[-1])
+    assert [used.form(used.parse_filter(text)) for text in texts] == forms
+    assert len(set(map(repr, forms))) == len(forms)
+    assert len(used._parsed) == len(used._forms) == FILTERS_KEPT
+    long = f"a > 0.1{' ' * KEPT_TEXT_MAX}"
+    assert used.parse_filter(long) is not used.parse_filter(long)
