@@ -82,7 +82,7 @@ def test_probes_sent_together_cost_less(plain: Row) -> None:
 
 def test_remembered_leaves_shorten_the_way() -> None:
     def row(cached: int) -> Row:
-        return run_point(replace(TINY, nodes=30, variant={"publishers": 2, "leaf_cache_max": cached}))
+        return run_point(replace(TINY, nodes=30, variant={"publishers": 2, "warm": True, "leaf_cache_max": cached}))
 
     cold, warm = row(0), row(4096)
     assert cold["published"] == warm["published"] == TINY.lookups

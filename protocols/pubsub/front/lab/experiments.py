@@ -192,7 +192,7 @@ PLANS: Final = {
         f"beyond {LI}",
         (CACHED, *DELIVERING, *LEAST, *JUDGED),
         charts.latencies("warm", "Time to a subscriber, leaves remembered or not", "leaf_cache_max"),
-        tuple({"publishers": 10, "leaf_cache_max": cached} for cached in (0, 4096)),
+        tuple({"publishers": 10, "warm": True, "leaf_cache_max": cached} for cached in (0, 4096)),
     ),
     "pubsub/churn": Plan(
         "precision, recall and latency while nodes come and go (median session 60 minutes)",

@@ -29,12 +29,14 @@ from protocols.pubsub.front.judging import plugin_of
 from protocols.pubsub.front.lab.faults import CUT_S, Departures, pieces_lost, seconds_until_whole, sides
 from protocols.pubsub.front.lab.figures import bytes_row, difference, latency_row
 from protocols.pubsub.front.lab.judge import Matches, matches
-from protocols.pubsub.front.lab.traffic import DELIVERIES, RECORDS, Nodes, by_message, bytes_sent, traffic
+from protocols.pubsub.front.lab.traffic import PROBES, RECORDS, Nodes, by_message, bytes_of, bytes_sent, traffic
 from protocols.pubsub.front.workload import Ranges, ThesisWorkload, filter_of
 from protocols.pubsub.models import AckWord, Published, ReceivedEvent, SubscriptionRequest, SubscriptionView
 
 SUBSCRIPTIONS_A_NODE: Final = 5
 CAPACITY: Final = (10, 30)
+EVENTS_A_PUBLISHER: Final = 10
+"""Where there are fewer events than in the thesis, fewer nodes publish, so that each learns as much of the trees."""
 SUBSCRIBE_GAP_S: Final = 0.2
 """The mean pause between two subscriptions, in rings of up to `PACED_NODES`. In larger ones it is shorter, so that a
 node has as much to do in a second."""
@@ -42,7 +44,8 @@ PACED_NODES: Final = 1000
 DRAIN_S: Final = 60.0
 SCHEMA_S: Final = 10.0
 """For so long all nodes look up the schema, before anything is counted."""
-OF_THE_RUN: Final = frozenset({"focus", "publishers", "session_min", "strikes", "cut", "ack"})
+FAULTS: Final = frozenset({"session_min", "strikes", "cut"})
+OF_THE_RUN: Final = frozenset({"focus", "publishers", "warm", "ack", *FAULTS})
 """What a variant may say about the run; everything else that it says is a setting of publish/subscribe."""
 OF_EVENTS: Final = frozenset({"multicast", "leaf_cache_max", "delivery"})
 """Settings that are of no importance before events are published."""
@@ -300,10 +303,10 @@ def measure_on(made: Installed, point: Point, notify: Notify) -> Row:
         adjust(place, changed)
     if variant.get("ack") == "replicated":
         thesis.ack = "replicated"
+    thesis.publishers = _publishers(thesis, point)
     before = made.after
-    if isinstance(publishers := variant.get("publishers"), int):
+    if variant.get("warm"):
         notify("warm", simulation.now)
-        thesis.publishers = thesis.rng.sample(simulation.live_nodes(), min(publishers, point.nodes))
         thesis.publish(point.lookups, gap_s)
         thesis.forget_events()
         before = traffic(simulation)
@@ -342,6 +345,15 @@ def measure(point: Point, notify: Notify) -> Row:
 BEGINNING: Final = Beginning(ring_of, prepare, measure_on)
 
 
+def _publishers(thesis: Thesis, point: Point) -> list[Place]:
+    """The nodes that publish: so many that each publishes as many events as in the thesis, unless the point says."""
+    if not FAULTS.isdisjoint(point.variant):
+        return []
+    live, wanted = thesis.simulation.live_nodes(), point.variant.get("publishers")
+    count = wanted if isinstance(wanted, int) else max(1, point.lookups // EVENTS_A_PUBLISHER)
+    return thesis.rng.sample(live, min(count, len(live)))
+
+
 def _cut(thesis: Thesis, share: float, events: int) -> Row:
     """Cut the network, publish meanwhile, heal it, and wait for one ring; what was published then is not judged."""
     simulation = thesis.simulation
@@ -377,7 +389,7 @@ def _publishing(thesis: Thesis, before: Nodes, after: Nodes) -> Row:
     events = thesis.events.values()
     deliveries = [took for sent in events for took in sent.arrivals.values()]
     direct, one_hop_s = thesis.direct(), thesis.one_hop_s()
-    probing = difference(bytes_sent(before, DELIVERIES), bytes_sent(after, DELIVERIES))
+    probing = difference(bytes_of(before, PROBES), bytes_of(after, PROBES))
     least_s = fmean(direct) + one_hop_s if direct else None
     return {
         "published": len(events),

@@ -11,8 +11,9 @@ from peerd.sim.simulation import Simulation
 
 CARRIERS: Final = frozenset({"Route", "RouteAck"})
 """The overlay's messages in which those of others travel. Nothing else is routed during a run."""
-DELIVERIES: Final = frozenset({"EventDelivery", "DeliveryAnswer", "GroupDelivery", "DeliveryNote"})
-"""Messages that bring matched events to subscribers, which figures 4.5 to 4.8 leave out."""
+PROBES: Final = frozenset({"ProbePub", "EventAck"})
+"""Messages that bring events to leaves, and the answers. Figures 4.5 to 4.8 count the first (section 4.3.2: "we ignore
+the bandwidth cost of EventDeliveryMessages"); what the overlay and the record store do meanwhile is not among them."""
 OURS: Final = frozenset((*range(0x0060, 0x0070), *range(0x0200, 0x0220)))
 """Type ids of records (leaves are kept as records) and of publish/subscribe."""
 RECORDS: Final = frozenset(
@@ -50,6 +51,14 @@ def bytes_sent(nodes: Nodes, without: Collection[str] = ()) -> dict[int, int]:
     }
     return {
         index: sum(counts[SENT_BYTES] for type_id, counts in sent.items() if type_id in counted)
+        for index, sent in nodes.items()
+    }
+
+
+def bytes_of(nodes: Nodes, names: Collection[str]) -> dict[int, int]:
+    """Bytes that each node has sent in messages of these types."""
+    return {
+        index: sum(counts[SENT_BYTES] for type_id, counts in sent.items() if named(type_id) in names)
         for index, sent in nodes.items()
     }
 
