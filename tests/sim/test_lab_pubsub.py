@@ -96,8 +96,8 @@ def test_nodes_come_and_go() -> None:
 
 
 def test_roots_that_die_with_a_replica_take_no_subscription_along() -> None:
-    variant = {"strikes": 2, "ack": "replicated"}
-    row = run_point(replace(TINY, experiment="pubsub/crashes", nodes=20, variant=variant))
+    point = replace(TINY, experiment="pubsub/crashes", nodes=20)
+    row = run_point(replace(point, variant={"strikes": 2, "ack": "replicated"}))
     assert row["departures"] == 4 and row["pieces_lost"] == 0
     assert row["pairs_due"] > row["pairs_missing"] == row["wrong"] == row["doubled"] == 0
 

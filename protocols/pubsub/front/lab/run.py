@@ -319,8 +319,8 @@ def measure_on(made: Installed, point: Point, notify: Notify) -> Row:
     departures = Departures(simulation, thesis.rng)
     if isinstance(session_min := variant.get("session_min"), float):
         departures.come_and_go(session_min)
-    if isinstance(strikes := variant.get("strikes"), int):
-        departures.strike(strikes, point.duration_s)
+    if isinstance(strikes := variant.get("strikes"), int | float):
+        departures.strike(int(strikes), point.duration_s)
     thesis.publish(point.lookups, gap_s)
     row = {
         **_installing(made),
@@ -350,7 +350,7 @@ def _publishers(thesis: Thesis, point: Point) -> list[Place]:
     if not FAULTS.isdisjoint(point.variant):
         return []
     live, wanted = thesis.simulation.live_nodes(), point.variant.get("publishers")
-    count = wanted if isinstance(wanted, int) else max(1, point.lookups // EVENTS_A_PUBLISHER)
+    count = int(wanted) if isinstance(wanted, int | float) else max(1, point.lookups // EVENTS_A_PUBLISHER)
     return thesis.rng.sample(live, min(count, len(live)))
 
 
