@@ -1,9 +1,9 @@
 """Messages of publish/subscribe: type ids 0x0200 to 0x021F. ONLY APPEND: they are the protocol itself.
 
 The names follow section 4.2.1 of the thesis. `ProbeSub`, `TransferSub`, `CellOrder`, `LeafUpdate` and `CellQuestion`
-are routed to the key of a cell, where anybody may have made up their source. All others are taken from their sender's
-own link only. A routed message is never believed about somebody else: a subscription that came in one is asked about at
-its subscriber before it is kept (`Established`).
+are routed to the key of a cell, and `Arrived` to a subscriber, where anybody may have made up their source. All others
+are taken from their sender's own link only. A routed message is never believed about somebody else: a subscription that
+came in one is asked about at its subscriber before it is kept (`Established`).
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ class ProbeSub(Message):
     Routed to the key of ``cell``. What a node there does with it: a leaf tells the subscriber (`Established`), an inner
     node sends it on to a leaf or child, anything else up to the cell at half the level. ``vouched``: the sender is the
     inner node right above, so the cell is one of the tree. ``careful``: go down child by child, and trust no table.
+    ``only_leaf``: it is tried at other cells at the same time, so what is no leaf drops it.
     """
 
     schema: Name
@@ -129,6 +130,7 @@ class ProbeSub(Message):
     vouched: bool = False
     careful: bool = False
     hops: Hops = 0
+    only_leaf: bool = False
 
 
 @message(0x0201, bytes_max=1024)
@@ -521,6 +523,21 @@ class ExplainAnswer(Message):
     report: Annotated[bytes, annotated_types.MaxLen(30 * KIB)]
 
 
+@message(0x0218, bytes_max=256)
+class Arrived(Message):
+    """Leaf to subscriber, routed to the subscriber's id: the piece is here, and events match it from now on.
+
+    It saves the subscriber the opening of a link, for which `Established` has to wait. The numbers of the piece come
+    back as the probe had them, so who sends this has seen the probe. It says nothing about who keeps the piece.
+    """
+
+    schema: Name
+    sid: U64
+    piece: U16
+    version: U64
+    cell: Cell
+
+
 MESSAGES: Final[tuple[type[Message], ...]] = (
     ProbeSub,
     Established,
@@ -546,4 +563,5 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     ReleaseEvents,
     ExplainQuestion,
     ExplainAnswer,
+    Arrived,
 )

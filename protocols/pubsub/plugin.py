@@ -36,6 +36,7 @@ from protocols.pubsub.forwarding import Forwarding
 from protocols.pubsub.matching import LeafIndex
 from protocols.pubsub.messages import (
     MESSAGES,
+    Arrived,
     CellOrder,
     CellQuestion,
     EndSub,
@@ -76,7 +77,7 @@ from protocols.pubsub.tree.storage import Place
 from protocols.pubsub.tree_walk import Bounds, TreeWalk
 from protocols.pubsub.values import EventError
 
-ROUTED: Final = (ProbeSub, TransferSub, CellOrder, LeafUpdate, CellQuestion)
+ROUTED: Final = (ProbeSub, Arrived, TransferSub, CellOrder, LeafUpdate, CellQuestion)
 """What may come by routing. All else is about its sender, and is taken from the sender's own link."""
 EVERY_NAME: Final = "*"
 
@@ -115,7 +116,7 @@ class PubSub(Plugin):
         self.guide = LevelGuide(config)
         self.forwarding = Forwarding(host, config, self.schemas)
         self.publishing = Publishing(host, config, self.forwarding, self.guide, event_statement)
-        self.installer = Installer(host, config, self._level)
+        self.installer = Installer(host, config, self._levels)
         self.inbox = Inbox(host, self.schemas, self.local)
         self.subscriptions = Subscriptions(host, config, self.schemas, self.installer, self.local, self._points)
 
@@ -303,8 +304,8 @@ class PubSub(Plugin):
         installing = self.keeper.installing
         return installing.insert(message, source) if isinstance(message, InsertSub) else installing.end(message, source)
 
-    def _level(self, tree: Tree) -> int:
-        return self.guide.random_level(tree, self.host.rng)
+    def _levels(self, tree: Tree, attempt: int) -> Sequence[int]:
+        return self.guide.install_levels(tree, attempt, self.host.rng)
 
     def _installed(self, installed: Installed) -> None:
         self.guide.saw(Tree(installed.schema, installed.attribute), installed.level)

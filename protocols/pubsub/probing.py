@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from peerd.api import Rng
 from protocols.pubsub.cells import WHOLE, Target, children, level
@@ -22,6 +22,10 @@ TREES_MAX: Final = 1024
 """Trees whose depth is remembered."""
 LEVEL_WEIGHT: Final = 1 / 16
 """How much the newest level that was seen counts for the estimate of a tree's depth."""
+SCHEMA_WEIGHT: Final = 1 / 4
+"""The same for all trees of a schema together, where their depths serve for those that nothing is known about."""
+GUESSES: Final = 3
+"""So many neighbouring levels are tried at once when a subscription is installed: one of them is often the leaf's."""
 
 
 class KnownLeaves(Protocol):
@@ -71,13 +75,12 @@ class LevelGuide:
     def __init__(self, config: PubSubConfig) -> None:
         self._config = config
         self._levels: OrderedDict[Tree, float] = OrderedDict()
+        self._schemas: OrderedDict[str, float] = OrderedDict()
 
     def saw(self, tree: Tree, depth: int) -> None:
         """A leaf of this level has answered."""
-        before = self._levels.pop(tree, None)
-        self._levels[tree] = depth if before is None else before + LEVEL_WEIGHT * (depth - before)
-        while len(self._levels) > TREES_MAX:
-            self._levels.popitem(last=False)
+        _average(self._levels, tree, depth, LEVEL_WEIGHT)
+        _average(self._schemas, tree.schema, depth, SCHEMA_WEIGHT)
 
     def range_of(self, tree: Tree) -> tuple[int, int]:
         """The highest and the deepest level to probe now; as configured as long as no leaf of the tree has answered."""
@@ -86,7 +89,27 @@ class LevelGuide:
         deepest = config.probe_level_max if seen is None else min(math.ceil(seen), config.level_max)
         return min(config.probe_level_min, deepest), deepest
 
-    def random_level(self, tree: Tree, rng: Rng) -> int:
-        """The level at which a subscription is tried first (random leaf probing, Program 3.2)."""
+    def install_levels(self, tree: Tree, attempt: int, rng: Rng) -> tuple[int, ...]:
+        """The levels at which a subscription is tried (random leaf probing, Program 3.2): of the first one any cell
+        sends it on, at the others only a leaf takes it.
+
+        At first around the depth that was seen in this tree, or in others of its schema; at the highest level where
+        nothing is known, as every cell there knows the leaves below it. Later at a random level, one at a time, so that
+        a node that keeps probes back is avoided.
+        """
         highest, deepest = self.range_of(tree)
-        return rng.randrange(highest, deepest + 1)
+        if attempt > 1:
+            return (rng.randrange(highest, deepest + 1),)
+        seen = self._levels.get(tree, self._schemas.get(tree.schema))
+        first = self._config.probe_level_min if seen is None else max(0, round(seen) - 1)
+        return tuple(range(first, min(first + GUESSES, self._config.level_max + 1))) or (self._config.level_max,)
+
+
+K = TypeVar("K")
+
+
+def _average(levels: OrderedDict[K, float], key: K, depth: int, weight: float) -> None:
+    before = levels.pop(key, None)
+    levels[key] = depth if before is None else before + weight * (depth - before)
+    while len(levels) > TREES_MAX:
+        levels.popitem(last=False)

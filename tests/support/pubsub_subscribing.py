@@ -139,7 +139,7 @@ class Subscriber(Plugin):
 
     def start(self, host: Host) -> None:
         super().start(host)
-        self.installer = Installer(host, self.config, lambda tree: 4)
+        self.installer = Installer(host, self.config, lambda tree, attempt: (4,))
         self.local = LocalSubscriptions(host, self.config, PlainIndex)
         self.inbox = Inbox(host, self.schemas, self.local)
         parts = host, self.config, self.schemas, self.installer, self.local

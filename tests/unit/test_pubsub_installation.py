@@ -41,7 +41,7 @@ CELL = cell_at(LOW, HIGH, 6)
 class Piece:
     """A piece and a clock."""
 
-    def __init__(self, lease_s: float = LEASE_S) -> None:
+    def __init__(self, lease_s: float = LEASE_S, levels: tuple[int, ...] = (4,)) -> None:
         versions = count(2)
         self.now = 100.0
         self.core = Installation(
@@ -49,7 +49,7 @@ class Piece:
             lease_s=lease_s,
             retry_s=2.0,
             rng=Random(1),
-            next_level=lambda: 4,
+            next_levels=lambda attempt: levels if attempt == 1 else (4,),
             next_version=lambda: next(versions),
         )
 
@@ -107,6 +107,41 @@ def test_the_longest_pause_is_a_third_of_a_lease_that_is_short() -> None:
     for _ in range(10):
         assert piece.core.due_at - piece.now <= 30.0 / RENEWALS_PER_LEASE
         piece.due()
+
+
+def test_a_leaf_that_only_lets_it_be_known_is_believed_that_it_has_the_piece_and_nothing_more() -> None:
+    piece = Piece()
+    piece.begin()
+    due_at = piece.core.due_at
+    assert piece.core.arrived(piece.core.sub.version, CELL) == [Report(News.RECEIVED)]
+    assert piece.core.arrived(piece.core.sub.version, CELL) == []
+    assert (piece.core.stage, piece.core.place, piece.core.due_at) == (Stage.WANTED, None, due_at)
+    assert piece.established() == (True, []), "it has been told already"
+    assert piece.core.stage is Stage.HELD and piece.core.place is not None
+
+
+def test_where_the_leaf_is_not_heard_of_again_the_piece_is_tried_again() -> None:
+    piece = Piece()
+    piece.begin()
+    piece.core.arrived(piece.core.sub.version, CELL)
+    assert piece.due() == [Probe(cell_at(LOW, HIGH, 4), is_careful=False)]
+
+
+def test_a_note_about_another_version_or_cell_or_from_nowhere_says_nothing() -> None:
+    piece = Piece()
+    piece.begin()
+    assert piece.core.arrived(piece.core.sub.version + 1, CELL) == []
+    assert piece.core.arrived(piece.core.sub.version, CELL ^ 1) == []
+    installed = Piece().installed()
+    assert installed.core.arrived(installed.core.sub.version, CELL) == []
+
+
+def test_only_the_first_try_goes_to_several_levels_and_only_its_first_probe_is_sent_on() -> None:
+    piece = Piece(levels=(3, 4))
+    first = cell_at(LOW, HIGH, 3), cell_at(LOW, HIGH, 4)
+    assert piece.begin() == [Probe(first[0], is_careful=False), Probe(first[1], is_careful=False, only_leaf=True)]
+    assert piece.due() == [Probe(first[1], is_careful=False)]
+    assert piece.due() == [Probe(first[1], is_careful=True)]
 
 
 def test_what_was_published_before_is_asked_for_only_until_a_leaf_has_heard_it() -> None:

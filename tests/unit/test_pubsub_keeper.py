@@ -17,6 +17,7 @@ from protocols.pubsub.cells import SIDE, WHOLE, Target, cell_at
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import (
     HOPS_MAX,
+    Arrived,
     CellAnswer,
     CellOrder,
     CellQuestion,
@@ -103,6 +104,32 @@ def last_question(host: FakeHost) -> CellQuestion:
 
 
 # Installing
+
+
+def test_a_subscriber_without_a_link_hears_of_its_piece_by_routing_before_it_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host, _ = node()
+    host.deliver(probe(sub()), STRANGER)
+    assert routed(host, Arrived) == [], "the question itself is as fast where there is a link"
+    monkeypatch.setattr(host, "peer_version", lambda peer: None)
+    host.deliver(probe(sub(2)), STRANGER)
+    assert host.routed[-1] == (SUBSCRIBER.id, Arrived(SCHEMA, 2, 0, 1, WHOLE))
+    assert isinstance(host.requests[-1].message, Established)
+    confirm(host)
+    write(host)
+    host.deliver(probe(sub(2, version=2)), STRANGER)
+    assert len(routed(host, Arrived)) == 1, "a renewal is nothing to be waited for"
+
+
+def test_a_probe_that_only_a_leaf_is_to_take_ends_at_what_is_none() -> None:
+    host, plugin = node()
+    host.deliver(probe(sub(), DEEP, only_leaf=True), STRANGER)
+    assert routed(host, ProbeSub) == [] and matched(plugin, DEEP) == []
+    host.deliver(probe(sub(), DEEP), STRANGER)
+    assert [message.cell for message in routed(host, ProbeSub) if isinstance(message, ProbeSub)] == [DEEP >> 6]
+    host.deliver(probe(sub(2), only_leaf=True), STRANGER)
+    assert matched(plugin) == [2]
 
 
 def test_a_probe_matches_at_once_and_is_stored_when_its_subscriber_has_confirmed() -> None:

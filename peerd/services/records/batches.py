@@ -47,7 +47,7 @@ def shortened(copies: Sequence[RecordCopy]) -> tuple[tuple[RecordCopy, ...], tup
         if end and len(indexes) > 1:
             ends.append(ProofEnd(end, tuple(indexes)))
             for index in indexes:
-                found[index] = _with_proof(found[index], found[index].write.proof[:PROOF_HEAD_BYTES])
+                found[index] = without_end(found[index])
     return tuple(found), tuple(ends)
 
 
@@ -60,6 +60,11 @@ def whole(copies: Sequence[RecordCopy], ends: Sequence[ProofEnd]) -> tuple[Recor
         _with_proof(copy, copy.write.proof + by_index[index]) if index in by_index else copy
         for index, copy in enumerate(copies)
     )
+
+
+def without_end(copy: RecordCopy) -> RecordCopy:
+    """The copy with only the head of its proof."""
+    return _with_proof(copy, copy.write.proof[:PROOF_HEAD_BYTES])
 
 
 def _with_proof(copy: RecordCopy, proof: bytes) -> RecordCopy:

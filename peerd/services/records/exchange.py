@@ -21,6 +21,7 @@ from peerd.services.records.messages import (
     DIGEST_BYTES,
     DIGESTS_BYTES,
     HELD,
+    LACKS_PROOF,
     PAGE_RECORDS_MAX,
     REFUSED,
     DifferingParts,
@@ -35,6 +36,7 @@ from peerd.services.records.messages import (
     VersionsReply,
     VersionsRequest,
 )
+from peerd.services.records.proof_ends import SeenEnds
 from peerd.services.records.record import Record, RecordId, summary
 from peerd.services.records.state import RecordState
 from peerd.services.records.table import CHANGED, OUT_OF_ROOM, REFUSALS, RecordTable
@@ -234,6 +236,7 @@ class Responder(Part):
 
     def __init__(self, state: RecordState) -> None:
         self._state = state
+        self._seen = SeenEnds()
 
     @handles(ReplicaPut)
     def _put(self, message: ReplicaPut, source: PeerRef) -> ReplicaAck:
@@ -241,8 +244,14 @@ class Responder(Part):
         self._state.refresh()
         statuses: list[int] = []
         newer: list[Record] = []
-        for copy in whole(message.records, message.ends):
+        copies, lacking = self._seen.complete(message)
+        for index, copy in enumerate(copies):
+            if index in lacking:
+                statuses.append(LACKS_PROOF)
+                continue
             verdict = self._state.admit(copy)
+            if verdict == CHANGED:
+                self._seen.note(copy)
             if verdict == "forged":  # checking it took as long as handling some messages
                 self._state.host.charge(source, 1)
             statuses.append(REFUSED if verdict in REFUSALS else HELD)

@@ -30,10 +30,12 @@ VALUE_BYTES_HARD_MAX: Final = 40 * limits.KIB
 REMAINING_S_MAX: Final = 8 * 86_400.0
 WALL_TIME_MAX: Final = 1e12
 VALUE_DIGEST_BYTES: Final = 32
+MARK_BYTES: Final = 16
+"""A digest that stands for the end of a proof."""
 
 GET, PUT, DELETE = range(3)
 STORED, FOUND, ABSENT, CONFLICT, QUOTA, NOT_ROOT, OWNED = range(7)
-HELD, REFUSED = range(2)
+HELD, REFUSED, LACKS_PROOF = range(3)
 
 _SMALL: Final = 512
 Verb = Annotated[int, annotated_types.Ge(GET), annotated_types.Le(DELETE)]
@@ -124,6 +126,15 @@ class ProofEnd:
     indexes: CopyIndexes
 
 
+@struct
+class KnownEnd:
+    """The same, where the receiver should have it already: ``mark`` is its digest (BLAKE2b)."""
+
+    mark: Annotated[bytes, annotated_types.Len(MARK_BYTES, MARK_BYTES)]
+    indexes: CopyIndexes
+
+
+KnownEnds = Annotated[tuple[KnownEnd, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
 ProofEnds = Annotated[tuple[ProofEnd, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
 Copies = Annotated[tuple[RecordCopy, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
 Summaries = Annotated[tuple[RecordSummary, ...], annotated_types.MaxLen(PAGE_RECORDS_MAX)]
@@ -213,18 +224,22 @@ class RecordAnswer(Message):
 
 @message(0x0062)
 class ReplicaPut(Message):
-    """Hold these, unless you have newer ones; to nodes of the replica set. Answered by `ReplicaAck`."""
+    """Hold these, unless you have newer ones; to nodes of the replica set. Answered by `ReplicaAck`.
+
+    ``known``: ends of proofs that the receiver has seen in records before, as far as the sender knows.
+    """
 
     records: Copies
     ends: ProofEnds = ()
+    known: KnownEnds = ()
 
 
 @message(0x0063)
 class ReplicaAck(Message):
-    """One status for each record of a `ReplicaPut`: HELD (this version or a newer one) or REFUSED.
+    """One status for each record of a `ReplicaPut`: HELD (this version or a newer one), REFUSED or LACKS_PROOF.
 
-    What refuses is a limit, a false proof, or the plugin. ``newer`` has the newer versions that the sender holds, as
-    many as fit.
+    LACKS_PROOF: the end of its proof is not known here; send it whole. What refuses is a limit, a false proof, or the
+    plugin. ``newer`` has the newer versions that the sender holds, as many as fit.
     """
 
     statuses: Statuses

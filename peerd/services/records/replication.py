@@ -6,7 +6,7 @@ replicated only when all nodes of the set as it is then hold it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,8 +15,9 @@ from peerd.api import Part, on_timer
 from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from peerd.services.records.batches import whole
-from peerd.services.records.messages import HELD, ReplicaAck, ReplicaPut
+from peerd.services.records.batches import batches, whole
+from peerd.services.records.messages import HELD, LACKS_PROOF, RecordCopy, ReplicaAck
+from peerd.services.records.proof_ends import ToldEnds
 from peerd.services.records.record import Record, RecordId
 from peerd.services.records.state import RecordState
 from peerd.services.records.table import RequestKey
@@ -54,6 +55,9 @@ class Replicator(Part):
         self._pushes: dict[RecordId, Push] = {}
         self._bytes = 0
         self._is_armed = False
+        self._told = ToldEnds()
+        self._outgoing: dict[PeerRef, list[Push]] = {}
+        """What is sent when the current work is done: all that goes to one peer at that instant is one message."""
 
     def __len__(self) -> int:
         return len(self._pushes)
@@ -133,23 +137,52 @@ class Replicator(Part):
 
     def _send(self, push: Push, peer: PeerRef) -> None:
         push.in_flight[peer.id] = None
+        if not self._outgoing:
+            self._host.set_timer("push_outgoing", 0.0)
+        self._outgoing.setdefault(peer, []).append(push)
+
+    @on_timer("push_outgoing")
+    def _send_all(self, payload: object) -> None:
+        """Send what has gathered, as few messages as it fits in."""
+        outgoing, self._outgoing = self._outgoing, {}
+        for peer, pushes in outgoing.items():
+            current = {push.record.identity: push for push in pushes if self._is_current(push)}
+            for batch in batches([push.record for push in current.values()]):
+                self._send_batch([current[record.identity] for record in batch], peer)
+
+    def _send_batch(self, pushes: Sequence[Push], peer: PeerRef) -> None:
+        copies = [self._state.copy(push.record) for push in pushes]
 
         def answered(reply: Message, source: PeerRef) -> None:
-            push.in_flight.pop(source.id, None)
-            if not isinstance(reply, ReplicaAck) or len(reply.statuses) != 1:
+            silent()
+            if not isinstance(reply, ReplicaAck) or len(reply.statuses) != len(pushes):
                 return
-            taken = push.held_by if reply.statuses[0] == HELD else push.refused_by
-            taken[source.id] = None
             for newer in whole(reply.newer, reply.ends):
                 self._state.admit(newer)
-            if self._pushes.get(push.record.identity) is push:
-                self._advance(push)
+            for push, copy, status in zip(pushes, copies, reply.statuses, strict=True):
+                self._answered(push, copy, source, status)
 
         def silent() -> None:
-            push.in_flight.pop(peer.id, None)
+            for push in pushes:
+                push.in_flight.pop(peer.id, None)
 
-        message = ReplicaPut((self._state.copy(push.record),))
+        message = self._told.put_to(peer.id, copies)
         self._host.request(peer, message, self._state.config.peer_timeout, answered, silent)
+
+    def _answered(self, push: Push, copy: RecordCopy, source: PeerRef, status: int) -> None:
+        """What a replica says of one record. One that lacks the end of a proof gets it at once, but only once."""
+        if status == HELD:
+            push.held_by[source.id] = None
+            self._told.took(source.id, copy)
+        elif status != LACKS_PROOF:
+            push.refused_by[source.id] = None
+        elif not self._told.lacks(source.id, copy):
+            return
+        if self._is_current(push):
+            self._advance(push)
+
+    def _is_current(self, push: Push) -> bool:
+        return self._pushes.get(push.record.identity) is push
 
     def _finish(self, push: Push, *, is_refused: bool) -> None:
         self._remove(push)

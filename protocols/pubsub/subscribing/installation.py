@@ -9,7 +9,7 @@ Each method returns what is to be done, in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, TypeAlias
@@ -36,10 +36,11 @@ NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Route a `ProbeSub` to the key of this cell."""
+    """Route a `ProbeSub` to the key of this cell. ``only_leaf``: the piece is tried at other cells, too."""
 
     cell: Cell
     is_careful: bool
+    only_leaf: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class Installation:
         lease_s: float,
         retry_s: float,
         rng: Rng,
-        next_level: Callable[[], int],
+        next_levels: Callable[[int], Sequence[int]],
         next_version: Callable[[], int],
     ) -> None:
         self.sub = sub
@@ -144,8 +145,10 @@ class Installation:
         self.due_at = NEVER
         self.tries = 0
         """Probes or requests since anything was last heard from a leaf."""
+        self.probes = 0
+        """Probes sent so far."""
         self._lease_s, self._retry_s = lease_s, retry_s
-        self._rng, self._next_level, self._next_version = rng, next_level, next_version
+        self._rng, self._next_levels, self._next_version = rng, next_levels, next_version
         self._waiting = Waiting.NOTHING
         self._hint: Cell | None = None
         self._found_cell: Cell | None = None
@@ -156,6 +159,8 @@ class Installation:
         """The try that was refused last: each counts once, whoever refuses it how often."""
         self._unkept = 0
         self._heard_at = 0.0
+        self._has_arrived = False
+        """Whether a leaf was heard to have it, so that this has been told."""
 
     @property
     def is_installed(self) -> bool:
@@ -206,6 +211,15 @@ class Installation:
 
     # What others say
 
+    def arrived(self, version: int, cell: Cell) -> list[Action]:
+        """A leaf lets it be known that it has the piece, by a message that may be of anybody who has seen the probe.
+
+        So it is told, and nothing else changes: `established` says where the piece is, and is waited for as before.
+        """
+        if self.stage is not Stage.WANTED or version != self.sub.version or not self._lies_in(cell):
+            return []
+        return self._received()
+
     def established(self, now: float, owner: PeerRef, cell: Cell, is_new: bool) -> tuple[bool, list[Action]]:
         """Answer whether the piece is wanted there. The owner is who says it, on its own link."""
         if self.stage in (Stage.ENDING, Stage.OVER) or not self._lies_in(cell):
@@ -220,7 +234,7 @@ class Installation:
         self.place = Place(cell, owner)
         gap = self._gap(now) if was_installed and is_new and not self._is_below(cell, place) else []
         self._heard(now, is_replicated=self.stage is Stage.REPLICATED and not is_new)
-        return True, gap if was_installed else [Report(News.RECEIVED)]
+        return True, gap if was_installed else self._received()
 
     def kept(self, now: float, source: PeerRef, version: int, status: int, detail: str) -> list[Action]:
         """The leaf says how it went; only from whom the piece is at, unless it is at none."""
@@ -275,6 +289,13 @@ class Installation:
 
     # Inside
 
+    def _received(self) -> list[Action]:
+        """Tell that events come, once."""
+        if self._has_arrived:
+            return []
+        self._has_arrived = True
+        return [Report(News.RECEIVED)]
+
     def _lies_in(self, cell: Cell) -> bool:
         return cell_at(self.sub.low, self.sub.high, level(cell)) == cell
 
@@ -323,11 +344,16 @@ class Installation:
 
     def _probe(self, now: float) -> list[Action]:
         self.tries += 1
+        self.probes += 1
         cell, self._hint = self._hint, None
-        if cell is None:
-            cell = cell_at(self.sub.low, self.sub.high, min(self._next_level(), LEVEL_LIMIT))
+        cells = [cell] if cell is not None else self._guesses()
         self._wait(now, Waiting.ESTABLISHED, self._retry_after_s())
-        return [Probe(cell, is_careful=self.tries > CAREFUL_AFTER)]
+        is_careful = self.tries > CAREFUL_AFTER
+        return [Probe(cell, is_careful, only_leaf=number > 0) for number, cell in enumerate(cells)]
+
+    def _guesses(self) -> list[Cell]:
+        levels = self._next_levels(self.tries if self.stage is Stage.WANTED else 2)
+        return [cell_at(self.sub.low, self.sub.high, min(each, LEVEL_LIMIT)) for each in levels]
 
     def _insert(self, now: float, place: Place) -> list[Action]:
         self.tries += 1

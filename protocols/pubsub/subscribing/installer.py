@@ -14,7 +14,17 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.cells import WHOLE, level
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.messages import Confirm, EndSub, Established, InsertAnswer, InsertSub, Kept, ProbeSub, SubObject
+from protocols.pubsub.messages import (
+    Arrived,
+    Confirm,
+    EndSub,
+    Established,
+    InsertAnswer,
+    InsertSub,
+    Kept,
+    ProbeSub,
+    SubObject,
+)
 from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.ports import Point
 from protocols.pubsub.subscribing.installation import (
@@ -80,12 +90,14 @@ class Placement:
 class Installer(Part):
     """Installs, renews and ends the pieces of this node's subscriptions."""
 
-    def __init__(self, host: Host, config: PubSubConfig, next_level: Callable[[Tree], int]) -> None:
-        self._host, self._config, self._next_level = host, config, next_level
+    def __init__(self, host: Host, config: PubSubConfig, next_levels: Callable[[Tree, int], Sequence[int]]) -> None:
+        self._host, self._config, self._next_levels = host, config, next_levels
         self.ask_self: Callable[[InsertSub | EndSub, PeerRef], Message | None] = lambda message, source: None
         """What answers `InsertSub` and `EndSub` where this node is the leaf itself; set by who makes the parts."""
         self.on_installed: Callable[[Installed], None] | None = None
         """For telemetry; set by who makes the parts."""
+        self.on_replicated: Callable[[float], None] | None = None
+        """Told how long it took until all pieces of a filter were replicated; for experiments."""
         self._pieces: dict[Place, Installation] = {}
         self._placements: dict[Place, Placement] = {}
         self._due: list[tuple[float, Place]] = []
@@ -123,7 +135,7 @@ class Installer(Part):
                 lease_s=self._config.lease,
                 retry_s=self._config.install_retry,
                 rng=self._host.rng,
-                next_level=partial(self._next_level, Tree(schema, point.attribute)),
+                next_levels=partial(self._next_levels, Tree(schema, point.attribute)),
                 next_version=self._next_version,
             )
             self._placements[sid, number] = placement
@@ -154,6 +166,17 @@ class Installer(Part):
 
     # What others say
 
+    @handles(Arrived)
+    def on_arrived(self, message: Arrived, source: PeerRef) -> None:
+        """A leaf has a piece, and will ask about it when it has a link to this node."""
+        place = message.sid, message.piece
+        piece = self._pieces.get(place)
+        if piece is None or self._placements[place].schema != message.schema:
+            return
+        actions = piece.arrived(message.version, message.cell)
+        self._note_received(place, piece, level(message.cell), actions)
+        self._act(place, actions)
+
     @handles(Established)
     def on_established(self, message: Established, source: PeerRef) -> Confirm:
         """A leaf has got a piece in a message that may be forged, and asks."""
@@ -165,12 +188,8 @@ class Installer(Part):
             raise ProtocolError("wrong_level", f"a cell of level {level(message.cell)} is said to have {message.level}")
         if message.version > piece.sub.version:
             return Confirm(message.sid, message.piece, message.version, is_wanted=False)
-        tries = piece.tries
         is_wanted, actions = piece.established(self._host.now(), source, message.cell, message.is_new)
-        if self.on_installed is not None and Report(News.RECEIVED) in actions:
-            latency_s = self._host.now() - self._placements[place].begun_at
-            where = message.schema, piece.sub.attribute, *place, message.level
-            self.on_installed(Installed(*where, latency_s, tries))
+        self._note_received(place, piece, message.level, actions)
         version, lasts_s = piece.sub.version, self._lasts_s if is_wanted else 0
         self._act(place, actions)
         return Confirm(message.sid, message.piece, version, is_wanted, lasts_s)
@@ -197,6 +216,19 @@ class Installer(Part):
         self._arm()
 
     # Inside
+
+    def _note_received(self, place: Place, piece: Installation, depth: int, actions: Sequence[Action]) -> None:
+        """Tell that a leaf of this level has taken a piece, if that is what the actions say."""
+        if self.on_installed is not None and Report(News.RECEIVED) in actions:
+            placement = self._placements[place]
+            latency_s = self._host.now() - placement.begun_at
+            where = placement.schema, piece.sub.attribute, *place, depth
+            self.on_installed(Installed(*where, latency_s, piece.probes))
+
+    def _note_replicated(self, took_s: float) -> None:
+        self._host.observe("peerd_pubsub_replicate_seconds", took_s)
+        if self.on_replicated is not None:
+            self.on_replicated(took_s)
 
     @property
     def _lasts_s(self) -> int:
@@ -226,10 +258,10 @@ class Installer(Part):
         if piece.sub.subscriber != self._host.peer:  # this node has another address now
             piece.sub = replace(piece.sub, subscriber=self._host.peer)
         match action:
-            case Probe(cell, is_careful):
+            case Probe(cell, is_careful, only_leaf):
                 self._host.count("peerd_pubsub_install_probes_total")
                 # The whole square is a node of every tree, so nobody has to vouch for it.
-                how = {"vouched": cell == WHOLE, "careful": is_careful}
+                how = {"vouched": cell == WHOLE, "careful": is_careful, "only_leaf": only_leaf}
                 self._host.route(key_of(tree, cell), ProbeSub(schema, piece.sub, cell, self._lasts_s, **how))
             case Insert(owner, cell):
                 self._request(place, piece, owner, InsertSub(schema, piece.sub, cell, self._lasts_s))
@@ -285,6 +317,8 @@ class Installer(Part):
             case News.REPLICATED:
                 placement.not_replicated.discard(number)
                 is_said = not placement.not_replicated
+                if is_said:
+                    self._note_replicated(host.now() - placement.begun_at)
             case News.REFUSED:
                 is_said = True
                 placement.not_over.discard(number)

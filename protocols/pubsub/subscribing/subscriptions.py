@@ -38,6 +38,7 @@ METRICS: Final = (
     Metric("peerd_pubsub_subscriptions_damaged_total", "counter", "Durable subscriptions whose file made no sense."),
     Metric("peerd_pubsub_install_probes_total", "counter", "Probes sent to find the leaf of a subscription's piece."),
     Metric("peerd_pubsub_install_seconds", "histogram", "From a subscription to its acknowledgement by all leaves."),
+    Metric("peerd_pubsub_replicate_seconds", "histogram", "From a subscription to its replication by all leaves."),
     Metric("peerd_pubsub_gap_seconds", "histogram", "For how long at most a piece was lost before it was renewed."),
     Metric("peerd_pubsub_received_total", "counter", "Events delivered to this node, by subscription.", ("outcome",)),
 )

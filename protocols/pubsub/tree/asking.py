@@ -7,7 +7,7 @@ from typing import Final
 
 from peerd.api import Host
 from peerd.messages import Message, PeerRef
-from protocols.pubsub.messages import Confirm, Established, SubObject
+from protocols.pubsub.messages import Arrived, Confirm, Established, SubObject
 from protocols.pubsub.tree.cell_node import CellNode
 
 CONFIRM_S: Final = 10.0
@@ -38,6 +38,8 @@ class Subscribers:
             done(_fitting(self.ask_self(question, self._host.peer), question))
             return True
         self._asking += 1
+        if is_new and self._host.peer_version(sub.subscriber) is None:  # there is no link yet
+            self._tell_ahead(node, sub)
 
         def ended(answer: Message | None) -> None:
             self._asking -= 1
@@ -45,6 +47,11 @@ class Subscribers:
 
         self._host.request(sub.subscriber, question, CONFIRM_S, lambda reply, peer: ended(reply), lambda: ended(None))
         return True
+
+    def _tell_ahead(self, node: CellNode, sub: SubObject) -> None:
+        """Tell the subscriber by routing that its piece is here: opening a link takes longer than the way there."""
+        arrived = Arrived(node.place.tree.schema, sub.sid, sub.piece, sub.version, node.cell)
+        self._host.route(sub.subscriber.id, arrived)
 
 
 def _fitting(answer: Message | None, question: Established) -> Confirm | None:

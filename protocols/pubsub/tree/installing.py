@@ -88,6 +88,8 @@ class Installing(Part):
             self._park(place, message)
         elif node.is_leaf:
             self._offer(node, message)
+        elif message.only_leaf:
+            return
         elif node.state is not CellState.INNER and message.vouched and self.ask_parent(place):
             self._park(place, message)
         else:
@@ -106,9 +108,9 @@ class Installing(Part):
     ) -> None:
         """Have another cell of the tree install a piece; after too many hops the subscriber has to try again."""
         hops = 0 if before is None else before.hops + 1
-        careful = before is not None and before.careful
+        careful, only_leaf = before is not None and before.careful, before is not None and before.only_leaf
         if hops <= HOPS_MAX:
-            probe = ProbeSub(place.tree.schema, sub, cell, max(1, int(lasts_s)), vouched, careful, hops)
+            probe = ProbeSub(place.tree.schema, sub, cell, max(1, int(lasts_s)), vouched, careful, hops, only_leaf)
             self._host.route(Place(place.tree, cell).key, probe)
 
     def _park(self, place: Place, message: ProbeSub) -> None:

@@ -75,7 +75,9 @@ def bytes_columns(prefix: str, what: str) -> tuple[Column, ...]:
 
 INSTALLING: Final = (
     Column("installed", "installed", "subscriptions that were acknowledged"),
-    *latency_columns("install", "from asking to the acknowledgement", 600, 1000),
+    *latency_columns("install", "until its leaf has it, as its node hears (the thesis's measure)", 600, 1000),
+    Column("replicated_mean_s", "replicated s", "until it is at all replicas of its leaf: mean, seconds", 3),
+    Column("replicated_p90_s", "p90 s", "the same: 90 % take no longer", 3),
     *bytes_columns("install", "subscription"),
     Column("install_tree_bytes_mean", "B without replicas", "the same without the record store's messages"),
 )

@@ -68,7 +68,7 @@ remembered of leaves. And little is remembered of events, which would fill the s
 
 @dataclass
 class Subscribed:
-    """One subscription of the run. ``took_s``: until it was acknowledged; ``None`` if it never was."""
+    """One subscription of the run. ``took_s``: until its leaves had it, as its node was told; ``None``: never."""
 
     place: Place
     boot: int
@@ -110,6 +110,8 @@ class Thesis:
         """The nodes that publish; empty: all."""
         self.ack: AckWord = "received"
         self.subscriptions: list[Subscribed] = []
+        self.replicated: list[float] = []
+        """How long it took until a subscription was at all replicas of its leaves."""
         self.events: dict[str, Sent] = {}
         self._early: list[tuple[Subscribed, str]] = []
         """Came before `publish` had returned: publisher, leaf and subscriber are one node."""
@@ -121,6 +123,7 @@ class Thesis:
         """Draw the capacities, and make the schema known to all nodes."""
         for place in self.simulation.live_nodes():
             adjust(place, {"leaf_capacity": self.rng.randint(*CAPACITY)})
+            plugin_of(place).installer.on_replicated = self.replicated.append
         done: list[object] = []
         plugin_of(self._anybody()).declare(self.workload.document(), done.append)
         self.simulation.run_until(lambda: bool(done), limit_s=60.0)
@@ -379,6 +382,8 @@ def _installing(made: Installed) -> Row:
         "subscriptions": count,
         "installed": len(installs),
         **latency_row("install", installs, (0.6, 1.0)),
+        "replicated": len(made.thesis.replicated),
+        **latency_row("replicated", made.thesis.replicated, (0.6, 1.0)),
         **bytes_row("install", difference(bytes_sent(before), bytes_sent(after)), count),
         **bytes_row("install_tree", difference(bytes_sent(before, RECORDS), bytes_sent(after, RECORDS)), count),
         "install_by_message": by_message(before, after, count),
