@@ -18,6 +18,7 @@ KeptFor = Annotated[Duration, between_durations("1m", "365d")]
 Memory = Annotated[Size, between_sizes("64KiB", "64GiB")]
 BaseAttribute = Literal["random", "selective"]
 DeliveryKind = Literal["direct", "multicast", "auto"]
+Balancing = Literal["static", "adaptive"]
 Ack = Literal["received", "replicated"]
 
 
@@ -69,6 +70,25 @@ class PubSubConfig(PluginConfig):
         "Longest range, as a share of the domain, that is kept as one point: the cut-off line y = x + c of section "
         "3.5. Longer ones are kept in several pieces. Lower spares the hot corner of the square, and costs more "
         "pieces. 1: no cut-off. The same on all nodes; a schema may set its own.",
+    )
+    balancing: Balancing = setting(
+        "adaptive",
+        "adaptive: a node that sends hot_share times as many bytes for events as its neighbours on the ring do in the "
+        "mean has its busiest leaf split, also when it is not full, so that others do a part of it. static: only the "
+        "cut-off line spreads the load, as in the thesis.",
+        reloads=True,
+    )
+    hot_share: Annotated[float, Field(ge=1.5, le=100.0)] = setting(
+        2.0,
+        "With balancing = adaptive, how many times the mean a node may send. Lower spreads the load further, at more "
+        "leaves that each event has to visit.",
+        reloads=True,
+    )
+    hot_rate: Annotated[Size, between_sizes("1B", "64GiB")] = setting(
+        "64KiB",
+        "With balancing = adaptive, a node that sends fewer bytes a second for events is never too busy. Lower it "
+        "where links are slow.",
+        reloads=True,
     )
     lease: Lifetime = setting(
         "30m",

@@ -11,7 +11,7 @@ acknowledgement, a refusal) is smaller than what it got, and a refusal goes to o
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -66,6 +66,8 @@ class Forwarding(Part):
     events: LeafEvents
 
     def __init__(self, host: Host, config: PubSubConfig, schemas: Schemas) -> None:
+        self.on_sent: Callable[[int], None] = lambda size: None
+        """Told how many bytes of events were sent on."""
         self._host = host
         self.config = config
         self._schemas = schemas
@@ -264,6 +266,7 @@ class Forwarding(Part):
         how = journey.hops, journey.vouched, journey.remembered, self.config.multicast
         for probe in journey.batch.probes(journey.places, *how):
             self._host.send(to, probe)
+            self.on_sent(journey.batch.bytes)
             self._count("sent")
 
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:

@@ -33,6 +33,7 @@ ENTRIES_MAX: Final = 512
 """Leaves told of in one message."""
 HOPS_MAX: Final = 64
 RETAIN_KEY_BYTES_MAX: Final = 256
+RATE_MAX: Final = (1 << 32) - 1
 SINCE_RETAINED: Final = (1 << 64) - 1
 """As ``since_ms`` of a subscription: of the past only the last value of each key, however old that is."""
 
@@ -538,6 +539,21 @@ class Arrived(Message):
     cell: Cell
 
 
+# How much others do
+
+
+@message(0x021A, bytes_max=32)
+class LoadQuestion(Message):
+    """A request of a neighbour on the ring: how much do you send for events? Answered by `LoadAnswer`."""
+
+
+@message(0x021B, bytes_max=32)
+class LoadAnswer(Message):
+    """Answer to `LoadQuestion`. ``rate``: bytes a second that the node has sent for events of late."""
+
+    rate: U32
+
+
 MESSAGES: Final[tuple[type[Message], ...]] = (
     ProbeSub,
     Established,
@@ -564,4 +580,6 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     ExplainQuestion,
     ExplainAnswer,
     Arrived,
+    LoadQuestion,
+    LoadAnswer,
 )

@@ -123,9 +123,11 @@ class PubSub(Plugin):
     def _connect_parts(self) -> None:
         self.keeper.events = self.forwarding.events = self.delivering.desk
         self.forwarding.leaves = self.keeper
+        self.forwarding.on_sent = self.keeper.heat.note_sent
         self.delivering.desk.tree_listeners.append(self.forwarding.tree_changed)
         self.delivering.multicast.received = self.inbox.received_group
         self.publishing.on_outcome = self._published
+        self.publishing.ask_leaves = self.keeper.ask_leaves
         self.installer.on_installed = self._installed
         self.subscriptions.ended = self._ended
         self.keeper.growth.told = self._tree_told

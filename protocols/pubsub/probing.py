@@ -37,13 +37,21 @@ class KnownLeaves(Protocol):
 
 
 def probe_region(
-    target: Target, rng: Rng, probability: float, level_min: int, level_max: int, known: KnownLeaves | None = None
+    target: Target,
+    rng: Rng,
+    probability: float,
+    level_min: int,
+    level_max: int,
+    known: KnownLeaves | None = None,
+    mapped: KnownLeaves | None = None,
 ) -> tuple[list[int], list[int]]:
     """Cells that together hold all of an event's target: remembered leaves, and guesses for the rest (Program 3.3).
 
     Breadth first from the whole square. A cell that is not met is left out, and a remembered leaf is taken. Any other
     is guessed at ``level_max``, and from ``level_min`` on with the given probability, else its halves are looked at. A
     cell with remembered leaves in it is never guessed, so that only what is not known is guessed.
+
+    Of ``mapped`` leaves others have told. They are guesses, too, and the same holds for the cells above them.
     """
     leaves: list[int] = []
     guesses: list[int] = []
@@ -58,6 +66,12 @@ def probe_region(
         if known is None or not known.has_below(cell):
             depth = level(cell)
             is_enough = len(guesses) + len(waiting) >= PROBES_MAX
+            if mapped is not None and (cell in mapped or (mapped.has_below(cell) and not is_enough)):
+                if cell in mapped:
+                    guesses.append(cell)
+                else:
+                    waiting.extend(children(cell))
+                continue
             if depth >= level_max or is_enough or (depth >= level_min and rng.random() < probability):
                 guesses.append(cell)
                 continue

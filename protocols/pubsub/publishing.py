@@ -14,6 +14,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from protocols.pubsub.outcomes import OnResult, Pending, PublishOutcome, Publish
 from protocols.pubsub.ports import SchemaView, targets_of
 from protocols.pubsub.probing import LevelGuide, probe_region
 from protocols.pubsub.spread import Batch, Place, event_bytes, places_of
+from protocols.pubsub.tree_maps import TreeMaps
 
 UNDER_WAY_MAX: Final = 1024
 """Events of this node that are on their way or wait for their turn at a leaf; later ones wait in the queue."""
@@ -48,6 +50,8 @@ WAITERS_MAX: Final = 1024
 """Clients that wait for room in the queue."""
 ROOM_SHARE: Final = 0.75
 """There is room again once the queue has fallen to this share of what it may hold."""
+
+AskLeaves = Callable[[Tree, Callable[[Iterable[int]], None]], None]
 
 METRICS: Final = (
     Metric("peerd_pubsub_published_total", "counter", "Events of this node's clients, ended.", ("status",)),
@@ -77,6 +81,9 @@ class Publishing(Part):
         self.cache = LeafCache(config.leaf_cache_max, config.leaf_cache_age)
         self.on_outcome: OnResult = lambda outcome: None
         """Told of every publish that has ended, before its client: for ledger and telemetry."""
+        self.maps = TreeMaps()
+        self.ask_leaves: AskLeaves = lambda tree, told: None
+        """Asks the root of a tree for its leaves; set by the plugin."""
         self.outcomes: OrderedDict[EventId, PublishOutcome] = OrderedDict()
         """What became of this node's last events."""
         self._next = 1
@@ -165,8 +172,11 @@ class Publishing(Part):
         for attribute in sorted(event.coverage.outstanding):
             tree, target = Tree(event.schema.name, attribute), event.coverage.target(attribute)
             assert target is not None
-            known, levels = self.cache.known(tree, host.now()), self._guide.range_of(tree)
-            leaves, guesses = probe_region(target, host.rng, config.probe_probability, *levels, known)
+            known, mapped = self.cache.known(tree, host.now()), self.maps.of(tree)
+            levels = self._guide.range_of(tree)
+            leaves, guesses = probe_region(target, host.rng, config.probe_probability, *levels, known, mapped)
+            if any(cell not in mapped for cell in guesses) and self.maps.may_ask(tree, host.now()):
+                self.ask_leaves(tree, partial(self.maps.told, tree))
             event.coverage.expect(attribute, (*leaves, *guesses))
             spots += [self._lanes.add(tree, cell, event.number, is_leaf=True) for cell in leaves]
             spots += [self._lanes.add(tree, cell, event.number) for cell in guesses]
@@ -257,6 +267,7 @@ class Publishing(Part):
     ) -> list[Spot]:
         """A leaf of the tree has these events."""
         self.cache.answered(tree, leaf, owner, self._host.now())
+        self.maps.answered(tree, leaf)
         self._guide.saw(tree, level(leaf))
         spots: list[Spot] = [(tree, leaf)]
         for event in events:
@@ -378,6 +389,7 @@ class Publishing(Part):
         """Assert the invariants."""
         self._lanes.validate()
         self.cache.validate()
+        self.maps.validate()
         assert len(self._under_way) <= UNDER_WAY_MAX
         assert self._bytes == sum(event.bytes for event in (*self._under_way.values(), *self._queue))
         assert self._timer_at < math.inf or not (self._under_way or self._queue or self._over)

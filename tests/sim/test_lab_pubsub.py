@@ -17,7 +17,7 @@ from protocols.pubsub.front.lab.figures import STEPS, bytes_row, difference, dis
 from protocols.pubsub.front.lab.judge import Matches, matches
 from protocols.pubsub.front.workload import ThesisWorkload, filter_of
 
-OF_SOME = ("leaf_cache_max", "cutoff", "multicast", "cut", "cut_published", "cut_acknowledged", "whole_s")
+OF_SOME = ("leaf_cache_max", "cutoff", "multicast", "balancing", "cut", "cut_published", "cut_acknowledged", "whole_s")
 """Columns that not every run has."""
 TINY = Point("pubsub/delivery", 12, "square=euclidean@180ms", duration_s=20.0, lookups=60, settle_s=20.0, seed=3)
 
@@ -124,6 +124,12 @@ def test_experiments_are_found_and_drawn(plain: Row, monkeypatch: pytest.MonkeyP
             assert column.cell(found[0]) != "-" or column.key in OF_SOME, column.key
     monkeypatch.delenv("PEERD_DATA", raising=False)
     assert topology() == "square=euclidean@180ms"
+
+
+def test_what_comes_to_a_subscription_of_the_publishers_own_node_counts() -> None:
+    """In a small ring that node is often the leaf's root, too: then the event comes while it is being published."""
+    row = run_point(replace(TINY, nodes=3))
+    assert row["pairs_due"] > 0 and row["pairs_missing"] == row["wrong"] == row["doubled"] == 0
 
 
 def test_installing_alone_needs_no_events() -> None:

@@ -86,6 +86,7 @@ class FakeLeaves:
     decision: Decision = field(default_factory=Here)
     unwanted_keys: list[SubscriptionKey] = field(default_factory=list)
     noted: int = 0
+    copies: int = 0
 
     def decide(self, tree: Tree, cell: int, target: Target | None, *, vouched: bool, careful: bool = False) -> Decision:
         """What the test has set."""
@@ -98,6 +99,10 @@ class FakeLeaves:
     def note_events(self, tree: Tree, cell: int, count: int) -> None:
         """Count them."""
         self.noted += count
+
+    def note_deliveries(self, tree: Tree, cell: int, copies: int, size: int) -> None:
+        """Count them."""
+        self.copies += copies
 
     def unwanted(self, key: SubscriptionKey, schema: str) -> None:
         """Note it."""

@@ -182,8 +182,14 @@ class LeafDesk:
         self, schema: SchemaView, event: EventBody, cells: Sequence[tuple[int, int]], values: Values, visit: _Visit
     ) -> None:
         pieces = self._leaves.match(schema, cells, values)
+        receivers: dict[tuple[int, int], set[object]] = {}
         for piece in pieces:
-            visit.leaves[_leaf_of(piece, cells)].pieces += 1
+            place = _leaf_of(piece, cells)
+            visit.leaves[place].pieces += 1
+            if piece.subscriber.id != self._host.id:
+                receivers.setdefault(place, set()).add((piece.group, piece.filter) if piece.group else piece.subscriber)
+        for (attribute, cell), found in receivers.items():
+            self._leaves.note_deliveries(Tree(schema.name, attribute), cell, len(found), event_bytes(event))
         items = items_for(schema, event, pieces, self._deliverer.is_silent)
         self._ledger.matched(id_of(event), schema.name, len(pieces), len(items))
         self._deliverer.deliver(items)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,12 +12,12 @@ from protocols.pubsub.leaf_table import COUNT_MAX, LeafTable
 from protocols.pubsub.messages import CellState, LeafEntry, SubObject
 from protocols.pubsub.names import SubscriptionKey
 from protocols.pubsub.tree.merging import Merge, MoveUp
+from protocols.pubsub.tree.meter import Meter
 from protocols.pubsub.tree.piece import Piece
 from protocols.pubsub.tree.splitting import Split
 from protocols.pubsub.tree.storage import Place
 
-LOAD_S: Final = 60.0
-"""The load of a leaf is its events a minute: each counts less with the time, by 1/e after so many seconds."""
+MINUTE_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -53,8 +52,14 @@ class CellNode:
     """When halves of which nothing is known are told to report, and how long that was put off."""
     state_due: float = 0.0
     """When the record that says what the cell is has to be written again."""
-    _load: float = 0.0
-    _load_at: float = 0.0
+    events: Meter = field(default_factory=Meter)
+    """Events that visit the leaf."""
+    copies: Meter = field(default_factory=Meter)
+    """Other nodes that it has an event for: how many messages its deliveries take."""
+    sent: Meter = field(default_factory=Meter)
+    """The bytes of these."""
+    hot_load: int = 0
+    """Its events a minute when it was last split because of its load; 0: never. See `Heat`."""
 
     @property
     def cell(self) -> int:
@@ -106,17 +111,9 @@ class CellNode:
         points = {(piece.sub.low, piece.sub.high) for _, piece in self.kept()}
         return len(points) > 1
 
-    def note_events(self, count: int, now: float) -> None:
-        """So many events came by."""
-        self._load = self._decayed(now) + count
-        self._load_at = now
-
     def load(self, now: float) -> int:
         """Events a minute, of late."""
-        return min(COUNT_MAX, round(self._decayed(now)))
-
-    def _decayed(self, now: float) -> float:
-        return self._load * math.exp((self._load_at - now) / LOAD_S)
+        return min(COUNT_MAX, round(self.events.rate(now) * MINUTE_S))
 
     def entry(self, now: float) -> LeafEntry:
         """How a leaf is told of."""

@@ -41,6 +41,8 @@ SPLIT_PAUSE_S: Final = 60.0
 """After a split that failed."""
 CELLS_MAX: Final = 16_384
 """A node that has so many cells becomes the leaf of no more: who is the root of one may claim what it likes of it."""
+COOL_SHARE: Final = 0.5
+"""A cell that was split because of its load is not merged while a half has more than this part of that load."""
 DENIED_S: Final = 5.0
 """For so long it is remembered that the parent of a cell did not know it."""
 
@@ -138,11 +140,16 @@ class Growth(Part):
         self.began()
         self.step(node)
 
+    def split_hot(self, node: CellNode) -> None:
+        """Split a leaf that is not full, because of its load."""
+        self._begin_split(node, is_forced=True)
+
     def _begin_merge(self, node: CellNode, now: float) -> None:
         config = self._forest.config
         halves = [half_entry(node, child) for child in children(node.cell)]
         subs = sum(half.subs for half in halves if half is not None)
-        if None in halves or subs >= config.merge_share * config.leaf_capacity or node.is_switching:
+        is_warm = any(half.load > COOL_SHARE * node.hot_load > 0 for half in halves if half is not None)
+        if None in halves or subs >= config.merge_share * config.leaf_capacity or node.is_switching or is_warm:
             node.empty_since = None
         elif node.empty_since is None:
             node.empty_since = now

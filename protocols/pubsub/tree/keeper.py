@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from peerd.api import Host, Part, RecordRole, on_timer
 from peerd.ids import NodeId
-from protocols.pubsub.cells import Target
+from peerd.messages import PeerRef
+from protocols.pubsub.cells import WHOLE, Target
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.messages import CellState, LeafEntry, SubObject
+from protocols.pubsub.messages import CellAnswer, CellState, LeafEntry, SubObject
 from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.ports import (
     Decision,
@@ -26,6 +27,7 @@ from protocols.pubsub.tree.asking import Subscribers
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.forest import Forest, LeafIndex, Standing
 from protocols.pubsub.tree.growth import Growth
+from protocols.pubsub.tree.heat import Heat
 from protocols.pubsub.tree.installing import Installing
 from protocols.pubsub.tree.questions import Questions
 from protocols.pubsub.tree.reports import Reports
@@ -55,8 +57,10 @@ class Keeper(Part):
         self.installing = Installing(self.forest, schemas, self.subscribers)
         self.transfers = Transfers(self.forest, self.subscribers, self.installing)
         self.growth = Growth(self.forest, self.questions, self.reports, self.installing, self.transfers)
+        self.heat = Heat(self.forest, self.growth.split_hot)
         self.parts: tuple[Part, ...] = (
             self,
+            self.heat,
             self.questions,
             self.reports,
             self.installing,
@@ -108,7 +112,15 @@ class Keeper(Part):
         """So many events have visited the leaf."""
         node = self.forest.cells.get(Place(tree, cell))
         if node is not None:
-            node.note_events(count, self._host.now())
+            node.events.add(count, self._host.now())
+
+    def note_deliveries(self, tree: Tree, cell: int, copies: int, size: int) -> None:
+        """The leaf has an event of a size for so many other nodes."""
+        node, now = self.forest.cells.get(Place(tree, cell)), self._host.now()
+        self.heat.note_sent(copies * size)
+        if node is not None:
+            node.copies.add(copies, now)
+            node.sent.add(copies * size, now)
 
     def unwanted(self, key: SubscriptionKey, schema: str) -> None:
         """The subscriber itself says that it has no such subscription: delete its pieces."""
@@ -120,6 +132,15 @@ class Keeper(Part):
         """The leaves of a tree that this node is the root of."""
         now = self._host.now()
         return [node.entry(now) for node in self.forest.nodes() if node.place.tree == tree and node.is_leaf]
+
+    def ask_leaves(self, tree: Tree, told: Callable[[Iterable[int]], None]) -> None:
+        """Ask the root of a tree which leaves it has. It may be too busy to say, or know of no leaf but itself."""
+
+        def done(answer: CellAnswer | None, who: PeerRef | None) -> None:
+            if answer is not None:
+                told([entry.cell for entry in answer.entries])
+
+        self.questions.ask(Place(tree, WHOLE), done, is_brief=False)
 
     # Upcalls of the plugin
 
@@ -160,6 +181,7 @@ class Keeper(Part):
         self.forest.renew_states()
         self.forest.write()
         self.growth.tick()
+        self.heat.tick()
         self.reports.tick()
         is_busy = self.forest.is_busy or self.growth.is_busy or bool(self._waiting)
         self._resume()

@@ -12,13 +12,13 @@ Draw = Callable[[Sequence[Row]], list[Chart]]
 SHARE_OF_NODES = "share of nodes"
 
 
-def cumulative(found: Sequence[Row], column: str, by: str) -> tuple[Line, ...]:
-    """For each row, the share of the values up to x."""
+def cumulative(found: Sequence[Row], column: str, by: str, what: str = "") -> tuple[Line, ...]:
+    """For each row, the share of the values up to x. ``what`` is added to the label."""
     made = []
     for row in found:
         values = row.get(column) or []
         points = tuple((value, step / STEPS, step / STEPS, step / STEPS) for step, value in enumerate(values))
-        made.append(Line(_label(row, by), points))
+        made.append(Line(_label(row, by) + what, points))
     return tuple(made)
 
 
@@ -31,14 +31,18 @@ def ranked(found: Sequence[Row], column: str, by: str) -> tuple[Line, ...]:
 
 
 def _label(row: Row, by: str) -> str:
-    return f"{row['nodes']:,} nodes" if by == "nodes" else f"{by} = {row.get(by)}"
+    if by == "nodes":
+        return f"{row['nodes']:,} nodes"
+    kind = f", {row['balancing']}" if row.get("balancing") else ""
+    return f"{by} = {row.get(by)}{kind}"
 
 
 def installation(found: Sequence[Row]) -> list[Chart]:
     """Figures 4.1 and 4.2."""
     thesis = reference("thesis, figure 4.1", [(0.6, 0.7), (1.0, 0.9)])
     spread = reference("thesis, figure 4.2", [(20.0, 0.78), (60.0, 0.98)])
-    took = (*cumulative(found, "install_s", "nodes"), thesis)
+    safe = cumulative(found, "replicated_s", "nodes", ", with all replicas")
+    took = (*cumulative(found, "install_s", "nodes"), *safe, thesis)
     sent = (*cumulative(found, "install_bytes", "nodes"), spread)
     title = "What nodes send while subscriptions are installed"
     return [

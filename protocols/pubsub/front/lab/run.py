@@ -25,6 +25,7 @@ from peerd.lib.feed import FeedItem, Reader
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.world import rare_collections
+from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.front.judging import plugin_of
 from protocols.pubsub.front.lab.faults import CUT_S, Departures, pieces_lost, seconds_until_whole, sides
 from protocols.pubsub.front.lab.figures import bytes_row, difference, latency_row
@@ -47,13 +48,15 @@ SCHEMA_S: Final = 10.0
 FAULTS: Final = frozenset({"session_min", "strikes", "cut"})
 OF_THE_RUN: Final = frozenset({"focus", "publishers", "warm", "ack", *FAULTS})
 """What a variant may say about the run; everything else that it says is a setting of publish/subscribe."""
-OF_EVENTS: Final = frozenset({"multicast", "leaf_cache_max", "delivery"})
+OF_EVENTS: Final = frozenset({"multicast", "leaf_cache_max", "delivery", "balancing", "hot_rate"})
 """Settings that are of no importance before events are published."""
 ACKNOWLEDGED: Final = ("received", "replicated")
 THESIS: Final[dict[str, Any]] = {
     "base_attribute": "random",
     "delivery": "direct",
     "multicast": True,
+    "balancing": "static",
+    "hot_rate": "64KiB",
     "leaf_cache_max": 0,
     "leaf_capacity": sum(CAPACITY) // 2,
     "lease": "7d",
@@ -301,9 +304,9 @@ def measure_on(made: Installed, point: Point, notify: Notify) -> Row:
     gap_s = point.duration_s / max(point.lookups, 1)
     focus = variant.get("focus")
     thesis.workload.concentrate(float(focus) if focus else None)
-    changed = {name: value for name, value in settings_of(point).items() if name in OF_EVENTS}
+    asked = PubSubConfig.model_validate(settings_of(point))
     for place in simulation.live_nodes():
-        adjust(place, changed)
+        adjust(place, {name: getattr(asked, name) for name in OF_EVENTS})
     if variant.get("ack") == "replicated":
         thesis.ack = "replicated"
     thesis.publishers = _publishers(thesis, point)
