@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from bench.measure import Section
-from bench.sections import aggregation, control, filter as filter_, forming, matching, micro, rest, simulator, swap
+from bench.sections import (
+    aggregation,
+    control,
+    filter as filter_,
+    forming,
+    matching,
+    micro,
+    pubsub,
+    rest,
+    simulator,
+    swap,
+)
 
 SECTIONS: Final[tuple[Section, ...]] = (
     Section("micro", "building blocks, one process", micro.run),
@@ -16,5 +27,6 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section("simulator", "1,000 simulated nodes, beside a bare heap", simulator.run),
     Section("forming", "rings of simulated nodes that form, and an hour of churn", forming.run),
     Section("rest", "a daemon at rest; 32 daemons up", rest.run),
+    Section("pubsub", "1,000 subscriptions by content on 32 daemons, beside NATS and Mosquitto", pubsub.run),
     Section("aggregation", "1 MiB of counters a node on 8 to 32 daemons, beside MPI Allreduce", aggregation.run),
 )

@@ -133,7 +133,10 @@ class PubSubConfig(PluginConfig):
     event_copies: Annotated[int, Field(ge=1, le=limits.LEAF_SET_SIZE // 2)] = setting(
         2, "Nodes besides the leaf's root that hold an event until it is delivered, where the publisher asks for that."
     )
-    publish_retry: Interval = setting("1s", "Pause before cells that have not answered are probed again; it doubles.")
+    publish_retry: Interval = setting(
+        "1s",
+        "Least pause before cells that have not answered are probed again; longer where answers are slow. It doubles.",
+    )
     publish_timeout: Interval = setting("30s", "How long a publish is tried before its outcome is unknown.")
     publish_queue: Memory = setting("8MiB", "Events that wait here to be published; above it publishers have to wait.")
 

@@ -32,7 +32,7 @@ CAREFUL_FROM: Final = 1
 TESTED_FROM: Final = 1
 """From this try on, a way is tested by a lookup before events go there."""
 TESTS_MAX: Final = 64
-"""Tests that are under way; above it events go untested."""
+"""Batches that wait for a test; above it events go untested."""
 TEST_TIMEOUT_S: Final = 5.0
 PARKED_LOOK_S: Final = 0.5
 """How often what waits here is looked at, besides when the tree tells of a change."""
@@ -78,7 +78,8 @@ class Forwarding(Part):
         self._told: OrderedDict[NodeId, float] = OrderedDict()
         self._sent: deque[_Sent] = deque()
         self._sent_bytes = 0
-        self._tests = 0
+        self._tested: dict[NodeId, list[Journey]] = {}
+        """By next hop that is being tested: what waits for that."""
 
     # This node's own events
 
@@ -133,6 +134,9 @@ class Forwarding(Part):
             unclear = ways.unclear
             if targets is not None:
                 for place in ways.here:
+                    if self.events.had(batch.events, place):  # a repeat: the leaf may have been split since
+                        arrived.append(place)
+                        continue
                     decision = self._decide(targets, batch, place, some.vouched)
                     if decision is None:
                         unclear.append(place)
@@ -221,7 +225,7 @@ class Forwarding(Part):
     def _send(self, to: PeerRef, journey: Journey) -> None:
         if journey.hops > HOPS_MAX:
             self._count("lost")
-        elif journey.batch.attempt < TESTED_FROM or not self._test(journey):
+        elif journey.batch.attempt < TESTED_FROM or not self._test(to, journey):
             self._send_now(to, journey)
 
     def _send_now(self, to: PeerRef, journey: Journey) -> None:
@@ -232,25 +236,29 @@ class Forwarding(Part):
         while len(self._sent) > SENT_MAX or self._sent_bytes > SENT_BYTES_MAX or now - self._sent[0].at_s > SENT_S:
             self._sent_bytes -= self._sent.popleft().bytes
 
-    def _test(self, journey: Journey) -> bool:
+    def _test(self, to: PeerRef, journey: Journey) -> bool:
         """Look up the root of a cell before a failed try is repeated; whether that is under way.
 
         The next hop may be dead without anybody having noticed. Messages with events are not acknowledged hop by hop,
-        but lookups are: the overlay finds out, and the events go another way then.
+        but lookups are: the overlay finds out, and the events go another way then. One lookup through a next hop is
+        enough for all that is to go there meanwhile.
         """
-        if self._tests >= TESTS_MAX:
+        if sum(map(len, self._tested.values())) >= TESTS_MAX:
             return False
+        if to.id in self._tested:
+            self._tested[to.id].append(journey)
+            return True
         attribute, cell = journey.places[0]
 
         def done(result: LookupResult) -> None:
-            self._tests -= 1
-            self._go_on(journey)
+            for each in self._tested.pop(to.id):
+                self._go_on(each)
 
-        self._tests += 1
+        self._tested[to.id] = [journey]
         try:
             self._host.lookup(key_of(Tree(journey.batch.schema, attribute), cell), done, TEST_TIMEOUT_S)
         except Unavailable:
-            self._tests -= 1
+            del self._tested[to.id]
             return False
         return True
 
@@ -314,7 +322,7 @@ class Forwarding(Part):
     def validate(self) -> None:
         """Assert the invariants."""
         assert len(self._sent) <= SENT_MAX
-        assert 0 <= self._tests <= TESTS_MAX
+        assert sum(map(len, self._tested.values())) <= TESTS_MAX
         assert self._is_looking or not len(self._parking)
 
 

@@ -29,7 +29,7 @@ PUT_OFF_MAX_S: Final = 5.0
 class Lane:
     """The events, by number, that have to visit one cell."""
 
-    __slots__ = ("due_s", "flying", "is_leaf", "latest_s", "order", "tries")
+    __slots__ = ("due_s", "flying", "is_leaf", "latest_s", "order", "since_s", "tries")
 
     def __init__(self) -> None:
         self.is_leaf = False
@@ -39,6 +39,8 @@ class Lane:
         """How often each was sent so far."""
         self.flying: set[int] = set()
         """Those that are on their way."""
+        self.since_s: float | None = None
+        """When those set out, in their first try: an answer to a later one may be that to the first."""
         self.due_s = math.inf
         """When those are sent again if no answer has come."""
         self.latest_s = math.inf
@@ -81,7 +83,7 @@ class Lanes:
         del lane.tries[number]
         lane.flying.discard(number)
         if not lane.flying:
-            lane.due_s = math.inf
+            lane.due_s, lane.since_s = math.inf, None
         if not lane.order:
             self.cells.pop(cell)
 
@@ -121,7 +123,7 @@ class Lanes:
         lane = self.cells.get(cell)
         return 0 if lane is None else max(lane.tries[number] for number in numbers)
 
-    def set_out(self, cell: int, numbers: list[int], due_s: float) -> None:
+    def set_out(self, cell: int, numbers: list[int], due_s: float, now: float | None = None) -> None:
         """Events set out to a cell, together."""
         lane = self.cells.get(cell)
         assert lane is not None and not lane.flying
@@ -129,6 +131,7 @@ class Lanes:
         for number in numbers:
             lane.tries[number] = attempt + 1
         lane.flying = set(numbers)
+        lane.since_s = now if attempt == 0 else None
         lane.due_s = due_s
         lane.latest_s = due_s + PUT_OFF_MAX_S
 
@@ -233,9 +236,15 @@ class LaneBook:
         """Which try it will be when these events set out to a cell, from 0 on."""
         return self._trees[tree].attempt(cell, numbers)
 
-    def set_out(self, tree: Tree, cell: int, numbers: list[int], due_s: float) -> None:
+    def since_s(self, tree: Tree, cell: int) -> float | None:
+        """When the events that are on their way to a cell set out, if this is their first try."""
+        lanes = self._trees.get(tree)
+        lane = None if lanes is None else lanes.cells.get(cell)
+        return None if lane is None or not lane.flying else lane.since_s
+
+    def set_out(self, tree: Tree, cell: int, numbers: list[int], due_s: float, now: float | None = None) -> None:
         """Events set out to a cell; if no answer has come, they are due to be sent again at ``due_s``."""
-        self._trees[tree].set_out(cell, numbers, due_s)
+        self._trees[tree].set_out(cell, numbers, due_s, now)
         heappush(self._due, (due_s, tree, cell))
 
     def put_off(self, tree: Tree, cell: int, numbers: set[int], due_s: float) -> None:

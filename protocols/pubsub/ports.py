@@ -141,6 +141,9 @@ class LeafEvents(Protocol):
     ) -> None:
         """Events have reached these leaves of this node: match, acknowledge (`EventAck`), have them held, deliver."""
 
+    def had(self, events: Sequence[EventBody], cell: tuple[int, int]) -> bool:
+        """Whether all of these have visited this very cell while it was a leaf of this node."""
+
     def installed(self, tree: Tree, cell: int, sub: SubObject) -> None:
         """A piece is new in a leaf of this node: deliver what it asks for of the past (``since_ms``)."""
 

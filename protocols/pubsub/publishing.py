@@ -31,6 +31,7 @@ from protocols.pubsub.messages import CELLS_MAX, EVENTS_BYTES_MAX, EVENTS_MAX, E
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.nearness import may_be_root
 from protocols.pubsub.outcomes import OnResult, Pending, PublishOutcome, PublishStatus
+from protocols.pubsub.patience import Patience
 from protocols.pubsub.ports import SchemaView, targets_of
 from protocols.pubsub.probing import LevelGuide, probe_region
 from protocols.pubsub.spread import Batch, Place, event_bytes, places_of
@@ -91,6 +92,7 @@ class Publishing(Part):
         self._under_way: dict[int, Pending] = {}
         self._bytes = 0
         self._lanes = LaneBook()
+        self._patience = Patience()
         self._over: list[tuple[PublishOutcome, OnResult]] = []
         self._timer_at = math.inf
         self._waiting_for_room: deque[Callable[[], None]] = deque()
@@ -190,8 +192,9 @@ class Publishing(Part):
         for tree, cell, ready in self._lanes.free(spots):
             numbers = self._fitting(ready)
             attempt = self._lanes.attempt(tree, cell, numbers)
-            pause = min(self.config.publish_retry * 2 ** min(attempt, 16), RETRY_MAX_S)
-            self._lanes.set_out(tree, cell, numbers, self._host.now() + pause)
+            now, first_s = self._host.now(), self._patience.pause_s(self.config.publish_retry, len(numbers))
+            pause = min(first_s * 2 ** min(attempt, 16), RETRY_MAX_S)
+            self._lanes.set_out(tree, cell, numbers, now + pause, now)
             key = tree.schema, tuple(numbers), attempt, self._lanes.is_leaf(tree, cell)
             groups.setdefault(key, []).append((tree.attribute, cell))
         for (schema, events, attempt, is_leaf), places in groups.items():
@@ -269,6 +272,8 @@ class Publishing(Part):
         self.cache.answered(tree, leaf, owner, self._host.now())
         self.maps.answered(tree, leaf)
         self._guide.saw(tree, level(leaf))
+        if (since_s := self._lanes.since_s(tree, leaf)) is not None:
+            self._patience.answered(self._host.now() - since_s)
         spots: list[Spot] = [(tree, leaf)]
         for event in events:
             change = event.coverage.cover(tree.attribute, leaf)

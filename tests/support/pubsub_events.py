@@ -205,6 +205,11 @@ class AckingLeaves:
         if not self.is_silent:
             self.host.send(publisher, acknowledgement(schema.name, events, cells, copies))
 
+    def had(self, events: Sequence[EventBody], cell: Place) -> bool:
+        """Whether these have visited the cell."""
+        names = [EventId(event.publisher.id, event.epoch, event.sequence) for event in events]
+        return set(names) <= set(self.visits.get(cell, ()))
+
 
 def acknowledgement(
     schema: str, events: Sequence[EventBody], cells: Sequence[Place], copies: int = 0, matched: int = 1

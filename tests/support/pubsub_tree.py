@@ -134,6 +134,10 @@ class NotedEvents:
     ) -> None:
         """Not told by the tree."""
 
+    def had(self, events: Sequence[EventBody], cell: tuple[int, int]) -> bool:
+        """Nothing."""
+        return False
+
     def installed(self, tree: Tree, cell: int, sub: SubObject) -> None:
         """Note it."""
         self.new.append((cell, sub))

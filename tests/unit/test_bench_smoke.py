@@ -58,6 +58,15 @@ ALWAYS = {
         "small: simulator / bare heap",
         "memory a node",
     },
+    "pubsub": {
+        "16 subscribers: peerd",
+        "48 subscribers: peerd",
+        "peerd: useful deliveries",
+        "peerd: processor time",
+        "peerd: received a useful delivery",
+        "peerd: 99 % delivered within",
+        "peerd, replicated",
+    },
     "rest": {"start-up to ready", "at rest: RSS", "at rest: CPU", "3 daemons up, ring complete"},
     "aggregation": {"2 daemons: round", "2 daemons: value bytes moved"},
 }

@@ -118,6 +118,9 @@ def test_what_is_split_off_a_visited_leaf_was_visited() -> None:
     desk.leaves.subs = [sub(5, 1)]
     desk.arrive(event(4))
     answer_all(desk)
+    assert desk.desk.had([event(4)], (1, 1)) and not desk.desk.had([event(4)], (2, 1))
+    assert not desk.desk.had([event(4), event(5)], (1, 1))
+    assert not desk.desk.had([event(4)], (1, 3)), "that may be a guess, and an answer tells of leaves"
     desk.desk.arrived(SCHEMA, peer(9), [event(4)], [(1, 2), (1, 3)], 0, 1)
     assert [ack.covered[0].cells for ack in acks(desk)] == [(1,), (2, 3)]
     assert deliveries(desk) == []

@@ -258,8 +258,11 @@ def test_a_way_that_has_failed_is_looked_up_before_it_is_tried_again() -> None:
     plugin.validate()
     for number in range(TESTS_MAX + 1):
         host.deliver(probe(place, events=(event(2 + number),), attempt=1), PUBLISHER)
-    assert sum(asked.what == "lookup" for asked in host.asked) == 1 + TESTS_MAX
+    lookups = [asked.arguments for asked in host.asked if asked.what == "lookup"]
+    assert len(lookups) == 2, "one lookup tests the next hop for all that is to go there"
     assert len(host.take_sent()) == 1, "one more goes untested"
+    lookups[1]["on_result"](LookupResult(lookup["key"], None, (), 0.1))
+    assert len(host.take_sent()) == TESTS_MAX, "they go on even when nobody has answered"
 
 
 def test_what_was_sent_long_ago_is_not_sent_again() -> None:
@@ -290,6 +293,24 @@ def test_what_is_unsettled_waits_until_the_tree_tells_of_a_change() -> None:
     assert [arrival.places for arrival in plugin.acking.arrivals] == [(place,)]
     host.fire("probes_parked")
     assert not host.timers, "nothing waits any more"
+
+
+def test_a_repeat_that_waited_for_a_split_goes_no_further_than_the_leaf_that_has_had_it() -> None:
+    """Swarm seed 47 of 8 nodes: the half delivered it once more, after what was published later."""
+    host, plugin = lone()
+    place = (1, LEAVES[0])
+    host.deliver(probe(place), PUBLISHER)
+    plugin.leaves.unsettled = {place}
+    host.deliver(probe(place, attempt=1), PUBLISHER)
+    host.deliver(probe(place, events=(event(2),)), PUBLISHER)
+    plugin.leaves.unsettled = set()
+    plugin.leaves.forest = Forest({1: [cell_of_text(bits) for bits in ("000", "001", "01", "1")]})
+    plugin.forwarding.tree_changed(Tree(SCHEMA, 1), LEAVES[0])
+    found = [([each.sequence for each in arrival.events], arrival.places) for arrival in plugin.acking.arrivals]
+    assert found[:2] == [([1], (place,)), ([1], (place,))], "the repeat is acknowledged again"
+    halves = {(1, cell_of_text("000")), (1, cell_of_text("001"))}
+    assert {place for numbers, places in found[2:] for place in places if numbers == [2]} == halves
+    assert all(numbers == [2] for numbers, _ in found[2:]), "what is new goes on to the halves"
 
 
 def test_what_waits_is_looked_at_now_and_then_and_lapses() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from peerd.client import Client, DaemonBusy, IngestRefused, RequestRefused
 from peerd.errors import Unavailable
 from protocols.pubsub.front.client import PubSubClient
 from protocols.pubsub.models import ReceivedEvent
+from protocols.pubsub.names import EventId
 from protocols.pubsub.service import NotDone
 from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
 from tests.support.fake_pubsub import DOCUMENT, FakePubSub, published, received
@@ -168,6 +170,29 @@ async def test_many_events_are_published_line_by_line(rig: Rig) -> None:
     assert rig.service.rooms == 5
 
 
+async def test_lines_that_came_together_are_published_in_one_turn_of_the_event_loop(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, turns, seen = asyncio.get_running_loop(), 0, []
+    publish = rig.service.publish
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        ticking.append(loop.call_soon(turn))
+
+    def noting(*arguments: Any) -> EventId:
+        seen.append(turns)
+        return publish(*arguments)
+
+    ticking = [loop.call_soon(turn)]
+    monkeypatch.setattr(rig.service, "publish", noting)
+    response = await rig.http.post(EVENTS, content=b'{"a": 1}\n' * 100, headers=LINES)
+    ticking[-1].cancel()
+    assert response.json()["accepted"] == 100
+    assert len(set(seen)) == 1, "they can go as one batch; a turn for each would make a message of each"
+
+
 async def test_wrong_lines_are_named_and_the_others_published(rig: Rig) -> None:
     body = b'{"a": 1}\nrubbish\n\n[]\n{"a": 2}\n'
     response = await rig.http.post(EVENTS, content=body, headers=LINES)
@@ -186,12 +211,15 @@ async def test_events_that_are_refused_are_named(rig: Rig) -> None:
 
 async def test_an_uncertain_outcome_of_one_makes_the_answer_uncertain(rig: Rig) -> None:
     rig.service.outcome = lambda number: published(
-        number, "unknown" if number == 2 else "replicated", "a leaf is silent"
+        number, "unknown" if number % 3 == 2 else "replicated", "a leaf is silent"
     )
     response = await rig.http.post(EVENTS, content=b"{}\n{}\n{}\n", headers=LINES)
     told = response.json()
     assert (response.status_code, told["accepted"], told["is_complete"]) == (503, 3, False)
     assert told["detail"] == "1 of 3 events have no certain outcome: a leaf is silent"
+    with pytest.raises(IngestRefused, match="a leaf is silent") as refused:
+        await rig.pubsub.publish_many("stocks", [{}, {}, {}])
+    assert refused.value.answer.accepted == 3
 
 
 # --- subscriptions --------------------------------------------------------------------------------------------------

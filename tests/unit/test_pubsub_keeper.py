@@ -40,7 +40,7 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import SubscriptionKey, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, NotMine, Unsettled
-from protocols.pubsub.tree import questions
+from protocols.pubsub.tree import growth, questions
 from protocols.pubsub.tree.storage import Place, key_of_sub
 from tests.support.pubsub_tree import BAD_FILTER, SCHEMA, TREE, FakeSchema, FakeSchemas, TreePlugin
 
@@ -387,6 +387,31 @@ def test_a_cell_becomes_a_leaf_only_if_its_parent_says_that_it_is_inner(said: st
     host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
     write(host)
     assert plugin.keeper.decide(TREE, cell, None, vouched=False) == Here()
+
+
+def test_a_parent_that_says_nothing_is_asked_again_and_what_waits_goes_on_waiting() -> None:
+    """Swarm seed 180 of 8 nodes: a silent parent was taken for one that denies its half, which nobody served then."""
+    host, plugin = node()
+    cell = 0b10
+    host.deliver(probe(sub(), cell, vouched=True), STRANGER)
+    for asked in range(1, growth.PARENT_TRIES):
+        assert len(routed(host, CellQuestion)) == asked
+        assert plugin.keeper.decide(TREE, cell, None, vouched=True) == Unsettled()
+        host.fire("tree_question", last_question(host).nonce)
+    host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
+    write(host)
+    assert matched(plugin, cell) == [1], "the probe has waited until the cell became a leaf"
+
+
+def test_a_parent_that_goes_on_saying_nothing_is_taken_for_one_that_knows_no_such_half() -> None:
+    host, plugin = node()
+    cell = 0b10
+    host.deliver(probe(sub(), cell, vouched=True), STRANGER)
+    for _ in range(growth.PARENT_TRIES):
+        host.fire("tree_question", last_question(host).nonce)
+    assert len(routed(host, CellQuestion)) == growth.PARENT_TRIES
+    assert plugin.keeper.decide(TREE, cell, None, vouched=True) == Elsewhere((WHOLE,), vouched=False)
+    assert routed(host, ProbeSub), "the probe goes up"
 
 
 def test_a_claim_that_there_are_leaves_below_is_checked() -> None:

@@ -18,6 +18,7 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import EventAck, ProbePub
 from protocols.pubsub.names import EVERY, EventId, Tree, key_of
 from protocols.pubsub.outcomes import PublishOutcome, PublishStatus
+from protocols.pubsub.patience import ALLOWANCE_MAX_S, EVENT_S
 from protocols.pubsub.publishing import UNDER_WAY_MAX, WAITERS_MAX
 from protocols.pubsub.spread import Place, places_of, trees_of
 from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema, acknowledgement, unsigned
@@ -408,3 +409,71 @@ def test_a_cell_of_a_leaf_of_this_node_is_not_sent_to_anybody() -> None:
         acknowledgement(SCHEMA, [world.plugin.acking.arrivals[-1].events[0]], [ROOT], 2)
     ]
     assert cell_of_text("") == WHOLE
+
+
+# How long it waits
+
+
+def test_slow_answers_make_it_more_patient_and_quick_ones_less() -> None:
+    world = World()
+    for _ in range(20):
+        [number] = world.publish()
+        assert world.sent() == [([number], [ROOT], 0)]
+        world.wait(0.9)
+        world.answer([number], ROOT)
+    [number] = world.publish()
+    assert world.sent() == [([number], [ROOT], 0)]
+    world.wait(0.95)
+    assert world.sent() == [], "answers take 0.9 s: it is not late yet"
+    world.wait(0.3)
+    assert world.sent() == [([number], [ROOT], 1)], "answers vary little: it is late"
+    world.answer([number], ROOT)
+    world.wait(0.1)
+    for _ in range(30):
+        [number] = world.publish()
+        world.answer([number], ROOT)
+    world.sent()
+    [number] = world.publish()
+    world.wait(1.1)
+    assert world.sent() == [([number], [ROOT], 0), ([number], [ROOT], 1)], "publish_retry is the least"
+
+
+def test_an_answer_to_a_second_try_says_nothing_of_how_long_answers_take() -> None:
+    world = World()
+    [first] = world.publish()
+    world.wait(1.5)
+    world.answer([first], ROOT)
+    world.sent()
+    [second] = world.publish()
+    world.wait(1.1)
+    assert world.sent() == [([second], [ROOT], 0), ([second], [ROOT], 1)], "the first try may have been lost"
+
+
+def test_a_batch_of_many_events_is_given_more_time() -> None:
+    world = World()
+    [first] = world.publish()
+    rest = world.publish(100)
+    world.sent()
+    world.answer([first], ROOT)
+    assert world.sent() == [(rest, [ROOT], 0)]
+    world.wait(1.0 + 98 * EVENT_S)
+    assert world.sent() == []
+    world.wait(2 * EVENT_S)
+    assert world.sent() == [(rest, [ROOT], 1)]
+
+
+def test_no_answer_can_make_it_wait_for_ever() -> None:
+    world = World(publish_timeout=100.0, publish_retry=25.0)
+    [first] = world.publish()
+    world.wait(24.0)
+    world.answer([first], ROOT)
+    world.sent()
+    world.plugin.publishing.config = replace_retry(world.plugin.publishing.config, 1.0)
+    [second] = world.publish()
+    world.wait(ALLOWANCE_MAX_S + 0.1)
+    assert world.sent() == [([second], [ROOT], 0), ([second], [ROOT], 1)]
+
+
+def replace_retry(config: PubSubConfig, publish_retry: float) -> PubSubConfig:
+    """The same settings with another pause, as after a reload."""
+    return config.model_copy(update={"publish_retry": publish_retry})

@@ -385,13 +385,16 @@ def test_digests_differ_where_versions_do_and_nowhere_else() -> None:
     assert [number for number, (one, other) in enumerate(pairs) if one != other] == [3, 5, 7]
 
 
-@given(st.lists(st.integers(0, 63), max_size=20), st.integers(0, 63), st.integers(0, 63))
-def test_a_digest_is_that_of_the_records_in_its_part(keys: list[int], low: int, high: int) -> None:
+@given(
+    st.lists(st.integers(0, 63), max_size=20), st.integers(0, 63), st.integers(0, 63), st.sampled_from((2, 7, 8, 64))
+)
+def test_a_digest_is_that_of_the_records_in_its_part(keys: list[int], low: int, high: int, parts: int) -> None:
+    """Whether there are fewer records than parts or more."""
     step = RING // 64
     arc = Arc(NodeId(low * step), NodeId(high * step))
     table = filled(*(record(key=key * step, counter=key + 1) for key in keys))
-    for number, digest in enumerate(table.digests(arc, 8)):
-        part = arc.part(number, 8)
+    for number, digest in enumerate(table.digests(arc, parts)):
+        part = arc.part(number, parts)
         alone = filled(*(one for one in table if one.key in part))
         assert digest == alone.digests(WHOLE_RING, 2)[0] ^ alone.digests(WHOLE_RING, 2)[1]
 

@@ -77,6 +77,8 @@ class RecordTable:
         self._is_genuine = is_genuine
         self._is_allowed = is_allowed
         self._has_plugin = has_plugin
+        self._is_unchecked = True
+        """Whether something has changed since `validate` found all in order."""
         self._is_asking = False
         """Nothing lapses meanwhile: what `merge` found must still be there when it goes on."""
         self._records: dict[RecordId, Record] = {}
@@ -229,6 +231,7 @@ class RecordTable:
 
     def _replace(self, held: Record | None, record: Record | None) -> None:
         """The one place where the table changes."""
+        self._is_unchecked = True
         if held is not None:
             self._charge(held, -1)
         if record is not None:
@@ -328,9 +331,18 @@ class RecordTable:
 
     def digests(self, arc: Arc, parts: int) -> tuple[int, ...]:
         """One number for each part of a range: equal for equal sets of versions (and by chance, once in 2^64)."""
-        if not self._order:
-            return (0,) * parts
+        first, last = self._bounds(arc)
+        if arc.low_place < arc.high_place and last - first < parts:
+            return self._few_digests(arc, parts, first, last)
         return tuple(reduce(xor, self._sums_within(arc.part(number, parts)), 0) for number in range(parts))
+
+    def _few_digests(self, arc: Arc, parts: int, first: int, last: int) -> tuple[int, ...]:
+        """The same where there are fewer records than parts: looks at the records, and at no part."""
+        digests, low, width = [0] * parts, arc.low_place, arc.width
+        for (place, _), digest in zip(self._order[first:last], self._sums[first:last], strict=True):
+            # The last part of those that begin, at ``width * number // parts``, no later than here.
+            digests[((place - low + 1) * parts - 1) // width] ^= digest
+        return tuple(digests)
 
     def _sums_within(self, part: Arc) -> list[int]:
         first, last = self._bounds(part)
@@ -338,7 +350,14 @@ class RecordTable:
         return self._sums[first:last] if is_plain else self._sums[first:] + self._sums[:last]
 
     def validate(self) -> None:
-        """Assert order, sums and limits."""
+        """Assert order, sums and limits. What has not changed since the last time is not looked at again."""
+        if len(self._writes) > WRITES_REMEMBERED_MAX or len(self._lapses) > 2 * self.usage.records + HEAP_SLACK:
+            raise Bug("a window of the record table is over its limit")
+        if self._is_unchecked:
+            self._validate_records()
+            self._is_unchecked = False
+
+    def _validate_records(self) -> None:
         records = list(self)
         if self._order != sorted((identity.place, identity) for identity in self._records):
             raise Bug("the order of the records is wrong")
@@ -356,8 +375,6 @@ class RecordTable:
             raise Bug("records and their origins do not add up")
         if self.tombstones != sum(record.value is None for record in records):
             raise Bug("tombstones are miscounted")
-        if len(self._writes) > WRITES_REMEMBERED_MAX or len(self._lapses) > 2 * len(records) + HEAP_SLACK:
-            raise Bug("a window of the record table is over its limit")
 
 
 def _digest(record: Record) -> int:

@@ -31,7 +31,7 @@ from peerd.sim.swarm.faults import Faults
 from peerd.sim.swarm.liars import Liars
 from peerd.sim.swarm.plan import Attackers, Plan, draw
 from peerd.sim.swarm.states import SOMETIMES, States, count_rings
-from peerd.sim.swarm.work import plugins_of, work_of
+from peerd.sim.swarm.work import nodes_of, plugins_of, work_of
 from peerd.sim.workload import LOST_AFTER_S, SimulationProbe, Workload
 from peerd.sim.world import SimulationFailure
 
@@ -92,6 +92,7 @@ def run_seed(
     ``protocols`` run on every node, do their work and are judged. They are named, not found, so that a seed is the same
     run wherever it runs. Raises `ConfigError` for one that cannot be used.
     """
+    nodes = nodes_of(work_of(protocols), seed) if nodes is None else nodes
     run = SeedRun(draw(seed, nodes, attackers).without(without), protocols)
     begun = time.process_time()
     try:

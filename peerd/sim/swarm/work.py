@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from peerd.api import Plugin
 from peerd.plugins import load_front, load_plugin
+from peerd.sim.rng import fork
 from peerd.sim.simulation import Place, Simulation
 
 
@@ -29,6 +30,11 @@ class SwarmWork:
         """The plugin of the node at this index, anew for each of its incarnations; ``None``: one with its defaults."""
         return None
 
+    @classmethod
+    def nodes(cls, rng: Random) -> int | None:
+        """How many nodes the ring of a seed has; ``None``: as many as a seed without protocols."""
+        return None
+
     def act(self, place: Place) -> None:
         """Do something while faults strike. Nothing needs to succeed, but what does must be right."""
 
@@ -46,6 +52,12 @@ def work_of(names: Sequence[str]) -> dict[str, type[SwarmWork]]:
     Raises `ConfigError` for a protocol that is not installed or cannot be used.
     """
     return {name: load_front(name).swarm_work() or SwarmWork for name in names}
+
+
+def nodes_of(work: dict[str, type[SwarmWork]], seed: int) -> int | None:
+    """How many nodes the first of them wants that wants any number: drawn from the seed, and from nothing else."""
+    wanted = (kind.nodes(fork(seed, "swarm", "nodes", name)) for name, kind in work.items())
+    return next((nodes for nodes in wanted if nodes is not None), None)
 
 
 def plugins_of(work: dict[str, type[SwarmWork]], index: int) -> list[Plugin]:

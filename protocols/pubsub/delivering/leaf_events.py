@@ -133,6 +133,11 @@ class LeafDesk:
         self._deliverer.flush()
         self._secure(call, valid, cells)
 
+    def had(self, events: Sequence[EventBody], cell: tuple[int, int]) -> bool:
+        """See `protocols.pubsub.ports.LeafEvents`."""
+        visits = [self._visits.get(id_of(event)) for event in events]
+        return all(visit is not None and cell in visit.leaves for visit in visits)
+
     def installed(self, tree: Tree, cell: int, sub: SubObject) -> None:
         """See `protocols.pubsub.ports.LeafEvents`."""
         if sub.since_ms and not sub.group:

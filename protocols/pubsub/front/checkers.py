@@ -31,6 +31,10 @@ EVENTS_MAX: Final = 2048
 """Events of one publisher in one stream that are compared."""
 
 
+HAD_MAX: Final = 65_536
+"""Events that one node has taken and that are remembered: as many as the node itself does by default."""
+
+
 class Held(NamedTuple):
     """A piece in a leaf, at the node that is the root of it."""
 
@@ -160,7 +164,8 @@ class OrderAtLeaves(Checker):
 
     One stream may have events of several leaves, which are in no order among each other. So two events are compared
     where the root has acknowledged each for one leaf only, in which it matched, and where these are one, or one was
-    split from the other. What its publisher has given up may still arrive, and late.
+    split from the other. What its publisher has given up may still arrive, and late. So may what a node has had from
+    another root, and drops: the second copy of an event that went on its way again while its leaf was being split.
     """
 
     name = "pubsub order"
@@ -174,6 +179,8 @@ class OrderAtLeaves(Checker):
         self._order: dict[tuple[int, int, NodeId, int], dict[tuple[NodeId, int], list[int]]] = {}
         self._leaves: dict[tuple[NodeId, _Event], set[tuple[str, int, int]]] = {}
         """By root and event: the leaves in which it matched."""
+        self._had: dict[tuple[int, int], dict[_Event, None]] = {}
+        """By subscriber's node and its boot: the events that it took, from whichever root; it drops them afterwards."""
         self._inversions: dict[tuple[NodeId, _Event, _Event], None] = {}
         """An event that came after a later one of its publisher."""
 
@@ -194,13 +201,17 @@ class OrderAtLeaves(Checker):
             del self._taken[oldest]
             self._order.pop(oldest, None)
         of_stream = self._order.setdefault(stream, {})
+        had = self._had.setdefault((place.index, place.boot_epoch), {})
+        while len(had) >= HAD_MAX:
+            del had[next(iter(had))]
         for delivery in message.deliveries:
             event = delivery.event
-            if delivery.is_replay:
+            name = _Event(event.publisher.id, event.epoch, event.sequence)
+            if delivery.is_replay or name in had:
                 continue
+            had[name] = None
             before = of_stream.setdefault((event.publisher.id, event.epoch), [])
             if event.sequence not in before:
-                name = _Event(event.publisher.id, event.epoch, event.sequence)
                 later = (number for number in before if number > event.sequence)
                 self._inversions.update({(root, name, name._replace(sequence=number)): None for number in later})
                 before.append(event.sequence)

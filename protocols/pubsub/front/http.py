@@ -17,7 +17,7 @@ from peerd.daemon.http.streaming import Source, add_feed
 from peerd.errors import Unavailable
 from peerd.front import needs_scope
 from peerd.lib.feed import Policy
-from peerd.models.admin import STREAM_TYPE
+from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE
 from protocols.pubsub.models import (
     AckWord,
     Declared,
@@ -67,6 +67,8 @@ async def answer_of(ask: Callable[[Callable[[T | Exception], None]], object]) ->
 
     try:
         ask(done)
+        if future.done():  # at once, so that of many events in one request each need not wait for the event loop
+            return future.result()
         return await asyncio.wait_for(future, ANSWER_S_MAX)
     except NotDone as error:
         raise http_error(error) from error
@@ -154,7 +156,10 @@ async def _publish_lines(request: Request, service: Service, schema: str, ack: A
         return answer
     told = json.loads(bytes(answer.body))
     detail = f"{lines.failed} of {lines.begun} events have no certain outcome: {lines.why}"
-    return JSONResponse({**told, "detail": detail, "is_complete": False}, HTTPStatus.SERVICE_UNAVAILABLE)
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    fields = {"type": "about:blank", "title": status.phrase, "status": int(status)}
+    body = {**told, **fields, "detail": detail, "is_complete": False}
+    return JSONResponse(body, status, media_type=PROBLEM_TYPE)
 
 
 class _Lines:

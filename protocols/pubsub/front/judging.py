@@ -72,11 +72,13 @@ class Judge:
         """Subscribe on a node. Raises what the plugin raises."""
         plugin = plugin_of(place)
         made: list[Watched] = []
+        at_once: list[SubscriptionView] = []
 
         def done(answer: SubscriptionView | Exception) -> None:
-            if isinstance(answer, SubscriptionView) and made:
-                made[0].state = answer.state
-                made[0].established_at = self._now()
+            if isinstance(answer, SubscriptionView):
+                at_once.append(answer)
+                for each in made:
+                    each.state, each.established_at = answer.state, self._now()
 
         asked = SubscriptionRequest.model_validate({"schema": schema, "filter": filter, "policy": "block", **options})
         view = plugin.subscribe(asked, done)
@@ -84,8 +86,8 @@ class Judge:
         reader = feed.reader("start")
         node = parse(filter)
         watched = Watched(place, place.boot_epoch, schema, filter, matcher(node), reader, view.id)
-        if view.state in ("received", "replicated", "covered"):
-            watched.established_at = self._now()
+        if at_once:
+            watched.state, watched.established_at = at_once[0].state, self._now()
         made.append(watched)
         self.watched.append(watched)
         return watched

@@ -25,8 +25,13 @@ SETTINGS: Final[dict[str, Any]] = {
     "merge_after": "20s",
     "delivery_keep": "20s",
     "publish_timeout": "20s",
+    "subscriptions_per_member": 200,
 }
-"""Small leaves, so that a few subscriptions make a tree, and short times, so that a seed sees what takes hours."""
+"""Small leaves, so that a few subscriptions make a tree, short times, so that a seed sees what takes hours, and a quota
+that a hostile node reaches at once."""
+RINGS: Final = ((0.06, 1, 3), (0.85, 6, 12), (0.98, 13, 24), (0.995, 25, 64), (1.0, 65, 120))
+"""Sizes of rings: up to this share of the seeds, the smallest, the largest. Most have room for a tree, its replicas and
+the death of some nodes, and are fast; large ones cost as much as a hundred of those."""
 SUBSCRIBE_SHARE: Final = 0.4
 END_SHARE: Final = 0.1
 PROOF_SUBSCRIPTIONS: Final = 5
@@ -59,6 +64,11 @@ class Traffic(SwarmWork):
     @classmethod
     def plugin(cls, index: int) -> Plugin:
         return PubSub(PubSubConfig.model_validate({**SETTINGS, "leaf_capacity": 4 + index % 5}))
+
+    @classmethod
+    def nodes(cls, rng: Random) -> int:
+        share = rng.random()
+        return next(rng.randint(low, high) for below, low, high in RINGS if share < below)
 
     def act(self, place: Place) -> None:
         self._judge.read()

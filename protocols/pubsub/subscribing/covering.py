@@ -125,7 +125,8 @@ class Covering:
         if progress <= form.progress:
             return
         form.progress = progress
-        self._stop_awaiting(form)
+        if progress is Progress.REPLICATED:
+            self._stop_awaiting(form)
         if not form.is_leaving:
             self.on_progress(form)
         for other in list(form.covered):

@@ -22,7 +22,7 @@ from protocols.pubsub.subscribing.installation import Installation
 from protocols.pubsub.subscribing.installer import Installer
 from protocols.pubsub.subscribing.local import LocalSubscriptions
 from protocols.pubsub.subscribing.saved import SavedSubscription, Shelves
-from protocols.pubsub.subscribing.subscription import Form, Subscription, Told
+from protocols.pubsub.subscribing.subscription import Form, Progress, Subscription, Told
 
 ENDED: Final = "ended"
 UNREAD: Final = "nobody reads it"
@@ -319,6 +319,9 @@ class Subscriptions(Part):
     # What comes of it
 
     def _progressed(self, form: Form) -> None:
+        """A filter has come further. Its client is told when it can outlive the roots of its leaves, not before."""
+        if form.progress is not Progress.REPLICATED:
+            return
         subscription = form.subscription
         if form is subscription.coming:
             self._switch(subscription, form)

@@ -26,7 +26,7 @@ from protocols.pubsub.messages import (
 from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.copying import Action, Order, PutState, SendCopies
-from protocols.pubsub.tree.forest import Forest
+from protocols.pubsub.tree.forest import Forest, Standing
 from protocols.pubsub.tree.installing import Installing
 from protocols.pubsub.tree.merging import ORDER_S, Merge, MergePhase, MoveUp
 from protocols.pubsub.tree.piece import Piece
@@ -45,6 +45,8 @@ COOL_SHARE: Final = 0.5
 """A cell that was split because of its load is not merged while a half has more than this part of that load."""
 DENIED_S: Final = 5.0
 """For so long it is remembered that the parent of a cell did not know it."""
+PARENT_TRIES: Final = 4
+"""A parent that says nothing is asked so often: its root may have died, and the next one must catch up first."""
 
 
 class Growth(Part):
@@ -265,10 +267,21 @@ class Growth(Part):
             return True
         if place.cell == WHOLE or place in self._denied:
             return False
-        if not self._questions.ask(place.above, lambda answer, who: self._parent_says(place, answer)):
+        if not self._put_question(place, 1):
             return False
         self._asking.add(place)
         return True
+
+    def _put_question(self, place: Place, number: int) -> bool:
+        """Ask, for the first time or again: silence says nothing of the cell, so it is not taken for a no."""
+
+        def answered(answer: CellAnswer | None, who: PeerRef | None) -> None:
+            may_go_on = answer is None and number < PARENT_TRIES
+            is_root = may_go_on and self._forest.standing(place.key) is Standing.ROOT
+            if not is_root or not self._put_question(place, number + 1):
+                self._parent_says(place, answer)
+
+        return self._questions.ask(place.above, answered)
 
     def ask_parent_again(self, place: Place) -> bool:
         """Ask, although the parent may have been asked a moment ago: there is something new."""

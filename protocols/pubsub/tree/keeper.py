@@ -213,10 +213,10 @@ class Keeper(Part):
             if node.table is not None:
                 node.table.validate()
             self._validate_pieces(node)
+        counts = sum(len(node.pieces) for node in self.forest.cells.values())
+        assert counts == sum(self.forest.members.values())
 
     def _validate_pieces(self, node: CellNode) -> None:
         for key, piece in node.pieces.items():
             assert storage.key_of_sub(piece.sub) == key and node.holds(piece.sub)
             assert not piece.is_indexed or node.state is CellState.LEAF
-        counts = sum(len(each.pieces) for each in self.forest.cells.values())
-        assert counts == sum(self.forest.members.values())

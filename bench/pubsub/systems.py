@@ -1,0 +1,248 @@
+"""The systems that are compared, with their servers and clients, and one measurement of one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from bench.measure import BenchFailure
+from bench.processes import LOOPBACK, Children, Conversation, cpu_s, free_ports, wait_until
+from bench.pubsub.trades import DOCUMENT, Work
+from peerd.client import Client, run_sync
+from peerd.cluster.layout import socket_file
+from peerd.cluster.local import LocalCluster
+from protocols.pubsub.front.client import PubSubClient
+from protocols.pubsub.models import AckWord
+
+CLIENT_PROCESSES: Final = 4
+"""Processes that the subscribers of one system share; its publisher has one more."""
+DESCRIPTORS: Final = 8192
+"""A broker needs one for each subscriber, and a process of subscribers, too."""
+START_S: Final = 20.0
+FORM_S: Final = 300.0
+MEASURE_S: Final = 900.0
+ADMIN_FOLDERS: Final = "/usr/sbin:/usr/local/sbin"
+"""Where brokers are installed, and what is not on everybody's path."""
+RECEIVED_METRIC: Final = "peerd_messages_received_bytes_total"
+MOVED_METRIC: Final = 'peerd_messages_received_bytes_total{message="Transferred"}'
+NODE_TABLES: Final[dict[str, Any]] = {
+    "node": {"profile": "lan"},
+    "telemetry": {"sink": ""},
+    "protocols": {"pubsub": {"publish_timeout": "5m"}},  # on a busy machine this many daemons are slow, but do not fail
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measurement. ``duration_s``: from the first publish to the last useful delivery."""
+
+    events: int
+    useful: int
+    """Events that a subscriber wanted and got."""
+    duration_s: float
+    cpu_s: float
+    """Processor time of servers and clients together."""
+    received_bytes: int
+    """What came to nodes or, from a broker, to clients over network connections."""
+    client_bytes: int
+    """What came to clients, whatever the way."""
+    latencies_ms: Sequence[float]
+
+
+@dataclass
+class System:
+    """A system that runs, with subscribers that can be added."""
+
+    name: str
+    work: Work
+    places: Sequence[str]
+    server_pids: Sequence[int]
+    is_filtering: bool
+    """It sends subscribers what they want, not everything."""
+    clients: Sequence[Conversation]
+    publisher: Conversation
+    network_bytes: Callable[[], int] | None = None
+    """What servers have received from each other; ``None``: only clients' connections count."""
+    wait_calm: Callable[[], None] = lambda: None
+    """Waits until what new subscribers have set going is over."""
+    subscribers: int = 0
+    _members: list[list[int]] = field(default_factory=list)
+
+    def join(self, subscribers: int) -> None:
+        """Have so many subscribers."""
+        self._members = [list(range(index, subscribers, len(self.clients))) for index in range(len(self.clients))]
+        for members, client in zip(self._members, self.clients, strict=True):
+            new = [number for number in members if number >= self.subscribers]
+            client.ask("join", MEASURE_S, members=[(number, self._place(number)) for number in new])
+        self.wait_calm()
+        self.subscribers = subscribers
+
+    def _place(self, number: int) -> str:
+        return self.places[number % len(self.places)]
+
+    def measure(self, first: int, count: int, rate: float = 0.0, ack: AckWord = "received") -> Sample:
+        """Publish trades and wait for all that is due. Raises `BenchFailure` unless everybody gets exactly that."""
+        due = self.work.due(self.subscribers, first, count)
+        before = sum(client.ask("begin")["received_bytes"] for client in self.clients)
+        network_before = 0 if self.network_bytes is None else self.network_bytes()
+        pids = [*self.server_pids, *(each.process.pid for each in (*self.clients, self.publisher))]
+        used_s = sum(map(cpu_s, pids))
+        published = self.publisher.ask(
+            "publish", MEASURE_S, place=self.places[0], first=first, count=count, rate=rate, ack=ack
+        )
+        answers = [
+            client.ask("finish", MEASURE_S, received=self._expected(members, due, count))
+            for client, members in zip(self.clients, self._members, strict=True)
+        ]
+        used_s = sum(map(cpu_s, pids)) - used_s
+        network = None if self.network_bytes is None else self.network_bytes() - network_before
+        found = dict(entry for answer in answers for entry in answer["found"])
+        if [found.get(number, 0) for number in range(self.subscribers)] != due:
+            raise BenchFailure(f"{self.name}: not every subscriber got exactly what it wanted")
+        came = sum(answer["received_bytes"] for answer in answers) - before
+        last_at = max(published["began_at"], *(answer["last_at"] for answer in answers))
+        latencies = [each for answer in answers for each in answer["latencies_ms"]]
+        duration_s = last_at - published["began_at"]
+        return Sample(count, sum(due), duration_s, used_s, came if network is None else network, came, latencies)
+
+    def _expected(self, members: Sequence[int], due: Sequence[int], count: int) -> int:
+        return sum(due[number] for number in members) if self.is_filtering else count * len(members)
+
+
+@contextmanager
+def many_descriptors() -> Iterator[None]:
+    """Let this process and those that it starts open as many files as the comparison needs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def why_not(name: str) -> str:
+    """Empty when a broker and the client library can be used; else what is missing and how to install it."""
+    program, package, module = {
+        "NATS": ("nats-server", "nats-py", "nats"),
+        "Mosquitto": ("mosquitto", "paho-mqtt", "paho"),
+    }[name]
+    if _program(program) is None:
+        return f"{program} is not installed: apt-get install {program}"
+    if find_spec(module) is None:
+        return f"{package} is not installed: pip install 'peerd[bench]'"
+    return ""
+
+
+def _program(name: str) -> str | None:
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{ADMIN_FOLDERS}")
+
+
+class Systems:
+    """Starts systems below a folder; leaving the stack ends them.
+
+    ``calm_s``: the tree of subscriptions has grown to its size when none has moved for so long.
+    """
+
+    def __init__(self, stack: ExitStack, folder: Path, work: Work, calm_s: float) -> None:
+        self._calm_s = calm_s
+        self._stack = stack
+        self._servers = stack.enter_context(Children())
+        self._folder = folder
+        self._work = work
+        self._work_file = folder / "work.json"
+        self._work_file.write_text(json.dumps(work.to_json()))
+
+    def peerd(self, nodes: int) -> System:
+        """Daemons with mutual TLS, as an operator starts them; subscribers are spread over all of them."""
+        cluster = self._stack.enter_context(LocalCluster(self._folder / "cluster"))
+        cluster.up(nodes, settings=lambda index: NODE_TABLES, timeout_s=FORM_S)
+        record = cluster.record()
+        places = [str(socket_file(record, index)) for index in range(nodes)]
+        run_sync(lambda client: PubSubClient(client).declare(DOCUMENT), places[0])
+        pids = [node.process.pid for node in record.nodes if node.process is not None]
+        clients, publisher = self._clients("peerd")
+
+        def count(metric: str) -> int:
+            return sum(_metric(place, metric) for place in places)
+
+        return System(
+            "peerd",
+            self._work,
+            places,
+            pids,
+            is_filtering=True,
+            clients=clients,
+            publisher=publisher,
+            network_bytes=lambda: count(RECEIVED_METRIC),
+            wait_calm=lambda: _wait_steady(lambda: count(MOVED_METRIC), self._calm_s),
+        )
+
+    def broker(self, name: str) -> System:
+        """A broker on loopback, without TLS, with unbounded queues where it would drop."""
+        [port] = free_ports(1)
+        command = self._nats(port) if name == "NATS" else self._mosquitto(port)
+        log = self._stack.enter_context((self._folder / f"{name}.log").open("wb"))
+        server = self._servers.start(command, stdout=log, stderr=log)
+        wait_until(lambda: _answers(port), START_S, f"{name} at port {port}")
+        clients, publisher = self._clients(name)
+        return System(name, self._work, [f"{LOOPBACK}:{port}"], [server.pid], False, clients, publisher)
+
+    def _clients(self, system: str) -> tuple[list[Conversation], Conversation]:
+        """Processes with subscribers, and the publisher's; they end before the servers."""
+        children = self._stack.enter_context(Children())
+        arguments = [system, str(self._work_file)]
+        *clients, publisher = [
+            Conversation(children, "bench.pubsub.child", arguments) for _ in range(CLIENT_PROCESSES + 1)
+        ]
+        return clients, publisher
+
+    @staticmethod
+    def _nats(port: int) -> list[str]:
+        return [_program("nats-server") or "nats-server", "-a", LOOPBACK, "-p", str(port)]
+
+    def _mosquitto(self, port: int) -> list[str]:
+        config = self._folder / "mosquitto.conf"
+        config.write_text(f"listener {port} {LOOPBACK}\nallow_anonymous true\nmax_queued_messages 0\n")
+        return [_program("mosquitto") or "mosquitto", "-c", str(config)]
+
+
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1.0):
+        return True
+    return False
+
+
+def _metric(place: str, name: str) -> int:
+    """The sum of a daemon's metrics whose lines begin with this."""
+
+    async def ask(client: Client) -> str:
+        return await client.metrics()
+
+    lines = run_sync(ask, place).splitlines()
+    return round(sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)))
+
+
+def _wait_steady(value: Callable[[], int], calm_s: float) -> None:
+    """Wait until a value has stayed the same for so long. Raises `BenchFailure`."""
+    last, since = value(), time.monotonic()
+
+    def is_steady() -> bool:
+        nonlocal last, since
+        now = value()
+        if now != last:
+            last, since = now, time.monotonic()
+        return time.monotonic() - since >= calm_s
+
+    wait_until(is_steady, MEASURE_S, "subscriptions at rest", poll_s=calm_s / 4)
