@@ -71,7 +71,7 @@ remembered of leaves. And little is remembered of events, which would fill the s
 
 @dataclass
 class Subscribed:
-    """One subscription of the run. ``took_s``: until its leaves had it, as its node was told; ``None``: never."""
+    """One subscription of the run. ``took_s``: until it was acknowledged; ``None`` if it never was."""
 
     place: Place
     boot: int
@@ -113,6 +113,8 @@ class Thesis:
         """The nodes that publish; empty: all."""
         self.ack: AckWord = "received"
         self.subscriptions: list[Subscribed] = []
+        self.received: list[float] = []
+        """How long it took until the leaves of a subscription had it."""
         self.replicated: list[float] = []
         """How long it took until a subscription was at all replicas of its leaves."""
         self.events: dict[str, Sent] = {}
@@ -126,7 +128,8 @@ class Thesis:
         """Draw the capacities, and make the schema known to all nodes."""
         for place in self.simulation.live_nodes():
             adjust(place, {"leaf_capacity": self.rng.randint(*CAPACITY)})
-            plugin_of(place).installer.on_replicated = self.replicated.append
+            installer = plugin_of(place).installer
+            installer.on_received, installer.on_replicated = self.received.append, self.replicated.append
         done: list[object] = []
         plugin_of(self._anybody()).declare(self.workload.document(), done.append)
         self.simulation.run_until(lambda: bool(done), limit_s=60.0)
@@ -378,15 +381,14 @@ def _cut(thesis: Thesis, share: float, events: int) -> Row:
 
 
 def _installing(made: Installed) -> Row:
-    subscriptions, before, after = made.thesis.subscriptions, made.before, made.after
-    count = len(subscriptions)
-    installs = [each.took_s for each in subscriptions if each.took_s is not None]
+    thesis, before, after = made.thesis, made.before, made.after
+    count = len(thesis.subscriptions)
     return {
         "subscriptions": count,
-        "installed": len(installs),
-        **latency_row("install", installs, (0.6, 1.0)),
-        "replicated": len(made.thesis.replicated),
-        **latency_row("replicated", made.thesis.replicated, (0.6, 1.0)),
+        "installed": sum(each.took_s is not None for each in thesis.subscriptions),
+        **latency_row("install", thesis.received, (0.6, 1.0)),
+        "replicated": len(thesis.replicated),
+        **latency_row("replicated", thesis.replicated, (0.6, 1.0)),
         **bytes_row("install", difference(bytes_sent(before), bytes_sent(after)), count),
         **bytes_row("install_tree", difference(bytes_sent(before, RECORDS), bytes_sent(after, RECORDS)), count),
         "install_by_message": by_message(before, after, count),
