@@ -14,6 +14,7 @@ PYTHON ?=
 UV ?= $(shell command -v uv 2>/dev/null)
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+DEMO_PUBSUB_ARGS ?=
 PARALLEL ?= -n logical --dist loadgroup
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
@@ -30,7 +31,7 @@ DEV := -e '.[dev]'
 DEV_AND_SPARK := -e '.[dev,spark]'
 
 help:
-	@echo 'make demo       eight daemons on this machine answer an aggregate over real files'
+	@echo 'make demo       daemons on this machine answer an aggregate over real files, and filter a replay of events'
 	@echo 'make test       the test suite (some minutes)'
 	@echo 'make test-long  the same, with the long tests and many more property-test examples'
 	@echo 'make fuzz       every decoder against damaged encodings (FUZZ_ARGS="--cases 5000000 --seed 1")'
@@ -41,6 +42,7 @@ help:
 
 demo: ready-spark
 	@$(BIN)/peerd demo $(DEMO_ARGS)
+	@$(BIN)/peerd demo-pubsub $(DEMO_PUBSUB_ARGS)
 
 test: ready-spark
 	@$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)

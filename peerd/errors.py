@@ -6,8 +6,7 @@ and restarts the plugin), `Unavailable` is nobody's (try again), `ConfigError` i
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 
@@ -68,7 +67,14 @@ class ConfigError(PeerdError):
         self.message = message
 
 
+def closest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
+    """Return the known name that is most like ``name``; ``None`` when none is. A likeness of 1 is the same name."""
+    import difflib  # here, because most daemons never hear a wrong name
+
+    return next(iter(difflib.get_close_matches(name, list(known), 1, likeness)), None)
+
+
 def nearest(name: str, known: Sequence[str]) -> str:
     """What to add to an error about an unknown name: ``, did you mean "..."?``, or all that are known."""
-    close = difflib.get_close_matches(name, known, 1)
-    return f', did you mean "{close[0]}"?' if close else f"; known: {', '.join(sorted(known)) or 'none'}"
+    close = closest(name, known)
+    return f', did you mean "{close}"?' if close is not None else f"; known: {', '.join(sorted(known)) or 'none'}"

@@ -152,15 +152,18 @@ class ConfigSection(BaseModel):
 
 _RELOADS: Final = "x-peerd-reloads"
 _SECRET: Final = "x-peerd-secret"
+_AT_MOST: Final = "x-peerd-at-most"
 
 
-def setting(default: Any, description: str, *, reloads: bool = False, secret: bool = False) -> Any:
+def setting(default: Any, description: str, *, reloads: bool = False, secret: bool = False, at_most: str = "") -> Any:
     """Declare a field: its default as in a file ("30s"), and its meaning, formula, and which way to move it.
 
     ``reloads`` promises that a running daemon works with a new value from `peerd reload` on, without a restart: the
     code reads the field where it uses it, or acts when it is told. ``secret``: its value is never shown.
+    ``at_most``, of a plugin's duration: the dotted key of the kernel's setting that it may not exceed.
     """
     marks: dict[str, Any] = {name: True for name, holds in ((_RELOADS, reloads), (_SECRET, secret)) if holds}
+    marks |= {_AT_MOST: at_most} if at_most else {}
     return Field(default, description=description, json_schema_extra=marks or None)
 
 
@@ -172,6 +175,11 @@ def reloads(field: FieldInfo) -> bool:
 def is_secret(field: FieldInfo) -> bool:
     """Whether the value of this setting must not be shown."""
     return isinstance(field.json_schema_extra, dict) and _SECRET in field.json_schema_extra
+
+
+def limiting_key(field: FieldInfo) -> str:
+    """The key of the setting that this one may not exceed; empty where there is none."""
+    return str(field.json_schema_extra.get(_AT_MOST, "")) if isinstance(field.json_schema_extra, dict) else ""
 
 
 def misfit(key: str, message: str) -> PydanticCustomError:

@@ -25,6 +25,7 @@ from pydantic import (
 
 from peerd import limits
 from peerd.config import sources as config_sources
+from peerd.config.bounds import check_bounds
 from peerd.config.sources import ConfigSchema, Tree
 from peerd.errors import ConfigError
 from peerd.node.services import service_sections
@@ -467,6 +468,11 @@ class PeerdConfig(_ServiceSections):
             raise misfit("issuer.enabled", 'an issuer needs tls.mode = "mutual"')
         if self.admin.http and not is_loopback(split_address(self.admin.http)[0]):
             raise misfit("admin.http", "expected a loopback address: the admin API over TCP asks for no password")
+        return self
+
+    @model_validator(mode="after")
+    def _check_plugins(self) -> Self:
+        check_bounds(self, self.protocols)
         return self
 
 

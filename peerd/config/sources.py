@@ -5,7 +5,6 @@ Nothing here knows a particular setting: `peerd.config` has the models.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import textwrap
@@ -20,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import models_json_schema
 from pydantic_core import ErrorDetails
 
-from peerd.errors import ConfigError
+from peerd.errors import ConfigError, closest
 from peerd.quantities import FROM_TEXT
 
 Tree = dict[str, Any]
@@ -350,10 +349,10 @@ def _siblings(path: Sequence[str], schema: ConfigSchema) -> list[str]:
 
 def _nearest(path: Sequence[str], schema: ConfigSchema) -> str | None:
     """The known key most like ``path``: a neighbour of it, else the same name in another table."""
-    for guess in difflib.get_close_matches(path[-1], _siblings(path, schema), n=1):
+    if (guess := closest(path[-1], _siblings(path, schema))) is not None:
         return ".".join([*path[:-1], guess])
     elsewhere = {key.rpartition(".")[2]: key for key in reversed(schema.known_keys())}
-    for guess in difflib.get_close_matches(path[-1], elsewhere, n=1, cutoff=0.8):
+    if (guess := closest(path[-1], elsewhere, likeness=0.8)) is not None:
         return elsewhere[guess]
     return None
 

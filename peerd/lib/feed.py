@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from peerd.errors import Bug, Unavailable
@@ -213,6 +214,14 @@ class Feed(Generic[T]):
         self._wake_readers()
         return self.last
 
+    def skip(self, count: int) -> None:
+        """Leave out the next numbers: so many items were lost before they came here. Readers find a `FeedDropped`."""
+        if count < 0:
+            raise Bug(f"{count} items cannot be left out")
+        if count and self.ended is None:
+            self.last += count
+            self._wake_readers()
+
     def expire(self, through: int) -> None:
         """Let go of the items up to this number, because they are too old, whoever has not taken them yet."""
         self._let_go(min(through, self.last) + 1)
@@ -263,13 +272,11 @@ class Feed(Generic[T]):
 
     def _first_kept(self, size_bytes: int) -> int:
         """Return the oldest number that may stay when an item of this size comes."""
-        first, held_bytes = self.first, self.held_bytes
-        while first <= self.last and (
-            self.last - first + 2 > self.items_max  # those from `first` to `last`, and the new one
-            or held_bytes + size_bytes > self.bytes_max
-        ):
-            held_bytes -= self._held.get(first, 0)
-            first += 1
+        first, count, held_bytes = self.first, len(self._held), self.held_bytes
+        for number, held_size in self._held.items():  # oldest first; numbers may be missing
+            if count < self.items_max and held_bytes + size_bytes <= self.bytes_max:
+                break
+            first, count, held_bytes = number + 1, count - 1, held_bytes - held_size
         return first
 
     def _may_let_go(self, first_kept: int) -> bool:
@@ -282,11 +289,10 @@ class Feed(Generic[T]):
         if first_kept <= self.first:
             return
         taken = min((each._wanted for each in self._readers), default=first_kept)
-        self.dropped += max(0, first_kept - max(taken, self.first))
-        for number in range(self.first, first_kept):
-            if number in self._held:
-                self.held_bytes -= self._held.pop(number)
-                del self._shelf[number]
+        for number in list(takewhile(lambda number: number < first_kept, self._held)):
+            self.dropped += number >= taken
+            self.held_bytes -= self._held.pop(number)
+            del self._shelf[number]
         self.first = first_kept
         for reader in list(self._readers):
             if reader.policy is Policy.DISCONNECT and reader._wanted < first_kept:
@@ -373,8 +379,7 @@ class Reader(Generic[T]):
     def _skipped(self) -> FeedDropped:
         """Return the mark in the place of items that the shelf has lost."""
         first = self._wanted
-        while self._wanted <= self.feed.last and self._wanted not in self.feed._held:
-            self._wanted += 1
+        self._wanted = next((number for number in self.feed._held if number > first), self.feed.last + 1)
         return FeedDropped(first, self._wanted - 1)
 
     def _cut(self) -> None:

@@ -5,6 +5,9 @@ one builds it, one encodes it, and one decodes it. The decoder accepts what is p
 type, within its limits. All else goes to pydantic, which refuses it with a reason, or accepts it (a whole number where
 a float belongs). So pydantic alone defines what is valid, and generated code must never accept more.
 
+The encoder and the decoder of a class are generated when it is first sent or received: a daemon knows more than a
+hundred classes, and at rest uses a dozen of them. What a class declares is checked when it is declared.
+
 Only `peerd.messages` uses this module.
 """
 
@@ -26,9 +29,21 @@ from peerd.ids import ID_BYTES, NodeId, id_from_bytes
 Encoder = Callable[[Any], object]
 Decoder = Callable[[Any], Any]
 
-encoders: dict[type, Encoder] = {}
-decoders: dict[type, Decoder] = {}
-judges: dict[type, Decoder] = {}
+
+class _GeneratedLater(dict[type, Callable[[Any], Any]]):
+    """Functions by class. Those of a declared class come when they are first asked for."""
+
+    def __missing__(self, cls: type) -> Callable[[Any], Any]:
+        if cls not in _declared:
+            raise KeyError(cls)
+        _generate(cls)
+        return self[cls]
+
+
+_declared: Final[set[type]] = set()
+encoders: Final = _GeneratedLater()
+decoders: Final = _GeneratedLater()
+judges: Final = _GeneratedLater()
 """By class, the pydantic decoder that has the last word; tests compare generated decoders with it."""
 
 C = TypeVar("C")
@@ -54,8 +69,10 @@ class _Wire(NamedTuple):
 class _Names:
     """The names that generated code refers to. A plain dict, because looking names up in another mapping is slow."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, are_for_a_check: bool = False) -> None:
         self.known: dict[str, Any] = {}
+        self.are_for_a_check = are_for_a_check
+        """Whether no code will be generated with them."""
 
     def of(self, value: object) -> str:
         """Return a name for an object."""
@@ -65,18 +82,31 @@ class _Names:
 
 
 def compile_dataclass(cls: type[C]) -> type[C]:
-    """Generate the functions of one dataclass, once, when it is declared."""
-    fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # the decorator above made it a dataclass
+    """Take one dataclass on when it is declared. Raises `Bug` for a field of a type that does not travel."""
+    _wire_types(cls, _Names(are_for_a_check=True))
+    _quicken_init(cls, _fields(cls))
+    _declared.add(cls)
+    return cls
+
+
+def _fields(cls: type) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(cls)  # the decorators of `peerd.messages` have made it a dataclass
+
+
+def _wire_types(cls: type, names: _Names) -> list[_Wire]:
     hints = typing.get_type_hints(cls, include_extras=True)
+    return [_wire_type(hints[field.name], names) for field in _fields(cls)]
+
+
+def _generate(cls: type) -> None:
+    """Generate the encoder and the decoders of one declared class."""
     names = _Names()
-    wire = [_wire_type(hints[field.name], names) for field in fields]
-    _quicken_init(cls, fields)
+    fields, wire = _fields(cls), _wire_types(cls, names)
     items = [each.packed.format(v=f"value.{field.name}") for field, each in zip(fields, wire, strict=True)]
     encoders[cls] = _function_of("value", f"[{', '.join(items)}]", names)
     defaults = tuple(_default_of(field, each.packed, names) for field, each in zip(fields, wire, strict=True))
     judges[cls] = _make_judge(cls, [each.kind for each in wire], defaults)
     decoders[cls] = _make_decoder(cls, fields, wire, names, judges[cls])
-    return cls
 
 
 def _quicken_init(cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> None:
@@ -215,6 +245,7 @@ def travel_as_bytes(cls: type[P], pack: Callable[[P], bytes], unpack: Callable[[
             raise ValueError(f"{cls.__name__} is not a byte string")
         return decode(value)
 
+    _declared.add(cls)
     encoders[cls] = encode
     decoders[cls] = decode_any
     _recalls[cls] = decode
@@ -231,8 +262,10 @@ def _wire_type(annotation: Any, names: _Names) -> _Wire:
         return _Wire(Annotated[Any, PlainValidator(_decode_id)], f"{{v}}.to_bytes({ID_BYTES}, 'big')", check, value)
     if annotation is float:
         return _Wire(Annotated[float, AllowInfNan(False)], AS_IT_IS, "type({v}) is float and -inf < {v} < inf")
-    if isinstance(annotation, type) and annotation in encoders:
-        decoder = _recalls.get(annotation, decoders[annotation])
+    if isinstance(annotation, type) and annotation in _declared:
+        if names.are_for_a_check:  # then the functions of the inner class need not be generated yet
+            return _Wire(Any, AS_IT_IS, "True")
+        decoder = _recalls.get(annotation) or decoders[annotation]
         kind = Annotated[Any, PlainValidator(decoders[annotation])]
         return _Wire(kind, f"{names.of(encoders[annotation])}({{v}})", "True", f"{names.of(decoder)}({{v}})")
     origin = typing.get_origin(annotation)

@@ -3,6 +3,9 @@
 `PrometheusMetrics` implements the metric half of `peerd.driver.Driver`. Names follow Prometheus' rules and are checked
 when declared: prefix ``peerd_``, base units, ``_total`` on counters and only there. What the node counts anyway
 (control messages by type, the state of the ring) is read at scrape time through callbacks.
+
+Here are only the numbers. `peerd.telemetry.exposition` makes Prometheus' text of them. It is loaded at the first
+scrape, because the library brings a web server along and takes two MiB.
 """
 
 from __future__ import annotations
@@ -10,24 +13,16 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, cast
-
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    GCCollector,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric as MetricFamily
-from prometheus_client.registry import Collector
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Literal
 
 from peerd.api import Metric
 from peerd.errors import Bug
 from peerd.messages import message_type
+from peerd.telemetry.samples import Distribution, Labels, Sample
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 SERIES_MAX: Final = 512
@@ -74,8 +69,6 @@ BUILD_INFO: Final = Metric(
     "peerd_build_info", "gauge", "1; the labels say what runs.", ("version", "revision", "python")
 )
 
-_Child = Counter | Gauge | Histogram
-
 
 def check_metric(metric: Metric) -> None:
     """Raise `Bug` when a declaration breaks the naming rules."""
@@ -104,15 +97,12 @@ class PrometheusMetrics:
     """Metrics of this process. Not thread-safe against `Node`: call everything, `render` too, on the loop."""
 
     def __init__(self, *, version: str, revision: str = "unknown") -> None:
-        # This is for the whole process. Without it every counter gets a twin `_created`, which doubles a scrape.
-        cast(Callable[[], None], disable_created_metrics)()
-        self.registry = CollectorRegistry()
         self._declared: dict[str, Metric] = {}
-        self._families: dict[str, _Child] = {}
-        self._children: dict[tuple[str, tuple[str, ...]], _Child] = {}
-        self._series: dict[str, int] = {}
-        ProcessCollector(registry=self.registry)
-        GCCollector(registry=self.registry)
+        self._numbers: dict[str, dict[Labels, float]] = {}
+        """The values of counters and gauges."""
+        self._distributions: dict[str, dict[Labels, Distribution]] = {}
+        self._watched: list[tuple[Sequence[Metric], Callable[[], Mapping[str, float]]]] = []
+        self._traffic: Callable[[], Mapping[int, Sequence[int]]] = dict
         self.declare((BUILD_INFO,))
         self.gauge(
             BUILD_INFO.name, 1.0, {"version": version, "revision": revision, "python": platform.python_version()}
@@ -121,29 +111,40 @@ class PrometheusMetrics:
     def declare(self, metrics: Iterable[Metric]) -> None:
         """Register metrics. Once more is harmless (a restarted plugin). Raises `Bug` for another declaration."""
         for metric in metrics:
-            if self._is_new(metric):
-                self._families[metric.name] = self._create(metric)
+            if not self._is_new(metric):
+                continue
+            if metric.kind == "histogram":
+                self._distributions[metric.name] = {}
+                if not metric.labels:
+                    self._distributions[metric.name][()] = Distribution(buckets(metric.name))
+            else:
+                self._numbers[metric.name] = {} if metric.labels else {(): 0.0}
 
     def count(self, name: str, amount: float, labels: Mapping[str, str]) -> None:
         """Add to a counter. Raises `Bug` when it is not declared so, or the amount is negative."""
-        child = self._child(name, labels)
-        if not isinstance(child, Counter) or amount < 0:
+        values = self._values(name, labels)
+        if self._declared[name].kind != "counter" or amount < 0:
             raise Bug(f"{name}: cannot count {amount} on a {self._declared[name].kind}")
-        child.inc(amount)
+        series = self._numbers[name]
+        values = self._bounded(series, values)
+        series[values] = series.get(values, 0.0) + amount
 
     def gauge(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         """Set a gauge. Raises `Bug` when it is not declared so."""
-        child = self._child(name, labels)
-        if not isinstance(child, Gauge):
-            raise Bug(f"{name}: is a {self._declared[name].kind}, not a gauge")
-        child.set(value)
+        values = self._values(name, labels)
+        self._must_be(name, "gauge")
+        series = self._numbers[name]
+        series[self._bounded(series, values)] = float(value)
 
     def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         """Add to a histogram. Raises `Bug` when it is not declared so."""
-        child = self._child(name, labels)
-        if not isinstance(child, Histogram):
-            raise Bug(f"{name}: is a {self._declared[name].kind}, not a histogram")
-        child.observe(value)
+        values = self._values(name, labels)
+        self._must_be(name, "histogram")
+        series = self._distributions[name]
+        values = self._bounded(series, values)
+        if values not in series:
+            series[values] = Distribution(buckets(name))
+        series[values].add(value)
 
     def watch(self, metrics: Sequence[Metric], read: Callable[[], Mapping[str, float]]) -> None:
         """Register gauges and counters without labels that are read at each scrape: ``read() -> {name: value}``.
@@ -153,35 +154,62 @@ class PrometheusMetrics:
         for metric in metrics:
             if not self._is_new(metric) or metric.labels or metric.kind == "histogram":
                 raise Bug(f"{metric.name}: cannot be watched (declared before, labelled, or a histogram)")
-        self.registry.register(_WatchCollector(tuple(metrics), read))
+        self._watched.append((tuple(metrics), read))
 
     def watch_traffic(self, read: Callable[[], Mapping[int, Sequence[int]]]) -> None:
         """Register the control traffic by message type, which is read from ``Node.traffic`` at each scrape."""
         for metric in TRAFFIC_METRICS:
             self._is_new(metric)
-        self.registry.register(_TrafficCollector(read))
+        self._traffic = read
+
+    def families(self) -> Iterator[tuple[Metric, list[Sample]]]:
+        """Each metric with its values as they are now."""
+        for series in (self._numbers, self._distributions):
+            for name, values in series.items():
+                yield self._declared[name], list(values.items())
+        for metrics, read in self._watched:
+            now = read()
+            for metric in metrics:
+                if metric.name in now:
+                    yield metric, [((), now[metric.name])]
+        yield from self._traffic_families()
+
+    @cached_property
+    def registry(self) -> CollectorRegistry:
+        """What Prometheus' library asks for the values."""
+        from peerd.telemetry.exposition import registry_of
+
+        return registry_of(self.families)
 
     def render(self) -> bytes:
         """Return the text that Prometheus scrapes (of the type `CONTENT_TYPE`)."""
-        return generate_latest(self.registry)
+        from peerd.telemetry.exposition import text_of
+
+        return text_of(self.registry)
+
+    def _traffic_families(self) -> Iterator[tuple[Metric, list[Sample]]]:
+        """Four counters for each registered message type, so that their number is bounded."""
+        totals: dict[str, list[int]] = {}
+        for type_id, counts in self._traffic().items():
+            kind = message_type(type_id)
+            # Type ids that nobody registered are a peer's invention. They share one series, or they could fill memory.
+            row = totals.setdefault(kind.__name__ if kind is not None else "unknown", [0] * len(TRAFFIC_METRICS))
+            for column, count in enumerate(counts):
+                row[column] += count
+        for column, metric in enumerate(TRAFFIC_METRICS):
+            yield metric, [((name,), row[column]) for name, row in sorted(totals.items())]
 
     def _is_new(self, metric: Metric) -> bool:
         check_metric(metric)
         known = self._declared.setdefault(metric.name, metric)
         if known is metric:
-            return metric.name not in self._families
+            return metric.name not in self._numbers and metric.name not in self._distributions
         if known != metric:
             raise Bug(f"{metric.name} is declared twice, differently")
         return False
 
-    def _create(self, metric: Metric) -> _Child:
-        if metric.kind == "counter":
-            return Counter(metric.name, metric.help, metric.labels, registry=self.registry)
-        if metric.kind == "gauge":
-            return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)
-        return Histogram(metric.name, metric.help, metric.labels, registry=self.registry, buckets=buckets(metric.name))
-
-    def _child(self, name: str, labels: Mapping[str, str]) -> _Child:
+    def _values(self, name: str, labels: Mapping[str, str]) -> Labels:
+        """The values of the labels in their order. Raises `Bug` for a metric that cannot be set, or other labels."""
         declared = self._declared.get(name)
         if declared is None:
             raise Bug(f"metric {name} is used but not declared")
@@ -191,69 +219,15 @@ class PrometheusMetrics:
             raise Bug(f"{name}: label {error} is missing") from error
         if len(labels) != len(values):
             raise Bug(f"{name}: labels {sorted(labels)}, declared {declared.labels}")
-        child = self._children.get((name, values))
-        return child if child is not None else self._add_child(name, values)
-
-    def _add_child(self, name: str, values: tuple[str, ...]) -> _Child:
-        family = self._families.get(name)
-        if family is None:
+        if name not in self._numbers and name not in self._distributions:
             raise Bug(f"{name} is read at scrape time and cannot be set")
-        if not values:
-            return self._children.setdefault((name, values), family)
-        if self._series.get(name, 0) >= SERIES_MAX:
-            values = (OTHER,) * len(values)
-            if (name, values) in self._children:
-                return self._children[name, values]
-        self._series[name] = self._series.get(name, 0) + 1
-        child = self._children[name, values] = family.labels(*values)
-        return child
+        return values
 
+    def _must_be(self, name: str, kind: Literal["gauge", "histogram"]) -> None:
+        if self._declared[name].kind != kind:
+            raise Bug(f"{name}: is a {self._declared[name].kind}, not a {kind}")
 
-class _WatchCollector(Collector):
-    """Makes metric families from what a callback returns, at each scrape."""
-
-    def __init__(self, metrics: tuple[Metric, ...], read: Callable[[], Mapping[str, float]]) -> None:
-        self._metrics = metrics
-        self._read = read
-
-    def describe(self) -> Iterator[MetricFamily]:
-        for metric in self._metrics:
-            yield _family(metric)
-
-    def collect(self) -> Iterator[MetricFamily]:
-        values = self._read()
-        for metric in self._metrics:
-            if metric.name in values:
-                family = _family(metric)
-                family.add_metric([], values[metric.name])
-                yield family
-
-
-class _TrafficCollector(Collector):
-    """Four counters for each registered message type, so that their number is bounded."""
-
-    def __init__(self, read: Callable[[], Mapping[int, Sequence[int]]]) -> None:
-        self._read = read
-
-    def describe(self) -> Iterator[MetricFamily]:
-        for metric in TRAFFIC_METRICS:
-            yield _family(metric)
-
-    def collect(self) -> Iterator[MetricFamily]:
-        families = [_family(metric) for metric in TRAFFIC_METRICS]
-        totals: dict[str, list[int]] = {}
-        for type_id, counts in self._read().items():
-            kind = message_type(type_id)
-            # Type ids that nobody registered are a peer's invention. They share one series, or they could fill memory.
-            row = totals.setdefault(kind.__name__ if kind is not None else "unknown", [0] * len(families))
-            for column, count in enumerate(counts):
-                row[column] += count
-        for name, row in sorted(totals.items()):
-            for family, count in zip(families, row, strict=True):
-                family.add_metric([name], count)
-        yield from families
-
-
-def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    return kind(metric.name, metric.help, labels=metric.labels)
+    @staticmethod
+    def _bounded(series: Mapping[Labels, object], values: Labels) -> Labels:
+        """The labels under which a value is kept: their number is limited, and then all others share one series."""
+        return values if values in series or len(series) < SERIES_MAX else (OTHER,) * len(values)

@@ -43,7 +43,7 @@ FLAT_TYPES: Final = (bool, int, float, str)
 class Event(BaseModel):
     """Base of all events; a subclass names its ``KIND``: a plugin or a part of the core, a dot, and what happened."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     KIND: ClassVar[str] = ""
 
     @classmethod

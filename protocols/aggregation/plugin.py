@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from peerd.api import (
     AcceptSwap,
@@ -49,7 +49,6 @@ from protocols.aggregation.partial import Partial
 from protocols.aggregation.participant import ENROL_TIMER, OFFER_TIMER, Participant, enrolment
 from protocols.aggregation.patterns import QueryError
 from protocols.aggregation.query import Query
-from protocols.aggregation.requester import Requester, RoundListener, census_of
 from protocols.aggregation.spotcheck import CHECK_S_MAX, CHECK_TIMER
 from protocols.aggregation.statements import (
     NONCE_BYTES,
@@ -62,6 +61,9 @@ from protocols.aggregation.statements import (
     stop_statement,
 )
 from protocols.aggregation.tree import TreeTimer
+
+if TYPE_CHECKING:
+    from protocols.aggregation.requester import Requester, RoundListener
 
 ENDED_ROUNDS_MAX: Final = 1024
 ASKS_MAX: Final = 64
@@ -133,6 +135,8 @@ class Aggregation(Plugin):
         Raises `Unavailable` outside the ring, when too many rounds are open, and for a pattern without its engine;
         `QueryError` for a pattern that the engine refuses.
         """
+        from protocols.aggregation.requester import Requester, census_of  # most nodes never ask, and need no answers
+
         if (outside := self.host.outside_reason()) is not None:
             raise Unavailable(f"{outside}, so it cannot ask anybody")
         if len(self.requesters) >= min(self.config.rounds_max, self.config.rounds_per_requester_max):

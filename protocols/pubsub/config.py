@@ -93,7 +93,8 @@ class PubSubConfig(PluginConfig):
     lease: Lifetime = setting(
         "30m",
         "A subscription is kept for so long after its subscriber was last heard, and is renewed three times within. "
-        "Lower returns sooner what was lost with all its replicas, at more messages.",
+        "Lower returns sooner what was lost with all its replicas, at more messages. At most records.ttl_max.",
+        at_most="records.ttl_max",
     )
     install_retry: Interval = setting(
         "2s", "First pause before an installation without an answer is tried again elsewhere; it doubles, up to 30s."
@@ -164,6 +165,12 @@ class PubSubConfig(PluginConfig):
     feed_bytes: Memory = setting("1MiB", "Bytes of events that are kept for a reader of one subscription.")
     durable_bytes: Annotated[Size, between_sizes("64KiB", "64MiB")] = setting(
         "16MiB", "Largest log of one durable subscription; it may ask for less."
+    )
+    durable_total: Memory = setting(
+        "1GiB",
+        "Disk for all durable subscriptions of this node together: 64 of the largest size, or up to 240 that ask for "
+        "less. A subscription's bytes are set aside when it begins; where there are not enough, it is refused. Each "
+        "event that is kept also takes about 150 bytes of memory.",
     )
     durable_age: KeptFor = setting("7d", "How long events of durable subscriptions are kept, within durable_bytes.")
     unread_for: Interval = setting(

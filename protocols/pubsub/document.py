@@ -41,7 +41,7 @@ Outside: TypeAlias = Literal["refuse", "clamp"]
 class AttributeDocument(BaseModel):
     """One attribute. Which keys it needs depends on its type; `protocols.pubsub.schema` says so."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.\-]*$", max_length=NAME_LENGTH_MAX)]
     type: Type
@@ -63,7 +63,7 @@ class AttributeDocument(BaseModel):
 class SchemaDocument(BaseModel):
     """A schema: a name, a version, and attributes in a fixed order, to which later versions may only append."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$", max_length=NAME_LENGTH_MAX)]
     version: Annotated[StrictInt, Field(ge=1, le=VERSION_MAX)] = 1

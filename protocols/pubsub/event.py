@@ -1,7 +1,8 @@
 """Events as clients give them: read from JSON, and checked. Pure.
 
 A client gives an object whose members are the attributes. Those that begin with `RESERVED` are none: ``_payload``
-(text) or ``_payload_base64``, ``_content_type``, and ``_retain``, the key under which the event replaces the last one.
+(text) or ``_payload_base64``, ``_content_type``, ``_headers``, and ``_retain``, the key under which the event replaces
+the last one.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from peerd.limits import NAME_LENGTH_MAX
+from protocols.pubsub.headers import Headers, read_headers
 from protocols.pubsub.messages import PAYLOAD_BYTES_MAX, RETAIN_KEY_BYTES_MAX
 from protocols.pubsub.models import RESERVED
 from protocols.pubsub.ports import Values
 from protocols.pubsub.schema import Schema
 from protocols.pubsub.values import EventError, shown
 
-ENVELOPE: Final = ("_payload", "_payload_base64", "_content_type", "_retain")
+TEXTS: Final = ("_payload", "_payload_base64", "_content_type", "_retain")
+HEADERS: Final = "_headers"
+ENVELOPE: Final = (*TEXTS, HEADERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +34,16 @@ class Draft:
     payload: bytes = b""
     content_type: str = ""
     retain: bytes = b""
+    headers: Headers = ()
 
     @staticmethod
     def of(
-        schema: Schema, values: Mapping[str, Any], payload: bytes = b"", content_type: str = "", retain: bytes = b""
+        schema: Schema,
+        values: Mapping[str, Any],
+        payload: bytes = b"",
+        content_type: str = "",
+        retain: bytes = b"",
+        headers: Headers = (),
     ) -> Draft:
         """Check an event against its schema and the limits. Raises `EventError`."""
         if len(payload) > PAYLOAD_BYTES_MAX:
@@ -42,7 +52,7 @@ class Draft:
             raise EventError(f"a content type has at most {NAME_LENGTH_MAX} characters, not {len(content_type)}")
         if len(retain) > RETAIN_KEY_BYTES_MAX:
             raise EventError(f"a key has at most {RETAIN_KEY_BYTES_MAX} bytes, not {len(retain)}")
-        return Draft(schema.read_values(values), payload, content_type, retain)
+        return Draft(schema.read_values(values), payload, content_type, retain, headers)
 
 
 def draft_from_json(schema: Schema, event: Mapping[str, Any]) -> Draft:
@@ -51,7 +61,7 @@ def draft_from_json(schema: Schema, event: Mapping[str, Any]) -> Draft:
     unknown = [name for name in event if name.startswith(RESERVED) and name not in ENVELOPE]
     if unknown:
         raise EventError(f"{unknown[0]!r:.60} is not known; besides attributes there are {', '.join(ENVELOPE)}")
-    texts = {name: event.get(name) for name in ENVELOPE}
+    texts = {name: event.get(name) for name in TEXTS}
     wrong = [name for name, value in texts.items() if value is not None and not isinstance(value, str)]
     if wrong:
         raise EventError(f"{wrong[0]} is text, not {shown(texts[wrong[0]])}")
@@ -59,7 +69,9 @@ def draft_from_json(schema: Schema, event: Mapping[str, Any]) -> Draft:
         raise EventError("an event has _payload or _payload_base64, not both")
     try:
         payload = (texts["_payload"] or "").encode() or base64.b64decode(texts["_payload_base64"] or "", validate=True)
-        return Draft.of(schema, values, payload, texts["_content_type"] or "", (texts["_retain"] or "").encode())
+        headers = read_headers(event.get(HEADERS) or [])
+        retain = (texts["_retain"] or "").encode()
+        return Draft.of(schema, values, payload, texts["_content_type"] or "", retain, headers)
     except binascii.Error:
         raise EventError("_payload_base64 is not valid base64") from None
     except UnicodeEncodeError:

@@ -51,7 +51,7 @@ R = TypeVar("R", bound=BaseModel)
 
 
 class _Told(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
 class Place(_Told):

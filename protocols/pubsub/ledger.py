@@ -43,6 +43,8 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("peerd_pubsub_hold_refused_total", "counter", "Events of others that this node had no room to hold."),
     Metric("peerd_pubsub_replays_given_up_total", "counter", "Subscriptions that did not get all of the past."),
     Metric("peerd_pubsub_pending_deliveries", "gauge", "Matched, and neither delivered nor dropped."),
+    Metric("peerd_pubsub_leaves", "gauge", "Leaves of trees that this node is the root of."),
+    Metric("peerd_pubsub_leaf_pieces", "gauge", "Pieces of subscriptions in these leaves."),
 )
 
 
@@ -165,5 +167,7 @@ class LedgerBook(Part):
         since = {name: now[name] - self._told[name] for name in ("published", "matched", "delivered")}
         self._told = now
         leaves, pieces = self.tree_size()
+        self._host.gauge("peerd_pubsub_leaves", leaves)
+        self._host.gauge("peerd_pubsub_leaf_pieces", pieces)
         if leaves or any(since.values()):
             self._host.emit(NodeLoad(leaves=leaves, pieces=pieces, pending=self.pending_count, **since))

@@ -34,6 +34,11 @@ ENTRIES_MAX: Final = 512
 HOPS_MAX: Final = 64
 RETAIN_KEY_BYTES_MAX: Final = 256
 RATE_MAX: Final = (1 << 32) - 1
+HEADERS_MAX: Final = 32
+"""Headers of one event."""
+HEADERS_BYTES_MAX: Final = 4 * KIB
+"""Headers of one event together, counted as `protocols.pubsub.headers.headers_bytes` does."""
+HEADER_NAME_MAX: Final = 128
 SINCE_RETAINED: Final = (1 << 64) - 1
 """As ``since_ms`` of a subscription: of the past only the last value of each key, however old that is."""
 
@@ -320,6 +325,14 @@ class CellAnswer(Message):
 
 
 @struct
+class EventHeader:
+    """A text under a name that travels with an event's payload; filters do not look at it."""
+
+    name: Annotated[str, annotated_types.MaxLen(HEADER_NAME_MAX)]
+    value: Annotated[str, annotated_types.MaxLen(HEADERS_BYTES_MAX)]
+
+
+@struct
 class EventBody:
     """An event on its way. ``values``: msgpack of a map from attributes' numbers (as text) to values.
 
@@ -336,6 +349,7 @@ class EventBody:
     content_type: Name = ""
     retain: Annotated[bytes, annotated_types.MaxLen(RETAIN_KEY_BYTES_MAX)] = b""
     proof: Proof = b""
+    headers: Annotated[tuple[EventHeader, ...], annotated_types.MaxLen(HEADERS_MAX)] = ()
 
 
 Events = Annotated[tuple[EventBody, ...], annotated_types.MaxLen(EVENTS_MAX)]
@@ -421,12 +435,14 @@ class EventDelivery(Message):
     """EventDeliveryMessage: leaf's root to subscriber, a request.
 
     ``stream`` and ``number``: batches of one stream are taken in order, from 1 on; a new stream has another ``stream``.
+    ``lost``: so many events of this schema for this node were dropped since the batch before.
     """
 
     schema: Name
     stream: U64
     number: U64
     deliveries: Annotated[tuple[Delivery, ...], annotated_types.MaxLen(EVENTS_MAX)]
+    lost: U32 = 0
 
 
 @message(0x0210, bytes_max=4 * KIB)

@@ -10,7 +10,7 @@ from peerd.limits import NAME_LENGTH_MAX
 from protocols.pubsub.messages import FILTER_BYTES_MAX, RETAIN_KEY_BYTES_MAX
 
 RESERVED: Final = "_"
-"""Members of an event that begin with this are no attributes: ``_payload``, ``_content_type``, ``_retain``."""
+"""Members of an event that begin with this are no attributes: ``_payload``, ``_retain`` and so on."""
 SUBSCRIPTION_NAME_MAX: Final = NAME_LENGTH_MAX
 EVENT_ID_LENGTH_MAX: Final = 80
 
@@ -94,6 +94,7 @@ class ReceivedEvent(PubSubModel):
     content_type: str = ""
     retain: str = ""
     is_replay: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 # Subscriptions
@@ -148,6 +149,8 @@ class SubscriptionView(PubSubModel):
     delivered: int = 0
     dropped: int = 0
     duplicates: int = 0
+    missed: int = 0
+    """Events of the schema that leaves dropped for this daemon; some of them may not have matched."""
     gap_s: float = 0.0
     detail: str = ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NamedTuple
@@ -10,6 +11,8 @@ from peerd.ids import NodeId, format_id, id_from_bytes, id_to_bytes, parse_id
 
 KEYS_KEPT: Final = 1 << 16
 """How many keys of cells are remembered; about 200 bytes each."""
+PREFIX_MIN: Final = 8
+"""So many digits of a node's id, as people see it, may stand for the whole."""
 ITEM_MARK: Final = b"s"
 """Items of a leaf's record that are subscriptions begin with this."""
 STATE_ITEM: Final = b"n"
@@ -43,6 +46,19 @@ class EventId(NamedTuple):
         if not (epoch.isascii() and epoch.isdigit() and sequence.isascii() and sequence.isdigit()):
             raise ValueError("expected the id of an event: a node's id, its boot and a number, such as 3fa9...-17-4")
         return cls(parse_id(publisher), int(epoch), int(sequence))
+
+
+def node_meant(text: str, known: Iterable[NodeId]) -> NodeId:
+    """The node that people mean by a whole id, or by the first digits of one that is known. Raises ``ValueError``."""
+    if len(text) >= PREFIX_MIN:
+        found = {node for node in known if format_id(node).startswith(text.lower())}
+        if len(found) == 1:
+            return found.pop()
+    try:
+        return parse_id(text)
+    except ValueError as error:
+        detail = f"{error}; the first {PREFIX_MIN} of them are enough for one neighbour of this node"
+        raise ValueError(detail) from error
 
 
 class SubscriptionKey(NamedTuple):

@@ -14,7 +14,7 @@ from peerd.api import (
     SendRefusal,
 )
 from peerd.errors import ConfigError, ProtocolError, Unavailable
-from peerd.ids import NodeId, format_id, parse_id
+from peerd.ids import NodeId, format_id
 from peerd.lib.feed import Feed
 from peerd.lib.filter import FilterError, Node
 from peerd.messages import Message, PeerRef
@@ -56,7 +56,7 @@ from protocols.pubsub.models import (
     SubscriptionView,
     TreeView,
 )
-from protocols.pubsub.names import EVERY, EventId, SubscriptionKey, Tree
+from protocols.pubsub.names import EVERY, EventId, SubscriptionKey, Tree, key_of, node_meant
 from protocols.pubsub.outcomes import PublishOutcome, PublishStatus
 from protocols.pubsub.pieces import pieces_of
 from protocols.pubsub.ports import Point, SchemaView
@@ -145,6 +145,14 @@ class PubSub(Plugin):
     def deliver(self, key: NodeId, message: Message, source: PeerRef) -> None:
         if not isinstance(message, ROUTED):
             raise ProtocolError("not_direct", f"a {type(message).__name__} comes from its sender's own link only")
+        if isinstance(message, Arrived):
+            if key == self.host.id:  # else its subscriber is gone, and this node has become the root of its id
+                super().deliver(key, message, source)
+            return
+        attribute = message.sub.attribute if isinstance(message, ProbeSub) else message.attribute
+        if key != key_of(Tree(message.schema, attribute), message.cell):
+            # In a broadcast it would have every node of the ring route it to the cell, or answer.
+            raise ProtocolError("wrong_key", f"a {type(message).__name__} goes to the key of its cell only")
         super().deliver(key, message, source)
 
     def neighbours_changed(self, change: NeighbourChange) -> None:
@@ -204,7 +212,7 @@ class PubSub(Plugin):
             raise NotDone("invalid", str(error)) from error
 
     def schemas_known(self) -> list[SchemaSummary]:
-        """See `Service.schema_summaries`."""
+        """See `Service.schemas_known`."""
         found = (self.schemas.get(name) for name in self.schemas.known())
         return [
             SchemaSummary(
@@ -244,6 +252,7 @@ class PubSub(Plugin):
                 draft.payload,
                 content_type=draft.content_type,
                 retain=draft.retain,
+                headers=draft.headers,
                 ack=ack,
                 on_result=lambda outcome: on_done(_published(outcome)),
             )
@@ -283,6 +292,9 @@ class PubSub(Plugin):
         self, request: SubscriptionRequest, on_done: Callable[[SubscriptionView | Exception], None]
     ) -> SubscriptionView:
         return self.subscriptions.subscribe(request, on_done)
+
+    def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
+        return self.subscriptions.continued(request, epoch)
 
     def subscriptions_held(self) -> list[SubscriptionView]:
         """See `Service.subscriptions_held`."""
@@ -334,7 +346,8 @@ class PubSub(Plugin):
     def explain(self, event: str, subscriber: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
         try:
             asked = EventId.parse(event)
-            whose = parse_id(subscriber) if subscriber else self.host.id
+            known = {self.host.id, asked.publisher, *(each.id for each in self.host.leaf_set().members())}
+            whose = node_meant(subscriber, known) if subscriber else self.host.id
         except ValueError as error:
             raise NotDone("invalid", str(error)) from error
         self.delivering.explainer.explain("", asked, whose, lambda verdict: on_done(verdict.model_dump(mode="json")))

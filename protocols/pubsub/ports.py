@@ -152,14 +152,31 @@ class LeafEvents(Protocol):
         a root that is gone is delivered."""
 
 
+class Storing(Protocol):
+    """Writes of events for durable subscriptions that are under way."""
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether all of it is on disk."""
+
+    def when_done(self, callback: Callable[[bool], None]) -> None:
+        """Call back once, at once if nothing is under way, saying whether all of it is on disk."""
+
+
 class Subscribers(Protocol):
     """The subscriptions of this node's own clients, as delivery sees them."""
+
+    def new_writes(self) -> Storing:
+        """What is taken from now on is written as part of what is returned: for who has to wait for the disk."""
 
     def take(self, schema: SchemaView, event: EventBody, values: Values, chosen: Sequence[int], replay: bool) -> bool:
         """Give an event to the local subscriptions that it matches, each once; whether there was any that did.
 
         An event that was taken before is dropped, and counts as wanted.
         """
+
+    def note_lost(self, schema: str, count: int) -> None:
+        """A leaf has dropped so many events of a schema for this node: its readers are told that some are missing."""
 
     def must_pause(self) -> int:
         """0, or for how many milliseconds senders should keep what they have, because a reader that blocks is slow."""

@@ -21,10 +21,12 @@ from typing import Any, Final
 from peerd.api import Host, Metric, Part, SendRefusal, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
 from peerd.messages import Message, PeerRef
+from protocols.pubsub.bodies import event_bytes
 from protocols.pubsub.cells import level
 from protocols.pubsub.config import Ack, PubSubConfig
 from protocols.pubsub.coverage import Coverage
 from protocols.pubsub.forwarding import Forwarding
+from protocols.pubsub.headers import Headers
 from protocols.pubsub.lanes import LaneBook, Spot
 from protocols.pubsub.leaf_cache import LeafCache
 from protocols.pubsub.messages import CELLS_MAX, EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
@@ -34,7 +36,7 @@ from protocols.pubsub.outcomes import OnResult, Pending, PublishOutcome, Publish
 from protocols.pubsub.patience import Patience
 from protocols.pubsub.ports import SchemaView, targets_of
 from protocols.pubsub.probing import LevelGuide, probe_region
-from protocols.pubsub.spread import Batch, Place, event_bytes, places_of
+from protocols.pubsub.spread import Batch, Place, places_of
 from protocols.pubsub.tree_maps import TreeMaps
 
 UNDER_WAY_MAX: Final = 1024
@@ -107,6 +109,7 @@ class Publishing(Part):
         *,
         content_type: str = "",
         retain: bytes = b"",
+        headers: Headers = (),
         ack: Ack | None = None,
         on_result: OnResult = lambda outcome: None,
     ) -> EventId:
@@ -122,6 +125,8 @@ class Publishing(Part):
         host, encoded = self._host, schema.encode_values(values)
         wall_ms = round(1000 * host.wall_time())
         body = EventBody(host.peer, host.boot_epoch, self._next, wall_ms, encoded, payload, content_type, retain)
+        if headers:
+            body = replace(body, headers=headers)
         if schema.is_signed:
             body = replace(body, proof=host.sign(self._statement(schema.name, body)))
         size = event_bytes(body)

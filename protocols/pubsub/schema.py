@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgpack
 
-from peerd.errors import ConfigError, ProtocolError
+from peerd.errors import ConfigError, ProtocolError, closest
 from peerd.lib.filter import FilterTooLarge, Node, covers_form, from_json, normal_form, parse, write
 from peerd.lib.filter.evaluate import Matcher, matcher
 from peerd.lib.filter.meaning import Presence
@@ -31,17 +30,10 @@ CUTOFF_MIN: Final = 1 / 32
 NESTED_MAX: Final = 8
 """How deep an event's objects may be nested."""
 SCHEMAS_KEPT: Final = 16
-"""Documents whose schemas are kept, for who reads the same again."""
-FILTERS_KEPT: Final = 128
-"""Filters of a schema that are kept in parsed form, and as many normal forms: a filter is often read several times
-within a second, by the subscriber's node and by leaves."""
-KEPT_TEXT_MAX: Final = 512
-"""Longer filters are not kept, nor are (`KEPT_CONJUNCTS_MAX`) normal forms with more conjuncts."""
-KEPT_CONJUNCTS_MAX: Final = 4
+"""Documents whose schemas are kept, for who reads the same again: all nodes of a simulation do."""
+FORMS_KEPT: Final = 512
+"""Normal forms of filters that a schema remembers, the newest ones: twice as many as a new filter is compared with."""
 _ALL_ADDRESSES: Final = "0.0.0.0/0"
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +86,8 @@ class Schema:
         self._types = FilterSchema({each.name: each.type for each in made})
         self._shadows = [each for each in made if each.reversed_of is not None]
         self._routed = [each for each in made if each.is_routed]
-        self._parsed: dict[str, Node] = {}
-        self._forms: dict[int, tuple[Node, NormalForm]] = {}
-        """By identity, as two filters that are equal to Python may differ in the types of their values."""
+        self._forms: dict[Node, NormalForm] = {}
+        """Of the filters that were asked about last: a new subscription is compared with hundreds of old ones."""
 
     @staticmethod
     def read(document: object, *, cutoff: float = 1.0, file: str | None = None) -> Schema:
@@ -279,16 +270,10 @@ class Schema:
 
         Raises `FilterError`, and `FilterTooLarge` with the limit's name, also for what could not be matched quickly.
         """
-        if not isinstance(document, str):
-            return self._checked_filter(self._types.apply(from_json(document)))
-        kept = self._parsed.get(document)
-        if kept is None:
-            kept = self._checked_filter(parse(document, schema=self._types))
-            if len(document) <= KEPT_TEXT_MAX:
-                _keep(self._parsed, document, kept)
-        return kept
-
-    def _checked_filter(self, node: Node) -> Node:
+        if isinstance(document, str):
+            node = parse(document, schema=self._types)
+        else:
+            node = self._types.apply(from_json(document))
         self.form(node)
         if len(write(node).encode()) > FILTER_BYTES_MAX:
             raise FilterTooLarge("FILTER_BYTES_MAX", f"a filter has at most {FILTER_BYTES_MAX} bytes when written out")
@@ -296,13 +281,12 @@ class Schema:
 
     def form(self, node: Node) -> NormalForm:
         """The normal form of a filter, under this schema's meaning of absent attributes."""
-        kept = self._forms.get(id(node))
-        if kept is not None:  # the node is kept with it, so no other one has its identity
-            return kept[1]
-        form = normal_form(node, absent_matches=self.absent_matches)
-        if len(form.conjuncts) <= KEPT_CONJUNCTS_MAX:
-            _keep(self._forms, id(node), (node, form))
-        return form
+        known = self._forms.get(node)
+        if known is None:
+            known = self._forms[node] = normal_form(node, absent_matches=self.absent_matches)
+            if len(self._forms) > FORMS_KEPT:
+                del self._forms[next(iter(self._forms))]
+        return known
 
     def matcher(self, node: Node) -> Matcher:
         """A function that says exactly whether an event's values match a filter."""
@@ -334,15 +318,9 @@ def _flat(values: Mapping[str, Any], known: Mapping[str, Attribute], above: str,
     return found
 
 
-def _keep(kept: dict[K, V], key: K, value: V) -> None:
-    kept[key] = value
-    if len(kept) > FILTERS_KEPT:
-        del kept[next(iter(kept))]
-
-
 def _hint(name: str, known: Mapping[str, Attribute]) -> str:
-    near = difflib.get_close_matches(name[:64], known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; it has {', '.join(list(known)[:8])}"
+    near = closest(name[:64], known)
+    return f"; it has {', '.join(list(known)[:8])}" if near is None else f"; did you mean {near}?"
 
 
 def _domain(attribute: Attribute) -> str:

@@ -40,6 +40,12 @@ DECLARE_TRIES_MAX: Final = 4
 """How often a declaration is tried, while others change the schema at the same time."""
 STORE_PREFIX: Final = "schema."
 RENEWALS_PER_LEASE: Final = 3
+AGAIN_MIN_S: Final = 1.0
+AGAIN_MAX_S: Final = 60.0
+"""Pauses before a renewal that the ring could not answer is tried again: the first one; they double up to the other."""
+DOUBLINGS_MAX: Final = 16
+UNANSWERED: Final = frozenset({RecordOutcome.NOT_ROOT, RecordOutcome.UNKNOWN})
+"""Answers to a renewal after which it is tried again soon."""
 _RENEWAL: Final = "schema_renewal"
 
 Done: TypeAlias = Callable[[Schema | None, str], None]
@@ -53,6 +59,8 @@ class _Known:
     looked_s: float
     is_own: bool = False
     """It was declared on this node, which keeps it for good."""
+    failures: int = 0
+    """So many renewals in a row were not answered."""
 
 
 @dataclass(slots=True)
@@ -254,12 +262,26 @@ class SchemaBook(Part):
     def _renew(self, name: str, result: RecordResult) -> None:
         self._learn(name, result)
         known = self._known.get(name)
-        if known is None or not self._needs_writing(known.schema, result):
+        if known is None:
+            return
+        if result.outcome in UNANSWERED or not self._needs_writing(known.schema, result):
+            self._renewed(name, known, result)
             return
         try:
-            self._put(known.schema, result, "received", lambda written: None)
-        except Unavailable:  # then the next renewal does it, or another node
-            return
+            self._put(known.schema, result, "received", partial(self._renewed, name, known))
+        except Unavailable as error:
+            self._renewed(name, known, RecordResult(RecordOutcome.UNKNOWN, detail=str(error)))
+
+    def _renewed(self, name: str, known: _Known, result: RecordResult) -> None:
+        """Try again soon where the ring was not able to answer: when all nodes have been restarted at once, nobody has
+        the record, and nobody can subscribe or match events before it is back."""
+        if result.outcome not in UNANSWERED:
+            known.failures = 0
+        elif self._known.get(name) is known:
+            pause_s = min(AGAIN_MAX_S, AGAIN_MIN_S * 2**known.failures) * self._host.rng.uniform(0.8, 1.2)
+            known.failures = min(known.failures + 1, DOUBLINGS_MAX)
+            self._host.cancel_timer(_RENEWAL, name)
+            self._host.set_timer(_RENEWAL, pause_s, name)
 
     def _needs_writing(self, schema: Schema, result: RecordResult) -> bool:
         """Whether the record is gone, will soon lapse, or is older than what is known here."""

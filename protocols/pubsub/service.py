@@ -67,6 +67,9 @@ class Service(Protocol):
     ) -> SubscriptionView:
         """Subscribe. Events may come from now on; ``on_done`` is called when they surely do (``received``)."""
 
+    def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
+        """The id of the subscription without a name whose stream has this epoch, if it is what is asked for now."""
+
     def subscriptions_held(self) -> list[SubscriptionView]:
         """The subscriptions of this node's clients, oldest first."""
 

@@ -11,6 +11,7 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.limits import KIB
 from peerd.messages import PeerRef
+from protocols.pubsub.bodies import event_bytes
 from protocols.pubsub.messages import CELLS_MAX, EVENTS_BYTES_MAX, EventBody, ProbePub, TreeCells
 from protocols.pubsub.names import Tree, key_of
 
@@ -19,18 +20,10 @@ Place: TypeAlias = tuple[int, int]
 PROBE_ENVELOPE_BYTES: Final = 1 * KIB
 """What a probe has besides its events and cells, at most: names, addresses, and a header for each tree."""
 CELL_BYTES_MAX: Final = 9
-EVENT_ENVELOPE_BYTES: Final = 112
-"""What an event has besides its texts and byte strings, at most."""
 PLACES_MAX: Final = (48 * KIB - EVENTS_BYTES_MAX - PROBE_ENVELOPE_BYTES) // CELL_BYTES_MAX
 """Cells that fit into a message beside any events."""
 TREES_MAX: Final = 64
 """Trees in one message."""
-
-
-def event_bytes(event: EventBody) -> int:
-    """How much an event takes in a message, at most."""
-    texts = len(event.publisher.host.encode()) + len(event.content_type.encode())
-    return EVENT_ENVELOPE_BYTES + texts + len(event.values) + len(event.payload) + len(event.retain) + len(event.proof)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,5 +19,6 @@ def event_statement(schema: str, event: EventBody) -> bytes:
         id_to_bytes(event.publisher.id),
         *(number.to_bytes(8, "big") for number in (event.epoch, event.sequence, event.published_ms)),
         *(event.values, event.payload, event.content_type.encode(), event.retain),
+        *(text.encode() for header in event.headers for text in (header.name, header.value)),
     )
     return b"event" + sha256(b"".join(len(part).to_bytes(4, "big") + part for part in parts)).digest()

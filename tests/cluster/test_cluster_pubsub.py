@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.asyncio.client import connect
 
 from peerd.client import Client
+from peerd.client.streams import Gap
 from peerd.cluster.local import LocalCluster
 from peerd.models.admin import API_PREFIX
 from protocols.pubsub.front.client import PubSubClient
@@ -129,6 +132,43 @@ async def test_a_durable_subscription_is_there_after_sigkill(cluster: LocalClust
                 second = await PubSubClient(here).publish("stocks", {"symbol": "A", "price": 22})
                 found = await take(PubSubClient(there), "audit", 2)
                 assert [event.event for event in found] == [first.event, second.event]
+
+
+async def test_a_websocket_goes_on_where_its_connection_was_lost(cluster: LocalCluster) -> None:
+    async with cluster.client(0) as here, cluster.client(2) as there:
+        publisher = PubSubClient(here)
+        await publisher.declare(STOCKS)
+        [address] = (await there.status()).data_addresses
+        url, last, found = f"ws://{address}{API_PREFIX}/pubsub/stocks/events?filter=price%20%3E%2020", "", list[str]()
+        for prices in (["21"], ["22", "23"], ["24"]):  # the second ones are published while nobody reads
+            if last:
+                await publisher.publish("stocks", {"symbol": "A", "price": prices[0]})
+            async with asyncio.timeout(WAIT_S), connect(url + last) as socket:
+                if not last:
+                    assert json.loads(await socket.recv())["type"] == "heartbeat"  # it is subscribed
+                for price in prices if not last else prices[1:]:
+                    await publisher.publish("stocks", {"symbol": "A", "price": price})
+                for _ in prices:
+                    entry = json.loads(await socket.recv())
+                    found.append(entry["data"]["values"]["price"])
+                    last = f"&after={entry['id']}"
+        assert found == ["21", "22", "23", "24"]
+
+
+async def test_the_iterator_outlives_a_daemon_that_is_killed(cluster: LocalCluster, tmp_path: Path) -> None:
+    async with cluster.client(0) as here, cluster.client(3) as there:
+        publisher = PubSubClient(here)
+        await publisher.declare(STOCKS)
+        await publisher.publish("stocks", {"symbol": "A", "price": 21})
+        entries = PubSubClient(there).subscribe("stocks", "price > 20", since_s=60)
+        async with asyncio.timeout(2 * WAIT_S), aclosing(entries):
+            assert isinstance(await anext(entries), ReceivedEvent)
+            cluster.kill(3)
+            with restarted(tmp_path / "cluster" / "nodes" / "3"):
+                assert isinstance(await anext(entries), Gap)
+                later = await publisher.publish("stocks", {"symbol": "A", "price": 22})
+                second = await anext(entries)
+                assert isinstance(second, ReceivedEvent) and second.event == later.event
 
 
 async def test_each_event_goes_to_one_of_a_group(cluster: LocalCluster) -> None:

@@ -24,6 +24,7 @@ from peerd.overlay.messages import (
 from peerd.services.groups.messages import Anycast, Publish
 from peerd.services.records.messages import ReplicaGet, ReplicaGot
 from protocols.aggregation.messages import AskStart, StartRound
+from protocols.pubsub.messages import ExplainAnswer, ExplainQuestion, HoldEvents, InsertSub, ProbePub, TransferSub
 from tests.support.amplification import NODES, background, caused_by, names, verbs
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "amplification.md"
@@ -35,6 +36,7 @@ READS: Final[dict[type[Message], type[Message]]] = {
     EntriesRequest: EntriesReply,
     ReplicaGet: ReplicaGot,
     AskStart: StartRound,
+    ExplainQuestion: ExplainAnswer,
 }
 """Questions of a few bytes whose answers are what the asker wants to know: one answer, over the asker's own link."""
 ON_THE_WAY_MAX: Final = 4
@@ -44,9 +46,17 @@ FAN_OUT: Final[dict[type[Message], int]] = {
     Anycast: 4 * NODES,
     StartRound: 50 * NODES,
     Leave: 4 * NODES,
+    ProbePub: 4 * NODES,
+    HoldEvents: 4 * NODES,
+    TransferSub: 2 * ON_THE_WAY_MAX,
 }
 """Messages that are for many: a copy for each member; a question and its answer down and up each edge of the tree; a
-round, in which every node swaps some log2(nodes) times; neighbours that close a gap ask and compare, with answers."""
+round, in which every node swaps some log2(nodes) times; neighbours that close a gap ask and compare, with answers; an
+event goes to the nodes of its subscribers, and copies of it to two others; and who is told of a split asks the cell
+above, once."""
+STORED: Final[frozenset[type[Message]]] = frozenset({InsertSub})
+"""What is kept: copies go to the nodes next to the leaf's root, the sender perhaps among them, each with its proof."""
+COPY_BYTES_MAX: Final = 1024
 GROWTH_BYTES_MAX: Final = 20 * NODES
 """What a message may gain on its way: an anycast carries the ids of those that were asked, a multicast its place."""
 
@@ -64,25 +74,28 @@ def test_no_message_makes_others_send_much_more_than_it_has(verb: tuple[type[Mes
         [answer] = caused.back
         assert message_type(answer.type_id) is READS[kind]
         assert caused.ratio > BACK_RATIO_MAX, "it need not be among the exceptions"
-    else:
+    elif outer is not None or kind not in STORED:
         assert caused.ratio <= BACK_RATIO_MAX, names(caused.back)
     if Broadcast in (outer, kind):
         most = 2 * (NODES - 1) + (FAN_OUT[kind] if kind is StartRound else 0)
     else:
         most = FAN_OUT.get(kind, ON_THE_WAY_MAX)
     assert len(caused.others) <= most, names(caused.others)
-    most_bytes = caused.request_bytes + GROWTH_BYTES_MAX
+    is_stored = outer is None and kind in STORED
+    most_bytes = caused.request_bytes + (COPY_BYTES_MAX if is_stored else GROWTH_BYTES_MAX)
+    assert not is_stored or all(frame.size_bytes <= most_bytes for frame in caused.back)
     assert kind is Leave or all(frame.size_bytes <= most_bytes for frame in caused.others)
     assert caused.streams == 0 or kind is StartRound
 
 
 def test_what_is_counted_is_because_of_the_message() -> None:
-    assert background().total() <= NODES, "the ring is nearly silent"
+    for is_pubsub in (False, True):
+        assert background(is_pubsub).total() <= NODES, "the ring is nearly silent"
     caused = caused_by(Heartbeat)
     assert not caused.back and not caused.others
 
 
 def test_the_page_names_every_message_that_causes_more_than_it_has() -> None:
     text = PAGE.read_text()
-    for kind in (*READS, *FAN_OUT, Broadcast):
+    for kind in (*READS, *FAN_OUT, *STORED, Broadcast):
         assert f"`{kind.__name__}`" in text

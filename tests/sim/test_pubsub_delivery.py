@@ -18,11 +18,11 @@ from peerd.messages import PeerRef
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import SIDE, Target, cell_at
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.delivering.copies import as_trees
-from protocols.pubsub.delivering.items import id_of
 from protocols.pubsub.events import EVENTS
 from protocols.pubsub.ledger import LEAF_REASONS, METRICS
 from protocols.pubsub.messages import (
@@ -38,6 +38,7 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.ports import Decision, Here, NotMine, SchemaView, Unsettled, Values
+from protocols.pubsub.subscribing.writes import Writes
 from tests.support.pubsub_leaf import SCHEMA, FakeLeaves, FakeSchemas
 
 LEVEL = 3
@@ -72,6 +73,7 @@ class Subscribers:
     def __init__(self, host: Host, subs: list[SubObject]) -> None:
         self._host, self._subs = host, subs
         self.taken: dict[EventId, set[int]] = {}
+        self.lost = 0
 
     def take(self, schema: SchemaView, event: EventBody, values: Values, chosen: Sequence[int], replay: bool) -> bool:
         """By the subscriptions' own filters."""
@@ -81,6 +83,14 @@ class Subscribers:
         if sids:
             self.taken.setdefault(id_of(event), set()).update(sids)
         return bool(found)
+
+    def new_writes(self) -> Writes:
+        """Nothing is written."""
+        return Writes()
+
+    def note_lost(self, schema: str, count: int) -> None:
+        """Count it."""
+        self.lost += count
 
     def must_pause(self) -> int:
         """Nobody is slow."""

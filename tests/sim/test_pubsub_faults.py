@@ -77,9 +77,9 @@ def test_subscriptions_whose_holders_all_die_are_back_with_their_next_renewal(se
     took_s = world.rest(LEASE_S / 3 + 10.0)
     assert took_s <= LEASE_S / 3 + 10.0
     live = [each for each in world.judge.watched if each.is_live]
-    gaps = {each.id: plugin_of(each.place).subscriptions.get(each.id).gap_s for each in live}  # of all its pieces
+    gaps = {each.id: plugin_of(each.place).subscriptions.get(each.id).gap_s for each in live}
     assert any(gaps.values())
-    assert all(gaps[each.id] <= len(world.keys(each)) * (LEASE_S / 3 + took_s) for each in live)
+    assert max(gaps.values()) <= LEASE_S / 3 + took_s, "what several pieces missed at the same time counts once"
     events = world.publish(20)
     world.finish(events)
     assert {event.outcome for event in events} <= {"received", "replicated"}

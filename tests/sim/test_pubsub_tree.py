@@ -12,7 +12,7 @@ from peerd.sim.observed import Delivery
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Checker, Place as Member, Simulation
 from peerd.testing.determinism import assert_one_run
-from protocols.pubsub.cells import WHOLE
+from protocols.pubsub.cells import WHOLE, cell_at, level
 from protocols.pubsub.messages import (
     CellAnswer,
     CellOrder,
@@ -21,10 +21,12 @@ from protocols.pubsub.messages import (
     Transferred,
     TransferSub,
 )
+from protocols.pubsub.tree.storage import key_of_sub
 from tests.support.pubsub_tree import (
     busy_cells,
     inner_cells,
     leaves,
+    range_of,
     root_of,
     run_to_rest,
     subscribe_all,
@@ -79,6 +81,42 @@ def test_merging_brings_the_leaf_back_when_subscriptions_end() -> None:
     subscribe_all(simulation, 100, seed=9)
     run_to_rest(simulation)
     assert len(leaves(simulation)) > 10, "and it grows again"
+
+
+def not_found(simulation: Simulation) -> list[str]:
+    """Pieces whose subscribers take them for established, and leaves in which events would miss them."""
+    live = leaves(simulation)
+    return [
+        f"{simulation.now:.2f} s: {piece.sub.sid} is not in {cell:b}"
+        for piece, _ in wanted(simulation)
+        for cell, nodes in live.items()
+        if piece.owner is not None and cell_at(piece.sub.low, piece.sub.high, level(cell)) == cell
+        for node in nodes
+        if key_of_sub(piece.sub) not in node.pieces
+    ]
+
+
+def test_no_event_misses_what_is_established_while_leaves_are_merged() -> None:
+    """Subscriptions come and go all the time, so some are confirmed just when a half retires, or its parent is new."""
+    simulation = tree_ring(12, 1, MERGING)
+    subscribe_all(simulation, 60, 1)
+    run_to_rest(simulation)
+    grown, sid, ending = len(leaves(simulation)), 1000, list[tuple[float, Member, int]]()
+    for piece, member in wanted(simulation):
+        if piece.sub.sid > 3:
+            tree_of(member).subscriber.end(piece.sub.sid)
+    for step in range(1800):
+        simulation.run_for(0.05)
+        assert not not_found(simulation)
+        if step % 2 == 0:
+            sid += 1
+            member = simulation.live_nodes()[sid % 12]
+            tree_of(member).subscriber.subscribe(sid, *range_of(sid, 1))
+            ending.append((simulation.now + 1.2, member, sid))
+        while ending[0][0] <= simulation.now:
+            _, member, ended = ending.pop(0)
+            tree_of(member).subscriber.end(ended)
+    assert len(leaves(simulation)) < grown, "nothing was merged, so nothing was tried"
 
 
 SPLIT_STEPS: list[tuple[type[Message], int]] = [

@@ -41,6 +41,8 @@ from protocols.aggregation.statements import (
     start_statement,
     stop_statement,
 )
+from protocols.pubsub.names import EventId
+from tests.support import amplification_pubsub as pubsub
 from tests.support.aggregation import Round, aggregation_plugins
 from tests.support.golden import all_messages
 
@@ -105,11 +107,11 @@ class Overheard:
 
 
 def verbs() -> list[tuple[type[Message] | None, type[Message]]]:
-    """Every message of the kernel and of aggregation that a node can get, alone (``None``) or inside another."""
+    """Every message of the kernel and the protocols that a node can get, alone (``None``) or inside another."""
     kinds = [
         kind
         for kind in all_messages()
-        if kind.__module__.startswith(("peerd.", "protocols.aggregation.")) and kind.__name__ not in _OF_LINKS
+        if kind.__module__.startswith(("peerd.", "protocols.")) and kind.__name__ not in _OF_LINKS
     ]
     inner = [kind for kind in kinds if kind.TYPE_ID >= _PLUGINS_FROM or kind in _ROUTED_OF_THE_OVERLAY]
     return [(None, kind) for kind in kinds] + [(outer, kind) for outer in (Route, Broadcast) for kind in inner]
@@ -169,15 +171,14 @@ def victim_of(simulation: Simulation, kind: type[Message]) -> Place:
 
 def caused_by(kind: type[Message], outer: type[Message] | None = None) -> Caused:
     """Send the smallest valid message of a kind to the node that it concerns, alone or in a `Route` or `Broadcast`."""
-    simulation, asked = quiet_ring()
-    member, victim = simulation.nodes[MEMBER], victim_of(simulation, kind)
-    words = _Words(member, victim.peer, asked.round_id)
-    message = words.smallest(kind) if outer is None else words.around(outer, words.smallest(kind))
+    is_pubsub = kind in pubsub.MESSAGES
+    simulation, message, victim = (_in_pubsub if is_pubsub else _in_general)(kind, outer)
+    member = simulation.nodes[MEMBER]
     frame = encode_request(message, 1 << 20)
     with overheard() as heard:
         member.driver.send(victim.peer, frame, Priority.NORMAL)
         simulation.run_for(WINDOW_S)
-    expected = Counter(background())
+    expected = Counter(background(is_pubsub))
     frames = []
     for said in heard.frames:
         if expected[_key(said)] > 0:
@@ -189,10 +190,33 @@ def caused_by(kind: type[Message], outer: type[Message] | None = None) -> Caused
     return Caused(frame.size_bytes, back, others, sum(peer.id != member.id for peer in heard.streams))
 
 
+def _in_general(kind: type[Message], outer: type[Message] | None) -> tuple[Simulation, Message, Place]:
+    """The ring, the message, and whom it is sent to."""
+    simulation, asked = quiet_ring()
+    member, victim = simulation.nodes[MEMBER], victim_of(simulation, kind)
+    words = _Words(member, victim.peer, asked.round_id)
+    message = words.smallest(kind)
+    return simulation, message if outer is None else words.around(outer, message), victim
+
+
+def _in_pubsub(kind: type[Message], outer: type[Message] | None) -> tuple[Simulation, Message, Place]:
+    """The same for publish/subscribe: the victim is the root of the leaf."""
+    simulation, past = _quiet_pubsub_ring()
+    member, victim = simulation.nodes[MEMBER], pubsub.owner_of(simulation)
+    message = pubsub.smallest(kind, member, victim.peer, past)
+    if outer is not None:
+        message = _Words(member, victim.peer, b"").around(outer, message)
+    return simulation, message, victim
+
+
+def _quiet_pubsub_ring() -> tuple[Simulation, EventId]:
+    return pubsub.quiet_pubsub_ring(NODES, OverlayConfig.model_validate(_QUIET), SETTLE_S)
+
+
 @cache
-def background() -> Counter[tuple[NodeId, NodeId, int, int]]:
+def background(is_pubsub: bool = False) -> Counter[tuple[NodeId, NodeId, int, int]]:
     """What is said in the window without any message: seldom more than nothing."""
-    simulation, _ = quiet_ring()
+    simulation = _quiet_pubsub_ring()[0] if is_pubsub else quiet_ring()[0]
     with overheard() as heard:
         simulation.run_for(WINDOW_S)
     assert not heard.streams
@@ -243,6 +267,7 @@ class _Words:
             return Broadcast(type_id, body, source, 1, 1, self.victim.id, self.victim.id, 0)
         fields = {each.name for each in dataclasses.fields(inner)}  # type: ignore[arg-type]  # a message is a dataclass
         key = GROUP if "group" in fields else TOPIC_KEY if "key" in fields else self.victim.id
+        key = pubsub.key_for(inner) or key
         return Route((key,), type_id, body, source, 1, 1, 0)
 
     def _start(self) -> StartRound:

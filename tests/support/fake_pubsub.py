@@ -121,6 +121,11 @@ class FakePubSub(PubSub):
         on_done(self.view)
         return self.view
 
+    def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
+        """The one subscription, for who knows its stream."""
+        self._note("continued", epoch)
+        return self.view.id if epoch == self.feed.epoch else None
+
     def subscriptions_held(self) -> list[SubscriptionView]:
         """Two: one covers the other."""
         return [self.view, self.view.model_copy(update={"id": "0b", "state": "covered", "covered_by": "0a"})]

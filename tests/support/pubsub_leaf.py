@@ -13,13 +13,14 @@ from peerd.ids import NodeId
 from peerd.lib.filter import Node, matcher, parse
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import WHOLE, Target
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
-from protocols.pubsub.delivering.items import id_of
 from protocols.pubsub.messages import MESSAGES, EventBody, LeafEntry, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey, Tree
 from protocols.pubsub.ports import Decision, Here, SchemaView, Values
+from protocols.pubsub.subscribing.writes import Writes
 
 LEAF = (1, WHOLE)
 """The leaf that all subscriptions of these tests are in: the whole tree of the first attribute."""
@@ -120,6 +121,17 @@ class FakeSubscribers:
     filters: list[str] = field(default_factory=list)
     pause_ms: int = 0
     taken: list[int] = field(default_factory=list)
+    is_slow: bool = False
+    """Whether what is taken has to be written to a disk, and is under way."""
+    writes: Writes = field(default_factory=Writes)
+    lost: int = 0
+
+    def new_writes(self) -> Writes:
+        """Over at once, but with a slow disk."""
+        self.writes = Writes()
+        if self.is_slow:
+            self.writes.begin()
+        return self.writes
 
     def take(self, schema: SchemaView, event: EventBody, values: Values, chosen: Sequence[int], replay: bool) -> bool:
         """Note the event's number."""
@@ -128,6 +140,10 @@ class FakeSubscribers:
         if event.sequence not in self.taken:
             self.taken.append(event.sequence)
         return True
+
+    def note_lost(self, schema: str, count: int) -> None:
+        """Count it."""
+        self.lost += count
 
     def must_pause(self) -> int:
         """What the test has set."""

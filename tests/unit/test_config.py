@@ -50,6 +50,12 @@ class DemoConfig(ConfigSection):
     weights: dict[str, int] = Field(default_factory=dict, description="Weights.")
 
 
+class Store(ConfigSection):
+    """A plugin that keeps records."""
+
+    lease: Duration = setting("5m", "How long they live.", at_most="records.ttl_max")
+
+
 PLUGINS: Mapping[str, type[BaseModel]] = {"demo": DemoConfig}
 
 
@@ -362,6 +368,18 @@ def test_an_item_of_a_list_is_named(tmp_path: Path) -> None:
     file = write(tmp_path / "peerd.toml", '[node]\nbootstrap = ["a:1",\n  "b"]\n')
     error = refused(file)
     assert (error.key, error.file) == ("node.bootstrap.1", f"{file}:2")
+
+
+def test_a_plugins_setting_that_a_kernels_one_bounds(tmp_path: Path) -> None:
+    file = tmp_path / "peerd.toml"
+    file.write_text('[records]\nttl_max = "20m"\n[protocols.store]\nlease = "21m"\n')
+    models = {"store": Store}
+    loaded, problems = check_config([file], environment={}, plugin_models=models)
+    assert loaded is None
+    [error] = problems
+    assert (error.file, error.key) == (f"{file}:4", "protocols.store.lease")
+    assert error.message.startswith("expected at most records.ttl_max, which is 20m")
+    assert check_config([file], environment={}, sets=["protocols.store.lease=20m"], plugin_models=models)[1] == []
 
 
 def test_plaintext_is_refused_beyond_loopback(tmp_path: Path) -> None:

@@ -356,3 +356,37 @@ def test_a_feed_counts_what_its_slowest_reader_lost() -> None:
     drained(quick)
     feed.push("10")
     assert feed.dropped == 4
+
+
+# --- numbers that are left out --------------------------------------------------------------------------------------
+
+
+def test_what_was_lost_before_it_came_is_a_mark_and_takes_no_room() -> None:
+    feed = filled(2, items_max=3)
+    reader = feed.reader("start")
+    feed.skip(4_000_000_000)
+    feed.push("after", 1)
+    last = 4_000_000_003
+    assert drained(reader) == [*items(1, 2), FeedDropped(3, last - 1), FeedItem(last, "after")]
+    feed.push("more", 1)  # only now there is one item too many
+    assert (len(feed), feed.dropped) == (3, 0)
+    late = feed.reader("start")
+    assert drained(late) == [
+        FeedItem(2, "2"),
+        FeedDropped(3, last - 1),
+        FeedItem(last, "after"),
+        FeedItem(last + 1, "more"),
+    ]
+
+
+def test_what_is_lost_at_the_end_is_told_at_once() -> None:
+    feed: Feed[str] = Feed("e1")
+    woken: list[bool] = []
+    reader = feed.reader("start", on_ready=lambda: woken.append(True))
+    feed.skip(2)
+    assert woken and drained(reader) == [FeedDropped(1, 2)]
+    feed.end("finished")
+    feed.skip(5)
+    assert drained(reader) == [FeedEnd(2, "finished", False)]
+    with pytest.raises(Bug):
+        feed.skip(-1)

@@ -35,7 +35,7 @@ def outcome(decoder: Decoder, values: object) -> object:
 
 @given(data=st.data())
 def test_each_field_of_each_message_is_judged_alike(data: st.DataObject) -> None:
-    kind = data.draw(st.sampled_from([kind for kind in MESSAGES if kind in judges]))
+    kind = data.draw(st.sampled_from(MESSAGES))
     values = list(unpack(encode_body(sample(kind))))  # type: ignore[call-overload]  # an array
     assert outcome(decoders[kind], tuple(values)) == repr(sample(kind))
     if values:

@@ -11,6 +11,7 @@ import pytest
 from peerd.cli.main import main
 from protocols.pubsub.front.tree_drawing import as_svg, as_text
 from protocols.pubsub.models import SubscriptionRequest, TreeLeaf
+from protocols.pubsub.service import NotDone
 from tests.support.fake_daemon import FakeDaemon, answer_commands
 from tests.support.fake_pubsub import TREE, FakePubSub, published, received
 
@@ -60,7 +61,8 @@ def test_a_line_that_is_no_event_is_named(
     file = tmp_path / "events.jsonl"
     file.write_text(f'{{"n": 1}}\n{line}\n')
     assert main(["publish", "stocks", "-f", str(file)]) == 2
-    assert words in " ".join(capsys.readouterr().err.split())
+    told = " ".join(capsys.readouterr().err.split())
+    assert words in told and "the events before it may have been published" in told
 
 
 def test_events_reach_the_terminal_without_its_commands(service: FakePubSub, capsys: Captured) -> None:
@@ -73,6 +75,33 @@ def test_events_reach_the_terminal_without_its_commands(service: FakePubSub, cap
     assert isinstance(request, SubscriptionRequest)
     assert (request.filter, request.since_s, request.policy) == ("price > 20", 600.0, "block")
     assert ("end", "0a") in service.calls
+
+
+@pytest.mark.parametrize("words", [["--after", "fake.1-1"], ["--name", "audit", "--after", "yesterday"]])
+def test_a_place_that_cannot_be_resumed_subscribes_to_nothing(service: FakePubSub, words: list[str]) -> None:
+    assert main(["subscribe", "stocks", *words]) == 2
+    assert service.calls == []
+
+
+def test_a_wish_that_the_daemon_refuses_is_one_line(service: FakePubSub, capsys: Captured) -> None:
+    assert main(["subscribe", "stocks", "--name", "no name"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("peerd: error: name: ") and told.count("\n") == 1
+
+
+def test_an_error_in_a_schema_names_its_file(service: FakePubSub, tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "stocks.toml"
+    file.write_text('name = "stocks"')
+    service.refusal = NotDone("invalid", "attributes: it has to be there")
+    assert main(["schema", "declare", str(file)]) == 1
+    assert capsys.readouterr().err == f"peerd: error: {file}: attributes: it has to be there\n"
+
+
+def test_a_filter_that_matches_nothing_is_pointed_out(service: FakePubSub, capsys: Captured) -> None:
+    service.feed.end("finished", is_final=True)
+    service.view = service.view.model_copy(update={"detail": "no event can match this filter"})
+    assert main(["subscribe", "stocks", "price > 2 AND price < 1"]) == 0
+    assert "note: no event can match this filter\n" in capsys.readouterr().err
 
 
 def test_a_filter_in_json(service: FakePubSub) -> None:

@@ -228,6 +228,23 @@ def test_what_waits_for_one_node_and_for_all_is_bounded() -> None:
     assert sum(desk.ledger.drops.values()) + desk.deliverer.pending() == 40 + 3 * 30
 
 
+def test_the_next_batch_says_how_many_were_dropped_before_it() -> None:
+    desk = Desk(delivery_queue="64KiB", delivery_window=1, delivery_keep="20s")
+    desk.leaves.subs = [sub(5, 1)]
+    for number in range(20):
+        desk.arrive(event(number, payload=b"x" * 10_000))
+    [(request, first)] = deliveries(desk)
+    answer(desk, request, DeliveryAnswer(1, 0, (), first.stream))
+    [(_, second)] = deliveries(desk)
+    assert (first.lost, second.lost) == (0, desk.ledger.drops[QUEUE_FULL]) and second.lost > 10
+    while desk.deliverer.pending():  # it answers no more: the number goes with what is given up, and is told later
+        time_out(desk, 5)
+        pass_time(desk, 0.5)
+    desk.arrive(event(30))
+    again = deliveries(desk)[-1][1]
+    assert again.lost == second.lost + desk.ledger.drops[SILENT]
+
+
 def test_a_batch_that_is_on_disk_later_is_taken_later() -> None:
     desk = Desk()
     desk.leaves.subs = [sub(5, 1)]
@@ -328,6 +345,20 @@ def _chosen(number: int) -> int:
     desk.arrive(event(number))
     [(request, _)] = deliveries(desk)
     return request.peer.id
+
+
+def test_what_a_slow_member_has_no_room_for_goes_to_another() -> None:
+    desk = Desk(delivery_queue="64KiB")
+    desk.leaves.subs = [sub(5, 1, group="g"), sub(6, 1, group="g")]
+    got: Counter[tuple[int, int]] = Counter()
+    for number in range(40):
+        desk.arrive(event(number, payload=b"x" * 8192))
+        got += answer_all(desk, silent={5})
+    waiting = [number for number in range(40) if desk.deliverer.is_pending(event_id(number), node(5))]
+    assert 0 < len(waiting) <= 8
+    assert sum(1 for number in range(40) if _chosen(number) == 5) > 8
+    assert sorted([*waiting, *(number for _, number in got.elements())]) == list(range(40))
+    assert desk.ledger.drops == {}
 
 
 def test_a_member_that_has_left_its_group_gives_the_event_to_another() -> None:
@@ -506,3 +537,25 @@ def test_the_last_value_of_each_key_is_kept_however_old() -> None:
         [2, 3, 4],
         [3, 4],
     ]
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_what_a_durable_subscription_of_this_node_gets_is_pending_until_it_is_on_disk(is_written: bool) -> None:
+    desk = Desk()
+    desk.leaves.subs.append(sub(1, 1))
+    desk.subscribers.filters.append("TRUE")
+    desk.subscribers.is_slow = True
+    desk.arrive(event(1), event(2))
+    desk.arrive(event(3))
+    assert desk.subscribers.taken == [1, 2], "the next batch waits for the disk, so that nothing overtakes"
+    assert desk.deliverer.pending() == 3
+    desk.check_law()
+    desk.subscribers.is_slow = False
+    desk.subscribers.writes.end(is_durable=is_written)
+    if not is_written:
+        assert desk.deliverer.pending() == 3, "it is given to the subscription once more"
+        desk.subscribers.taken.clear()
+        pass_time(desk, 10.0)
+        assert desk.subscribers.taken == [1, 2, 3]
+    assert desk.deliverer.pending() == 0 and desk.subscribers.taken[-1] == 3
+    desk.check_law()

@@ -8,7 +8,7 @@ import pytest
 
 from peerd.api import LookupResult
 from peerd.errors import Unavailable
-from peerd.ids import format_id
+from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
 from peerd.testing.host import peer
 from protocols.pubsub.explain import (
@@ -26,6 +26,7 @@ from protocols.pubsub.explain import (
 )
 from protocols.pubsub.ledger import EVENTS_KEPT, OUTCOMES_KEPT, REPORT_S
 from protocols.pubsub.messages import DeliveryAnswer, EventDelivery, ExplainAnswer, ExplainQuestion
+from protocols.pubsub.names import node_meant
 from tests.support.pubsub_leaf import SCHEMA, Desk, event, event_id, node, sub
 
 PUBLISHER, LEAF_ROOT, SUBSCRIBER, ASKER = 9, 1, 5, 4
@@ -259,3 +260,13 @@ def test_every_minute_the_sums_are_told() -> None:
     desk.host.fire("pubsub_report")
     assert desk.host.timers["pubsub_report", None] == desk.host.time_s + REPORT_S
     assert desk.host.events[-1].model_dump()["matched"] == 0
+
+
+def test_a_node_may_be_named_by_its_first_digits() -> None:
+    one, other = NodeId(0xABCDEF0123 << 88), NodeId(0xABCDEF0124 << 88)
+    assert node_meant("abcdef01", {one}) == one
+    assert node_meant("ABCDEF0124", {one, other}) == other
+    assert node_meant(format_id(other), set()) == other
+    for text in ("abcdef01", "abc", "fedcba98", "no digits at all"):
+        with pytest.raises(ValueError, match="the first 8 of them are enough"):
+            node_meant(text, {one, other})

@@ -13,6 +13,7 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
+from protocols.pubsub.bodies import event_bytes
 from protocols.pubsub.cells import WHOLE, cell_of_text
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.forwarding import MERGED, PARKED_LOOK_S, SENT_S, TESTS_MAX
@@ -28,7 +29,7 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.passing import PARKED_MAX, PARKED_S, QUOTAS_MAX, Journey, Parking, Quotas, Seen, key_of_batch
-from protocols.pubsub.spread import PLACES_MAX, TREES_MAX, Batch, Place, event_bytes, places_of, trees_of, ways_to
+from protocols.pubsub.spread import PLACES_MAX, TREES_MAX, Batch, Place, places_of, trees_of, ways_to
 from tests.support.pubsub_events import SCHEMA, Events, Forest
 
 PUBLISHER = peer(77)

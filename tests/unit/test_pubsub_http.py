@@ -14,9 +14,11 @@ import httpx
 import pytest
 
 from peerd.client import Client, DaemonBusy, IngestRefused, RequestRefused
+from peerd.client.streams import Backoff, Gap
 from peerd.errors import Unavailable
+from peerd.lib.feed import Feed
 from protocols.pubsub.front.client import PubSubClient
-from protocols.pubsub.models import ReceivedEvent
+from protocols.pubsub.models import ReceivedEvent, SubscriptionView
 from protocols.pubsub.names import EventId
 from protocols.pubsub.service import NotDone
 from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
@@ -61,6 +63,18 @@ async def test_a_schema_is_declared_under_the_name_of_the_path(rig: Rig) -> None
         422,
         "the document's name is 'bonds', and the path's 'stocks'",
     )
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", None])
+async def test_a_body_that_is_not_said_to_be_json_is_told_what_to_send(rig: Rig, kind: str | None) -> None:
+    """As ``curl -d`` sends it without a header."""
+    headers = {} if kind is None else {"Content-Type": kind}
+    body = b'{"schema": "stocks", "filter": "TRUE"}'
+    response = await rig.http.post("/v1/pubsub/subscriptions", content=body, headers=headers)
+    assert response.status_code == 415
+    assert response.json()["detail"].startswith("send the body with the header Content-Type: application/json; it came")
+    as_list = await rig.http.post("/v1/pubsub/subscriptions", json=[1])
+    assert as_list.status_code == 422
 
 
 async def test_schemas_are_listed_and_looked_up(rig: Rig) -> None:
@@ -282,6 +296,31 @@ async def test_subscribe_and_follow_in_one_request(rig: Rig) -> None:
     assert (request.filter, request.group, request.since_s, request.name) == ("price > 20", "g", 5.0, "")
 
 
+async def test_whoever_comes_back_to_a_one_request_subscription_goes_on(rig: Rig) -> None:
+    for number in (1, 2):
+        rig.service.feed.push(received(number), 100)
+    place = {"Last-Event-ID": "fake.1-1", "Accept": "text/event-stream"}
+    response = await rig.http.get(f"{EVENTS}?filter=TRUE&follow=0", headers=place)
+    assert '"e2"' in response.text and '"e1"' not in response.text
+    assert (rig.asked("continued"), rig.asked("subscribe")) == (["fake.1"], [])
+    response = await rig.http.get(f"{EVENTS}?filter=TRUE&follow=0&after=other.1-1")
+    assert '"gap"' in response.text and len(rig.asked("subscribe")) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "words"),
+    [
+        ("application/json", '{"symbol": "A", "price": NaN}', "NaN is no number in JSON"),
+        ("application/cloudevents-batch+json", "[]", "not in batches"),
+    ],
+)
+async def test_what_is_no_event_is_refused_with_what_to_do(rig: Rig, kind: str, body: str, words: str) -> None:
+    response = await rig.http.post(EVENTS, content=body, headers={"Content-Type": kind})
+    assert response.status_code == 422
+    assert words in response.json()["detail"]
+    assert rig.asked("publish") == []
+
+
 async def test_the_client_yields_events_and_ends_its_subscription(rig: Rig) -> None:
     rig.service.feed.push(received(1), 100)
     rig.service.feed.end("finished", is_final=True)  # the transport of the test gives an answer as a whole
@@ -289,6 +328,50 @@ async def test_the_client_yields_events_and_ends_its_subscription(rig: Rig) -> N
         assert await anext(entries) == received(1)
         assert rig.asked("end") == []
     assert rig.asked("end") == ["0a"]
+
+
+async def test_the_client_subscribes_again_where_a_restarted_daemon_knows_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = rig.service.feed, Feed[ReceivedEvent]("fake.2")
+    before.push(received(1), 100)
+    before.end("daemon stopping")
+    after.push(received(2), 100)
+    after.end("finished", is_final=True)
+    unknown = NotDone("unknown", "there is no subscription '0a' on this node")
+    turns: list[Feed[ReceivedEvent] | NotDone] = [before, unknown, after]
+
+    def reading(id: str) -> tuple[SubscriptionView, Feed[ReceivedEvent]]:
+        turn = turns.pop(0)
+        if isinstance(turn, NotDone):
+            raise turn
+        return rig.service.view, turn
+
+    monkeypatch.setattr(rig.service, "reading", reading)
+    at_once = Backoff(first_s=0.0, most_s=0.0)
+    async with aclosing(rig.pubsub.subscribe("stocks", "price > 20", since_s=60, backoff=at_once)) as entries:
+        found = [entry async for entry in entries]
+    assert found[0] == received(1) and received(2) in found
+    assert isinstance(found[2], Gap) and found[2].reason == "restarted"
+    assert [asked.since_s for asked in rig.asked("subscribe")] == [60.0, 0.0]
+    assert rig.asked("end") == ["0a"]
+
+
+async def test_the_client_does_not_repeat_what_is_refused(rig: Rig) -> None:
+    rig.service.refusal = NotDone("invalid", "price is decimal")
+    with pytest.raises(RequestRefused, match="price is decimal"):
+        await anext(rig.pubsub.subscribe("stocks", "price > 'x'"))
+    assert len(rig.asked("subscribe")) == 1
+
+
+async def test_what_a_client_asks_wrongly_is_refused_by_the_daemon_in_words(rig: Rig) -> None:
+    with pytest.raises(RequestRefused, match="name"):
+        await anext(rig.pubsub.subscribe("stocks", name="no name"))
+    with pytest.raises(RequestRefused, match="since_s"):
+        await anext(rig.pubsub.subscribe("stocks", since_s=1e9))
+    with pytest.raises(RequestRefused, match="filter"):
+        await rig.pubsub.change("0a", "x" * 9000)
+    assert rig.service.calls == []
 
 
 async def test_a_durable_subscription_outlives_its_reader(rig: Rig) -> None:

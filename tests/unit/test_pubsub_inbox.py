@@ -12,7 +12,15 @@ from peerd.errors import ProtocolError
 from peerd.lib.feed import FeedDropped, Policy
 from peerd.testing.host import peer
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.messages import Delivery, DeliveryAnswer, DeliveryNote, EventBody, EventDelivery, EventName
+from protocols.pubsub.messages import (
+    Delivery,
+    DeliveryAnswer,
+    DeliveryNote,
+    EventBody,
+    EventDelivery,
+    EventHeader,
+    EventName,
+)
 from protocols.pubsub.statements import event_statement
 from protocols.pubsub.subscribing import inbox
 from protocols.pubsub.subscribing.inlets import ITEM_BYTES_MAX, WAITING_MAX
@@ -193,6 +201,7 @@ def test_a_forged_event_under_a_known_name_comes_to_nobody_else() -> None:
         {"payload": b"x"},
         {"content_type": "x"},
         {"retain": b"x"},
+        {"headers": (EventHeader("a", "b"),)},
     ],
 )
 def test_all_that_readers_see_is_signed(change: dict[str, Any]) -> None:
@@ -242,6 +251,23 @@ def test_what_waits_for_a_reader_has_a_bound() -> None:
     for body in bodies:  # as a leaf on this node would, which does not ask whether it may
         node.plugin.local.take(PlainSchema(), body, {"price": 6}, (), False)
     assert node.view(id).dropped == 4
+
+
+def test_readers_find_a_mark_where_a_leaf_has_dropped_events() -> None:
+    node = Node1(PubSubConfig(feed_items=2))
+    id, blocking = node.subscribe("price > 5").id, node.subscribe("price > 4", policy="block").id
+    reader = node.plugin.subscriptions.get(id).feed.reader("start")
+    slow = node.plugin.subscriptions.get(blocking).feed.reader("start", Policy.BLOCK)
+    node.deliver(event(1, price=6), event(2, price=6), event(3, price=6))
+    taken = node.host.deliver(EventDelivery(STOCKS, 1, 2, (Delivery(event(9, price=6)),), 5), LEAF)
+    assert isinstance(taken, DeliveryAnswer) and taken.pause_ms  # nothing of it is taken yet
+    assert [node.view(each).missed for each in (id, blocking)] == [0, 0]
+    seen = [slow.take() for _ in range(3)]
+    node.host.deliver(EventDelivery(STOCKS, 1, 2, (Delivery(event(9, price=6)),), 5), LEAF)
+    seen += [slow.take() for _ in range(2)]
+    assert [each if isinstance(each, FeedDropped) else None for each in seen] == [None] * 3 + [FeedDropped(4, 8), None]
+    assert FeedDropped(4, 8) in [reader.take() for _ in range(4)]
+    assert [node.view(each).missed for each in (id, blocking)] == [5, 5]
 
 
 def test_the_largest_event_fits_into_the_smallest_feed() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from peerd.api import RecordOutcome, RecordResult
 from peerd.errors import ProtocolError
-from peerd.ids import NodeId
+from peerd.ids import NodeId, format_id
 from peerd.messages import Message
 from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.cells import SIDE, WHOLE, Target, cell_at
@@ -40,11 +40,14 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import SubscriptionKey, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, NotMine, Unsettled
+from protocols.pubsub.refusals import MEMBERS_MAX
 from protocols.pubsub.tree import growth, questions
+from protocols.pubsub.tree.merging import ASK_S
 from protocols.pubsub.tree.storage import Place, key_of_sub
 from tests.support.pubsub_tree import BAD_FILTER, SCHEMA, TREE, FakeSchema, FakeSchemas, TreePlugin
 
 SUBSCRIBER, STRANGER = peer(7), peer(9)
+MEMBER = format_id(SUBSCRIBER.id)[:8]
 LOW = SIDE // 8
 DEEP = cell_at(LOW, LOW + 10, 12)
 
@@ -60,6 +63,12 @@ def sub(sid: int = 1, version: int = 1, low: int = LOW, text: str = "x") -> SubO
 
 def probe(piece: SubObject, cell: int = WHOLE, **how: bool) -> ProbeSub:
     return ProbeSub(SCHEMA, piece, cell, 600, **how)
+
+
+def refusals(host: FakeHost) -> dict[str, int]:
+    """What was refused, counted by member, reason and proof."""
+    name = "peerd_pubsub_subscriptions_refused_total"
+    return {labels: count for (counted, labels), count in host.counted.items() if counted == name}
 
 
 def matched(plugin: TreePlugin, cell: int = WHOLE) -> list[int]:
@@ -196,6 +205,7 @@ def test_one_member_has_only_so_many_pieces() -> None:
     assert answer == InsertAnswer(Status.QUOTA, WHOLE, detail="subscriptions_per_member")
     host.deliver(probe(sub(4)), STRANGER)
     assert host.requests == [] and matched(plugin) == [1, 2]
+    assert refusals(host) == {f"{MEMBER},quota,link": 1, f"{MEMBER},quota,none": 1}
     renewal = host.deliver(InsertSub(SCHEMA, sub(2, version=2), WHOLE, 600), SUBSCRIBER)
     assert isinstance(renewal, InsertAnswer) and renewal.status == Status.KEPT
 
@@ -208,6 +218,29 @@ def test_a_filter_that_cannot_be_read_is_refused() -> None:
     answer = host.deliver(InsertSub(SCHEMA, sub(text=BAD_FILTER), WHOLE, 600), SUBSCRIBER)
     assert isinstance(answer, InsertAnswer) and answer.status == Status.REFUSED
     assert not plugin.keeper.forest.members
+    assert refusals(host) == {f"{MEMBER},filter,none": 1, f"{MEMBER},filter,link": 1}
+
+
+def test_a_member_that_registers_without_end_takes_no_more_room() -> None:
+    host, plugin = node(subscriptions_per_member=50)
+    for sid in range(5_000):
+        answer = host.deliver(InsertSub(SCHEMA, sub(sid), WHOLE, 600), SUBSCRIBER)
+        assert isinstance(answer, InsertAnswer) and answer.status == (Status.KEPT if sid < 50 else Status.QUOTA)
+    for sid in range(5_000):
+        host.deliver(probe(sub(sid + 5_000)), STRANGER)
+    assert sum(plugin.keeper.forest.members.values()) == len(matched(plugin)) == 50
+    other = peer(77)
+    honest = host.deliver(InsertSub(SCHEMA, replace(sub(), subscriber=other), WHOLE, 600), other)
+    assert isinstance(honest, InsertAnswer) and honest.status == Status.KEPT
+
+
+def test_names_of_refused_members_are_bounded() -> None:
+    host, _ = node()
+    members = [peer((number + 1) << 100) for number in range(MEMBERS_MAX + 9)]
+    for member in members:
+        host.deliver(InsertSub(SCHEMA, replace(sub(text=BAD_FILTER), subscriber=member), WHOLE, 600), member)
+    counted = refusals(host)
+    assert len(counted) == MEMBERS_MAX + 1 and counted["others,filter,link"] == 9
 
 
 def test_what_the_store_refuses_is_taken_out_and_told() -> None:
@@ -438,6 +471,43 @@ def test_a_leaf_is_not_retired_by_an_order_alone() -> None:
         write(host)
         assert plugin.keeper.decide(TREE, 0b10, None, vouched=False) == Here()
         assert plugin.keeper.forest.cells[Place(TREE, 0b10)].move_up is None
+
+
+def half_of_a_merge() -> tuple[FakeHost, TreePlugin]:
+    """A leaf that has said to its parent that it has no more pieces to give."""
+    host, plugin = node()
+    host.deliver(CellOrder(SCHEMA, TREE.attribute, 0b10, OrderKind.BE_LEAF), STRANGER)
+    host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
+    write(host)
+    host.deliver(CellOrder(SCHEMA, TREE.attribute, 0b10, OrderKind.COPY_UP), STRANGER)
+    host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER, transfer=5), peer(3))
+    [word] = routed(host, TransferSub)
+    assert isinstance(word, TransferSub) and word.subs == () and word.transfer == 5
+    return host, plugin
+
+
+@pytest.mark.parametrize("is_merged", [True, False])
+def test_what_is_new_at_a_half_waits_when_its_parent_may_be_the_leaf_already(is_merged: bool) -> None:
+    """An event that visits the parent would not find it; an event that visits the half finds what it always had."""
+    host, plugin = half_of_a_merge()
+    assert plugin.keeper.decide(TREE, 0b10, None, vouched=False) == Here()
+    host.deliver(probe(sub(5), 0b10), STRANGER)
+    assert host.requests == [], "its subscriber is not asked yet"
+    answer = host.deliver(InsertSub(SCHEMA, sub(6), 0b10, 600), SUBSCRIBER)
+    assert answer == InsertAnswer(Status.ELSEWHERE, 0b10)
+    assert host.deliver(EndSub(SCHEMA, 5, 0, 9, TREE.attribute, 0b10), SUBSCRIBER) is None
+    host.time_s += ASK_S
+    host.fire("tree_tick")
+    if is_merged:
+        host.deliver(CellAnswer(last_question(host).nonce, CellState.LEAF, transfer=5), peer(3))
+        write(host)
+        [waited] = routed(host, ProbeSub)
+        assert isinstance(waited, ProbeSub) and waited.cell == WHOLE
+    else:
+        host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
+        [request] = host.requests
+        assert isinstance(request.message, Established) and request.message.sid == 5
+        assert plugin.keeper.decide(TREE, 0b10, None, vouched=False) == Here()
 
 
 # Answers

@@ -27,13 +27,16 @@ class Listener:
     def __init__(self, number: int) -> None:
         self.number = number
         self.heard: list[int] = []
-        self.duplicates = 0
+        self.duplicates = self.lost = 0
 
     def give(self, item: Taken, writes: Writes) -> None:
         self.heard.append(number_of(item.shown))
 
     def note_duplicate(self) -> None:
         self.duplicates += 1
+
+    def note_lost(self, count: int) -> None:
+        self.lost += count
 
 
 def name(number: int) -> EventId:
@@ -130,3 +133,15 @@ def test_who_asks_is_told_what_was_taken_and_how_old_it_was() -> None:
     node.take(PlainSchema(), event(1, price=6), {"price": 6}, (), False)
     take(node, 1, 6)
     assert told == [(name(1), STOCKS, [1, 3], 0.0)]
+
+
+def test_what_a_leaf_has_dropped_is_told_to_all_who_might_have_got_it() -> None:
+    node, current, coming, other, member = local(), *map(Listener, range(1, 5))
+    member.group = "g"
+    node.add(current, PlainSchema(), 1, "price > 5", is_current=True)
+    node.add(coming, PlainSchema(), 2, "price > 5", is_current=False)
+    node.add(other, PlainSchema("bonds"), 3, "price > 5", is_current=True)
+    node.add(member, PlainSchema(), 4, "price > 5", is_current=True)
+    for schema, count in ((STOCKS, 3), (STOCKS, 0), ("nobody's", 7)):
+        node.note_lost(schema, count)
+    assert [each.lost for each in (current, coming, other, member)] == [3, 0, 0, 0]

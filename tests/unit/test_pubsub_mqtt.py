@@ -1,43 +1,26 @@
-"""The gateway for MQTT: topics and filters, packets, sessions, and one connection against a daemon that is played."""
+"""The gateway for MQTT: topics and filters, messages as events, and sessions."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-pytest.importorskip("amqtt", reason="the extra `mqtt` is not installed")
+pytest.importorskip("ohmqtt", reason="the extra `mqtt` is not installed")
 
-from peerd.errors import ConfigError, Unavailable
+from peerd.errors import ConfigError
 from peerd.lib.filter import matcher, parse
-from protocols.pubsub.front.mqtt import packets
-from protocols.pubsub.front.mqtt.gateway import Gateway, Notices
-from protocols.pubsub.front.mqtt.mapping import EventMap
-from protocols.pubsub.front.mqtt.packets import (
-    Acknowledged,
-    Connect,
-    Message,
-    PacketError,
-    PacketReader,
-    Ping,
-    Subscribe,
-    Unsubscribe,
-    UnsupportedVersion,
-)
-from protocols.pubsub.front.mqtt.ring import Ring
-from protocols.pubsub.front.mqtt.session import IN_FLIGHT_MAX, SUBSCRIPTIONS_MAX, Held, Session, load, save
-from protocols.pubsub.front.mqtt.topics import TopicError, TopicMap
+from protocols.pubsub.front.mqtt.mapping import EventMap, Wish, key_of
+from protocols.pubsub.front.mqtt.packets import FOR_EVER_S, Message, Properties, Wanted
+from protocols.pubsub.front.mqtt.session import IN_FLIGHT_MAX, Session, load, save
+from protocols.pubsub.front.mqtt.topics import TopicError, TopicMap, shared
 from protocols.pubsub.models import ReceivedEvent
 
 TYPES = {"topic": "string", "symbol": "string", "line": "int", "price": "decimal"}
 ANY = TopicMap("{topic...}", TYPES)
+NOW = 1_700_000_000.0
 STOCKS = TopicMap("stocks/{symbol}/{line}", TYPES)
 
 # Topics
@@ -163,96 +146,120 @@ def test_members_that_are_no_values_of_attributes_stay_in_the_payload_only(value
 
 
 def received(values: dict[str, Any], **more: Any) -> ReceivedEvent:
-    return ReceivedEvent(event="e", publisher="p", published_at=0.0, values=values, **more)
+    return ReceivedEvent(event="e", publisher="p", published_at=NOW, values=values, **more)
 
 
 def test_events_become_messages() -> None:
     events = EventMap(ANY, TYPES)
-    assert events.message_of(received({"topic": "a"}, payload="x"), 1) == Message("a", b"x", 1)
-    assert events.message_of(received({"topic": "a"}, payload="/w==", is_base64=True), 0) == Message("a", b"\xff")
-    assert events.message_of(received({"topic": "a", "line": 3}), 0) == Message("a", b'{"line": 3}')
-    assert events.message_of(received({"topic": "a"}, payload="x", is_replay=True), 0) == Message("a", b"x", 0, True)
-    assert events.message_of(received({"line": 3}), 0) is None
+    assert events.message_of(received({"topic": "a"}, payload="x"), Wish(1), NOW) == Message("a", b"x", 1)
+    binary = received({"topic": "a"}, payload="/w==", is_base64=True)
+    assert events.message_of(binary, Wish(), NOW) == Message("a", b"\xff")
+    values = Message("a", b'{"line": 3}', properties=Properties(content_type="application/json"))
+    assert events.message_of(received({"topic": "a", "line": 3}), Wish(), NOW) == values
+    replayed = received({"topic": "a"}, payload="x", is_replay=True)
+    assert events.message_of(replayed, Wish(), NOW) == Message("a", b"x", 0, True)
+    assert events.message_of(received({"line": 3}), Wish(), NOW) is None
 
 
 def test_the_empty_message_takes_a_retained_one_away() -> None:
     events = EventMap(ANY, TYPES)
-    assert events.message_of(received({"topic": "a"}, is_replay=True), 0) is None
-    assert events.message_of(received({"topic": "a"}), 0) == Message("a", b"")
+    assert events.message_of(received({"topic": "a"}, is_replay=True), Wish(), NOW) is None
+    assert events.message_of(received({"topic": "a"}), Wish(), NOW) == Message("a", b"")
 
 
-# Packets
-
-CONNECT = bytes.fromhex("101000044d5154540402003c000461626364")
-SUBSCRIBE = bytes.fromhex("820800050003612f2301")
+FULL = Properties(True, 60, "text/plain", "answers/here", b"\0\xff", (("a", "1"), ("b", ""), ("a", "2")))
 
 
-def test_packets_are_read_in_whatever_pieces_they_come() -> None:
-    reader = PacketReader()
-    bytes_ = CONNECT + SUBSCRIBE + packets.publish(Message("a", b"hi", 1, packet_id=9)) + b"\xc0\x00\x40\x02\x00\x07"
-    found = [packet for byte in bytes_ for packet in reader.feed(bytes([byte]))]
-    assert found == [
-        Connect("abcd", True, 60),
-        Subscribe(5, (("a/#", 1),)),
-        Message("a", b"hi", 1, packet_id=9),
-        Ping(),
-        Acknowledged(7),
-    ]
-    assert PacketReader().feed(bytes.fromhex("a2070006 0003 612f23")) == [Unsubscribe(6, ("a/#",))]
+def sent(properties: Properties, **more: Any) -> ReceivedEvent:
+    """What a subscriber gets of a message with these properties."""
+    event = EventMap(ANY, TYPES).event_of(Message("a", b"x", properties=properties))
+    headers = tuple(tuple(pair) for pair in event.get("_headers", ()))
+    return received({"topic": "a"}, payload="x", content_type=event["_content_type"], headers=headers, **more)
 
 
-def test_connect_with_a_will() -> None:
-    body = b"\x00\x04MQTT\x04\xee\x00\x0a" + b"\x00\x01c\x00\x01w\x00\x02\xff\x00\x00\x01u\x00\x01p"
-    found = PacketReader().feed(bytes([0x10, len(body)]) + body)
-    assert found == [Connect("c", True, 10, Message("w", b"\xff\x00", 1, True))]
+@given(
+    st.builds(
+        Properties,
+        st.booleans(),
+        st.none() | st.integers(1, 0xFFFF_FFFF),
+        st.text("ab/", max_size=9),
+        st.text("ab/", max_size=9),
+        st.none() | st.binary(max_size=9),
+        st.lists(st.tuples(st.text("abc", min_size=1, max_size=4), st.text(max_size=4)), max_size=5).map(
+            lambda pairs: tuple((name, value.replace("\0", "")) for name, value in pairs)
+        ),
+    )
+)
+def test_properties_travel_with_the_event(properties: Properties) -> None:
+    message = EventMap(ANY, TYPES).message_of(sent(properties), Wish(), NOW)
+    assert message is not None and message.properties == properties
+
+
+def test_a_message_that_has_expired_does_not_come() -> None:
+    events, event = EventMap(ANY, TYPES), sent(FULL)
+    later = events.message_of(event, Wish(), NOW + 59.5)
+    assert later is not None and later.properties.expiry_s == 1
+    assert events.message_of(event, Wish(), NOW + 60) is None
+    earlier = events.message_of(event, Wish(), NOW - 1000)  # the publisher's clock is ahead
+    assert earlier is not None and earlier.properties.expiry_s == 60
+
+
+def test_a_client_that_wants_no_own_messages_gets_none() -> None:
+    events = EventMap(ANY, TYPES)
+    headers = tuple(events.event_of(Message("a", b"x"), key_of("me"))["_headers"])
+    event = received({"topic": "a"}, payload="x", headers=headers)
+    assert events.message_of(event, Wish(not_from=key_of("me")), NOW) is None
+    assert events.message_of(event, Wish(not_from=key_of("you")), NOW) == Message("a", b"x", properties=Properties())
+    assert "me" not in str(headers)
+
+
+def test_the_retain_flag_is_kept_where_the_subscription_wants_that() -> None:
+    events, event = EventMap(ANY, TYPES), received({"topic": "a"}, payload="x", retain="a")
+    assert events.message_of(event, Wish(), NOW) == Message("a", b"x")
+    assert events.message_of(event, Wish(1, True, 7), NOW) == Message("a", b"x", 1, True, subscription_id=7)
 
 
 @pytest.mark.parametrize(
-    "hexadecimal",
+    ("name", "value"),
     [
-        "c100",  # a ping with flags
-        "2002 0000",  # what only servers send
-        "8008 0005 0003 612f23 01",  # SUBSCRIBE without its flags
-        "8208 0000 0003 612f23 01",  # with the identifier 0
-        "8208 0005 0003 612f23 03",  # quality of service 3
-        "8202 0005",  # no topic filter
-        "8209 0005 0003 612f23 01 00",  # and a byte more
-        "8207 0005 0001 ff 01 00",  # text that is not UTF-8
-        "3004 0002 61ff",
-        "3001 00",
-        "3604 0001 61 00",
-        "4001 00",
-        "10ffffffffff01",
-        "30ffffff7f",  # a packet of 256 MiB
-        "1004 0004 4d51",
+        ("mqtt-expiry", "x"),
+        ("mqtt-expiry", "٣"),
+        ("mqtt-expiry", "9" * 4000),
+        ("mqtt-correlation", "?"),
+        ("mqtt-response-topic", "a/#"),
+        ("mqtt-response-topic", "a\0"),
+        ("mqtt-other", ""),
+        ("a", "\0"),
     ],
 )
-def test_packets_that_the_standard_forbids_are_errors(hexadecimal: str) -> None:
-    with pytest.raises(PacketError):
-        PacketReader().feed(bytes.fromhex(hexadecimal))
+def test_headers_that_anybody_made_up_break_no_packet(name: str, value: str) -> None:
+    """The publisher may be anybody, with any header."""
+    event = received({"topic": "a"}, payload="x", content_type="a\0", headers=((name, value),))
+    message = EventMap(ANY, TYPES).message_of(event, Wish(), NOW)
+    assert message is not None and message.properties == Properties()
 
 
-@pytest.mark.parametrize(("level", "answer"), [(5, packets.CONNACK_5), (3, b"\x20\x02\x00\x01")])
-def test_other_versions_are_told_so(level: int, answer: bytes) -> None:
-    with pytest.raises(UnsupportedVersion) as caught:
-        PacketReader().feed(CONNECT[:8] + bytes([level]) + CONNECT[9:])
-    assert caught.value.answer == answer
+@pytest.mark.parametrize(
+    ("topic_filter", "group", "rest"),
+    [("$share/g/a/#", "g", "a/#"), ("$share/g/$filter/x/#", "g", "$filter/x/#"), ("a/$share/g", "", "a/$share/g")],
+)
+def test_shared_subscriptions_name_a_group(topic_filter: str, group: str, rest: str) -> None:
+    assert shared(topic_filter) == (group, rest)
 
 
-@given(st.binary(max_size=60))
-def test_any_bytes_are_packets_or_an_error(data: bytes) -> None:
-    for start in (b"", b"\x10", b"\x30", b"\x32", b"\x82"):
-        try:
-            PacketReader().feed(start + data)
-        except PacketError as error:
-            assert str(error)
+@pytest.mark.parametrize(
+    "topic_filter", ["$share/", "$share//a", "$share/g", "$share/g/", "$share/+/a", f"$share/{'g' * 65}/a"]
+)
+def test_wrong_groups_are_refused(topic_filter: str) -> None:
+    with pytest.raises(TopicError):
+        shared(topic_filter)
 
 
 # Sessions
 
 
 def test_the_position_follows_what_is_acknowledged_without_a_hole() -> None:
-    session = Session("c", is_clean=False)
+    session = Session("c")
     held = session.hold("a/#", 1)
     numbers = [session.sending(held, id, Message("a", b"", 1)).packet_id for id in ("1", "2", "3")]
     assert numbers == [1, 2, 3]
@@ -267,7 +274,7 @@ def test_the_position_follows_what_is_acknowledged_without_a_hole() -> None:
 
 
 def test_the_window_is_bounded_and_numbers_are_not_used_twice() -> None:
-    session = Session("c", is_clean=True)
+    session = Session("c", 0)
     held = session.hold("a", 1)
     for count in range(70_000):
         assert session.has_room
@@ -282,245 +289,41 @@ def test_the_window_is_bounded_and_numbers_are_not_used_twice() -> None:
 
 
 def test_only_acknowledged_messages_of_kept_sessions_are_durable() -> None:
-    assert Session("c", is_clean=False).hold("a", 1).name.startswith("mqtt-")
-    assert Session("c", is_clean=False).hold("a", 0).name == ""
-    assert Session("c", is_clean=True).hold("a", 1).name == ""
-    assert Session("c", is_clean=False).hold("a", 1).name != Session("d", is_clean=False).hold("a", 1).name
+    assert Session("c").hold("a", 1).name.startswith("mqtt-")
+    assert Session("c").hold("a", 0).name == ""
+    assert Session("c", 0).hold("a", 1).name == ""
+    assert Session("c").hold("a", 1).name != Session("d").hold("a", 1).name
 
 
 def test_sessions_are_kept_in_a_file() -> None:
-    session = Session("c", is_clean=False)
-    session.hold("a/#", 1).position = "x-7"
-    again = load(save({"c": session}), "file")["c"].held["a/#"]
-    assert (again.position, again.qos, again.name) == ("x-7", 1, session.held["a/#"].name)
+    session = Session("c", 60)
+    held = session.hold("a/#", 1)
+    held.position = "x-7"
+    held.choose(Wanted("a/#", 1, no_local=True, as_published=True), 9)
+    kept = load(save({"c": session}), "file", NOW)["c"]
+    again = kept.held["a/#"]
+    assert (again.position, again.qos, again.name) == ("x-7", 1, held.name)
+    assert kept.wish(again) == session.wish(held) == Wish(1, True, 9, key_of("c"))
+    assert (kept.expires_s, kept.left_at) == (60, NOW)
+    assert load(save({"c": kept}), "file", NOW + 5)["c"].left_at == NOW
     with pytest.raises(ConfigError):
-        load("{}", "file")
+        load("{}", "file", NOW)
 
 
-# Connections
+def test_a_session_is_kept_as_long_as_its_client_wanted() -> None:
+    session = Session("c", 60)
+    assert not session.is_over(NOW)
+    session.left_at = NOW
+    assert (session.is_over(NOW + 59.9), session.is_over(NOW + 60)) == (False, True)
+    session.expires_s = FOR_EVER_S
+    assert not session.is_over(NOW + 1e12)
 
 
-class PlayedRing:
-    """A daemon that does what a test says."""
-
-    def __init__(self) -> None:
-        self.published: list[Message] = []
-        self.fails: Exception | None = None
-        self.opened: list[str] = []
-        self.ended: list[str] = []
-        self.coming: asyncio.Queue[tuple[str, Message]] = asyncio.Queue()
-
-    async def publish(self, message: Message) -> None:
-        if self.fails is not None:
-            raise self.fails
-        self.published.append(message)
-
-    async def open(self, held: Held) -> None:
-        ANY.filter_of(held.topic_filter)
-        held.id = f"id of {held.topic_filter}"
-        self.opened.append(held.topic_filter)
-
-    async def end(self, held: Held) -> None:
-        self.ended.append(held.topic_filter)
-
-    async def messages(self, held: Held) -> AsyncGenerator[tuple[str, Message], None]:
-        while True:
-            yield await self.coming.get()
-
-
-class Caller:
-    """The client's side of a connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    async def expect(self, answer: bytes) -> None:
-        async with asyncio.timeout(60):
-            assert await self.reader.readexactly(len(answer)) == answer
-
-    async def expect_end(self) -> None:
-        async with asyncio.timeout(60):
-            assert await self.reader.read() == b""
-
-
-@asynccontextmanager
-async def gateway(
-    ring: PlayedRing, state: Path | None = None, clients: int = 5
-) -> AsyncIterator[Callable[[bytes], Any]]:
-    """A gateway on a port of its own; yields a function that connects and sends bytes."""
-    ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    stop, callers = asyncio.Event(), list[Caller]()
-    made = Gateway(cast(Ring, ring), lambda text: None, clients, state)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(made.serve("127.0.0.1", 0, stop, ready.set_result))
-        port = await ready
-
-        async def call(data: bytes) -> Caller:
-            caller = Caller(*await asyncio.open_connection("127.0.0.1", port))
-            callers.append(caller)
-            caller.writer.write(data)
-            return caller
-
-        try:
-            yield call
-        finally:
-            for caller in callers:
-                caller.writer.close()
-            stop.set()
-
-
-DURABLE = CONNECT[:9] + b"\x00" + CONNECT[10:]
-DISCONNECT = b"\xe0\x00"
-ACCEPTED = b"\x20\x02\x00\x00"
-
-
-def qos(level: int, packet_id: int = 9, payload: bytes = b"x") -> bytes:
-    return packets.publish(Message("a/b", payload, level, packet_id=packet_id if level else 0))
-
-
-async def test_publishing_is_acknowledged_by_its_quality_of_service() -> None:
-    ring = PlayedRing()
-    async with gateway(ring) as call:
-        caller = await call(CONNECT + qos(0) + qos(1) + b"\xc0\x00")
-        await caller.expect(ACCEPTED)
-        answers = await caller.reader.readexactly(6)  # in any order: reading and working are two tasks
-        assert answers in (b"\xd0\x00\x40\x02\x00\x09", b"\x40\x02\x00\x09\xd0\x00")
-        caller.writer.write(qos(2, 4) + qos(2, 4))
-        await caller.expect(packets.pubrec(4) * 2)
-        caller.writer.write(b"\x62\x02\x00\x04")
-        await caller.expect(packets.pubcomp(4))
-        caller.writer.write(DISCONNECT)
-        await caller.expect_end()
-    assert [message.qos for message in ring.published] == [0, 1, 2]
-
-
-async def test_what_was_sent_before_disconnect_is_published() -> None:
-    ring = PlayedRing()
-    async with gateway(ring) as call:
-        caller = await call(CONNECT + qos(0) * 100 + DISCONNECT)
-        await caller.expect(ACCEPTED)
-        await caller.expect_end()
-    assert len(ring.published) == 100
-
-
-async def test_a_message_whose_outcome_is_unknown_is_not_acknowledged() -> None:
-    ring = PlayedRing()
-    ring.fails = Unavailable("the ring is away")
-    async with gateway(ring) as call:
-        caller = await call(CONNECT + qos(1))
-        await caller.expect(ACCEPTED)
-        await caller.expect_end()
-
-
-async def test_subscribing_receiving_and_ending() -> None:
-    ring = PlayedRing()
-    async with gateway(ring) as call:
-        caller = await call(CONNECT + SUBSCRIBE)
-        await caller.expect(ACCEPTED + packets.suback(5, [1]))
-        ring.coming.put_nowait(("1", Message("a/x", b"hi", 1)))
-        await caller.expect(packets.publish(Message("a/x", b"hi", 1, packet_id=1)))
-        caller.writer.write(b"\xa2\x07\x00\x06\x00\x03a/#")
-        await caller.expect(packets.unsuback(6))
-        assert ring.ended == ["a/#"]
-
-
-async def test_a_client_that_acknowledges_nothing_is_sent_no_more_than_the_window() -> None:
-    ring = PlayedRing()
-    async with gateway(ring) as call:
-        caller = await call(CONNECT + SUBSCRIBE)
-        await caller.expect(ACCEPTED + packets.suback(5, [1]))
-        for count in range(IN_FLIGHT_MAX + 1):
-            ring.coming.put_nowait((str(count), Message("a/x", b"", 1)))
-        for number in range(1, IN_FLIGHT_MAX + 1):
-            await caller.expect(packets.publish(Message("a/x", b"", 1, packet_id=number)))
-        caller.writer.write(b"\xc0\x00")
-        await caller.expect(packets.pingresp())  # and not the message that waits
-        caller.writer.write(b"\x40\x02\x00\x01")
-        await caller.expect(packets.publish(Message("a/x", b"", 1, packet_id=IN_FLIGHT_MAX + 1)))
-
-
-async def test_wrong_and_too_many_topic_filters_are_refused() -> None:
-    ring = PlayedRing()
-    async with gateway(ring) as call:
-        body = b"\x00\x05" + b"\x00\x02a#\x00" + b"".join(b"\x00\x02" + b"%02d" % n + b"\x02" for n in range(33))
-        caller = await call(CONNECT + bytes([0x82, 0x80 | len(body) % 128, len(body) // 128]) + body)
-        await caller.expect(ACCEPTED + packets.suback(5, [0x80, *[1] * SUBSCRIPTIONS_MAX, 0x80]))
-
-
-async def test_a_session_is_kept_and_resumed_and_forgotten(tmp_path: Path) -> None:
-    state = tmp_path / "sessions.json"
-    ring = PlayedRing()
-    async with gateway(ring, state) as call:
-        caller = await call(DURABLE + SUBSCRIBE)
-        await caller.expect(ACCEPTED + packets.suback(5, [1]))
-        ring.coming.put_nowait(("7", Message("a/x", b"", 1)))
-        await caller.expect(packets.publish(Message("a/x", b"", 1, packet_id=1)))
-        caller.writer.write(b"\x40\x02\x00\x01" + DISCONNECT)
-        await caller.expect_end()
-    assert ring.ended == []
-    assert json.loads(state.read_text())["sessions"]["abcd"][0]["position"] == "7"
-    async with gateway(ring, state) as call:
-        caller = await call(DURABLE + DISCONNECT)
-        await caller.expect(b"\x20\x02\x01\x00")
-        await caller.expect_end()
-        caller = await call(CONNECT + DISCONNECT)
-        await caller.expect(ACCEPTED)
-        await caller.expect_end()
-    assert ring.ended == ["a/#"]
-    assert json.loads(state.read_text())["sessions"] == {}
-
-
-async def test_a_second_connection_of_a_client_takes_the_place_of_the_first() -> None:
-    ring = PlayedRing()
-    async with gateway(ring) as call:
-        first = await call(CONNECT)
-        await first.expect(ACCEPTED)
-        second = await call(CONNECT)
-        await second.expect(ACCEPTED)
-        with suppress(ConnectionError):
-            await first.expect_end()
-
-
-WILL = bytes.fromhex("1015 00044d515454 0406 003c 0003 6c7774 0001 77 0001 78".replace(" ", ""))
-
-
-@pytest.mark.parametrize(("goodbye", "wills"), [(DISCONNECT, 0), (b"", 1), (b"\xf0\x00", 1)])
-async def test_the_will_is_published_unless_the_client_says_goodbye(goodbye: bytes, wills: int) -> None:
-    ring = PlayedRing()
-    async with gateway(ring) as call:
-        caller = await call(WILL)
-        await caller.expect(ACCEPTED)
-        caller.writer.write(goodbye)
-        caller.writer.write_eof()
-        await caller.expect_end()
-    assert ring.published == [Message("w", b"x")] * wills
-
-
-async def test_a_durable_session_needs_a_name() -> None:
-    async with gateway(PlayedRing()) as call:
-        caller = await call(b"\x10\x0c" + DURABLE[2:12] + b"\x00\x00")
-        await caller.expect(b"\x20\x02\x00\x02")
-        await caller.expect_end()
-
-
-async def test_clients_that_are_too_many_are_cut_off() -> None:
-    async with gateway(PlayedRing(), clients=1) as call:
-        first = await call(CONNECT)
-        await first.expect(ACCEPTED)
-        second = await call(b"")
-        await second.expect_end()
-
-
-async def test_other_versions_are_answered_and_closed() -> None:
-    async with gateway(PlayedRing()) as call:
-        caller = await call(CONNECT[:8] + b"\x05" + CONNECT[9:])
-        await caller.expect(packets.CONNACK_5)
-        await caller.expect_end()
-
-
-def test_notices_are_few() -> None:
-    said: list[str] = []
-    notices = Notices(said.append, every_s=1e9)
-    for _ in range(5):
-        notices("x")
-    assert said == ["x"]
+def test_a_client_that_takes_few_messages_at_a_time_gets_no_more() -> None:
+    session = Session("c", 0)
+    session.restart(receive_max=2)
+    held = session.hold("a", 1)
+    session.sending(held, "1", Message("a", b"", 1))
+    assert session.has_room
+    session.sending(held, "2", Message("a", b"", 1))
+    assert not session.has_room

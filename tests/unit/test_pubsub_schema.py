@@ -14,14 +14,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from peerd.errors import ConfigError, ProtocolError
-from peerd.lib.filter import FilterError, FilterTooLarge
+from peerd.lib.filter import FilterError, FilterTooLarge, Node
+from peerd.lib.filter.normal import NormalForm, normal_form
 from peerd.lib.filter.write import write
+from protocols.pubsub import schema as module
 from protocols.pubsub.cells import SIDE, Target
 from protocols.pubsub.document import ATTRIBUTES_MAX
 from protocols.pubsub.event import Draft, draft_from_json
 from protocols.pubsub.messages import PAYLOAD_BYTES_MAX
 from protocols.pubsub.names import EVERY
-from protocols.pubsub.schema import CUTOFF_MIN, FILTERS_KEPT, KEPT_TEXT_MAX, Schema
+from protocols.pubsub.schema import CUTOFF_MIN, FORMS_KEPT, Schema
 from protocols.pubsub.values import EventError
 from tests.support.pubsub_schemas import DOCUMENT, events, filters, schema, wanted
 
@@ -383,13 +385,20 @@ def test_too_many_bytes_of_values_are_refused() -> None:
         used.encode_values({f"a{number}": "x" * 4000 for number in range(6)})
 
 
-def test_filters_that_are_kept_are_told_apart_and_are_not_too_many() -> None:
-    used = Schema.read({"name": "s", "attributes": [{"name": "a", "type": "float", "low": 0, "high": 1}]})
-    texts = [f"a > 0.{number:04}" for number in range(2 * FILTERS_KEPT)]
-    forms = [used.form(used.parse_filter(text)) for text in texts]
-    assert used.parse_filter(texts[-1]) is used.parse_filter(texts[-1])
-    assert [used.form(used.parse_filter(text)) for text in texts] == forms
-    assert len(set(map(repr, forms))) == len(forms)
-    assert len(used._parsed) == len(used._forms) == FILTERS_KEPT
-    long = f"a > 0.1{' ' * KEPT_TEXT_MAX}"
-    assert used.parse_filter(long) is not used.parse_filter(long)
+def test_a_new_filter_is_compared_with_old_ones_without_reading_these_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def counted(node: Node, *, absent_matches: bool = False) -> NormalForm:
+        made.append(node)
+        return normal_form(node, absent_matches=absent_matches)
+
+    monkeypatch.setattr(module, "normal_form", counted)
+    trades = schema()
+    old = [trades.parse_filter(f"price > {number} AND count = {number}") for number in range(40)]
+    for number in range(5):
+        new = trades.parse_filter(f"price > 50 AND count = {number}")
+        assert [trades.covers(each, new) for each in old].index(True) == number
+    assert len(made) == 45
+    for number in range(2 * FORMS_KEPT):
+        trades.form(trades.parse_filter(f"count = {number} OR load = {number}"))
+    assert len(trades._forms) == FORMS_KEPT

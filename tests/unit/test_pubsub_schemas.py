@@ -17,6 +17,8 @@ from protocols.pubsub.names import schema_key
 from protocols.pubsub.schema import Schema
 from protocols.pubsub.schemas import (
     ABSENT_S,
+    AGAIN_MAX_S,
+    AGAIN_MIN_S,
     DECLARE_TRIES_MAX,
     LOOKUPS_MAX,
     REFRESH_MIN_S,
@@ -337,6 +339,30 @@ def test_a_record_that_is_fresh_or_contradicts_is_left_alone(result: RecordResul
     rig.know(ONE)
     renewed(rig, result)
     assert rig.is_quiet
+
+
+def due_s(rig: Rig) -> float:
+    """In how many seconds the record is looked at again."""
+    return rig.host.timers["schema_renewal", "trades"] - rig.host.time_s
+
+
+def test_a_ring_that_cannot_answer_yet_is_asked_again_soon_and_ever_less_often() -> None:
+    rig = Rig()
+    rig.know(ONE)
+    pauses = []
+    for result in (RecordResult(RecordOutcome.NOT_ROOT), *[UNKNOWN] * 20):
+        renewed(rig, result)
+        pauses.append(due_s(rig))
+    assert pauses[0] <= 1.2 * AGAIN_MIN_S
+    assert 0.8 * AGAIN_MAX_S <= pauses[-1] <= 1.2 * AGAIN_MAX_S
+    renewed(rig, ABSENT)
+    rig.answer("put", UNKNOWN)
+    assert 0.8 * AGAIN_MAX_S <= due_s(rig) <= 1.2 * AGAIN_MAX_S
+    renewed(rig, ABSENT)
+    rig.answer("put", STORED)
+    assert due_s(rig) > 2 * AGAIN_MAX_S
+    renewed(rig, UNKNOWN)
+    assert due_s(rig) <= 1.2 * AGAIN_MIN_S
 
 
 def test_a_schema_that_nobody_here_uses_is_forgotten_unless_it_was_declared_here() -> None:

@@ -132,6 +132,15 @@ def test_the_gap_of_a_piece_that_was_lost_is_told() -> None:
     assert LEASE_S / 3 * 0.8 <= node.view(id).gap_s <= LEASE_S / 3
 
 
+def test_the_gaps_of_several_pieces_at_the_same_time_count_once() -> None:
+    node = Node1()
+    subscription = node.plugin.subscriptions.get(node.subscribe("price > 5").id)
+    node.install()
+    for now, gap_s, total_s in ((100.0, 30.0, 30.0), (110.0, 35.0, 40.0), (110.0, 35.0, 40.0), (200.0, 20.0, 60.0)):
+        subscription.note_gap(gap_s, now)
+        assert subscription.gap_s == total_s
+
+
 def test_a_leaf_on_this_node_is_asked_without_the_network() -> None:
     node = Node1()
     asked: list[InsertSub | EndSub] = []
@@ -427,6 +436,7 @@ def test_what_the_disk_refuses_is_taken_when_it_comes_again() -> None:
     log._bytes = room
     node.batch(1, 1, event(1, price=6))
     assert (node.numbers(id), node.numbers(other)) == ([1], [1])
+    assert node.view(id).delivered == 1
 
 
 def test_a_durable_subscription_keeps_its_changed_filter() -> None:
@@ -468,11 +478,22 @@ def test_a_durable_subscription_that_has_ended_leaves_nothing() -> None:
 def test_there_is_a_limited_number_of_durable_subscriptions() -> None:
     node = Node1()
     for number in range(DURABLE_MAX):
-        node.subscribe("price > 5", name=f"audit{number}")
+        node.subscribe("price > 5", name=f"audit{number}", bytes_max=200_000)
     with pytest.raises(NotDone, match="limit"):
-        node.subscribe("price > 5", name="more")
+        node.subscribe("price > 5", name="more", bytes_max=200_000)
     node.plugin.subscriptions.end("audit3")
-    node.subscribe("price > 5", name="more")
+    node.subscribe("price > 5", name="more", bytes_max=200_000)
+
+
+def test_durable_subscriptions_have_so_many_bytes_together() -> None:
+    node = Node1(PubSubConfig(durable_bytes="1MiB", durable_total="2560KiB"))
+    for number in range(2):
+        node.subscribe("price > 5", name=f"n{number}")
+    with pytest.raises(NotDone, match=r"2 durable subscriptions have 2MiB of the 2560KiB .*durable_total"):
+        node.subscribe("price > 5", name="one-more")
+    node.subscribe("price > 5", name="small", bytes_max=512 * 1024)
+    node.plugin.subscriptions.end("n0")
+    node.subscribe("price > 5", name="one-more")
 
 
 def test_old_events_of_a_durable_subscription_are_let_go() -> None:

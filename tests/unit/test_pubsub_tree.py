@@ -14,8 +14,9 @@ from protocols.pubsub.cells import SIDE, WHOLE, cell_at
 from protocols.pubsub.messages import CellState, OrderKind, Status, SubObject, TransferResult
 from protocols.pubsub.names import STATE_ITEM, SubscriptionKey, Tree, key_of
 from protocols.pubsub.tree import storage
+from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.copying import GIVE_UP_S, IN_FLIGHT_MAX, RESEND_S, Copying, Order, PutState, SendCopies
-from protocols.pubsub.tree.merging import ORDER_S, Merge, MergePhase, MoveUp
+from protocols.pubsub.tree.merging import ORDER_S, RETIRING_MAX_S, Merge, MergePhase, MoveUp
 from protocols.pubsub.tree.piece import Piece
 from protocols.pubsub.tree.splitting import DRAIN_S, Split, SplitPhase
 from protocols.pubsub.tree.storage import Place, key_of_sub
@@ -190,6 +191,56 @@ def test_a_half_moves_up_says_so_and_retires_only_with_everything_copied() -> No
     assert move.step(pieces, 5.0) == []
     move.switched(False)
     assert move.step(pieces, 6.0) == [PutState(CellState.RETIRED)], "what could not be written is tried again"
+
+
+def test_a_half_waits_for_subscribers_that_are_being_asked_before_it_says_that_all_is_copied() -> None:
+    """One that says yes takes its subscription for established: then the parent must have it before it is a leaf."""
+    pieces = held(sub(1)) | held(sub(2), is_kept=False)
+    move = MoveUp(WHOLE, 5, 0.0)
+    assert sent(move.step(pieces, 0.0)) == {WHOLE: [1]} and not move.is_draining
+    move.copying.answered(results([sub(1)]), 1.0)
+    assert move.step(pieces, 1.0) == [] and move.is_draining and not move.is_handing_over
+    pieces |= held(sub(2))
+    assert sent(move.step(pieces, 1.1)) == {WHOLE: [2]}
+    move.copying.answered(results([sub(2)]), 1.2)
+    assert move.step(pieces, 1.2) == [SendCopies(WHOLE, (), ())] and move.is_handing_over
+
+
+def test_a_half_does_not_wait_long_for_a_subscriber_that_is_silent() -> None:
+    pieces = held(sub(2), is_kept=False)
+    move = MoveUp(WHOLE, 5, 0.0)
+    assert move.step(pieces, 0.0) == move.step(pieces, DRAIN_S - 0.1) == []
+    assert move.step(pieces, DRAIN_S) == [SendCopies(WHOLE, (), ())]
+    move.is_retiring = True
+    assert move.step(pieces, DRAIN_S) == [PutState(CellState.RETIRED)]
+
+
+def test_a_half_whose_copies_are_refused_takes_new_pieces_again() -> None:
+    pieces = held(sub(1))
+    move = MoveUp(WHOLE, 5, 0.0)
+    move.step(pieces, 0.0)
+    move.copying.answered(results([sub(1)]), 1.0)
+    move.step(pieces, 1.0)
+    assert move.is_draining and move.is_handing_over
+    pieces |= held(sub(2))
+    move.step(pieces, 2.0)
+    move.copying.answered(results([sub(2)], Status.QUOTA), 3.0)
+    assert move.step(pieces, 3.0) == [] and not move.is_draining and not move.is_handing_over
+
+
+def test_what_is_new_waits_at_the_parent_until_its_halves_have_retired() -> None:
+    place = Place(TREE, WHOLE)
+    parent = CellNode(place, place.key, CellState.LEAF)
+    parent.merge = Merge(WHOLE, 5, 0.0)
+    for half in (0b10, 0b11):
+        parent.merge.has_all_of(half, 1.0)
+    assert not parent.is_draining
+    parent.merge.step(1.0)
+    parent.merge.switched(True, 2.0)
+    parent.merge.retired(0b10)
+    assert parent.is_draining and parent.is_handing_over
+    parent.merge.step(2.0 + RETIRING_MAX_S)
+    assert parent.merge.phase is MergePhase.OVER and not parent.is_draining
 
 
 # Records

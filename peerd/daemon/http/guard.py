@@ -99,6 +99,10 @@ def add_problem_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        if _is_unread(error):
+            came = request.headers.get("content-type", "none")
+            detail = f"send the body with the header Content-Type: application/json; it came with {came!r:.80}"
+            return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail)
         found = [f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors()[:8]]
         return problem(HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(found), "Invalid request")
 
@@ -110,6 +114,11 @@ def add_problem_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug in the daemon; its log has the traceback")
+
+
+def _is_unread(error: RequestValidationError) -> bool:
+    """Whether the body was not read as JSON at all: FastAPI hands on plain bytes where the content type is another."""
+    return any(tuple(each["loc"]) == ("body",) and isinstance(each.get("input"), bytes) for each in error.errors())
 
 
 def document_problems(app: FastAPI) -> None:

@@ -6,13 +6,13 @@ that is read with it compares every attribute as its type says, or is refused wi
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any, Final
 
+from peerd.errors import closest
 from peerd.lib.filter.errors import FilterError
 from peerd.lib.filter.tree import (
     Affix,
@@ -127,8 +127,8 @@ class Schema:
     def _type_of(self, name: str) -> Type:
         kind = self.types.get(name)
         if kind is None:
-            near = difflib.get_close_matches(name[:64], self.types, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = closest(name[:64], self.types)
+            hint = "" if near is None else f"; did you mean {near}?"
             raise FilterError(f"the schema has no attribute {name!r:.80}{hint}")
         return kind
 

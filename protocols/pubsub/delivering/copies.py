@@ -14,7 +14,7 @@ from typing import Final
 from peerd.api import Host, Part, on_timer
 from peerd.limits import LEAF_SET_SIZE
 from peerd.messages import Message, PeerRef
-from protocols.pubsub.delivering.items import id_of
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.messages import EVENTS_MAX, EventBody, EventName, Held, HoldEvents, ReleaseEvents, TreeCells
 from protocols.pubsub.names import EventId, Tree, key_of
 

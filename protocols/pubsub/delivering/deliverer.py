@@ -7,7 +7,8 @@ member as soon as the node has been silent for twice ``delivery_retry``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from peerd.api import Host, Part, handles, on_timer
@@ -15,8 +16,9 @@ from peerd.errors import PeerMisbehaved, ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.pubsub import ledger as reasons
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.delivering.items import Item, Pick, id_of
+from protocols.pubsub.delivering.items import Item, Pick
 from protocols.pubsub.delivering.multicast import MULTICAST_EVENT_BYTES_MAX, Multicast
 from protocols.pubsub.delivering.outbox import Attempt, Outbox, OutboxLimits
 from protocols.pubsub.messages import DeliveryAnswer, DeliveryNote, EventDelivery, NodeDelivery
@@ -127,6 +129,8 @@ class Deliverer(Part):
             limits = OutboxLimits(
                 config.delivery_window, config.delivery_retry, config.delivery_keep, config.delivery_queue
             )
+            if peer.id == self._host.id:  # one batch after the other: each is over when durable subscriptions have it
+                limits = replace(limits, window=1)
             outbox = Outbox(limits, lambda: self._host.rng.getrandbits(63))
             line = self._lines[peer.id] = _Line(peer, outbox, self._host.now())
         line.peer, line.used_at = peer, self._host.now()
@@ -160,7 +164,7 @@ class Deliverer(Part):
             return
         for attempt in line.outbox.sends(self._host.now()):
             deliveries = tuple(item.delivery() for item in attempt.items)
-            message = EventDelivery(attempt.schema, attempt.stream, attempt.number, deliveries)
+            message = EventDelivery(attempt.schema, attempt.stream, attempt.number, deliveries, attempt.lost)
 
             def on_reply(reply: Message, source: PeerRef, attempt: Attempt = attempt) -> None:
                 self._replied(line, attempt, reply, source)
@@ -224,9 +228,23 @@ class Deliverer(Part):
                 if pause_ms:
                     self._answered(line, attempt, attempt.number - 1, pause_ms, ())
                     break
+                self._subscribers.note_lost(attempt.schema, attempt.lost)
+                writes = self._subscribers.new_writes()
                 unwanted = [item for item in attempt.items if not self._take(item)]
-                self._answered(line, attempt, attempt.number, 0, unwanted)
+                if writes.is_durable:
+                    self._answered(line, attempt, attempt.number, 0, unwanted)
+                else:
+                    writes.when_done(partial(self._written_here, line, attempt, unwanted))
         self._to_send.pop(line.peer.id, None)
+
+    def _written_here(self, line: _Line, attempt: Attempt, unwanted: Sequence[Item], is_durable: bool) -> None:
+        """A batch for this node's durable subscriptions is on disk, or was refused by it: then it is tried again."""
+        if is_durable:
+            self._answered(line, attempt, attempt.number, 0, unwanted)
+            self.flush()
+        else:
+            line.outbox.failed(attempt, self._host.now())
+            self._tick_soon()
 
     def _take(self, item: Item) -> bool:
         values = item.schema.decode_values(item.event.values)  # it was decoded before, when it was matched
@@ -249,6 +267,7 @@ class Deliverer(Part):
         self._end(item)
 
     def _is_unwanted(self, peer: PeerRef, item: Item) -> None:
+        """The node says that no filter of its matches the event. So it has none of the pieces that did."""
         for key in item.keys:
             self._leaves.unwanted(key, item.schema.name)
         self._give_up(peer, item, reasons.FILTERED)
@@ -261,6 +280,9 @@ class Deliverer(Part):
         else:
             extra = len(moved)
             self._ledger.dropped(item.event_id, peer.id, reason)
+            line = self._lines.get(peer.id)
+            if line is not None and reason != reasons.FILTERED:
+                line.outbox.note_lost(item.schema.name)
         if extra:
             self._ledger.matched(item.event_id, item.schema.name, 0, extra)
         self._end(item)

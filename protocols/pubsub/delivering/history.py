@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from protocols.pubsub.delivering.items import event_bytes, id_of
+from protocols.pubsub.bodies import event_bytes, id_of
 from protocols.pubsub.messages import EventBody
 from protocols.pubsub.names import EventId
 

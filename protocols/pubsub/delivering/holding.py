@@ -16,10 +16,10 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.limits import LEAF_SET_SIZE
 from peerd.messages import PeerRef
+from protocols.pubsub.bodies import event_bytes, id_of
 from protocols.pubsub.cells import are_related
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.copies import as_trees
-from protocols.pubsub.delivering.items import event_bytes, id_of
 from protocols.pubsub.messages import CELLS_MAX, EventBody, Held, HoldEvents, ProbePub, ReleaseEvents
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, Leaves, Schemas, SchemaView

@@ -15,28 +15,15 @@ from typing import Final
 
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.pubsub.messages import SUBS_MAX, Delivery, EventBody, EventName, SubObject
+from protocols.pubsub.bodies import event_bytes, id_of
+from protocols.pubsub.messages import SUBS_MAX, Delivery, EventBody, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView
 
-ENVELOPE_BYTES: Final = 112
-"""What an event takes on the wire besides its variable parts, at most."""
 CHOSEN_BYTES: Final = 9
 """What the number of a chosen subscription takes."""
 KEYS_KEPT_MAX: Final = 16
 """So many pieces of a node are remembered with an item, to be given up when the node says that it has none."""
-
-
-def id_of(event: EventBody | EventName) -> EventId:
-    """The name of an event."""
-    publisher = event.publisher.id if isinstance(event, EventBody) else event.publisher
-    return EventId(publisher, event.epoch, event.sequence)
-
-
-def event_bytes(event: EventBody) -> int:
-    """How much an event takes on the wire and in memory, at most."""
-    variable = len(event.values) + len(event.payload) + len(event.retain) + len(event.proof)
-    return ENVELOPE_BYTES + len(event.publisher.host) + 4 * len(event.content_type) + variable
 
 
 @dataclass(frozen=True, slots=True)

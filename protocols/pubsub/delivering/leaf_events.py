@@ -16,11 +16,12 @@ from peerd.api import Host
 from peerd.errors import ProtocolError
 from peerd.messages import PeerRef
 from protocols.pubsub import cells as space
+from protocols.pubsub.bodies import event_bytes, id_of
 from protocols.pubsub.delivering.copies import Copies, Places, as_trees
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import History
 from protocols.pubsub.delivering.holding import Holding
-from protocols.pubsub.delivering.items import event_bytes, id_of, items_for
+from protocols.pubsub.delivering.items import items_for
 from protocols.pubsub.delivering.replay import Replays
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EventAck, EventBody, SubObject
 from protocols.pubsub.names import EventId, Tree

@@ -15,7 +15,8 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.limits import KIB
 from peerd.messages import PeerRef
-from protocols.pubsub.delivering.items import CHOSEN_BYTES, event_bytes
+from protocols.pubsub.bodies import event_bytes
+from protocols.pubsub.delivering.items import CHOSEN_BYTES
 from protocols.pubsub.messages import CELLS_MAX, HOPS_MAX, EventBody, GroupDelivery, NodeDelivery
 
 MULTICAST_EVENT_BYTES_MAX: Final = 16 * KIB

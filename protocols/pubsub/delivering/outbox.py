@@ -7,7 +7,7 @@ that does not answer gets one batch at a time, ever less often, until it answers
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,6 +19,8 @@ from protocols.pubsub.names import EventId
 
 RETRY_S_MAX: Final = 5.0
 """Pauses between repetitions double up to this."""
+LOST_MAX: Final = 2**32 - 1
+"""So many dropped events are counted for the node that was to get them."""
 PAUSE_S_MAX: Final = 30.0
 """A node that asks for a longer pause is asked again after this one."""
 
@@ -37,6 +39,7 @@ class OutboxLimits:
 class _Batch:
     schema: str
     items: list[Item]
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ class Attempt:
     timeout_s: float
     taken_before: int
     round: int
+    lost: int = 0
+    """So many events of the schema were dropped before it."""
 
 
 @dataclass(slots=True)
@@ -84,6 +89,8 @@ class Outbox:
     _wait_s: float = field(init=False)
     _resume_at: float = 0.0
     _is_probing: bool = False
+    _lost: Counter[str] = field(default_factory=Counter)
+    """Events that were dropped since the last batch, by schema: the next one says so."""
 
     def __post_init__(self) -> None:
         self.stream = self.new_stream()
@@ -108,6 +115,10 @@ class Outbox:
         item = self._queue.popleft()
         self._count(item, -1)
         return item
+
+    def note_lost(self, schema: str) -> None:
+        """An event for this node was dropped; it hears how many with the next batch of the schema."""
+        self._lost[schema] = min(self._lost[schema] + 1, LOST_MAX)
 
     def items(self) -> Iterator[Item]:
         """All that is pending, in order."""
@@ -158,11 +169,11 @@ class Outbox:
 
     def _attempt(self, batch: _Batch, now: float) -> Attempt:
         place = (self.stream, self._sent, batch.schema, tuple(batch.items))
-        return Attempt(*place, now, self._wait_s, self._taken, self._round)
+        return Attempt(*place, now, self._wait_s, self._taken, self._round, batch.lost)
 
     def _cut(self) -> _Batch:
         first = self._queue.popleft()
-        batch, size = _Batch(first.schema.name, [first]), first.size
+        batch, size = _Batch(first.schema.name, [first], self._lost.pop(first.schema.name, 0)), first.size
         while self._queue and len(batch.items) < EVENTS_MAX:
             item = self._queue[0]
             size += item.size
@@ -209,6 +220,8 @@ class Outbox:
         if self.stalled_since is None or now - self.stalled_since < self.limits.keep_s:
             return []
         given_up = list(self.items())
+        for batch in self._batches:
+            self._lost[batch.schema] = min(self._lost[batch.schema] + batch.lost, LOST_MAX)
         self._queue.clear()
         self._batches.clear()
         self._awaited.clear()

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from peerd.api import Host, Part, on_timer
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import History, Past
-from protocols.pubsub.delivering.items import Item, id_of
+from protocols.pubsub.delivering.items import Item
 from protocols.pubsub.messages import SINCE_RETAINED, SubObject
 from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.ports import Leaves, Ledger, Schemas, SchemaView

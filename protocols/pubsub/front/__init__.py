@@ -45,6 +45,9 @@ class PubSubFront(Front):
             "subs": LazyCommand("List, change and end subscriptions of this daemon.", f"{HERE}.subs:app"),
             "tree": LazyCommand("Draw the tree that keeps a schema's subscriptions.", f"{HERE}.tree:tree"),
             "mqtt": LazyCommand("Serve MQTT clients of this machine.", f"{HERE}.mqtt.command:mqtt"),
+            "demo-pubsub": LazyCommand(
+                "Replay prices and metrics in a local ring; check filters.", f"{HERE}.demo.cli:demo"
+            ),
             "explain": LazyCommand("Tell why an event did or did not arrive.", f"{HERE}.explain:explain"),
         }
 
@@ -71,6 +74,11 @@ class PubSubFront(Front):
         from protocols.pubsub.front.hostile import BEHAVIOURS
 
         return BEHAVIOURS
+
+    def panels(self) -> Sequence[Mapping[str, Any]]:
+        from protocols.pubsub.front.panels import PANELS
+
+        return PANELS
 
     def tables(self) -> Sequence[SparkTable]:
         from protocols.pubsub.front.tables import TABLES

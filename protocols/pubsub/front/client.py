@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
-from contextlib import aclosing
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from contextlib import aclosing, suppress
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
-from peerd.client import Client
+from peerd.client import Client, RequestRefused
 from peerd.client.streams import StreamEntry
+from peerd.errors import Unavailable
 from peerd.models.admin import API_PREFIX
 from protocols.pubsub.models import (
     AckWord,
@@ -18,7 +22,6 @@ from protocols.pubsub.models import (
     ReceivedEvent,
     SchemaSummaries,
     SchemaSummary,
-    SubscriptionChange,
     SubscriptionRequest,
     SubscriptionView,
     SubscriptionViews,
@@ -84,23 +87,59 @@ class PubSubClient:
         retained: bool = False,
         after: str | None = None,
         backoff: Backoff | None = None,
+        on_subscribed: Callable[[SubscriptionView], None] = lambda view: None,
     ) -> AsyncGenerator[ReceivedEvent | StreamEntry, None]:
-        """Receive matching events; reconnects by itself.
+        """Receive matching events; reconnects by itself. ``on_subscribed`` is told when they come, from now on.
 
         Yields a `ReceivedEvent` for each, and what `peerd.client.Client.follow` yields where events are missing. With a
         ``name`` the subscription is durable: it goes on without readers, and ``after`` resumes. Without one it ends
-        when this generator is closed.
+        when this generator is closed. A daemon that was restarted knows nothing of one without a name: it is made anew,
+        and a `Gap` says that events may be missing.
         """
         wanted = {"schema": schema, "filter": filter, "name": name, "group": group, "policy": policy}
         asked = SubscriptionRequest.model_validate({**wanted, "since_s": since_s, "retained": retained})
-        view = await self._client.call("POST", f"{PATH}/subscriptions", SubscriptionView, asked)
-        try:
+        view = await self.install(asked)
+        on_subscribed(view)
+        if name:
             async with aclosing(self.read(view.id, after=after, backoff=backoff)) as entries:
                 async for entry in entries:
                     yield entry
+            return
+        try:
+            while True:
+                try:
+                    async with aclosing(self.read(view.id, after=after, backoff=backoff)) as entries:
+                        async for entry in entries:
+                            yield entry
+                    return
+                except RequestRefused as error:
+                    if error.problem.status != HTTPStatus.NOT_FOUND:
+                        raise
+                after = f"{view.id}-0"  # a place in no stream that there is: it begins with a gap
+                view = await self._make_again(asked, backoff)
         finally:
-            if not name:
+            with suppress(RequestRefused, Unavailable):  # then it is over already, or soon, because nobody reads it
                 await self.end(view.id)
+
+    async def install(self, asked: SubscriptionRequest) -> SubscriptionView:
+        """Subscribe without reading yet: every event that is published from then on will come to `read`."""
+        return await self._client.call("POST", f"{PATH}/subscriptions", SubscriptionView, asked)
+
+    async def _make_again(self, asked: SubscriptionRequest, backoff: Backoff | None) -> SubscriptionView:
+        """Subscribe as before, however long a daemon that has just been started takes until it can."""
+        from peerd.client.streams import Backoff
+
+        patience, failures, begun = backoff or Backoff(), 0, time.monotonic()
+        while True:
+            try:
+                return await self.install(asked)
+            except (RequestRefused, Unavailable) as error:
+                is_over = patience.give_up_s is not None and time.monotonic() - begun >= patience.give_up_s
+                is_known = isinstance(error, Unavailable) or error.problem.status == HTTPStatus.NOT_FOUND
+                if is_over or not is_known:
+                    raise
+            failures += 1
+            await asyncio.sleep(patience.pause_s(failures))
 
     async def read(
         self, id: str, *, after: str | None = None, backoff: Backoff | None = None
@@ -123,7 +162,7 @@ class PubSubClient:
             "PATCH",
             f"{PATH}/subscriptions/{_part(id)}",
             SubscriptionView,
-            SubscriptionChange.model_validate({"filter": filter}),
+            Whatever(filter=filter),
         )
 
     async def end(self, id: str) -> SubscriptionView:

@@ -14,7 +14,7 @@ from peerd.errors import ExitCode
 def explain(
     event: Annotated[str, typer.Argument(metavar="EVENT", help="Its id, as `peerd publish` prints it.")],
     subscriber: Annotated[
-        str, typer.Argument(metavar="[NODE]", help="The subscriber's node id. Default: this one.")
+        str, typer.Argument(metavar="[NODE]", help="The subscriber's node id, or 8 digits of it. Default: this one.")
     ] = "",
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,
@@ -29,12 +29,13 @@ def explain(
     if output is not Output.TABLE:
         print_data(output, report)
     else:
-        for line in _lines(report):
+        for line in report_lines(report):
             stdout().print(line)
     verdict = report.get("verdict", "unknown")
     if verdict != "arrived":
         raise typer.Exit(ExitCode.PARTIAL if verdict == "unknown" else ExitCode.FAILURE)
 
 
-def _lines(report: dict[str, Any]) -> list[str]:
+def report_lines(report: dict[str, Any]) -> list[str]:
+    """The report for people: the verdict, and what led to it."""
     return [str(report.get("verdict", "unknown")), *(f"  {line}" for line in report.get("lines", ()))]

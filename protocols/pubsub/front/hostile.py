@@ -12,8 +12,8 @@ from typing import ClassVar, Final
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.sim.hostile.member import Behaviour, HostileNode
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import LEVEL_LIMIT, SIDE, WHOLE, cell_at, children, level, parent
-from protocols.pubsub.delivering.items import id_of
 from protocols.pubsub.messages import (
     EVENTS_MAX,
     SUBS_MAX,
@@ -408,6 +408,44 @@ class WrongBatches(PubSubBehaviour):
         return len(events)
 
 
+class RepeatedEvents(PubSubBehaviour):
+    """Brings true events of others again and again: on their way, at leaves, and as deliveries by both ways."""
+
+    name = "repeats events"
+
+    def strike(self) -> int:
+        events = self.past_events()
+        for schema, event in events:
+            everywhere = tuple(TreeCells(attribute, (WHOLE,)) for attribute in range(5))
+            attempt, stream = self.rng.randrange(200), self.rng.getrandbits(63)
+            group = tuple(NodeDelivery(peer.id) for peer in self.node.others())
+            self.everybody_in_turn(ProbePub(schema, event.publisher, (event,), everywhere, 0, attempt, hops=1))
+            self.everybody_in_turn(GroupDelivery(schema, self.rng.choice(self.node.others()), event, group))
+            for peer in self.node.others():
+                self.node.ask(peer, EventDelivery(schema, stream, 1, (Delivery(event), Delivery(event, (), True))))
+        return len(events)
+
+
+class FalseLeaves(PubSubBehaviour):
+    """Tells subscribers that it is the leaf of their pieces, and that leaves refuse them or have lost them."""
+
+    name = "answers in leaves' place"
+
+    def strike(self) -> int:
+        pieces = self.pieces()
+        for cell, piece in pieces:
+            schema, sub = cell.place.tree.schema, piece.sub
+            which = schema, sub.sid, sub.piece
+            for version in (sub.version, sub.version + 1):
+                for claimed in (cell.cell, WHOLE, children(cell.cell)[0]):
+                    self.node.ask(sub.subscriber, Established(*which, version, claimed, True, 3))
+                    for status in Status:
+                        self.node.say(
+                            sub.subscriber, Kept(*which, version, claimed, status, "subscriptions_per_member")
+                        )
+        return len(pieces)
+
+
 class HeldForOthers(PubSubBehaviour):
     """Has forged events held for leaves of others, in their roots' place, and releases what is held for others."""
 
@@ -498,6 +536,6 @@ BOMBS: Final = (
 KINDS: Final[tuple[type[PubSubBehaviour], ...]] = (
     *(ForgedSubscriptions, ForgedTransfers, LearnsTransfers, EndsForOthers, InsertsForOthers, ManySubscriptions),
     *(Strangers, LyingAcks, FalseOrders, FalseReports, FalseEvents, OthersBegin, WrongBatches, HeldForOthers),
-    *(FullSpeed, Questions, FilterBombs),
+    *(RepeatedEvents, FalseLeaves, FullSpeed, Questions, FilterBombs),
 )
 BEHAVIOURS: Final[Mapping[str, type[Behaviour]]] = {kind.name: kind for kind in KINDS}

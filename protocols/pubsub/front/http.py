@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
-from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest
-from peerd.daemon.http.streaming import Source, add_feed
+from peerd.daemon.http.streaming import Source, Wish, add_feed, wish
 from peerd.errors import Unavailable
 from peerd.front import needs_scope
-from peerd.lib.feed import Policy
+from peerd.lib.feed import Policy, Position
 from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE
 from protocols.pubsub.models import (
     AckWord,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 JSON_TYPE: Final = "application/json"
 CLOUD_EVENT_TYPE: Final = "application/cloudevents+json"
+CLOUD_BATCH_TYPE: Final = "application/cloudevents-batch+json"
 CLOUD_HEADER: Final = "ce-"
 EVENT_BYTES_MAX: Final = 64 * 1024
 ANSWER_S_MAX: Final = 60.0
@@ -126,6 +127,9 @@ def _add_events(routes: APIRouter, service: Service) -> None:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == STREAM_TYPE:
             return await _publish_lines(request, service, schema, ack)
+        if kind == CLOUD_BATCH_TYPE:
+            detail = "CloudEvents are taken one by one, not in batches; many events at once can be JSON lines"
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
         event, context = _event_of(request, kind, await request.body())
         if context:
             event = await _with_context(service, schema, event, context)
@@ -226,12 +230,16 @@ async def _with_context(
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        event = json.loads(body, parse_constant=lambda word: None)
+        event = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"the body is not JSON: {error}"[:200]) from error
     if not isinstance(event, dict):
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "an event is a JSON object")
     return event
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no number in JSON; leave the attribute out instead")
 
 
 def _of_structured(cloud: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -267,6 +275,13 @@ def _source(service: Service, id: str) -> Source[ReceivedEvent]:
     return Source(feed, encode, policy=Policy(view.policy), begin="start")
 
 
+def _continued(service: Service, asked: SubscriptionRequest, epoch: str) -> str | None:
+    try:
+        return service.continued(asked, epoch)
+    except NotDone as error:
+        raise http_error(error) from error
+
+
 def _add_subscriptions(routes: APIRouter, service: Service) -> None:
     @routes.get("/subscriptions")
     async def subscriptions() -> SubscriptionViews:
@@ -299,14 +314,21 @@ def _add_subscriptions(routes: APIRouter, service: Service) -> None:
 
     async def subscribed(
         schema: SchemaName,
+        place: Annotated[Wish, Depends(wish)],
         filter: FilterText = "TRUE",
         group: Annotated[str, Query(max_length=64)] = "",
         policy: PolicyWord = "drop_oldest",
         since_s: Annotated[float, Query(ge=0.0, le=86_400.0)] = 0.0,
+        retained: bool = False,
     ) -> Source[ReceivedEvent]:
-        """Subscribe and follow in one: the events of a schema that match a filter, as long as the client reads."""
-        wanted = {"schema": schema, "filter": filter, "group": group, "policy": policy, "since_s": since_s}
-        asked = SubscriptionRequest.model_validate(wanted)
+        """Subscribe and follow in one: the events of a schema that match a filter, as long as the client reads.
+
+        Who comes back with `after` or `Last-Event-ID` within a minute goes on where the connection was lost.
+        """
+        options = {"group": group, "policy": policy, "since_s": since_s, "retained": retained}
+        asked = SubscriptionRequest.model_validate({"schema": schema, "filter": filter, **options})
+        if isinstance(place.place, Position) and (known := _continued(service, asked, place.place.epoch)):
+            return _source(service, known)
 
         def ask(done: Callable[[SubscriptionView | Exception], None]) -> None:
             service.subscribe(asked, done)

@@ -41,6 +41,8 @@ class Watched:
     state: str = "installing"
     established_at: float | None = None
     seen: dict[EventId, None] = field(default_factory=dict)
+    dropped: int = 0
+    """How many events its reader was told to be missing."""
 
     @property
     def is_live(self) -> bool:
@@ -122,7 +124,12 @@ class Judge:
         while (entry := watched.reader.take()) is not None:
             if isinstance(entry, FeedItem):
                 self._took(watched, entry.value)
-            elif isinstance(entry, FeedGap | FeedDropped):
+            elif isinstance(entry, FeedDropped):
+                # Its reader blocks, so nothing is let go here: only what leaves have dropped is missing.
+                watched.dropped += entry.count
+                if watched.dropped > plugin_of(watched.place).subscriptions.get(watched.id).missed:
+                    self.offences.append(f"subscription {watched.id} lost events although its reader blocks")
+            elif isinstance(entry, FeedGap):
                 self.offences.append(f"subscription {watched.id} has a gap although its reader blocks")
 
     def _took(self, watched: Watched, received: ReceivedEvent) -> None:

@@ -12,7 +12,7 @@ import typer
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, printable, seconds, stderr, stdout
 from peerd.errors import ExitCode
-from protocols.pubsub.front.typed import events_of
+from protocols.pubsub.front.typed import BadLine, events_of
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -94,8 +94,12 @@ def _many(socket: str | None, schema: str, file: str, rate: float, ack: Any, pro
             return refused.answer
 
     begun = time.monotonic()
-    answer = ask(socket, run, waiting="")
-    terminal.overwrite("")
+    try:
+        answer = ask(socket, run, waiting="")
+    except BadLine as bad:
+        raise typer.BadParameter(f"{bad.message}; the events before it may have been published") from bad
+    finally:
+        terminal.overwrite("")
     if output is not Output.TABLE:
         print_data(output, answer)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
+from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -38,10 +39,17 @@ def declare(
 
     Example: peerd schema declare stocks.toml
     """
+    from peerd.client import RequestRefused
     from protocols.pubsub.front.client import PubSubClient
 
     document = _document(file)
-    made = ask(socket, lambda client: PubSubClient(client).declare(document, if_version))
+    try:
+        made = ask(socket, lambda client: PubSubClient(client).declare(document, if_version))
+    except RequestRefused as refused:
+        if refused.problem.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+            raise
+        told = refused.problem.model_copy(update={"detail": f"{file}: {refused}"})
+        raise RequestRefused(told) from refused
     if output is not Output.TABLE:
         print_data(output, made)
     else:

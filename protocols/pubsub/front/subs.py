@@ -31,14 +31,15 @@ def list_subscriptions(
         print_data(output, [each.model_dump(mode="json", by_alias=True) for each in shown])
         return
     rows = [_row(each) for each in shown]
-    columns = ("id", "name", "schema", "state", "delivered", "dropped", "filter")
-    print_table(stdout(), columns, rows, numbers=("delivered", "dropped"))
+    columns = ("id", "name", "schema", "state", "delivered", "dropped", "missed", "filter")
+    print_table(stdout(), columns, rows, numbers=("delivered", "dropped", "missed"))
 
 
 def _row(view: SubscriptionView) -> tuple[str, ...]:
     state = f"covered by {view.covered_by}" if view.covered_by else view.state
     told = f"{view.filter} (group {view.group})" if view.group else view.filter
-    return view.id, view.name or "-", view.schema_name, state, f"{view.delivered:,}", f"{view.dropped:,}", told
+    counts = (f"{count:,}" for count in (view.delivered, view.dropped, view.missed))
+    return view.id, view.name or "-", view.schema_name, state, *counts, told
 
 
 @app.command()

@@ -17,7 +17,7 @@ from protocols.pubsub.front.typed import filter_of
 if TYPE_CHECKING:
     from peerd.client import Client
     from peerd.client.streams import StreamEntry
-    from protocols.pubsub.models import ReceivedEvent
+    from protocols.pubsub.models import ReceivedEvent, SubscriptionView
 
 
 def subscribe(
@@ -53,6 +53,8 @@ def subscribe(
 
     if policy not in ("block", "drop_oldest", "disconnect"):
         raise typer.BadParameter(f"{policy!r} is not block, drop_oldest or disconnect", param_hint="--policy")
+    if after is not None:
+        _check_place(name, after)
     writer, wanted, since_s = RowWriter(output), filter_of(filter), duration_s(since, "--since")
 
     async def run(client: Client) -> None:
@@ -65,6 +67,7 @@ def subscribe(
             "since_s": since_s,
             "after": after,
             "retained": retained,
+            "on_subscribed": _warn,
         }
         seen = 0
         async with aclosing(PubSubClient(client).subscribe(schema, wanted, **options)) as entries:
@@ -78,6 +81,25 @@ def subscribe(
                     return
 
     ask(socket, run, waiting="")
+
+
+def _warn(view: SubscriptionView) -> None:
+    """Say on standard error what is odd about a subscription."""
+    if view.detail:
+        stderr().print(f"note: {printable(view.detail)}")
+
+
+def _check_place(name: str, after: str) -> None:
+    """Before anything is subscribed: a durable subscription would stay. Raises ``typer.BadParameter``."""
+    from peerd.lib.feed import Position
+
+    if not name:
+        raise typer.BadParameter("it resumes a durable subscription: say which with --name", param_hint="--after")
+    if after not in ("start", "now"):
+        try:
+            Position.parse(after)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--after") from error
 
 
 def _print(event: ReceivedEvent, output: Output, writer: RowWriter) -> None:
@@ -96,5 +118,7 @@ def _tell(entry: StreamEntry) -> None:
     count = getattr(entry, "count", None)
     if entry.type == "end":
         stderr().print(f"-- interrupted: {printable(getattr(entry, 'reason', ''))}")
+    elif count is None:
+        stderr().print("-- the daemon was restarted: events may be missing here")
     else:
-        stderr().print(f"-- {'some' if count is None else count} events are missing here")
+        stderr().print(f"-- {count} events are missing here")

@@ -14,6 +14,10 @@ import typer
 STDIN: Final = "-"
 
 
+class BadLine(typer.BadParameter):
+    """A line of a file is no event."""
+
+
 def filter_of(typed: str) -> Any:
     """Text as it is, or a filter in JSON where it begins like one. Raises ``typer.BadParameter``."""
     if typed.lstrip()[:1] not in ("{", "["):
@@ -27,7 +31,7 @@ def filter_of(typed: str) -> Any:
 def events_of(file: str) -> Iterator[dict[str, Any]]:
     """The objects of a file of JSON lines, or of standard input; blank lines are passed over.
 
-    The file is opened at once. Raises ``typer.BadParameter``, which names the line.
+    The file is opened at once. Raises ``typer.BadParameter``; a `BadLine` names the line.
     """
     try:
         opened = nullcontext(sys.stdin) if file == STDIN else Path(file).open(encoding="utf-8")  # noqa: SIM115  # events() closes it
@@ -47,7 +51,8 @@ def _event(place: str, line: str) -> dict[str, Any]:
     try:
         event = json.loads(line)
     except ValueError as error:
-        raise typer.BadParameter(f"{place} is not JSON: {error}") from error
+        why = f"{error.msg}, at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise BadLine(f"{place} is not JSON: {why}") from error
     if not isinstance(event, dict):
-        raise typer.BadParameter(f"{place} is not a JSON object")
+        raise BadLine(f"{place} is not a JSON object")
     return event

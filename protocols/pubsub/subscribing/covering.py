@@ -116,7 +116,7 @@ class Covering:
                 self._refused(form, report.detail)
             case News.FOUND_AGAIN:
                 for each in (form, *form.covered):
-                    each.subscription.gap_s += report.gap_s
+                    each.subscription.note_gap(report.gap_s, self._host.now())
             case News.ENDED:
                 self._gone(form)
 

@@ -16,6 +16,7 @@ from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.messages import (
     EVENTS_MAX,
     DeliveryAnswer,
@@ -26,7 +27,6 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.ports import Schemas, SchemaView
 from protocols.pubsub.statements import event_statement
-from protocols.pubsub.subscribing.inlets import id_of
 from protocols.pubsub.subscribing.local import LocalSubscriptions
 
 STREAMS_MAX: Final = 4096
@@ -134,6 +134,7 @@ class Inbox(Part):
         number, tries = message.number, stream.tries
         writes = self._local.new_writes()
         unwanted = []
+        self._local.note_lost(message.schema, message.lost)
         for index, delivery in enumerate(message.deliveries):
             if schema is None or not self._take(schema, delivery.event, delivery.chosen, delivery.is_replay):
                 unwanted.append(index)

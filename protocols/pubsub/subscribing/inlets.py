@@ -14,6 +14,8 @@ from peerd.errors import Unavailable
 from peerd.ids import format_id, id_from_bytes, id_to_bytes
 from peerd.lib.feed import Feed
 from peerd.limits import KIB, LOG_RECORD_OVERHEAD_BYTES
+from protocols.pubsub.bodies import id_of
+from protocols.pubsub.headers import headers_bytes
 from protocols.pubsub.messages import EventBody
 from protocols.pubsub.models import ReceivedEvent
 from protocols.pubsub.names import EventId
@@ -51,12 +53,8 @@ def shown_event(event: EventBody, values: Values, is_replay: bool) -> ReceivedEv
         content_type=event.content_type,
         retain=event.retain.decode(errors="replace"),
         is_replay=is_replay,
+        headers=tuple((header.name, header.value) for header in event.headers),
     )
-
-
-def id_of(event: EventBody) -> EventId:
-    """Return the id of an event."""
-    return EventId(event.publisher.id, event.epoch, event.sequence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +71,7 @@ def taken(event: EventBody, values: Values, is_replay: bool, received_ms: int) -
     """Prepare an event for the subscriptions that get it."""
     # Bytes that are no text become a third longer.
     size = len(event.values) + len(event.payload) * 4 // 3 + len(event.retain) + ITEM_OVERHEAD_BYTES
+    size += headers_bytes(event.headers)
     return Taken(id_of(event), shown_event(event, values, is_replay), size, received_ms)
 
 
@@ -90,6 +89,9 @@ class Inlet(Protocol):
     def put(self, item: Taken, writes: Writes) -> None:
         """Take in an event."""
 
+    def note_lost(self, count: int) -> None:
+        """At most so many events were dropped before they came here."""
+
     def expire(self, before_ms: int) -> None:
         """Let go of what is older."""
 
@@ -105,7 +107,8 @@ class MemoryInlet:
             epoch, items_max=items_max, bytes_max=max(bytes_max, ITEM_BYTES_MAX), on_writable=self._drain
         )
         self.lost = 0
-        self._waiting: deque[Taken] = deque()
+        self._waiting: deque[Taken | int] = deque()
+        """Events, and how many were lost between them."""
 
     @property
     def is_blocked(self) -> bool:
@@ -118,8 +121,17 @@ class MemoryInlet:
             return
         if len(self._waiting) >= WAITING_MAX:
             self.lost += 1
+            self.note_lost(1)
             return
         self._waiting.append(item)
+        self._drain()
+
+    def note_lost(self, count: int) -> None:
+        """See `Inlet.note_lost`: readers find a mark in their place."""
+        if self._waiting and isinstance(self._waiting[-1], int):
+            self._waiting[-1] += count
+        else:
+            self._waiting.append(count)
         self._drain()
 
     def expire(self, before_ms: int) -> None:
@@ -131,9 +143,15 @@ class MemoryInlet:
 
     def _drain(self) -> None:
         feed = self.feed
-        while self._waiting and feed.ended is None and feed.may_push(self._waiting[0].size_bytes):
-            item = self._waiting.popleft()
-            feed.push(item.shown, item.size_bytes)
+        while self._waiting and feed.ended is None:
+            item = self._waiting[0]
+            if isinstance(item, Taken) and not feed.may_push(item.size_bytes):
+                return
+            self._waiting.popleft()
+            if isinstance(item, Taken):
+                feed.push(item.shown, item.size_bytes)
+            else:
+                feed.skip(item)
 
 
 class DurableInlet:
@@ -202,6 +220,9 @@ class DurableInlet:
             self._log.append(record, durable, failed)
         except Unavailable:
             failed(0, "")
+
+    def note_lost(self, count: int) -> None:
+        """Do nothing: the numbers of events are those of the log."""
 
     def expire(self, before_ms: int) -> None:
         """See `Inlet.expire`."""

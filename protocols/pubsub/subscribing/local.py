@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from peerd.api import Host
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import SINCE_RETAINED, EventBody, SubObject
 from protocols.pubsub.names import EVERY, EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView, Values
-from protocols.pubsub.subscribing.inlets import Taken, id_of, taken
+from protocols.pubsub.subscribing.inlets import Taken, taken
 from protocols.pubsub.subscribing.writes import Writes
 
 PAUSE_MS: Final = 200
@@ -53,6 +54,8 @@ class Receiver(Protocol):
 
     def give(self, item: Taken, writes: Writes) -> None: ...
     def note_duplicate(self) -> None: ...
+    def note_lost(self, count: int) -> None:
+        """At most so many events that it would have got were dropped on their way."""
 
 
 @dataclass(eq=False, slots=True)
@@ -198,6 +201,15 @@ class LocalSubscriptions:
         """What is taken from now on is written as part of what is returned: for who has to wait for the disk."""
         self._writes = Writes()
         return self._writes
+
+    def note_lost(self, schema: str, count: int) -> None:
+        """See `protocols.pubsub.ports.Subscribers.note_lost`."""
+        if not count or schema not in self._sides:
+            return
+        self._host.count("peerd_pubsub_received_total", count, outcome="lost_before")
+        for entry in self._sides[schema].entries.values():
+            if entry.is_current and not entry.receiver.group:
+                entry.receiver.note_lost(count)
 
     def must_pause(self) -> int:
         """See `protocols.pubsub.ports.Subscribers.must_pause`."""

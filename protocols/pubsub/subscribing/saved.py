@@ -7,18 +7,19 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from peerd.api import Host, Log
+from peerd.quantities import format_size
 from protocols.pubsub.models import PolicyWord
 from protocols.pubsub.service import NotDone
 
-DURABLE_MAX: Final = 12
-"""Durable subscriptions of one node; each has a log, of which a plugin has few."""
+DURABLE_MAX: Final = 240
+"""Durable subscriptions of one node; each has a log, of which a plugin may have `peerd.limits.LOGS_PER_PLUGIN_MAX`."""
 _PREFIX: Final = "subscription."
 
 
 class SavedSubscription(BaseModel):
     """A durable subscription. Record ``base + n`` of the log ``slot`` is its event n."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     number: Annotated[int, Field(ge=0, lt=1 << 63)]
     name: str
@@ -51,8 +52,19 @@ class Shelves:
             self._saved[saved.name] = saved
         return list(self._saved.values())
 
-    def free_slot(self) -> tuple[int, Log]:
-        """Return a log that nobody uses, emptied. Raises `NotDone` if there is none."""
+    def free_slot(self, bytes_max: int, bytes_together: int) -> tuple[int, Log]:
+        """Return a log that nobody uses, emptied, for so many bytes. Raises `NotDone` if there is none.
+
+        What a subscription may keep is set aside when it begins, so that none loses events because there are others.
+        """
+        aside = sum(saved.bytes_max for saved in self._saved.values())
+        if aside + bytes_max > bytes_together:
+            raise NotDone(
+                "quota",
+                f"{len(self._saved)} durable subscriptions have {format_size(aside)} of the "
+                f"{format_size(bytes_together)} that this node has for them (durable_total): end some, or ask for "
+                f"less than {format_size(bytes_max)} (bytes_max)",
+            )
         used = {saved.slot for saved in self._saved.values()}
         slot = next((slot for slot in range(DURABLE_MAX) if slot not in used), None)
         if slot is None:

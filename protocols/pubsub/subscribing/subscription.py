@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 from peerd.errors import Bug
 from peerd.lib.feed import Feed, Policy
@@ -19,6 +19,8 @@ from protocols.pubsub.subscribing.writes import Writes
 
 Told = SubscriptionView | Exception
 """How a subscription, or a change of one, ended: what it is now, or why not."""
+NEVER: Final = "no event can match this filter"
+"""What clients are told of a filter that contradicts itself."""
 
 
 class Progress(IntEnum):
@@ -76,8 +78,12 @@ class Subscription:
         self.was_received = False
         """Whether its client was told that events come."""
         self.detail = ""
+        self.failures = 0
+        """How often in a row it was refused, or could not begin."""
         self.gap_s = 0.0
-        self.delivered = self.duplicates = 0
+        """For how long at most some piece of it was nowhere: seconds in which several were count once."""
+        self._gap_end = 0.0
+        self.delivered = self.duplicates = self.missed = 0
         self.unread_since: float | None = None
         self.waiting: list[Callable[[Told], None]] = []
         """Who waits for its events to come."""
@@ -120,9 +126,19 @@ class Subscription:
         self.delivered += 1
         self.inlet.put(item, writes)
 
+    def note_lost(self, count: int) -> None:
+        """See `Receiver.note_lost`."""
+        self.missed += count
+        self.inlet.note_lost(count)
+
     def note_duplicate(self) -> None:
         """See `Receiver.note_duplicate`."""
         self.duplicates += 1
+
+    def note_gap(self, gap_s: float, now: float) -> None:
+        """A piece of it may have been nowhere for so long before now."""
+        self.gap_s += max(0.0, min(gap_s, now - self._gap_end))
+        self._gap_end = now
 
     def view(self, pieces: int) -> SubscriptionView:
         """What clients see of it."""
@@ -142,9 +158,15 @@ class Subscription:
             delivered=self.delivered,
             dropped=self.feed.dropped + self.inlet.lost,
             duplicates=self.duplicates,
+            missed=self.missed,
             gap_s=self.gap_s,
-            detail=self.detail,
+            detail=self.detail or (NEVER if self._matches_nothing(pieces) else ""),
         )
+
+    def _matches_nothing(self, pieces: int) -> bool:
+        """Whether its filter contradicts itself, so that it has no place in the ring."""
+        form = self.current
+        return form is not None and form.cover is None and form.progress is Progress.REPLICATED and not pieces
 
     def _state(self) -> str:
         if self.is_ending:

@@ -10,11 +10,13 @@ from peerd.api import Host, Metric, Part, on_timer
 from peerd.errors import Unavailable
 from peerd.lib.feed import Feed, Policy
 from peerd.lib.filter import FilterError, Node, write
+from protocols.pubsub import refusals
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import FILTER_BYTES_MAX, SINCE_RETAINED
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import Schemas, SchemaView
+from protocols.pubsub.refusals import QUOTA, Refusals
 from protocols.pubsub.service import NotDone
 from protocols.pubsub.subscribing.covering import Covering, Points
 from protocols.pubsub.subscribing.inlets import DurableInlet, MemoryInlet
@@ -29,11 +31,15 @@ UNREAD: Final = "nobody reads it"
 """Why subscriptions end that were not refused, as their readers are told."""
 CHECK_S: Final = 5.0
 """Between two looks for subscriptions that nobody reads, and for events that are too old."""
+AGAIN_MIN_S: Final = 1.0
 AGAIN_S: Final = 30.0
-"""A subscription that clients use and that was refused, or whose schema was not found, is tried again after so long."""
+"""A subscription that clients use and that was refused, or whose schema was not found, is tried again after the first
+of these times; it doubles up to the second."""
+DOUBLINGS_MAX: Final = 16
 NUMBER_BITS: Final = 63
 
 METRICS: Final = (
+    *refusals.METRICS,
     Metric("peerd_pubsub_local_subscriptions", "gauge", "Subscriptions of this node's clients."),
     Metric("peerd_pubsub_subscriptions_damaged_total", "counter", "Durable subscriptions whose file made no sense."),
     Metric("peerd_pubsub_install_probes_total", "counter", "Probes sent to find the leaf of a subscription's piece."),
@@ -63,7 +69,7 @@ class Subscriptions(Part):
         self._covering = Covering(host, installer, local, points)
         self._covering.on_progress = self._progressed
         self._covering.on_refused = self._refused
-        self._shelves = Shelves(host)
+        self._shelves, self._refusals = Shelves(host), Refusals(host)
         self._all: dict[str, Subscription] = {}
         self._by_name: dict[str, Subscription] = {}
 
@@ -95,6 +101,7 @@ class Subscriptions(Part):
                 known.waiting.append(self._checked(known, request, on_done))
             return self.view(known)
         if len(self._all) >= self._config.subscriptions_local:
+            self._refusals.count(self._host.id, QUOTA, is_proved=True)
             raise NotDone("quota", f"this node's clients have {len(self._all)} subscriptions, which is the limit")
         since_ms = max(1, round((self._host.wall_time() - request.since_s) * 1000)) if request.since_s else 0
         if request.retained:
@@ -147,8 +154,20 @@ class Subscriptions(Part):
         subscription = self.get(id)
         return self.view(subscription), subscription.feed
 
+    def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
+        """See `Service.continued`."""
+        for subscription in self._all.values():
+            if subscription.feed.epoch != epoch or subscription.name or subscription.current is None:
+                continue
+            same = request.schema_name, request.group, request.policy
+            if (subscription.schema, subscription.group, subscription.policy.value) != same:
+                return None
+            text = self._parsed(subscription.current.schema, request.filter)[1]
+            return subscription.id if text == subscription.current.text else None
+        return None
+
     def views(self) -> list[SubscriptionView]:
-        """See `Service.subscriptions`."""
+        """See `Service.subscriptions_held`."""
         return [self.view(subscription) for subscription in self._all.values()]
 
     def get(self, id: str) -> Subscription:
@@ -242,6 +261,7 @@ class Subscriptions(Part):
         try:
             node = schema.parse_filter(document)
         except FilterError as error:
+            self._refusals.count(self._host.id, error, is_proved=True)
             raise NotDone("invalid", str(error)) from error
         text = write(node)
         if len(text.encode()) > FILTER_BYTES_MAX:
@@ -249,7 +269,8 @@ class Subscriptions(Part):
         return node, text
 
     def _saved_new(self, subscription: Subscription, request: SubscriptionRequest) -> SavedSubscription:
-        slot, log = self._shelves.free_slot()
+        bytes_max = min(request.bytes_max or self._config.durable_bytes, self._config.durable_bytes)
+        slot, log = self._shelves.free_slot(bytes_max, self._config.durable_total)
         saved = SavedSubscription(
             number=subscription.number,
             name=subscription.name,
@@ -257,7 +278,7 @@ class Subscriptions(Part):
             document=subscription.document,
             group=subscription.group,
             policy=request.policy,
-            bytes_max=min(request.bytes_max or self._config.durable_bytes, self._config.durable_bytes),
+            bytes_max=bytes_max,
             slot=slot,
             base=log.next - 1,
         )
@@ -270,6 +291,7 @@ class Subscriptions(Part):
 
         def failed(event: EventId) -> None:
             window.forget(event, number)
+            subscription.delivered -= 1  # it comes again
 
         inlet = DurableInlet(self._shelves.log(saved.slot), saved.base, number, saved.bytes_max, failed)
         for event in inlet.take_known():
@@ -313,8 +335,10 @@ class Subscriptions(Part):
             self._fail(subscription, error)
 
     def _try_again(self, subscription: Subscription) -> None:
+        pause_s = min(AGAIN_S, AGAIN_MIN_S * 2**subscription.failures)
+        subscription.failures = min(subscription.failures + 1, DOUBLINGS_MAX)
         self._host.cancel_timer("subscription_again", subscription.id)
-        self._host.set_timer("subscription_again", AGAIN_S, subscription.id)
+        self._host.set_timer("subscription_again", pause_s, subscription.id)
 
     # What comes of it
 
@@ -326,7 +350,7 @@ class Subscriptions(Part):
         if form is subscription.coming:
             self._switch(subscription, form)
         elif form is subscription.current:
-            subscription.was_received, subscription.detail = True, ""
+            subscription.was_received, subscription.detail, subscription.failures = True, "", 0
             waiting, subscription.waiting = subscription.waiting, []
             for on_done in waiting:
                 on_done(self.view(subscription))

@@ -83,6 +83,20 @@ class CellNode:
         return then if then is not None else lambda is_stored: None
 
     @property
+    def is_draining(self) -> bool:
+        """Whether new pieces have to wait until it is known which cell is their leaf."""
+        is_moving = (self.split is not None and self.split.is_draining) or (
+            self.move_up is not None and self.move_up.is_draining
+        )
+        return is_moving or self.is_handing_over
+
+    @property
+    def is_handing_over(self) -> bool:
+        """Whether another cell may be the leaf of the same pieces: then nothing new may be kept in one of them only."""
+        is_half = self.move_up is not None and self.move_up.is_handing_over
+        return is_half or (self.merge is not None and self.merge.is_retiring)
+
+    @property
     def is_leaf(self) -> bool:
         """Whether it is a leaf, and will be one a moment later."""
         return self.state is CellState.LEAF and not self.is_switching

@@ -114,8 +114,12 @@ class Growth(Part):
                 self._abandon(node)
             elif node.merge.phase is MergePhase.OVER:
                 node.merge = None
+                self.changed(node.place)  # what waited for the halves goes on
         elif node.move_up is not None:
+            was_draining = node.is_draining
             self._perform(node, node.move_up.copying.number, node.move_up.step(node.pieces, now))
+            if was_draining and not node.is_draining:
+                self.changed(node.place)
         elif node.is_leaf:
             self._begin_split(node)
         elif node.state is CellState.INNER:
@@ -294,6 +298,7 @@ class Growth(Part):
         if node is None or node.is_switching:
             self._transfers.proved(place, 0)
             return
+        was_draining = node.is_draining
         state, number = (CellState.UNKNOWN, 0) if answer is None else (answer.state, answer.transfer)
         is_merge = number % 2 == 1
         if number and not is_merge and state == CellState.LEAF and node.state is not CellState.INNER:
@@ -307,6 +312,8 @@ class Growth(Part):
             self._reports.changed(node)
         self._transfers.proved(place, node.parent_transfer)
         if self._forest.is_current(node):
+            if was_draining and not node.is_draining:
+                self.changed(place)  # what waited goes on
             self.step(node)
 
     def _follow_as_stranger(self, node: CellNode, state: int) -> None:
@@ -325,11 +332,10 @@ class Growth(Part):
                 node.move_up = MoveUp(parent(node.cell), merge, self._host.now())
                 self.began()
             node.move_up.is_retiring = is_parent_leaf
-        elif state == CellState.INNER:
+        else:  # if the parent does not know what lies below it, it hears that now, and then it becomes an inner node
             node.move_up = None
-            self._release(node)
-            self._reports.changed(node)
-        else:  # it does not know what lies below it: that it is told, and then it becomes an inner node
+            if state == CellState.INNER:
+                self._release(node)
             self._reports.changed(node)
 
     def _moved(self, node: CellNode) -> None:
@@ -379,6 +385,7 @@ class Growth(Part):
             self._checking.discard(place)
             if answer is not None and answer.state in (CellState.RETIRED, CellState.UNKNOWN) and node.merge is not None:
                 node.merge.retired(child)
+                self.step(node)
 
         if self._questions.ask(place, answered):
             self._checking.add(place)
@@ -405,6 +412,7 @@ class Growth(Part):
         if node.state is CellState.LEAF:
             node.move_up = None
             self._begin_split(node, is_forced=True)
+            self.changed(node.place)
         elif node.state is not CellState.INNER:
             self._forest.put_state(node, CellState.INNER, partial(self._switched, node, node.state))
 

@@ -32,6 +32,7 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.ports import Schemas, SchemaView
+from protocols.pubsub.refusals import QUOTA, Refusals
 from protocols.pubsub.tree.asking import Subscribers
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.forest import Forest, Standing
@@ -60,6 +61,7 @@ class Installing(Part):
         """A piece is new in a leaf."""
         self._forest = forest
         self._host = forest.host
+        self._refusals = Refusals(forest.host)
         self._schemas = schemas
         self._subscribers = subscribers
         self._parked: dict[Place, list[ProbeSub]] = {}
@@ -84,7 +86,7 @@ class Installing(Part):
                 self.send_on(place, message.sub, message.lasts_s, message.cell, message)
             else:
                 self._park(place, message)
-        elif node.is_switching or (node.split is not None and node.split.is_draining):
+        elif node.is_switching or node.is_draining:
             self._park(place, message)
         elif node.is_leaf:
             self._offer(node, message)
@@ -140,12 +142,14 @@ class Installing(Part):
         if not self._has_schema(node.place.tree.schema, lambda: self.take(replace(message, hops=message.hops + 1))):
             return
         if self._is_over_quota(sub, known):
+            self._refusals.count(sub.subscriber.id, QUOTA, is_proved=False)
             self._tell(node, sub, Status.QUOTA, "subscriptions_per_member")
             return
         try:
             if known is None or not known.is_kept:  # what is kept is not replaced by what somebody may have made up
                 self._forest.add(node, sub, message.lasts_s)
         except ValueError as error:
+            self._refusals.count(sub.subscriber.id, error, is_proved=False)
             self._tell(node, sub, Status.REFUSED, str(error))
             return
         is_new = known is None or not known.is_kept
@@ -171,12 +175,13 @@ class Installing(Part):
         if confirm is None or not is_wanted:
             if is_provisional or (confirm is not None and not confirm.is_wanted and is_known):
                 self._forest.remove(node, key, with_record=True)
-        elif node.is_switching:
+        elif node.is_switching or node.is_handing_over:
             self._park(node.place, message)
         elif not node.is_leaf:
             self.take(replace(message, hops=min(HOPS_MAX, message.hops + 1)))
         elif known is not None and not known.is_kept and self._is_full(sub.subscriber.id):
             self._forest.remove(node, key)
+            self._refusals.count(sub.subscriber.id, QUOTA, is_proved=True)
             self._tell(node, sub, Status.QUOTA, "subscriptions_per_member")
         elif not is_outdated:
             self._keep(node, sub, confirm.lasts_s or message.lasts_s, is_new)
@@ -247,11 +252,13 @@ class Installing(Part):
         if not self._has_schema(message.schema, lambda: None):
             return InsertAnswer(Status.ELSEWHERE, node.cell, detail=NO_SCHEMA)  # a probe waits for it
         if self._is_over_quota(sub, known):
+            self._refusals.count(source.id, QUOTA, is_proved=True)
             return InsertAnswer(Status.QUOTA, node.cell, detail="subscriptions_per_member")
         is_new = known is None or not known.is_kept
         try:
             self._keep(node, sub, message.lasts_s, is_new)
         except ValueError as error:
+            self._refusals.count(source.id, error, is_proved=True)
             return InsertAnswer(Status.REFUSED, node.cell, detail=str(error)[:DETAIL_LENGTH_MAX])
         return InsertAnswer(Status.KEPT, node.cell, is_new)
 
@@ -264,7 +271,7 @@ class Installing(Part):
         """
         place = Place(Tree(message.schema, message.attribute), message.cell)
         known_cell = self._forest.find(place)
-        if known_cell is None or known_cell.is_switching:
+        if known_cell is None or known_cell.is_switching or known_cell.is_handing_over:
             return None
         node, elsewhere = self._leaf(place, None)
         if node is None:
@@ -278,7 +285,7 @@ class Installing(Part):
     def _leaf(self, place: Place, point: tuple[int, int] | None) -> tuple[CellNode | None, InsertAnswer]:
         """The leaf that is meant, or the answer that says where to look next."""
         node = self._forest.find(place)
-        if node is None or node.is_switching:
+        if node is None or node.is_switching or node.is_handing_over:
             return None, InsertAnswer(Status.ELSEWHERE, place.cell)
         if node.is_leaf:
             return node, InsertAnswer(Status.KEPT, place.cell)

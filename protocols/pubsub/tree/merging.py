@@ -8,6 +8,9 @@ At the parent::
 The halves stay leaves the whole time. While one moves up, what is new there counts as kept only when the parent has
 it, too: so whenever the parent becomes the leaf, it has everything that anybody was promised. An order only makes a
 half ask its parent; what the parent itself answers is what counts.
+
+From the parent's record until the halves have retired, events visit the parent or a half. Both match alike, because
+what is new waits meanwhile: at a half since it has said that all is copied, at the parent until the halves are none.
 """
 
 from __future__ import annotations
@@ -21,13 +24,15 @@ from protocols.pubsub.messages import CellState, OrderKind
 from protocols.pubsub.names import SubscriptionKey
 from protocols.pubsub.tree.copying import GIVE_UP_S, Action, Copying, Order, PutState, SendCopies
 from protocols.pubsub.tree.piece import Piece
+from protocols.pubsub.tree.splitting import DRAIN_S
 
 ORDER_S: Final = 5.0
 """Between two orders, or two words that all is copied."""
 ASK_S: Final = 10.0
 """Between two questions of a half that moves up to its parent."""
-RETIRING_MAX_S: Final = 600.0
-"""A half that has not answered for so long is not ordered any more. If it lives, its reports split the parent again."""
+RETIRING_MAX_S: Final = 60.0
+"""A half that has not answered for so long is not ordered any more, and new subscriptions do not wait for it. If it
+lives, its reports split the parent again."""
 
 
 class MergePhase(Enum):
@@ -69,6 +74,11 @@ class Merge:
         kind, cells = (OrderKind.COPY_UP, self._missing) if is_gathering else (OrderKind.RETIRE, self._serving)
         return [Order(cell, kind) for cell in cells]
 
+    @property
+    def is_retiring(self) -> bool:
+        """Whether the parent is a leaf, and its halves may still be."""
+        return self.phase is MergePhase.RETIRING
+
     def arrived(self, now: float) -> None:
         """A copy has come."""
         self.progress_at = max(self.progress_at, now)
@@ -104,20 +114,38 @@ class MoveUp:
         self._parent = parent
         self._word_at = now
         self._ask_at = now + ASK_S
+        self._drained_at: float | None = None
+        self._has_said_all = False
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether all was copied once: new pieces wait until it is known which cell is their leaf."""
+        return self._drained_at is not None or self.is_handing_over
+
+    @property
+    def is_handing_over(self) -> bool:
+        """Whether the parent may be the leaf already: nothing more may come to be kept here only."""
+        return self._has_said_all or self.is_retiring
 
     def step(self, pieces: Mapping[SubscriptionKey, Piece], now: float) -> list[Action]:
         """What is to be done now; call it when something has changed, and every second."""
         if self.is_switching:
             return []
         if self.copying.has_failed and not self.is_retiring:
+            self._drained_at, self._has_said_all = None, False
             return []
         if not self.copying.is_complete(pieces):
             return list(self.copying.due(pieces, now))
+        if self._drained_at is None:
+            self._drained_at = now + DRAIN_S
+        if now < self._drained_at and not all(piece.is_kept for piece in pieces.values()):
+            return []
         if self.is_retiring:
             self.is_switching = True
             return [PutState(CellState.RETIRED)]
         if now >= self._word_at:
             self._word_at = now + ORDER_S
+            self._has_said_all = True
             return [SendCopies(self._parent, (), ())]
         return []
 

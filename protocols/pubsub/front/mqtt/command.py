@@ -31,13 +31,13 @@ def mqtt(
     clients: Annotated[int, typer.Option(min=1, max=10_000, help="Most clients at a time.")] = CLIENTS_MAX,
     socket: SocketOption = None,
 ) -> None:
-    """Serve MQTT 3.1.1 clients of this machine, until interrupted: they publish and subscribe as at any broker.
+    """Serve MQTT 3.1.1 and 5 clients of this machine, until interrupted: they publish and subscribe as at any broker.
 
     Without --topic the whole topic is the attribute `topic`. Members of a JSON payload are attributes as well.
 
     Examples: peerd mqtt --schema stocks --topic 'stocks/{symbol}/{kind}'
     """
-    if find_spec("amqtt") is None:
+    if find_spec("ohmqtt") is None:
         raise typer.BadParameter("this needs the extra mqtt: pip install 'peerd[mqtt]'", param_hint="peerd mqtt")
     host, port = _address(listen)
 

@@ -1,66 +1,66 @@
-"""The packets of MQTT 3.1.1, read from bytes and written, with the packet classes of the library amqtt. Pure.
+"""What MQTT clients and the gateway say to each other, without how it is written: `version4` and `version5` do that.
 
-The library's readers are coroutines; on a buffer that holds a whole packet they never wait.
+Section numbers are those of the MQTT 5 standard. What only MQTT 5 has keeps its default in 3.1.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import ClassVar, Final, Protocol, TypeAlias
 
-from amqtt.adapters import BufferReader
-from amqtt.errors import AMQTTError, CodecError, MQTTError, NoDataError
-from amqtt.mqtt import packet_class
-from amqtt.mqtt.connack import ConnackPacket
-from amqtt.mqtt.packet import (
-    CONNECT,
-    DISCONNECT,
-    PINGREQ,
-    PUBACK,
-    PUBLISH,
-    PUBREL,
-    SUBSCRIBE,
-    UNSUBSCRIBE,
-    MQTTFixedHeader,
-)
-from amqtt.mqtt.pingresp import PingRespPacket
-from amqtt.mqtt.puback import PubackPacket
-from amqtt.mqtt.pubcomp import PubcompPacket
-from amqtt.mqtt.publish import PublishPacket
-from amqtt.mqtt.pubrec import PubrecPacket
-from amqtt.mqtt.suback import SubackPacket
-from amqtt.mqtt.unsuback import UnsubackPacket
+from ohmqtt import MQTTReasonCode
 
 from peerd.errors import PeerdError
 from peerd.limits import KIB
 
+Reason: TypeAlias = MQTTReasonCode
+"""Reason codes of MQTT 5 (section 2.4). In 3.1.1 there are few of them; `version4` knows which."""
 PACKET_BYTES_MAX: Final = 40 * KIB
 """The largest packet that a client may send: the largest payload of an event, its topic, and some room."""
-LENGTH_BYTES_MAX: Final = 4
-VERSION: Final = 4
-"""The protocol level of MQTT 3.1.1; that of MQTT 5 is 5."""
-REFUSED: Final = 0x80
-"""What SUBACK says of a topic filter that was not taken."""
-CODES: Final[dict[str, int]] = {"accepted": 0, "version": 1, "identifier": 2, "unavailable": 3}
-"""Return codes of CONNACK (table 3.1)."""
-CONNACK_5: Final = b"\x20\x03\x00\x84\x00"
-"""The answer in MQTT 5 that this version of the protocol is not supported."""
-_FLAGS: Final[dict[int, int]] = {PUBREL: 2, SUBSCRIBE: 2, UNSUBSCRIBE: 2}
-"""The flags that a packet's first byte must have (table 2.2), where they are not 0. Those of PUBLISH mean something."""
-T = TypeVar("T")
+RECEIVE_MAX: Final = 64
+"""Messages of quality of service 1 and 2 that a client of MQTT 5 may have under way to the gateway (section 3.3.4)."""
+ALIASES_MAX: Final = 64
+"""Topics to which a client of MQTT 5 may give a number on its connection (section 3.3.2.3.4)."""
+FOR_EVER_S: Final = 0xFFFF_FFFF
+"""As the expiry of a session: it never ends by itself (section 3.1.2.11.2)."""
+NO_LIMIT: Final = 0xFFFF_FFFF
+IN_FLIGHT_DEFAULT: Final = 65_535
+REASON_TEXT_MAX: Final = 200
+"""Characters of a reason string."""
 
 
 class PacketError(PeerdError, ValueError):
-    """A client sent what the standard forbids: its connection is closed."""
+    """A client sent what the standard forbids: its connection is closed. ``reason``: what MQTT 5 calls it."""
+
+    def __init__(self, message: str, reason: Reason = Reason.MalformedPacket) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class UnsupportedVersion(PacketError):
-    """CONNECT asks for another version of MQTT; ``answer`` tells the client so."""
+    """CONNECT asks for a version of MQTT that is not here; ``answer`` tells the client so, in its own version."""
 
-    def __init__(self, level: int) -> None:
-        super().__init__(f"the client speaks version {level} of the protocol; here is only 4, which is MQTT 3.1.1")
-        self.answer = CONNACK_5 if level == 5 else connack("version")
+    def __init__(self, level: int, answer: bytes) -> None:
+        message = f"the client speaks version {level} of the protocol; here are 4, which is MQTT 3.1.1, and 5"
+        super().__init__(message, Reason.UnsupportedProtocolVersion)
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """What a message of MQTT 5 says besides its payload (section 3.3.2.3), and what travels with it."""
+
+    is_text: bool = False
+    """The payload format indicator: the sender says that the payload is UTF-8."""
+    expiry_s: int | None = None
+    content_type: str = ""
+    response_topic: str = ""
+    correlation: bytes | None = None
+    user: tuple[tuple[str, str], ...] = ()
+
+
+PLAIN: Final = Properties()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +73,54 @@ class Message:
     is_retained: bool = False
     packet_id: int = 0
     is_again: bool = False
+    properties: Properties = PLAIN
+    alias: int = 0
+    """From a client: the number that its topic has, or gets, on this connection. 0: none."""
+    subscription_id: int = 0
+    """To a client: the number that it gave to the subscription. 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """CONNECT. An empty ``client_id``: the client has none."""
+    """CONNECT. An empty ``client_id``: the client has none. ``is_clean``: what was kept of its session is forgotten."""
 
     client_id: str
     is_clean: bool
     keep_alive_s: int
     will: Message | None = None
+    expires_s: int = 0
+    """How long the session is kept when the connection has ended. In 3.1.1: for ever, unless it is clean."""
+    will_delay_s: int = 0
+    receive_max: int = IN_FLIGHT_DEFAULT
+    """How many messages the client takes that it has not acknowledged."""
+    packet_max: int = NO_LIMIT
+    """The largest packet that the client takes."""
+    wants_reasons: bool = True
+    """Whether the client wants texts beside reason codes."""
+    authentication: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One topic filter of SUBSCRIBE, with its options (section 3.8.3.1)."""
+
+    topic_filter: str
+    qos: int
+    no_local: bool = False
+    """Messages of this client itself do not come."""
+    as_published: bool = False
+    """Messages keep the retain flag that they were published with."""
+    retain_handling: int = 0
+    """Retained messages come: 0, now; 1, if the subscription is new; 2, not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """SUBSCRIBE: topic filters, each with the quality of service that is wanted."""
+    """SUBSCRIBE. ``subscription_id`` comes back with each message; 0: none."""
 
     packet_id: int
-    wanted: tuple[tuple[str, int], ...]
+    wanted: tuple[Wanted, ...]
+    subscription_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,176 +152,97 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """DISCONNECT."""
+    """DISCONNECT. ``with_will``: the will is published all the same. ``expires_s``: as in `Connect`, if it changes."""
+
+    with_will: bool = False
+    expires_s: int | None = None
 
 
 Packet = Connect | Message | Subscribe | Unsubscribe | Acknowledged | Released | Ping | Disconnect
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of something that a client asked for. ``why``: for people."""
+
+    reason: Reason = Reason.Success
+    why: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it was done."""
+        return bool(self.reason < Reason.UnspecifiedError)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What CONNACK says to a client that may stay. ``is_known``: the session of an earlier connection goes on."""
+
+    is_known: bool = False
+    client_id: str = ""
+    """The name that the gateway gave to a client that has none; empty: it has one."""
+
+
+class Version(Protocol):
+    """How one version of MQTT writes packets. Those that this version does not have are no bytes at all."""
+
+    receive_max: ClassVar[int]
+    """How many messages of quality of service 1 and 2 a client may have under way to the gateway."""
+
+    @property
+    def packet_max(self) -> int:
+        """The largest packet that the client takes."""
+
+    def read(self, first: int, body: bytes) -> Packet:
+        """A packet of a client: its first byte, and what follows its length. Raises `PacketError`."""
+
+    def accepted(self, answer: Accepted) -> bytes:
+        """CONNACK for a client that may stay."""
+
+    def refused(self, reason: Reason, why: str) -> bytes:
+        """CONNACK for one that may not."""
+
+    def publish(self, message: Message) -> bytes:
+        """PUBLISH."""
+
+    def puback(self, packet_id: int, reason: Reason = Reason.Success, why: str = "") -> bytes:
+        """PUBACK."""
+
+    def pubrec(self, packet_id: int, reason: Reason = Reason.Success, why: str = "") -> bytes:
+        """PUBREC."""
+
+    def pubcomp(self, packet_id: int, reason: Reason = Reason.Success) -> bytes:
+        """PUBCOMP."""
+
+    def suback(self, packet_id: int, reasons: Sequence[Reason], why: str = "") -> bytes:
+        """SUBACK."""
+
+    def unsuback(self, packet_id: int, reasons: Sequence[Reason]) -> bytes:
+        """UNSUBACK."""
+
+    def pingresp(self) -> bytes:
+        """PINGRESP."""
+
+    def disconnect(self, reason: Reason, why: str = "") -> bytes:
+        """DISCONNECT by the gateway."""
+
+
 @dataclass(slots=True)
-class PacketReader:
-    """Makes packets of the bytes of a connection."""
+class Aliases:
+    """The numbers that a client has given to topics on its connection."""
 
-    _bytes: bytearray = field(default_factory=bytearray)
+    _topics: dict[int, str] = field(default_factory=dict)
 
-    def feed(self, data: bytes) -> list[Packet]:
-        """Take bytes; return the packets that are whole now. Raises `PacketError`."""
-        self._bytes += data
-        packets = []
-        while (frame := self._take()) is not None:
-            packets.append(_packet(*frame))
-        return packets
-
-    def _take(self) -> tuple[int, int, bytes] | None:
-        """The type, flags and body of the next packet, if it is here as a whole (section 2.2)."""
-        length, used = 0, 1
-        while True:
-            if used >= len(self._bytes):
-                return None
-            byte = self._bytes[used]
-            length |= (byte & 0x7F) << 7 * (used - 1)
-            used += 1
-            if byte < 0x80:
-                break
-            if used > LENGTH_BYTES_MAX:
-                raise PacketError("a packet's length has more than four bytes")
-        if length > PACKET_BYTES_MAX:
-            raise PacketError(f"a packet has {length} bytes, limit {PACKET_BYTES_MAX}")
-        if len(self._bytes) < used + length:
-            return None
-        first, body = self._bytes[0], bytes(self._bytes[used : used + length])
-        del self._bytes[: used + length]
-        return first >> 4, first & 0x0F, body
-
-
-def _packet(kind: int, flags: int, body: bytes) -> Packet:
-    read = _READERS.get(kind)
-    if read is None or (kind != PUBLISH and flags != _FLAGS.get(kind, 0)):
-        raise PacketError(f"no client sends a packet of type {kind} with flags {flags}")
-    if kind == CONNECT:
-        _check_version(body)
-    header = MQTTFixedHeader(kind, flags, len(body))
-    try:
-        packet = _at_once(packet_class(header).from_stream(BufferReader(body), fixed_header=header))
-        is_exact = kind == CONNECT or packet.to_bytes()[-len(body) :] == body or not body
-    except (AMQTTError, MQTTError, CodecError, NoDataError, ValueError, IndexError) as error:
-        raise PacketError(f"a packet of type {kind} cannot be read: {error}") from error
-    if not is_exact:  # the library reads text that is not UTF-8 as something else, and passes over what is too much
-        raise PacketError(f"a packet of type {kind} is malformed")
-    result: Packet = read(packet)
-    return result
-
-
-def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that does not wait."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-    coroutine.close()
-    raise PacketError("a packet ends too soon")
-
-
-def _check_version(body: bytes) -> None:
-    size = int.from_bytes(body[:2], "big")
-    name, level = body[2 : 2 + size], body[2 + size : 3 + size]
-    if name not in (b"MQTT", b"MQIsdp") or not level:
-        raise PacketError("this is not MQTT")
-    if level[0] != VERSION:
-        raise UnsupportedVersion(level[0])
-
-
-def _connect(packet: Any) -> Connect:
-    if packet.reserved_flag or packet.will_qos > 2 or (packet.password_flag and not packet.username_flag):
-        raise PacketError("CONNECT has flags that are not allowed")
-    will = None
-    if packet.will_flag:
-        if packet.will_topic is None or packet.will_message is None:
-            raise PacketError("CONNECT ends too soon")
-        will = Message(packet.will_topic, bytes(packet.will_message), packet.will_qos, packet.will_retain_flag)
-    client_id = "" if packet.client_id_is_random else packet.client_id
-    return Connect(client_id, packet.clean_session_flag, packet.keep_alive, will)
-
-
-def _message(packet: Any) -> Message:
-    if packet.qos > 2:
-        raise PacketError("there is no quality of service 3")
-    number = _number(packet.packet_id) if packet.qos else 0
-    return Message(packet.topic_name, packet.data, packet.qos, packet.retain_flag, number, packet.dup_flag)
-
-
-def _subscribe(packet: Any) -> Subscribe:
-    wanted = tuple(packet.payload.topics)
-    if not wanted or any(qos > 2 for _, qos in wanted):
-        raise PacketError("SUBSCRIBE names topic filters, each with a quality of service of 0 to 2")
-    return Subscribe(_number(packet.variable_header.packet_id), wanted)
-
-
-def _unsubscribe(packet: Any) -> Unsubscribe:
-    if not packet.payload.topics:
-        raise PacketError("UNSUBSCRIBE names topic filters")
-    return Unsubscribe(_number(packet.variable_header.packet_id), tuple(packet.payload.topics))
-
-
-def _number(packet_id: int) -> int:
-    if not packet_id:
-        raise PacketError("a packet's identifier is not 0")
-    return packet_id
-
-
-_READERS: Final[dict[int, Any]] = {
-    CONNECT: _connect,
-    PUBLISH: _message,
-    SUBSCRIBE: _subscribe,
-    UNSUBSCRIBE: _unsubscribe,
-    PUBACK: lambda packet: Acknowledged(_number(packet.variable_header.packet_id)),
-    PUBREL: lambda packet: Released(_number(packet.variable_header.packet_id)),
-    PINGREQ: lambda packet: Ping(),
-    DISCONNECT: lambda packet: Disconnect(),
-}
-
-
-# What the gateway sends
-
-
-def connack(code: str, is_known: bool = False) -> bytes:
-    """CONNACK; ``is_known``: the session of an earlier connection goes on."""
-    return bytes(ConnackPacket.build(int(is_known), CODES[code]).to_bytes())
-
-
-def publish(message: Message) -> bytes:
-    """PUBLISH."""
-    number = message.packet_id or None
-    what = message.topic, message.payload, number, message.is_again, message.qos, message.is_retained
-    return bytes(PublishPacket.build(*what).to_bytes())
-
-
-def puback(packet_id: int) -> bytes:
-    """PUBACK."""
-    return bytes(PubackPacket.build(packet_id).to_bytes())
-
-
-def pubrec(packet_id: int) -> bytes:
-    """PUBREC."""
-    return bytes(PubrecPacket.build(packet_id).to_bytes())
-
-
-def pubcomp(packet_id: int) -> bytes:
-    """PUBCOMP."""
-    return bytes(PubcompPacket.build(packet_id).to_bytes())
-
-
-def suback(packet_id: int, granted: list[int]) -> bytes:
-    """SUBACK."""
-    return bytes(SubackPacket.build(packet_id, granted).to_bytes())
-
-
-def unsuback(packet_id: int) -> bytes:
-    """UNSUBACK."""
-    return bytes(UnsubackPacket.build(packet_id).to_bytes())
-
-
-def pingresp() -> bytes:
-    """PINGRESP."""
-    return bytes(PingRespPacket.build().to_bytes())
+    def topic_of(self, message: Message) -> str:
+        """The topic of a message, which may be only a number; notes a new number. Raises `PacketError`."""
+        if not message.alias:
+            if not message.topic:
+                raise PacketError("a message has neither a topic nor a topic alias", Reason.ProtocolError)
+            return message.topic
+        if message.alias > ALIASES_MAX:
+            raise PacketError(f"a topic alias is at most {ALIASES_MAX}", Reason.TopicAliasInvalid)
+        if message.topic:
+            self._topics[message.alias] = message.topic
+        if message.alias not in self._topics:
+            raise PacketError(f"the topic alias {message.alias} was given to no topic", Reason.ProtocolError)
+        return self._topics[message.alias]

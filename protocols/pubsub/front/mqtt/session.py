@@ -11,7 +11,8 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from peerd.errors import ConfigError
-from protocols.pubsub.front.mqtt.packets import Message
+from protocols.pubsub.front.mqtt.mapping import Wish, key_of
+from protocols.pubsub.front.mqtt.packets import FOR_EVER_S, IN_FLIGHT_DEFAULT, Message, Wanted
 from protocols.pubsub.front.mqtt.topics import TOPIC_BYTES_MAX
 
 IN_FLIGHT_MAX: Final = 32
@@ -23,6 +24,8 @@ SUBSCRIPTIONS_MAX: Final = 32
 SESSIONS_MAX: Final = 256
 """Clients whose sessions are kept while they are away."""
 CLIENT_ID_MAX: Final = 256
+RETAINED_NEVER: Final = 2
+"""As retain handling: no retained messages (section 3.8.3.1)."""
 _NUMBERS: Final = 65_535
 _NAME_PREFIX: Final = "mqtt-"
 
@@ -42,6 +45,17 @@ class Held:
     """Ids of the stream after that, in order: whether each is acknowledged."""
     again: frozenset[str] = frozenset()
     """Ids that were sent over an earlier connection, and not acknowledged there."""
+    no_local: bool = False
+    as_published: bool = False
+    subscription_id: int = 0
+    wants_retained: bool = True
+    """Whether the retained messages come, when the subscription is opened at the daemon."""
+
+    def choose(self, wanted: Wanted, subscription_id: int) -> None:
+        """Take the options of SUBSCRIBE."""
+        self.no_local, self.as_published = wanted.no_local, wanted.as_published
+        self.subscription_id = subscription_id
+        self.wants_retained = wanted.retain_handling < RETAINED_NEVER
 
     def sent(self, id: str) -> None:
         """The client has been sent what has this id in the stream."""
@@ -59,21 +73,38 @@ class Held:
         self.again = frozenset(id for id, is_done in self.under_way.items() if not is_done)
         self.under_way.clear()
         self.id = ""
+        self.wants_retained = False  # they come with SUBSCRIBE only
 
 
 class Session:
-    """The session of one client (section 4.1). ``is_clean``: it ends with the connection."""
+    """The session of one client (section 4.1). ``expires_s``: how long it outlives the connection."""
 
-    def __init__(self, client_id: str, is_clean: bool) -> None:
-        self.client_id, self.is_clean = client_id, is_clean
+    def __init__(self, client_id: str, expires_s: int = FOR_EVER_S) -> None:
+        self.client_id, self.expires_s = client_id, expires_s
+        self.left_at: float | None = None
+        """When its last connection ended, in seconds since 1970; ``None`` while there is one."""
         self.held: dict[str, Held] = {}
+        self._window = IN_FLIGHT_MAX
         self._in_flight: dict[int, tuple[Held, str]] = {}
         self._received: dict[int, None] = {}
         self._last = 0
 
-    def restart(self) -> None:
-        """A connection begins: what was not acknowledged is sent again."""
+    @property
+    def is_clean(self) -> bool:
+        """Whether it ends with the connection."""
+        return not self.expires_s
+
+    def is_over(self, now: float) -> bool:
+        """Whether it was kept as long as its client wanted."""
+        if self.left_at is None or self.expires_s == FOR_EVER_S:
+            return False
+        return now - self.left_at >= self.expires_s
+
+    def restart(self, receive_max: int = IN_FLIGHT_DEFAULT) -> None:
+        """A connection begins: what was not acknowledged is sent again, at most ``receive_max`` at a time."""
         self._in_flight.clear()
+        self._window = min(IN_FLIGHT_MAX, receive_max)
+        self.left_at = None
         for held in self.held.values():
             held.restart()
 
@@ -97,7 +128,17 @@ class Session:
     @property
     def has_room(self) -> bool:
         """Whether another message may be sent that the client has to acknowledge."""
-        return len(self._in_flight) < IN_FLIGHT_MAX
+        return len(self._in_flight) < self._window
+
+    @property
+    def sender(self) -> str:
+        """What stands for the client in its messages: a key, if it has a subscription that must not get them."""
+        return key_of(self.client_id) if any(held.no_local for held in self.held.values()) else ""
+
+    def wish(self, held: Held) -> Wish:
+        """How a subscription wants its messages."""
+        not_from = key_of(self.client_id) if held.no_local else ""
+        return Wish(held.qos, held.as_published, held.subscription_id, not_from)
 
     def sending(self, held: Held, id: str, message: Message) -> Message:
         """Return a message as it is to be sent; the caller has looked whether there is room."""
@@ -129,53 +170,76 @@ class Session:
         self._received[packet_id] = None
         return len(self._received) <= RECEIVED_MAX
 
-    def released(self, packet_id: int) -> None:
-        """The client will not send it again."""
-        self._received.pop(packet_id, None)
+    def released(self, packet_id: int) -> bool:
+        """The client will not send it again. False if it was not known."""
+        return packet_id in self._received and self._received.pop(packet_id) is None
 
 
 # On disk
 
 
-class SavedHeld(BaseModel):
-    """A subscription of a session, as it is kept."""
-
+class _Saved(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class SavedHeld(_Saved):
+    """A subscription of a session, as it is kept."""
 
     topic_filter: Annotated[str, Field(max_length=8 * TOPIC_BYTES_MAX)]
     qos: Annotated[int, Field(ge=0, le=1)]
     position: str | None = None
+    no_local: bool = False
+    as_published: bool = False
+    subscription_id: Annotated[int, Field(ge=0, lt=1 << 28)] = 0
 
 
-class SavedSessions(BaseModel):
+class SavedSession(_Saved):
+    """A session, as it is kept."""
+
+    expires_s: Annotated[int, Field(ge=0, le=FOR_EVER_S)] = FOR_EVER_S
+    left_at: float | None = None
+    subscriptions: list[SavedHeld]
+
+
+class SavedSessions(_Saved):
     """The file of ``--state``."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    sessions: dict[str, list[SavedHeld]]
+    sessions: dict[str, SavedSession]
 
 
 def save(sessions: Mapping[str, Session]) -> str:
     """Write sessions that are to outlive the gateway."""
-    kept = {
-        client: [
-            {"topic_filter": held.topic_filter, "qos": held.qos, "position": held.position}
-            for held in session.held.values()
-        ]
-        for client, session in sessions.items()
-    }
+    kept = {client: _saved(session).model_dump() for client, session in sessions.items()}
     return json.dumps({"sessions": kept}, indent=1) + "\n"
 
 
-def load(text: str, file: str) -> dict[str, Session]:
-    """Read what `save` wrote. Raises `ConfigError`."""
+def _saved(session: Session) -> SavedSession:
+    subscriptions = [
+        SavedHeld(
+            topic_filter=held.topic_filter,
+            qos=held.qos,
+            position=held.position,
+            no_local=held.no_local,
+            as_published=held.as_published,
+            subscription_id=held.subscription_id,
+        )
+        for held in session.held.values()
+    ]
+    return SavedSession(expires_s=session.expires_s, left_at=session.left_at, subscriptions=subscriptions)
+
+
+def load(text: str, file: str, now: float) -> dict[str, Session]:
+    """Read what `save` wrote; a client that was connected then has left ``now``. Raises `ConfigError`."""
     try:
         saved = SavedSessions.model_validate_json(text)
     except ValidationError as error:
         raise ConfigError("is no file of `peerd mqtt --state`", file=file) from error
     sessions = {}
-    for client, subscriptions in saved.sessions.items():
-        session = sessions[client] = Session(client, is_clean=False)
-        for each in subscriptions:
-            session.hold(each.topic_filter, each.qos).position = each.position
+    for client, kept in saved.sessions.items():
+        session = sessions[client] = Session(client, kept.expires_s)
+        session.left_at = now if kept.left_at is None else kept.left_at
+        for each in kept.subscriptions:
+            held = session.hold(each.topic_filter, each.qos)
+            held.position, held.subscription_id = each.position, each.subscription_id
+            held.no_local, held.as_published = each.no_local, each.as_published
     return sessions

@@ -1,7 +1,7 @@
 """MQTT topics as attributes of events, and MQTT's topic filters as filters on these attributes. Pure.
 
 A *pattern* says which level of a topic is which attribute: ``stocks/{symbol}/{kind}``. ``{name...}`` as the last level
-is the rest of the topic, with its slashes. Section numbers are those of the MQTT 3.1.1 standard.
+is the rest of the topic, with its slashes. Section numbers are those of the MQTT 5 standard.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from urllib.parse import unquote
 from peerd.errors import PeerdError
 from peerd.lib.filter import FilterError, parse, write
 from peerd.lib.filter.write import write_name, write_text
+from peerd.limits import NAME_LENGTH_MAX
 
 DEFAULT_PATTERN: Final = "{topic...}"
 SELECTOR: Final = "$filter"
 """``$filter/SELECTOR/TOPIC FILTER`` adds a filter in peerd's language, encoded as in a URL."""
+SHARED: Final = "$share/"
+"""``$share/GROUP/TOPIC FILTER``: each message goes to one of the clients with this group and this topic filter."""
+GROUP_MAX: Final = NAME_LENGTH_MAX
 TOPIC_BYTES_MAX: Final = 1024
 LEVELS_MAX: Final = 64
 TYPES: Final = frozenset({"string", "int"})
@@ -121,6 +125,19 @@ class TopicMap:
         if re.fullmatch(r"0|-?[1-9][0-9]{0,18}", text, re.ASCII):
             return int(text)
         raise TopicError(f"{attribute} is a whole number, not {text!r:.40}")
+
+
+def shared(topic_filter: str) -> tuple[str, str]:
+    """The group of a shared subscription, and its topic filter; no group for others (section 4.8.2).
+
+    Raises `TopicError`.
+    """
+    if not topic_filter.startswith(SHARED):
+        return "", topic_filter
+    group, _, rest = topic_filter.removeprefix(SHARED).partition("/")
+    if not 0 < len(group) <= GROUP_MAX or any(character in group for character in "+#") or not rest:
+        raise TopicError(f"a shared subscription is $share/GROUP/TOPIC FILTER, GROUP at most {GROUP_MAX} characters")
+    return group, rest
 
 
 def check_topic(topic: str) -> None:

@@ -1,0 +1,25 @@
+"""What all parts ask of an event as it travels: its id, and how much of a message it takes. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocols.pubsub.headers import headers_bytes
+from protocols.pubsub.messages import EventBody, EventName
+from protocols.pubsub.names import EventId
+
+EVENT_ENVELOPE_BYTES: Final = 112
+"""What an event has besides its texts and byte strings, at most."""
+
+
+def id_of(event: EventBody | EventName) -> EventId:
+    """Return the id of an event."""
+    publisher = event.publisher.id if isinstance(event, EventBody) else event.publisher
+    return EventId(publisher, event.epoch, event.sequence)
+
+
+def event_bytes(event: EventBody) -> int:
+    """Return how much an event takes in a message, at most."""
+    texts = len(event.publisher.host.encode()) + len(event.content_type.encode())
+    texts += headers_bytes(event.headers)
+    return EVENT_ENVELOPE_BYTES + texts + len(event.values) + len(event.payload) + len(event.retain) + len(event.proof)
