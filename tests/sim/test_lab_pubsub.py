@@ -62,10 +62,8 @@ def test_the_same_seed_is_the_same_row_and_another_one_is_not(plain: Row) -> Non
 def test_points_that_need_the_same_ring_share_it_and_have_the_rows_that_they_have_alone(plain: Row) -> None:
     apart = replace(TINY, experiment="pubsub/multicast", variant={"multicast": False})
     broken = replace(TINY, variant={"focus": "nowhere"})
-    assert groups([TINY, replace(TINY, variant={"cutoff": 1.0}), apart]) == [
-        [TINY, apart],
-        [replace(TINY, variant={"cutoff": 1.0})],
-    ]
+    usual, without = replace(TINY, variant={"cutoff": 0.25}), replace(TINY, variant={"cutoff": 1.0})
+    assert groups([TINY, without, apart, usual]) == [[TINY, apart, usual], [without]]
     results = {result.point.digest: result for result in run_points([broken, apart, TINY])}
     shared, other = results[TINY.digest].row, results[apart.digest].row
     assert shared is not None and other is not None

@@ -53,6 +53,7 @@ OF_EVENTS: Final = frozenset({"multicast", "leaf_cache_max", "delivery", "balanc
 ACKNOWLEDGED: Final = ("received", "replicated")
 THESIS: Final[dict[str, Any]] = {
     "base_attribute": "random",
+    "cutoff": 0.25,
     "delivery": "direct",
     "multicast": True,
     "balancing": "static",
