@@ -17,7 +17,7 @@ from protocols.pubsub.cells import SIDE, WHOLE
 from protocols.pubsub.matching import LeafIndex, key_of
 from protocols.pubsub.messages import SubObject
 from protocols.pubsub.names import EVERY
-from protocols.pubsub.schema import Schema
+from protocols.pubsub.schema import EventSchema
 
 LOOP_SHARE_MAX: Final = 0.05
 BYTES_MAX: Final = 1024
@@ -41,7 +41,7 @@ Find = Callable[[dict[str, Any]], list[int]]
 
 def run(bench: Bench) -> None:
     """Two sizes, distinct filters and equal ones, and from how many subscriptions on the index is faster."""
-    schema = Schema.read(DOCUMENT)
+    schema = EventSchema.read(DOCUMENT)
     events = _events(bench.scale.of(300, 100, 10))
     for count in bench.scale.of((10_000, 50_000), (2_000, 10_000), (100, 200)):
         bench.progress(f"{count:,} subscriptions")
@@ -63,7 +63,7 @@ def run(bench: Bench) -> None:
     bench.row("crossover", "subscriptions", crossings, note="from so many on the index is faster than the loop")
 
 
-def _sizes(bench: Bench, schema: Schema, subs: Sequence[SubObject], events: Sequence[dict[str, Any]]) -> None:
+def _sizes(bench: Bench, schema: EventSchema, subs: Sequence[SubObject], events: Sequence[dict[str, Any]]) -> None:
     index, add_us, bytes_each = _built(schema, subs)
     finds = {"index": _indexed(index), "loop": _loop(schema, subs)}
     found = _check(finds, events[:20])
@@ -121,7 +121,7 @@ def _events(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def _built(schema: Schema, subs: Sequence[SubObject]) -> tuple[LeafIndex, float, float | None]:
+def _built(schema: EventSchema, subs: Sequence[SubObject]) -> tuple[LeafIndex, float, float | None]:
     """The index, microseconds for adding one, and bytes for each, where there are not too many to trace them."""
     _fill(LeafIndex(schema), subs[:100])  # loads the parser, and fills caches that are shared
     began = time.perf_counter()
@@ -149,7 +149,7 @@ def _indexed(index: LeafIndex) -> Find:
     return lambda event: [sub.sid for sub in index.match(event, _LEAVES)]
 
 
-def _loop(schema: Schema, subs: Sequence[SubObject]) -> Find:
+def _loop(schema: EventSchema, subs: Sequence[SubObject]) -> Find:
     compiled = [(sub.sid, schema.matcher(schema.parse_filter(sub.filter))) for sub in subs]
     return lambda event: [sid for sid, matches in compiled if matches(event)]
 
@@ -185,7 +185,7 @@ def _timed(find: Find, event: dict[str, Any]) -> float:
     return time.perf_counter() - began
 
 
-def _crossover(schema: Schema, events: Sequence[dict[str, Any]], sizes: Sequence[int]) -> float:
+def _crossover(schema: EventSchema, events: Sequence[dict[str, Any]], sizes: Sequence[int]) -> float:
     """The smallest size tried from which on the index is faster; the largest, if it never is."""
     subs = _subscriptions(_texts(sizes[-1]))
     slower = [0]

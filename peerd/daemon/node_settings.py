@@ -23,24 +23,24 @@ _ROUTE_PROBE = ("192.0.2.1", 9)
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class NodeCredentials:
     """Who this node is, and how it proves it (``tls`` is ``None`` on loopback without TLS)."""
 
     node_id: NodeId
     tls: TlsContexts | None
 
 
-def load_identity(config: PeerdConfig) -> Identity:
+def load_identity(config: PeerdConfig) -> NodeCredentials:
     """Key, certificate and contexts from the configured files. Raises `ConfigError` naming the file.
 
     Without TLS the id is that of the node's key alone: as stable, but nothing proves it.
     """
     if config.tls.mode == "off":
         key = load_or_create_private_key(Path(config.node.state_dir) / "node.key")
-        return Identity(derive_node_id(public_key_der(key.public_key()), b""), None)
+        return NodeCredentials(derive_node_id(public_key_der(key.public_key()), b""), None)
     ca_file, cert_file, key_file = config.tls_files()
     peer = load_node_identity(cluster=config.node.cluster, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
-    return Identity(
+    return NodeCredentials(
         peer.node_id,
         TlsContexts(
             server=server_context(ca_file=ca_file, cert_file=cert_file, key_file=key_file),

@@ -28,7 +28,7 @@ HELD_MAX: Final = 256
 
 
 @dataclass(slots=True)
-class Held:
+class HeldStretch:
     """A stretch that is kept because no node could take it over yet."""
 
     broadcast: Broadcast
@@ -43,7 +43,7 @@ class Broadcaster(Part):
         self._host = state.host
         self._membership = membership
         self._window = window
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, HeldStretch] = {}
         self._holds = 0
 
     def originate(self, message: Message) -> None:
@@ -183,7 +183,7 @@ class Broadcaster(Part):
             self._drop("held")
             return
         self._holds += 1
-        self._held[self._holds] = Held(broadcast, deadline)
+        self._held[self._holds] = HeldStretch(broadcast, deadline)
         self._host.set_timer("broadcast_hold", self.state.config.hold_retry, self._holds)
 
     def _drop(self, reason: str) -> None:

@@ -108,7 +108,7 @@ class LocalNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Established:
+class HandshakeResult:
     """The outcome of a handshake: the peer, as it introduced itself and as its certificate proves."""
 
     peer: PeerRef
@@ -134,7 +134,7 @@ class Handshake:
         self._certified_id = certified_id
         self._expected_id = expected_id
         self._purpose = purpose
-        self.established: Established | None = None
+        self.established: HandshakeResult | None = None
         self.refusal: Frame | None = None
 
     def hello(self) -> Frame:
@@ -185,14 +185,16 @@ class Handshake:
         local = self._local
         features = hello.features & local.features
         purpose = Purpose(hello.purpose)
-        self.established = Established(hello.node, hello.boot_epoch, protocol, features, purpose, hello.plugins)
+        self.established = HandshakeResult(hello.node, hello.boot_epoch, protocol, features, purpose, hello.plugins)
         return encode(HelloAck(protocol, features, local.cluster, local.node, local.boot_epoch, local.plugins))
 
     def _receive_ack(self, ack: HelloAck) -> None:
         self._check_peer(ack.node, ack.cluster)
         if not self._local.protocol_min <= ack.protocol <= self._local.protocol_max:
             raise HandshakeRefused("version", f"{ack.node} chose version {ack.protocol}, which we did not offer")
-        self.established = Established(ack.node, ack.boot_epoch, ack.protocol, ack.features, self._purpose, ack.plugins)
+        self.established = HandshakeResult(
+            ack.node, ack.boot_epoch, ack.protocol, ack.features, self._purpose, ack.plugins
+        )
 
     def _check_peer(self, peer: PeerRef, cluster: str) -> None:
         if cluster != self._local.cluster:

@@ -1,4 +1,4 @@
-"""One node's part in one round: carries out what its `Tree` decides, on the Host."""
+"""One node's part in one round: carries out what its `BinomialTree` decides, on the Host."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ from protocols.aggregation.query import Query
 from protocols.aggregation.statements import enrolled_statement
 from protocols.aggregation.tree import (
     Arm,
+    BinomialTree,
     Disarm,
     Effect,
     LevelDone,
@@ -62,7 +63,6 @@ from protocols.aggregation.tree import (
     SendAnswer,
     SendInvite,
     SendProposal,
-    Tree,
     TreeDone,
     TreePhase,
     TreeTimer,
@@ -120,7 +120,7 @@ class Participant:
         """Since when the round waits for its requester only: first to note this node, and, when the tree has ended, for
         its end. ``None`` while there is work."""
         self.neighbourhood = HostNeighbourhood(host)
-        self.tree = Tree(host.id, self.neighbourhood, config.tree_settings())
+        self.tree = BinomialTree(host.id, self.neighbourhood, config.tree_settings())
         self.aggregate: Aggregate | None = None
         self.own: Aggregate | None = None
         """What this node has extracted itself, for a requester whose result lacks it."""

@@ -78,7 +78,7 @@ class SendAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SendProposal:
-    """Ask this node to swap now; its reply goes to `Tree.proposal_answered` (or `Tree.proposal_lost`)."""
+    """Ask this node to swap now; its reply goes to `BinomialTree.proposal_answered` (or `proposal_lost`)."""
 
     peer: PeerRef
     level: int
@@ -86,7 +86,7 @@ class SendProposal:
 
 @dataclass(frozen=True, slots=True)
 class OpenSwap:
-    """Open the swap; its end goes to `Tree.swap_done` or `Tree.swap_failed`."""
+    """Open the swap; its end goes to `BinomialTree.swap_done` or `BinomialTree.swap_failed`."""
 
     peer: PeerRef
     level: int
@@ -155,7 +155,7 @@ def patience_s(least_s: float, rtt_s: float) -> float:
     return max(least_s, PATIENCE * OPENING_RTTS * rtt_s)
 
 
-class Tree:
+class BinomialTree:
     """The state machine. ``own`` is this node; ``neighbourhood`` is asked anew each time, so repairs count at once."""
 
     def __init__(self, own: NodeId, neighbourhood: Neighbourhood, settings: TreeSettings) -> None:

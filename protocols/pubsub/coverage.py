@@ -14,14 +14,14 @@ from protocols.pubsub.cells import Target, ancestor, level, lies_within, sibling
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class CoverageChange:
     """What a leaf's answer did to the cells of one tree: these are not outstanding any more, those are now."""
 
     gone: tuple[int, ...] = ()
     new: tuple[int, ...] = ()
 
 
-NO_CHANGE = Change()
+NO_CHANGE = CoverageChange()
 
 
 class Coverage:
@@ -46,24 +46,24 @@ class Coverage:
         """Begin with these cells, which hold the whole target and do not overlap."""
         self.outstanding[attribute].update(cells)
 
-    def cover(self, attribute: int, leaf: int) -> Change:
+    def cover(self, attribute: int, leaf: int) -> CoverageChange:
         """The event has visited this leaf: what lies in it is done.
 
         An outstanding cell that contains the leaf is replaced by what is left of it.
         """
         return self._replace(attribute, leaf, keep=False)
 
-    def refine(self, attribute: int, leaf: int) -> Change:
+    def refine(self, attribute: int, leaf: int) -> CoverageChange:
         """The tree has this leaf, which the event has not visited yet: go there with what lies in it."""
         return self._replace(attribute, leaf, keep=True)
 
-    def _replace(self, attribute: int, leaf: int, *, keep: bool) -> Change:
+    def _replace(self, attribute: int, leaf: int, *, keep: bool) -> CoverageChange:
         cells, target = self.outstanding.get(attribute), self._targets.get(attribute)
         if cells and leaf in cells:  # by far the most usual: the leaf was known
             if keep:
                 return NO_CHANGE
             cells.remove(leaf)
-            return Change((leaf,))
+            return CoverageChange((leaf,))
         if not cells or target is None or not target.meets(leaf):
             return NO_CHANGE
         outer = next((each for each in _path(leaf) if each in cells), None)
@@ -80,7 +80,7 @@ class Coverage:
             new = (*new, leaf)
         cells.difference_update(gone)
         cells.update(new)
-        return Change(gone, new)
+        return CoverageChange(gone, new)
 
 
 def _path(cell: int) -> Iterable[int]:

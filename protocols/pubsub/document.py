@@ -34,7 +34,7 @@ DESCRIPTION_CHARACTERS_MAX: Final = 256
 
 Bound: TypeAlias = StrictInt | StrictFloat | StrictStr | AwareDatetime | None
 Default: TypeAlias = StrictBool | StrictInt | StrictFloat | StrictStr | AwareDatetime | None
-Absent: TypeAlias = Literal["fails", "matches"]
+AbsentMeaning: TypeAlias = Literal["fails", "matches"]
 Outside: TypeAlias = Literal["refuse", "clamp"]
 
 
@@ -68,7 +68,7 @@ class SchemaDocument(BaseModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$", max_length=NAME_LENGTH_MAX)]
     version: Annotated[StrictInt, Field(ge=1, le=VERSION_MAX)] = 1
     attributes: Annotated[tuple[AttributeDocument, ...], Field(min_length=1, max_length=ATTRIBUTES_MAX)]
-    absent: Absent = "fails"
+    absent: AbsentMeaning = "fails"
     """What a condition is on an attribute that an event does not have: false, or true. Both are in the thesis."""
     outside: Outside = "refuse"
     """What becomes of an event with a value outside its domain: it is refused, or routed as the nearest value is."""

@@ -18,7 +18,7 @@ from protocols.pubsub.headers import Headers, read_headers
 from protocols.pubsub.messages import PAYLOAD_BYTES_MAX, RETAIN_KEY_BYTES_MAX
 from protocols.pubsub.models import RESERVED
 from protocols.pubsub.ports import Values
-from protocols.pubsub.schema import Schema
+from protocols.pubsub.schema import EventSchema
 from protocols.pubsub.values import EventError, shown
 
 TEXTS: Final = ("_payload", "_payload_base64", "_content_type", "_retain")
@@ -27,7 +27,7 @@ ENVELOPE: Final = (*TEXTS, HEADERS)
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class EventDraft:
     """What a client wants to publish: checked, but without a number."""
 
     values: Values
@@ -38,13 +38,13 @@ class Draft:
 
     @staticmethod
     def of(
-        schema: Schema,
+        schema: EventSchema,
         values: Mapping[str, Any],
         payload: bytes = b"",
         content_type: str = "",
         retain: bytes = b"",
         headers: Headers = (),
-    ) -> Draft:
+    ) -> EventDraft:
         """Check an event against its schema and the limits. Raises `EventError`."""
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise EventError(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes, not {len(payload)}")
@@ -52,10 +52,10 @@ class Draft:
             raise EventError(f"a content type has at most {NAME_LENGTH_MAX} characters, not {len(content_type)}")
         if len(retain) > RETAIN_KEY_BYTES_MAX:
             raise EventError(f"a key has at most {RETAIN_KEY_BYTES_MAX} bytes, not {len(retain)}")
-        return Draft(schema.read_values(values), payload, content_type, retain, headers)
+        return EventDraft(schema.read_values(values), payload, content_type, retain, headers)
 
 
-def draft_from_json(schema: Schema, event: Mapping[str, Any]) -> Draft:
+def draft_from_json(schema: EventSchema, event: Mapping[str, Any]) -> EventDraft:
     """Read an event from a parsed JSON object. Raises `EventError`."""
     values = {name: value for name, value in event.items() if not name.startswith(RESERVED)}
     unknown = [name for name in event if name.startswith(RESERVED) and name not in ENVELOPE]
@@ -71,7 +71,7 @@ def draft_from_json(schema: Schema, event: Mapping[str, Any]) -> Draft:
         payload = (texts["_payload"] or "").encode() or base64.b64decode(texts["_payload_base64"] or "", validate=True)
         headers = read_headers(event.get(HEADERS) or [])
         retain = (texts["_retain"] or "").encode()
-        return Draft.of(schema, values, payload, texts["_content_type"] or "", retain, headers)
+        return EventDraft.of(schema, values, payload, texts["_content_type"] or "", retain, headers)
     except binascii.Error:
         raise EventError("_payload_base64 is not valid base64") from None
     except UnicodeEncodeError:

@@ -24,7 +24,7 @@ from peerd.limits import NAME_LENGTH_MAX
 from peerd.messages import Message, PeerRef
 from protocols.pubsub import cells as space
 from protocols.pubsub.delivering.deliverer import Deliverer
-from protocols.pubsub.delivering.history import History
+from protocols.pubsub.delivering.history import EventHistory
 from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.messages import EventBody, ExplainAnswer, ExplainQuestion, SubObject
 from protocols.pubsub.names import EventId
@@ -54,7 +54,7 @@ class _Told(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
-class Place(_Told):
+class LeafPlace(_Told):
     """A leaf: attribute's number, halvings as zeros and ones, and the id of the node that is its root."""
 
     attribute: int
@@ -67,11 +67,11 @@ class PublisherReport(_Told):
 
     schema_name: str
     outcome: str
-    visited: tuple[Place, ...] = ()
-    missing: tuple[Place, ...] = ()
+    visited: tuple[LeafPlace, ...] = ()
+    missing: tuple[LeafPlace, ...] = ()
 
 
-class Check(_Told):
+class FilterCheck(_Told):
     """One condition, and what it says about the event; ``matches`` is ``None`` where the event is not known there."""
 
     sid: int
@@ -79,7 +79,7 @@ class Check(_Told):
     group: str = ""
     matches: bool | None = None
     reasons: tuple[str, ...] = ()
-    place: Place | None = None
+    place: LeafPlace | None = None
 
 
 class LeafReport(_Told):
@@ -87,7 +87,7 @@ class LeafReport(_Told):
 
     schema_name: str
     has_event: bool
-    checks: tuple[Check, ...] = ()
+    checks: tuple[FilterCheck, ...] = ()
     outcomes: tuple[str, ...] = ()
     is_pending: bool = False
     others: int = 0
@@ -98,8 +98,8 @@ class SubscriberReport(_Told):
     """What the subscriber's node knows. ``fate``: taken, unseen, filtered, or why it was dropped there."""
 
     fate: str
-    subscriptions: tuple[Check, ...] = ()
-    places: tuple[Place, ...] = ()
+    subscriptions: tuple[FilterCheck, ...] = ()
+    places: tuple[LeafPlace, ...] = ()
 
 
 class NodeReport(_Told):
@@ -110,7 +110,7 @@ class NodeReport(_Told):
     subscriber: SubscriberReport | None = None
 
 
-class Verdict(_Told):
+class ArrivalVerdict(_Told):
     """The answer: whether it arrived (``unknown`` where who would know does not answer), and why, line by line.
 
     The first line is the summary.
@@ -146,7 +146,7 @@ def verdict(
     subscriber: NodeReport | None,
     leaves: dict[str, LeafReport | None],
     name: NameOf = _plain_name,
-) -> Verdict:
+) -> ArrivalVerdict:
     """Join what the nodes know. ``leaves``: by the id of their root; ``None`` where it did not answer."""
     at_publisher = publisher.publisher if publisher else None
     at_subscriber = subscriber.subscriber if subscriber else None
@@ -164,7 +164,7 @@ def verdict(
         why = _why_not(at_publisher, at_subscriber, known)
         word = _ABSENT if at_subscriber is not None and why else _UNKNOWN
     why = why or "nobody who answered knows"
-    return Verdict(verdict=word, summary=why, lines=(why, *lines))
+    return ArrivalVerdict(verdict=word, summary=why, lines=(why, *lines))
 
 
 def _why_not(
@@ -235,12 +235,12 @@ def _leaves(count: int) -> str:
     return f"{count} {'leaf' if count == 1 else 'leaves'}"
 
 
-def _reasons(check: Check) -> str:
+def _reasons(check: FilterCheck) -> str:
     word = {True: "matches", False: "does not match", None: "the event is not known there"}[check.matches]
     return f"{word} ({'; '.join(check.reasons)})" if check.reasons else word
 
 
-def _shown(place: Place, name: NameOf) -> str:
+def _shown(place: LeafPlace, name: NameOf) -> str:
     return f"{name(place.attribute)} {place.cell or 'whole'}"
 
 
@@ -272,7 +272,7 @@ class Remembered(Generic[R]):
 PublisherView = Callable[[str, EventId], PublisherReport | None]
 SubscriberView = Callable[[str, EventId], SubscriberReport | None]
 PiecesOf = Callable[[str, NodeId], Sequence[tuple[int, SubObject]]]
-OnVerdict = Callable[[Verdict], None]
+OnVerdict = Callable[[ArrivalVerdict], None]
 
 
 class _Round(IntEnum):
@@ -315,7 +315,7 @@ class Explainer(Part):
     """
 
     def __init__(
-        self, host: Host, schemas: Schemas, ledger: LedgerBook, history: History, deliverer: Deliverer
+        self, host: Host, schemas: Schemas, ledger: LedgerBook, history: EventHistory, deliverer: Deliverer
     ) -> None:
         self._host = host
         self._schemas = schemas
@@ -386,7 +386,7 @@ class Explainer(Part):
             self._under_way -= 1
             explanation.on_done(self._joined(explanation))
 
-    def _joined(self, explanation: _Explanation) -> Verdict:
+    def _joined(self, explanation: _Explanation) -> ArrivalVerdict:
         ends = (explanation.event.publisher, explanation.subscriber)
         leaves = {
             format_id(node): None if report is None else report.leaf
@@ -454,7 +454,7 @@ class Explainer(Part):
             others=len(found) - len(outcomes),
         )
 
-    def _check(self, schema: SchemaView, cell: int, piece: SubObject, event: EventBody | None) -> Check:
+    def _check(self, schema: SchemaView, cell: int, piece: SubObject, event: EventBody | None) -> FilterCheck:
         matches: bool | None = None
         reasons: Sequence[str] = ()
         if event is not None:
@@ -463,13 +463,13 @@ class Explainer(Part):
                 matches, reasons = explained.matches, [str(reason) for reason in explained.reasons]
             except FilterError as error:
                 reasons = [f"the filter cannot be read: {error}"]
-        return Check(
+        return FilterCheck(
             sid=piece.sid,
             filter=_cut(piece.filter),
             group=piece.group,
             matches=matches,
             reasons=tuple(_cut(reason) for reason in reasons[:REASONS_TOLD_MAX]),
-            place=Place(attribute=piece.attribute, cell=space.text(cell), owner=format_id(self._host.id)),
+            place=LeafPlace(attribute=piece.attribute, cell=space.text(cell), owner=format_id(self._host.id)),
         )
 
 

@@ -23,9 +23,9 @@ from protocols.pubsub.cells import Target, lies_within
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import HOPS_MAX, EventAck, ProbePub
 from protocols.pubsub.names import Tree, key_of
-from protocols.pubsub.passing import PARKED_S, Journey, Parking, Quotas, Seen, key_of_batch
-from protocols.pubsub.ports import Elsewhere, Here, LeafEvents, Leaves, Schemas, SchemaView, targets_of
-from protocols.pubsub.spread import Batch, Place, places_of, trees_of, ways_to
+from protocols.pubsub.passing import PARKED_S, Journey, Parking, PassedBatches, Quotas, key_of_batch
+from protocols.pubsub.ports import Elsewhere, Here, LeafCells, LeafEvents, Schemas, SchemaView, targets_of
+from protocols.pubsub.spread import AttributeCell, Batch, places_of, trees_of, ways_to
 
 CAREFUL_FROM: Final = 1
 """From this try on, inner nodes trust no table of leaves, but go down child by child."""
@@ -62,7 +62,7 @@ METRICS: Final = (
 class Forwarding(Part):
     """Takes events to the leaves. ``leaves`` and ``events`` are set once those parts are made."""
 
-    leaves: Leaves
+    leaves: LeafCells
     events: LeafEvents
 
     def __init__(self, host: Host, config: PubSubConfig, schemas: Schemas) -> None:
@@ -71,7 +71,7 @@ class Forwarding(Part):
         self._host = host
         self.config = config
         self._schemas = schemas
-        self._seen = Seen()
+        self._seen = PassedBatches()
         self._quotas = Quotas()
         self._parking = Parking()
         self._is_looking = False
@@ -83,16 +83,16 @@ class Forwarding(Part):
 
     # This node's own events
 
-    def begin(self, batch: Batch, places: Sequence[Place], *, remembered: bool) -> None:
+    def begin(self, batch: Batch, places: Sequence[AttributeCell], *, remembered: bool) -> None:
         """Events of this node set out along the overlay."""
         fresh = self._seen.new(key_of_batch(batch), places, vouched=False)
         self._take(self._journey(batch, fresh, remembered=remembered))
 
-    def send_direct(self, owner: PeerRef, batch: Batch, places: Sequence[Place]) -> None:
+    def send_direct(self, owner: PeerRef, batch: Batch, places: Sequence[AttributeCell]) -> None:
         """Events of this node go at once to the root of these leaves, as far as this node remembers."""
         self._send(owner, self._journey(batch, places, remembered=True))
 
-    def _journey(self, batch: Batch, places: Sequence[Place], *, remembered: bool) -> Journey:
+    def _journey(self, batch: Batch, places: Sequence[AttributeCell], *, remembered: bool) -> Journey:
         return Journey(batch, tuple(places), False, remembered, 0, self._host.now() + PARKED_S)
 
     # Other nodes' events
@@ -122,8 +122,8 @@ class Forwarding(Part):
         """Send on what belongs elsewhere, and decide what is here; that may name further cells."""
         batch = journey.batch
         waiting = [journey]
-        arrived: list[Place] = []
-        onward: dict[tuple[PeerRef, bool], list[Place]] = {}
+        arrived: list[AttributeCell] = []
+        onward: dict[tuple[PeerRef, bool], list[AttributeCell]] = {}
         schema = self._schemas.get(batch.schema)
         targets = None if schema is None else _Targets(schema, batch)
         while waiting:
@@ -156,7 +156,7 @@ class Forwarding(Part):
             self.events.arrived(schema, batch.publisher, batch.events, arrived, batch.copies, batch.attempt)
 
     def _decide(
-        self, targets: _Targets, batch: Batch, place: Place, vouched: bool
+        self, targets: _Targets, batch: Batch, place: AttributeCell, vouched: bool
     ) -> Here | tuple[Elsewhere, ...] | None:
         """What the tree says about a cell, for all events together; ``None``: not clear now."""
         tree, careful = Tree(batch.schema, place[0]), batch.attempt >= CAREFUL_FROM
@@ -297,7 +297,7 @@ class Forwarding(Part):
         if ways.here:
             self._take(replace(journey, places=tuple(ways.here)))
 
-    def _refuse(self, batch: Batch, places: Sequence[Place], why: str, wait_s: float) -> None:
+    def _refuse(self, batch: Batch, places: Sequence[AttributeCell], why: str, wait_s: float) -> None:
         self._count("refused")
         now, publisher = self._host.now(), batch.publisher
         if now - self._told.get(publisher.id, -REFUSALS_EVERY_S) < REFUSALS_EVERY_S:
@@ -308,7 +308,7 @@ class Forwarding(Part):
             self._told.popitem(last=False)
         self._tell(batch, places, why, wait_s)
 
-    def _tell(self, batch: Batch, places: Sequence[Place], why: str, wait_s: float) -> None:
+    def _tell(self, batch: Batch, places: Sequence[AttributeCell], why: str, wait_s: float) -> None:
         """Tell the publisher that it has to try again. This is less than what came for these cells."""
         numbers = tuple(event.sequence for event in batch.events)
         ack = EventAck(

@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
 from protocols.pubsub.cell_map import CellMap
-from protocols.pubsub.coverage import Change
+from protocols.pubsub.coverage import CoverageChange
 from protocols.pubsub.names import Tree
 
 PUT_OFF_MAX_S: Final = 5.0
@@ -87,7 +87,7 @@ class Lanes:
         if not lane.order:
             self.cells.pop(cell)
 
-    def change(self, number: int, change: Change, leaf: int) -> None:
+    def change(self, number: int, change: CoverageChange, leaf: int) -> None:
         """Because of a leaf, other cells have taken the place of some of an event's.
 
         If the event was on its way to all of those, it is on its way to these.
@@ -194,7 +194,7 @@ class LaneBook:
         self._tidy(tree)
         return tree, cell
 
-    def change(self, tree: Tree, number: int, change: Change, leaf: int) -> list[Spot]:
+    def change(self, tree: Tree, number: int, change: CoverageChange, leaf: int) -> list[Spot]:
         """Because of a leaf, other cells have taken the place of some of an event's."""
         lanes = self._trees[tree]
         lanes.change(number, change, leaf)

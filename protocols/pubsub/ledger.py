@@ -49,7 +49,7 @@ METRICS: Final[tuple[Metric, ...]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DeliveryOutcome:
     """What became of an event for one node. ``what``: delivered, or the reason why it was dropped."""
 
     subscriber: NodeId | None
@@ -66,7 +66,7 @@ class EventOutcomes:
     """Published here."""
     pieces: int = 0
     subscribers: int = 0
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[DeliveryOutcome] = field(default_factory=list)
 
 
 class LedgerBook(Part):
@@ -117,7 +117,7 @@ class LedgerBook(Part):
         self.delivered_count += 1
         self._host.count("peerd_pubsub_delivered_total")
         self._host.observe("peerd_pubsub_delivery_seconds", max(0.0, latency_s))
-        self._note(event, Outcome(subscriber, "delivered", self._host.now()))
+        self._note(event, DeliveryOutcome(subscriber, "delivered", self._host.now()))
         if self._tells_each:
             told = EventDelivered(publication=str(event), subscriber=format_id(subscriber), latency_s=latency_s)
             self._host.emit(told)
@@ -127,7 +127,7 @@ class LedgerBook(Part):
         self.drops[reason] += 1
         self._untold[reason] += 1
         self._host.count("peerd_pubsub_dropped_total", reason=reason)
-        self._note(event, Outcome(subscriber, reason, self._host.now()))
+        self._note(event, DeliveryOutcome(subscriber, reason, self._host.now()))
 
     # What is known
 
@@ -136,7 +136,7 @@ class LedgerBook(Part):
         self._forget_old()
         return self._events.get(event)
 
-    def _note(self, event: EventId, outcome: Outcome) -> None:
+    def _note(self, event: EventId, outcome: DeliveryOutcome) -> None:
         entry = self._entry(event)
         if len(entry.outcomes) < OUTCOMES_KEPT:
             entry.outcomes.append(outcome)

@@ -14,7 +14,7 @@ from protocols.pubsub.cells import Target
 from protocols.pubsub.messages import SubObject
 from protocols.pubsub.names import EVERY, SubscriptionKey
 from protocols.pubsub.ports import Values
-from protocols.pubsub.schema import Schema
+from protocols.pubsub.schema import EventSchema
 
 
 class LeafIndex:
@@ -23,7 +23,7 @@ class LeafIndex:
     ``schema`` may be replaced by a later version of it at any time.
     """
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: EventSchema) -> None:
         self.schema = schema
         self._filters: FilterIndex[str] = FilterIndex(absent_matches=schema.absent_matches)
         self._uses: dict[str, int] = {}

@@ -63,7 +63,7 @@ class CellState(IntEnum):
     """It was merged back: its parent holds them."""
 
 
-class Status(IntEnum):
+class PieceStatus(IntEnum):
     """How a request about a subscription ended."""
 
     KEPT = 0
@@ -237,7 +237,7 @@ class TransferSub(Message):
 
 @struct
 class TransferResult:
-    """What became of one piece: `Status` REPLICATED, GONE, QUOTA or REFUSED."""
+    """What became of one piece: `PieceStatus` REPLICATED, GONE, QUOTA or REFUSED."""
 
     subscriber: NodeId
     sid: U64
@@ -418,7 +418,7 @@ class EventAck(Message):
 
 
 @struct
-class Delivery:
+class DeliveredEvent:
     """An event for one subscriber's node. ``chosen``: the subscriptions of groups that are to get it there.
 
     Other subscriptions are not named: the node asks its own filters, which is the exact check at the subscriber.
@@ -441,7 +441,7 @@ class EventDelivery(Message):
     schema: Name
     stream: U64
     number: U64
-    deliveries: Annotated[tuple[Delivery, ...], annotated_types.MaxLen(EVENTS_MAX)]
+    deliveries: Annotated[tuple[DeliveredEvent, ...], annotated_types.MaxLen(EVENTS_MAX)]
     lost: U32 = 0
 
 
@@ -571,31 +571,8 @@ class LoadAnswer(Message):
 
 
 MESSAGES: Final[tuple[type[Message], ...]] = (
-    ProbeSub,
-    Established,
-    Confirm,
-    Kept,
-    InsertSub,
-    InsertAnswer,
-    EndSub,
-    TransferSub,
-    Transferred,
-    CellOrder,
-    LeafUpdate,
-    CellQuestion,
-    CellAnswer,
-    ProbePub,
-    EventAck,
-    EventDelivery,
-    DeliveryAnswer,
-    GroupDelivery,
-    DeliveryNote,
-    HoldEvents,
-    Held,
-    ReleaseEvents,
-    ExplainQuestion,
-    ExplainAnswer,
-    Arrived,
-    LoadQuestion,
-    LoadAnswer,
+    *(ProbeSub, Established, Confirm, Kept, InsertSub, InsertAnswer, EndSub, Arrived),
+    *(TransferSub, Transferred, CellOrder, LeafUpdate, CellQuestion, CellAnswer, LoadQuestion, LoadAnswer),
+    *(ProbePub, EventAck, EventDelivery, DeliveryAnswer, GroupDelivery, DeliveryNote, HoldEvents, Held, ReleaseEvents),
+    *(ExplainQuestion, ExplainAnswer),
 )

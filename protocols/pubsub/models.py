@@ -26,7 +26,7 @@ class PubSubModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
-class Asked(BaseModel):
+class ClientRequest(BaseModel):
     """Base of what clients send: a member that is not known is a mistake."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -100,7 +100,7 @@ class ReceivedEvent(PubSubModel):
 # Subscriptions
 
 
-class SubscriptionRequest(Asked):
+class SubscriptionRequest(ClientRequest):
     """A subscription to be. Without ``name`` it ends a while after its last reader has gone; with one it stays."""
 
     schema_name: SchemaName = Field(alias="schema")
@@ -124,7 +124,7 @@ class SubscriptionRequest(Asked):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
-class SubscriptionChange(Asked):
+class SubscriptionChange(ClientRequest):
     """Another filter for a subscription that goes on: nothing is lost, nothing doubled."""
 
     filter: FilterText | dict[str, Any] | list[Any]

@@ -43,7 +43,7 @@ class LeafAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishOutcome:
+class PublishResult:
     """The end of a publish.
 
     ``copies``: how many nodes besides the root hold it, for the leaf with fewest. ``matched``: pieces of subscriptions,
@@ -65,11 +65,11 @@ class PublishOutcome:
     missing: tuple[tuple[int, int], ...] = ()
 
 
-OnResult = Callable[[PublishOutcome], None]
+OnResult = Callable[[PublishResult], None]
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingPublish:
     """An event that is not done yet."""
 
     body: EventBody
@@ -100,10 +100,10 @@ class Pending:
         if len(self.answers) < ANSWERS_MAX:
             self.answers.append(LeafAnswer(attribute, leaf, owner, matched))
 
-    def outcome(self, status: PublishStatus, now: float, missing: Sequence[tuple[int, int]]) -> PublishOutcome:
+    def outcome(self, status: PublishStatus, now: float, missing: Sequence[tuple[int, int]]) -> PublishResult:
         """What its client is told at the end."""
         is_done = status in (PublishStatus.RECEIVED, PublishStatus.REPLICATED)
-        return PublishOutcome(
+        return PublishResult(
             EventId(self.body.publisher.id, self.body.epoch, self.number),
             self.schema.name,
             status,

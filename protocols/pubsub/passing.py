@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from peerd.ids import NodeId
-from protocols.pubsub.spread import Batch, Place
+from protocols.pubsub.spread import AttributeCell, Batch
 
 SEEN_MAX: Final = 65_536
 """Visits (a batch at a cell) that are remembered, so that repeats are dropped; about 100 bytes each."""
@@ -33,7 +33,7 @@ def key_of_batch(batch: Batch) -> BatchKey:
     return batch.schema, batch.attempt, hash(batch.events)
 
 
-class Seen:
+class PassedBatches:
     """Which batches have been taken to which cells through this node.
 
     Two guesses that were both too deep jump to the same ancestor; it does the work once (section 3.4.1). A visit that
@@ -51,7 +51,7 @@ class Seen:
     def __contains__(self, key: BatchKey) -> bool:
         return key in self._batches
 
-    def new(self, key: BatchKey, places: Iterable[Place], vouched: bool) -> list[Place]:
+    def new(self, key: BatchKey, places: Iterable[AttributeCell], vouched: bool) -> list[AttributeCell]:
         """Those of the cells that the batch has not been taken to before; from now on it has."""
         visits = self._batches.setdefault(key, set())
         self._batches.move_to_end(key)
@@ -109,7 +109,7 @@ class Journey:
     """
 
     batch: Batch
-    places: tuple[Place, ...]
+    places: tuple[AttributeCell, ...]
     vouched: bool
     remembered: bool
     hops: int
@@ -141,7 +141,7 @@ class Parking:
         """Whether something of a schema waits."""
         return any(parked.batch.schema == schema for parked in self._parked.values())
 
-    def take(self, schema: str, place: Place | None = None) -> Iterator[Journey]:
+    def take(self, schema: str, place: AttributeCell | None = None) -> Iterator[Journey]:
         """Take out all of a schema's, or all that waits for one cell."""
         yield from self._take(
             [

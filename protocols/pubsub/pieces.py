@@ -20,8 +20,8 @@ from peerd.lib.filter.values import View
 from protocols.pubsub.cells import SIDE
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.names import EVERY
-from protocols.pubsub.ports import Point
-from protocols.pubsub.schema import Schema
+from protocols.pubsub.ports import PiecePoint
+from protocols.pubsub.schema import EventSchema
 
 SPANS_MAX: Final = 16
 """Most separate ranges of one attribute; of more, those that are nearest to each other are joined."""
@@ -38,7 +38,7 @@ _Routes: TypeAlias = dict[int, list[Span]]
 """By attribute's number, the ranges of one alternative: sorted, and apart from each other."""
 
 
-def pieces_of(schema: Schema, node: Node, config: PubSubConfig, draw: Draw, group: str = "") -> list[Point]:
+def pieces_of(schema: EventSchema, node: Node, config: PubSubConfig, draw: Draw, group: str = "") -> list[PiecePoint]:
     """Return the points of a subscription, whose order numbers its pieces; none if it can never match."""
     conjuncts = schema.form(node).conjuncts
     if not conjuncts:
@@ -50,7 +50,7 @@ def pieces_of(schema: Schema, node: Node, config: PubSubConfig, draw: Draw, grou
     routes = [_routes(schema, conjunct) for conjunct in conjuncts]
     by_attribute = _common(routes) if group else _by_alternative(routes, config, draw)
     points = [
-        Point(number, *span)
+        PiecePoint(number, *span)
         for number in sorted(by_attribute)
         for wide in joined(_widened(span, widen, draw) for span in by_attribute[number])
         for span in _cut(wide, schema.by_number[number].length_max, draw)
@@ -73,7 +73,7 @@ def joined(spans: Iterable[Span]) -> list[Span]:
     return [(found[start][0], found[end - 1][1]) for start, end in zip(starts, [*starts[1:], len(found)], strict=True)]
 
 
-def _routes(schema: Schema, conjunct: Conjunct) -> _Routes:
+def _routes(schema: EventSchema, conjunct: Conjunct) -> _Routes:
     """The routed attributes that an alternative ranges over, with its ranges."""
     found: _Routes = {}
     for (name, view), ranges in conjunct.ranges().items():
@@ -134,10 +134,10 @@ def _cut(span: Span, length_max: int, draw: Draw) -> list[Span]:
     return [(start, min(start + length, high)) for start in range(low, high + 1, length + 1)]
 
 
-def _anywhere(draw: Draw) -> Point:
+def _anywhere(draw: Draw) -> PiecePoint:
     """Return a point of the tree that every event visits."""
     one, other = draw(SIDE), draw(SIDE)
-    return Point(EVERY, min(one, other), max(one, other))
+    return PiecePoint(EVERY, min(one, other), max(one, other))
 
 
 def _repeatable(group: str, text: str) -> Draw:

@@ -31,7 +31,7 @@ from protocols.pubsub.events import (
     SubscriptionEnded,
     SubscriptionInstalled,
 )
-from protocols.pubsub.explain import Check, Place as ToldPlace, PublisherReport, SubscriberReport
+from protocols.pubsub.explain import FilterCheck, LeafPlace as ToldPlace, PublisherReport, SubscriberReport
 from protocols.pubsub.forwarding import Forwarding
 from protocols.pubsub.matching import LeafIndex
 from protocols.pubsub.messages import (
@@ -57,12 +57,12 @@ from protocols.pubsub.models import (
     TreeView,
 )
 from protocols.pubsub.names import EVERY, EventId, SubscriptionKey, Tree, key_of, node_meant
-from protocols.pubsub.outcomes import PublishOutcome, PublishStatus
+from protocols.pubsub.outcomes import PublishResult, PublishStatus
 from protocols.pubsub.pieces import pieces_of
-from protocols.pubsub.ports import Point, SchemaView
+from protocols.pubsub.ports import PiecePoint, SchemaView
 from protocols.pubsub.probing import LevelGuide
 from protocols.pubsub.publishing import Publishing
-from protocols.pubsub.schema import Schema
+from protocols.pubsub.schema import EventSchema
 from protocols.pubsub.schemas import SCHEMA_ITEM, SchemaBook
 from protocols.pubsub.service import NotDone
 from protocols.pubsub.statements import event_statement
@@ -73,7 +73,7 @@ from protocols.pubsub.subscribing.local import LocalSubscriptions
 from protocols.pubsub.subscribing.subscription import Subscription
 from protocols.pubsub.subscribing.subscriptions import Subscriptions
 from protocols.pubsub.tree.keeper import Keeper
-from protocols.pubsub.tree.storage import Place
+from protocols.pubsub.tree.storage import CellAddress
 from protocols.pubsub.tree_walk import Bounds, TreeWalk
 from protocols.pubsub.values import EventError
 
@@ -83,7 +83,7 @@ EVERY_NAME: Final = "*"
 
 
 class PubSub(Plugin):
-    """Implements `protocols.pubsub.service.Service`."""
+    """Implements `protocols.pubsub.service.PubSubService`."""
 
     name: ClassVar[str] = "pubsub"
     messages: ClassVar[tuple[type[Message], ...]] = MESSAGES
@@ -200,7 +200,7 @@ class PubSub(Plugin):
         before = self.schemas.get(str(document.get("name", "")))
         old = 0 if before is None else before.version
 
-        def done(schema: Schema | None, why: str) -> None:
+        def done(schema: EventSchema | None, why: str) -> None:
             if schema is None:
                 on_done(NotDone("conflict", why))
             else:
@@ -212,7 +212,7 @@ class PubSub(Plugin):
             raise NotDone("invalid", str(error)) from error
 
     def schemas_known(self) -> list[SchemaSummary]:
-        """See `Service.schemas_known`."""
+        """See `PubSubService.schemas_known`."""
         found = (self.schemas.get(name) for name in self.schemas.known())
         return [
             SchemaSummary(
@@ -226,7 +226,7 @@ class PubSub(Plugin):
         ]
 
     def schema_document(self, name: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
-        def done(schema: Schema | None, why: str) -> None:
+        def done(schema: EventSchema | None, why: str) -> None:
             on_done(NotDone("unknown", why) if schema is None else schema.document.model_dump(mode="json"))
 
         self.schemas.refresh(name, done)
@@ -260,7 +260,7 @@ class PubSub(Plugin):
             raise NotDone("invalid", str(error)) from error
 
     def when_publishable(self, schema: str, on_done: Callable[[bool | Exception], None]) -> None:
-        def found(known: Schema | None, why: str) -> None:
+        def found(known: EventSchema | None, why: str) -> None:
             if known is None:
                 on_done(NotDone("unknown", why))
             elif self.publishing.may_publish():
@@ -273,7 +273,7 @@ class PubSub(Plugin):
 
         self.schemas.fetch(schema, found)
 
-    def _published(self, outcome: PublishOutcome) -> None:
+    def _published(self, outcome: PublishResult) -> None:
         self.delivering.ledger.published(outcome.event, outcome.schema)
         self.host.emit(
             EventPublished(
@@ -297,7 +297,7 @@ class PubSub(Plugin):
         return self.subscriptions.continued(request, epoch)
 
     def subscriptions_held(self) -> list[SubscriptionView]:
-        """See `Service.subscriptions_held`."""
+        """See `PubSubService.subscriptions_held`."""
         return self.subscriptions.views()
 
     def change(self, id: str, filter: object, on_done: Callable[[SubscriptionView | Exception], None]) -> None:
@@ -309,8 +309,8 @@ class PubSub(Plugin):
     def reading(self, id: str) -> tuple[SubscriptionView, Feed[ReceivedEvent]]:
         return self.subscriptions.reading(id)
 
-    def _points(self, schema: SchemaView, node: Node, group: str) -> Sequence[Point]:
-        assert isinstance(schema, Schema)
+    def _points(self, schema: SchemaView, node: Node, group: str) -> Sequence[PiecePoint]:
+        assert isinstance(schema, EventSchema)
         return pieces_of(schema, node, self.config, self.host.rng.randrange, group)
 
     def _answer_self(self, message: InsertSub | EndSub, source: PeerRef) -> Message | None:
@@ -336,7 +336,7 @@ class PubSub(Plugin):
         outcome = {subscriptions.ENDED: "ended", subscriptions.UNREAD: "expired"}.get(reason, "refused")
         self.host.emit(SubscriptionEnded(subscription=f"{subscription.number:016x}", outcome=outcome))
 
-    def _tree_told(self, what: str, place: Place, pieces: int, duration_s: float) -> None:
+    def _tree_told(self, what: str, place: CellAddress, pieces: int, duration_s: float) -> None:
         kind = LeafSplit if what == "split" else LeavesMerged
         tree = f"{place.tree.schema}/{place.tree.attribute}"
         self.host.emit(kind(tree=tree, cell=text(place.cell), pieces=pieces, duration_s=duration_s))
@@ -353,7 +353,7 @@ class PubSub(Plugin):
         self.delivering.explainer.explain("", asked, whose, lambda verdict: on_done(verdict.model_dump(mode="json")))
 
     def tree(self, schema: str, attribute: str, on_done: Callable[[TreeView | Exception], None]) -> None:
-        def found(known: Schema | None, why: str) -> None:
+        def found(known: EventSchema | None, why: str) -> None:
             if known is None:
                 on_done(NotDone("unknown", why))
                 return
@@ -364,7 +364,7 @@ class PubSub(Plugin):
 
         self.schemas.fetch(schema, found)
 
-    def _walk(self, schema: Schema, attribute: str, on_done: Callable[[TreeView | Exception], None]) -> None:
+    def _walk(self, schema: EventSchema, attribute: str, on_done: Callable[[TreeView | Exception], None]) -> None:
         wanted = attribute or schema.document.attributes[0].name
         known = schema.attributes.get(wanted)
         number = EVERY if known is None else known.number
@@ -397,7 +397,9 @@ class PubSub(Plugin):
         given = self.local.window.given(event)
         checks, places = [], []
         for subscription in self.subscriptions.of_schema(schema):
-            checks.append(Check(sid=subscription.number, filter=subscription.view(0).filter, group=subscription.group))
+            checks.append(
+                FilterCheck(sid=subscription.number, filter=subscription.view(0).filter, group=subscription.group)
+            )
             places += [
                 ToldPlace(
                     attribute=piece.sub.attribute, cell=text(piece.place.cell), owner=format_id(piece.place.owner.id)
@@ -426,7 +428,7 @@ class PubSub(Plugin):
             found = self._indexes[name] = _TreeIndex(LeafIndex(schema))
         return found
 
-    def _schema_changed(self, schema: Schema) -> None:
+    def _schema_changed(self, schema: EventSchema) -> None:
         if schema.name in self._indexes:
             self._indexes[schema.name].index.schema = schema
 
@@ -455,11 +457,11 @@ class _TreeIndex:
 
 
 def _local_index(schema: SchemaView) -> LeafIndex:
-    assert isinstance(schema, Schema)
+    assert isinstance(schema, EventSchema)
     return LeafIndex(schema)
 
 
-def _published(outcome: PublishOutcome) -> Published | Exception:
+def _published(outcome: PublishResult) -> Published | Exception:
     if outcome.status is PublishStatus.FAILED:
         return NotDone("invalid", outcome.reason)
     return Published(
@@ -472,7 +474,7 @@ def _published(outcome: PublishOutcome) -> Published | Exception:
     )
 
 
-def _bounds_of(schema: Schema, name: str) -> Bounds:
+def _bounds_of(schema: EventSchema, name: str) -> Bounds:
     """How the ends of a rectangle are written: as values, or as shares of the square where these mean nothing."""
     attribute = schema.attributes.get(name)
 

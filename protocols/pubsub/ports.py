@@ -23,7 +23,7 @@ Values: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PiecePoint:
     """Where one piece of a subscription is kept: a range of coordinates of one attribute (0: the tree `EVERY`)."""
 
     attribute: int
@@ -98,13 +98,15 @@ class NotMine:
     """This node is not the root of the cell's key."""
 
 
-Decision: TypeAlias = Here | Elsewhere | Unsettled | NotMine
+CellDecision: TypeAlias = Here | Elsewhere | Unsettled | NotMine
 
 
-class Leaves(Protocol):
+class LeafCells(Protocol):
     """The tree, as those see it who bring events."""
 
-    def decide(self, tree: Tree, cell: int, target: Target | None, *, vouched: bool, careful: bool = False) -> Decision:
+    def decide(
+        self, tree: Tree, cell: int, target: Target | None, *, vouched: bool, careful: bool = False
+    ) -> CellDecision:
         """Where an event (or, with no target, a question) goes that has reached the root of a cell.
 
         Of an inner node: its leaves, as far as it knows them, that the target meets, else its two halves. Of a cell
@@ -148,8 +150,8 @@ class LeafEvents(Protocol):
         """A piece is new in a leaf of this node: deliver what it asks for of the past (``since_ms``)."""
 
     def tree_changed(self, tree: Tree, cell: int) -> None:
-        """What `Leaves.decide` says about a cell has changed: what waited for it goes on, and what this node holds for
-        a root that is gone is delivered."""
+        """What `LeafCells.decide` says about a cell has changed: what waited for it goes on, and what this node holds
+        for a root that is gone is delivered."""
 
 
 class Storing(Protocol):

@@ -1,6 +1,6 @@
 """The publisher's side: events set out, are tried again, and are done when all that they may match has been visited.
 
-What is promised to the client is in `PublishOutcome`. An event goes straight to the leaves that this node remembers, so
+What is promised to the client is in `PublishResult`. An event goes straight to the leaves that this node remembers, so
 that one hop is enough, and elsewhere by guesses (`probing`). `coverage` says what is still outstanding, `lanes` in
 which order events go to a leaf: batches form by themselves, of what is published while an earlier batch is on its way.
 
@@ -32,11 +32,11 @@ from protocols.pubsub.leaf_cache import LeafCache
 from protocols.pubsub.messages import CELLS_MAX, EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.nearness import may_be_root
-from protocols.pubsub.outcomes import OnResult, Pending, PublishOutcome, PublishStatus
+from protocols.pubsub.outcomes import OnResult, PendingPublish, PublishResult, PublishStatus
 from protocols.pubsub.patience import Patience
 from protocols.pubsub.ports import SchemaView, targets_of
 from protocols.pubsub.probing import LevelGuide, probe_region
-from protocols.pubsub.spread import Batch, Place, places_of
+from protocols.pubsub.spread import AttributeCell, Batch, places_of
 from protocols.pubsub.tree_maps import TreeMaps
 
 UNDER_WAY_MAX: Final = 1024
@@ -87,15 +87,15 @@ class Publishing(Part):
         self.maps = TreeMaps()
         self.ask_leaves: AskLeaves = lambda tree, told: None
         """Asks the root of a tree for its leaves; set by the plugin."""
-        self.outcomes: OrderedDict[EventId, PublishOutcome] = OrderedDict()
+        self.outcomes: OrderedDict[EventId, PublishResult] = OrderedDict()
         """What became of this node's last events."""
         self._next = 1
-        self._queue: deque[Pending] = deque()
-        self._under_way: dict[int, Pending] = {}
+        self._queue: deque[PendingPublish] = deque()
+        self._under_way: dict[int, PendingPublish] = {}
         self._bytes = 0
         self._lanes = LaneBook()
         self._patience = Patience()
-        self._over: list[tuple[PublishOutcome, OnResult]] = []
+        self._over: list[tuple[PublishResult, OnResult]] = []
         self._timer_at = math.inf
         self._waiting_for_room: deque[Callable[[], None]] = deque()
 
@@ -136,7 +136,9 @@ class Publishing(Part):
         coverage = Coverage(targets_of(schema, body, schema.decode_values(encoded)))
         copies = self.config.event_copies if (ack or self.config.ack) == "replicated" else 0
         now = host.now()
-        pending = Pending(body, schema, coverage, copies, now, now + self.config.publish_timeout, size, on_result)
+        pending = PendingPublish(
+            body, schema, coverage, copies, now, now + self.config.publish_timeout, size, on_result
+        )
         self._bytes += size
         self._queue.append(pending)
         self._advance()
@@ -154,7 +156,7 @@ class Publishing(Part):
         self._waiting_for_room.append(callback)
         self._arm()
 
-    def pending(self, event: EventId) -> Pending | None:
+    def pending(self, event: EventId) -> PendingPublish | None:
         """An event of this node that is not done yet; `outcomes` has those that are."""
         if (event.publisher, event.epoch) != (self._host.id, self._host.boot_epoch):
             return None
@@ -171,7 +173,7 @@ class Publishing(Part):
         self._set_out(spots)
         self._host.gauge("peerd_pubsub_publish_waiting_bytes", self._bytes)
 
-    def _plan(self, event: Pending) -> list[Spot]:
+    def _plan(self, event: PendingPublish) -> list[Spot]:
         """Choose the cells that an event goes to first: remembered leaves, and guesses where none is remembered."""
         host, config = self._host, self.config
         self._under_way[event.number] = event
@@ -193,7 +195,7 @@ class Publishing(Part):
 
     def _set_out(self, spots: Iterable[Spot]) -> None:
         """Send a batch down every lane that has become free, lanes with the same events together."""
-        groups: dict[tuple[str, tuple[int, ...], int, bool], list[Place]] = {}
+        groups: dict[tuple[str, tuple[int, ...], int, bool], list[AttributeCell]] = {}
         for tree, cell, ready in self._lanes.free(spots):
             numbers = self._fitting(ready)
             attempt = self._lanes.attempt(tree, cell, numbers)
@@ -223,10 +225,10 @@ class Publishing(Part):
         bodies = tuple(event.body for event in events)
         return Batch(schema, self._host.peer, bodies, copies, min(attempt, ATTEMPT_MAX))
 
-    def _send(self, batch: Batch, places: list[Place], is_leaf: bool) -> None:
+    def _send(self, batch: Batch, places: list[AttributeCell], is_leaf: bool) -> None:
         """Send to cells that are all remembered leaves, or all guesses."""
-        by_owner: dict[PeerRef, list[Place]] = {}
-        rest: list[Place] = []
+        by_owner: dict[PeerRef, list[AttributeCell]] = {}
+        rest: list[AttributeCell] = []
         for place in places:
             owner = self.cache.owner(Tree(batch.schema, place[0]), place[1]) if is_leaf else None
             if owner is None or owner.id == self._host.id:
@@ -271,7 +273,13 @@ class Publishing(Part):
         self._tell()
 
     def _covered(
-        self, tree: Tree, leaf: int, events: list[Pending], owner: PeerRef, matched: Mapping[int, int], copies: int
+        self,
+        tree: Tree,
+        leaf: int,
+        events: list[PendingPublish],
+        owner: PeerRef,
+        matched: Mapping[int, int],
+        copies: int,
     ) -> list[Spot]:
         """A leaf of the tree has these events."""
         self.cache.answered(tree, leaf, owner, self._host.now())
@@ -302,14 +310,14 @@ class Publishing(Part):
             spots += self._lanes.change(tree, number, change, leaf)
         return spots
 
-    def _put_off(self, tree: Tree, cell: int, events: list[Pending], ack: EventAck) -> None:
+    def _put_off(self, tree: Tree, cell: int, events: list[PendingPublish], ack: EventAck) -> None:
         """Somebody on the way takes no more for a while: the next try is due then."""
         for event in events:
             event.reason = ack.failed
         due_s = self._host.now() + ack.retry_ms / 1000
         self._lanes.put_off(tree, cell, {event.number for event in events}, due_s)
 
-    def _refused(self, events: list[Pending], why: str) -> list[Spot]:
+    def _refused(self, events: list[PendingPublish], why: str) -> list[Spot]:
         spots = []
         for event in events:
             if event.number in self._under_way:
@@ -356,7 +364,7 @@ class Publishing(Part):
         self._advance(spots)
         self._tell()
 
-    def _give_up(self, event: Pending) -> list[Spot]:
+    def _give_up(self, event: PendingPublish) -> list[Spot]:
         if event.tries:
             event.reason = event.reason or "not all leaves have answered"
             return self._finish(event, PublishStatus.UNKNOWN)
@@ -365,7 +373,7 @@ class Publishing(Part):
 
     # The end
 
-    def _finish(self, event: Pending, status: PublishStatus) -> list[Spot]:
+    def _finish(self, event: PendingPublish, status: PublishStatus) -> list[Spot]:
         """An event is over; returns the spots that it has left."""
         del self._under_way[event.number]
         self._bytes -= event.bytes
@@ -405,6 +413,6 @@ class Publishing(Part):
         assert self._timer_at < math.inf or not (self._under_way or self._queue or self._over)
 
 
-def _expired(events: Iterable[Pending], now: float) -> list[Pending]:
+def _expired(events: Iterable[PendingPublish], now: float) -> list[PendingPublish]:
     """Those at the front whose time is over; all have the same time, so they are in the order of their deadlines."""
     return list(takewhile(lambda event: event.deadline_s <= now, events))

@@ -66,7 +66,7 @@ class Attribute:
         return said(self.type, value)
 
 
-class Schema:
+class EventSchema:
     """A schema in use; implements `protocols.pubsub.ports.SchemaView`."""
 
     def __init__(self, document: SchemaDocument, *, cutoff: float = 1.0, file: str | None = None) -> None:
@@ -90,15 +90,15 @@ class Schema:
         """Of the filters that were asked about last: a new subscription is compared with hundreds of old ones."""
 
     @staticmethod
-    def read(document: object, *, cutoff: float = 1.0, file: str | None = None) -> Schema:
+    def read(document: object, *, cutoff: float = 1.0, file: str | None = None) -> EventSchema:
         """Make a schema of a parsed TOML or JSON document. Raises `ConfigError` naming file and key."""
-        return Schema(read_document(document, file=file), cutoff=cutoff, file=file)
+        return EventSchema(read_document(document, file=file), cutoff=cutoff, file=file)
 
     @staticmethod
     @lru_cache(maxsize=SCHEMAS_KEPT)
-    def from_json(data: bytes, *, cutoff: float = 1.0) -> Schema:
+    def from_json(data: bytes, *, cutoff: float = 1.0) -> EventSchema:
         """Read what is kept in a record. Raises `ConfigError`."""
-        return Schema(document_from_json(data), cutoff=cutoff)
+        return EventSchema(document_from_json(data), cutoff=cutoff)
 
     @property
     def name(self) -> str:
@@ -119,7 +119,7 @@ class Schema:
         """The routed attribute that holds this one's text reversed, if there is one."""
         return next((each for each in self._shadows if each.reversed_of == name and each.is_routed), None)
 
-    def why_not_after(self, old: Schema) -> str:
+    def why_not_after(self, old: EventSchema) -> str:
         """Empty if this is the same schema or a later version of it, else what forbids that it follows ``old``.
 
         A later version may only append attributes, so that stored subscriptions and numbers stay what they are.

@@ -4,8 +4,8 @@ A schema lives at `schema_key` of its name. Whoever uses it keeps it alive: now 
 writes it once more when its record has grown old or is gone. What was declared on this node is on its disk as well.
 
 Any member can write a shared record. So a node that knows a schema believes only a later version that extends it
-(`Schema.why_not_after`), and a node that holds the record refuses others (`SchemaBook.may_write`). Whoever is the root
-of the record can still tell newcomers what it likes.
+(`EventSchema.why_not_after`), and a node that holds the record refuses others (`SchemaBook.may_write`). Whoever is the
+root of the record can still tell newcomers what it likes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from peerd.ids import NodeId
 from peerd.limits import NAME_LENGTH_MAX
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.names import schema_key
-from protocols.pubsub.schema import Schema
+from protocols.pubsub.schema import EventSchema
 
 SCHEMA_ITEM: Final = b"d"
 """The name of the item that holds a schema's document."""
@@ -48,13 +48,13 @@ UNANSWERED: Final = frozenset({RecordOutcome.NOT_ROOT, RecordOutcome.UNKNOWN})
 """Answers to a renewal after which it is tried again soon."""
 _RENEWAL: Final = "schema_renewal"
 
-Done: TypeAlias = Callable[[Schema | None, str], None]
+Done: TypeAlias = Callable[[EventSchema | None, str], None]
 """Called once: with the schema, else with ``None`` and why not."""
 
 
 @dataclass(slots=True)
 class _Known:
-    schema: Schema
+    schema: EventSchema
     used_s: float
     looked_s: float
     is_own: bool = False
@@ -65,7 +65,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Declaration:
-    schema: Schema
+    schema: EventSchema
     if_version: int | None
     on_done: Done
     tries: int = field(default=0)
@@ -84,7 +84,7 @@ class SchemaBook(Part):
         """Names that had no schema, with the time when to look again, oldest first."""
         self.refused: dict[str, str] = {}
         """By name, why the last version that was found of a known schema, or on this node's disk, was not believed."""
-        self.changed: Callable[[Schema], None] = lambda schema: None
+        self.changed: Callable[[EventSchema], None] = lambda schema: None
         """Told when a later version of a known schema has been found."""
 
     def start(self) -> None:
@@ -96,7 +96,7 @@ class SchemaBook(Part):
 
     def _read(self, name: str, data: bytes) -> None:
         try:
-            schema = Schema.from_json(data, cutoff=self._config.cutoff)
+            schema = EventSchema.from_json(data, cutoff=self._config.cutoff)
         except ConfigError as error:
             self.refused[name] = f"on this node's disk: {error}"
             return
@@ -114,7 +114,7 @@ class SchemaBook(Part):
         """Whether this node keeps the schema on its disk."""
         return name in self._known and self._known[name].is_own
 
-    def get(self, name: str) -> Schema | None:
+    def get(self, name: str) -> EventSchema | None:
         """The schema, if this node knows it now."""
         known = self._known.get(name)
         if known is None:
@@ -189,14 +189,14 @@ class SchemaBook(Part):
             return _no_schema(name)
         return f"the schema {name} cannot be looked up now: {result.detail or result.outcome.value}"
 
-    def _parsed(self, name: str, data: bytes) -> Schema | str:
+    def _parsed(self, name: str, data: bytes) -> EventSchema | str:
         try:
-            schema = Schema.from_json(data, cutoff=self._config.cutoff)
+            schema = EventSchema.from_json(data, cutoff=self._config.cutoff)
         except ConfigError as error:
             return f"what the ring keeps as the schema {name} is not valid: {error}"
         return schema if schema.name == name else f"the ring keeps {schema.name} in the place of the schema {name}"
 
-    def _adopt(self, found: Schema, *, is_own: bool = False) -> str:
+    def _adopt(self, found: EventSchema, *, is_own: bool = False) -> str:
         """Believe a schema, unless it contradicts what is known; returns why not."""
         known = self._known.get(found.name)
         now = self._host.now()
@@ -283,7 +283,7 @@ class SchemaBook(Part):
             self._host.cancel_timer(_RENEWAL, name)
             self._host.set_timer(_RENEWAL, pause_s, name)
 
-    def _needs_writing(self, schema: Schema, result: RecordResult) -> bool:
+    def _needs_writing(self, schema: EventSchema, result: RecordResult) -> bool:
         """Whether the record is gone, will soon lapse, or is older than what is known here."""
         if result.outcome is RecordOutcome.ABSENT:
             return True
@@ -297,7 +297,7 @@ class SchemaBook(Part):
         return schema.version > found.version or result.remaining_s < self._config.lease / 2
 
     def _put(
-        self, schema: Schema, over: RecordResult, ack: RecordAck, on_result: Callable[[RecordResult], None]
+        self, schema: EventSchema, over: RecordResult, ack: RecordAck, on_result: Callable[[RecordResult], None]
     ) -> None:
         self._host.records.put(
             schema_key(schema.name),
@@ -319,7 +319,7 @@ class SchemaBook(Part):
         schema once it is replicated; text beside it is a warning. Raises `ConfigError` for a document that is not
         valid.
         """
-        schema = Schema.read(document, cutoff=self._config.cutoff)
+        schema = EventSchema.read(document, cutoff=self._config.cutoff)
         self._try(_Declaration(schema, if_version, on_done))
 
     def _try(self, job: _Declaration) -> None:
@@ -333,7 +333,7 @@ class SchemaBook(Part):
             job.on_done(None, f"{name} cannot be declared now: {result.detail or result.outcome.value}")
             return
         found = None if result.value is None else self._parsed(name, result.value)
-        current = found if isinstance(found, Schema) else None
+        current = found if isinstance(found, EventSchema) else None
         known = self._known.get(name)
         newest = max((each for each in (current, known.schema if known else None) if each), key=_version, default=None)
         why = "" if newest is None else job.schema.why_not_after(newest)
@@ -366,7 +366,7 @@ class SchemaBook(Part):
             return
         job.on_done(self._known[job.schema.name].schema, self._save(job.schema))
 
-    def _save(self, schema: Schema) -> str:
+    def _save(self, schema: EventSchema) -> str:
         """Put the document on this node's disk; returns what went wrong."""
         try:
             self._host.store.put(STORE_PREFIX + schema.name, schema.document.to_json())
@@ -384,7 +384,7 @@ class SchemaBook(Part):
         if value is None:
             return False
         try:
-            schema = Schema.from_json(value, cutoff=self._config.cutoff)
+            schema = EventSchema.from_json(value, cutoff=self._config.cutoff)
         except ConfigError:
             return False
         if schema_key(schema.name) != key:
@@ -392,11 +392,11 @@ class SchemaBook(Part):
         known = self._known.get(schema.name)
         held = self._host.records.local(key, SCHEMA_ITEM)
         before = None if held is None else self._parsed(schema.name, held.value)
-        olds = [each for each in (before, known.schema if known is not None else None) if isinstance(each, Schema)]
+        olds = [each for each in (before, known.schema if known is not None else None) if isinstance(each, EventSchema)]
         return not any(schema.why_not_after(old) for old in olds)
 
 
-def _version(schema: Schema) -> int:
+def _version(schema: EventSchema) -> int:
     return schema.version
 
 

@@ -30,7 +30,7 @@ class NotDone(Exception):
         self.kind = kind
 
 
-class Service(Protocol):
+class PubSubService(Protocol):
     """Callbacks are called once, later. Every method may raise `NotDone` and `Unavailable` at once.
 
     ``on_done`` gets the answer, or an exception of these two types.

@@ -15,7 +15,7 @@ from protocols.pubsub.bodies import event_bytes
 from protocols.pubsub.messages import CELLS_MAX, EVENTS_BYTES_MAX, EventBody, ProbePub, TreeCells
 from protocols.pubsub.names import Tree, key_of
 
-Place: TypeAlias = tuple[int, int]
+AttributeCell: TypeAlias = tuple[int, int]
 """A cell of an attribute's tree: (attribute, cell)."""
 PROBE_ENVELOPE_BYTES: Final = 1 * KIB
 """What a probe has besides its events and cells, at most: names, addresses, and a header for each tree."""
@@ -59,7 +59,7 @@ class Batch:
         return sum(event_bytes(event) for event in self.events)
 
     def probes(
-        self, places: Sequence[Place], hops: int, vouched: bool, remembered: bool, multicast: bool = True
+        self, places: Sequence[AttributeCell], hops: int, vouched: bool, remembered: bool, multicast: bool = True
     ) -> Iterator[ProbePub]:
         """The messages that take the batch to these cells by one way: one, unless there are very many cells.
 
@@ -71,9 +71,9 @@ class Batch:
             yield ProbePub(self.schema, self.publisher, events, trees, *how)
 
 
-def _portions(places: Sequence[Place], most: int) -> Iterator[Sequence[Place]]:
+def _portions(places: Sequence[AttributeCell], most: int) -> Iterator[Sequence[AttributeCell]]:
     """Cut a list of cells so that each part fits into a message."""
-    portion: list[Place] = []
+    portion: list[AttributeCell] = []
     trees: set[int] = set()
     for place in places:
         if len(portion) == most or len({*trees, place[0]}) > TREES_MAX:
@@ -85,7 +85,7 @@ def _portions(places: Sequence[Place], most: int) -> Iterator[Sequence[Place]]:
         yield portion
 
 
-def trees_of(places: Iterable[Place]) -> tuple[TreeCells, ...]:
+def trees_of(places: Iterable[AttributeCell]) -> tuple[TreeCells, ...]:
     """The cells by tree, as messages have them."""
     by_tree: dict[int, list[int]] = {}
     for attribute, cell in places:
@@ -93,7 +93,7 @@ def trees_of(places: Iterable[Place]) -> tuple[TreeCells, ...]:
     return tuple(TreeCells(attribute, tuple(cells)) for attribute, cells in by_tree.items())
 
 
-def places_of(trees: Iterable[TreeCells]) -> list[Place]:
+def places_of(trees: Iterable[TreeCells]) -> list[AttributeCell]:
     """The cells of a message, each once."""
     return list(dict.fromkeys((each.attribute, cell) for each in trees for cell in each.cells))
 
@@ -102,14 +102,14 @@ def places_of(trees: Iterable[TreeCells]) -> list[Place]:
 class Ways:
     """Where cells are, seen from this node."""
 
-    here: list[Place] = field(default_factory=list)
+    here: list[AttributeCell] = field(default_factory=list)
     """This node is the root of their keys."""
-    onward: dict[PeerRef, list[Place]] = field(default_factory=dict)
-    unclear: list[Place] = field(default_factory=list)
+    onward: dict[PeerRef, list[AttributeCell]] = field(default_factory=dict)
+    unclear: list[AttributeCell] = field(default_factory=list)
     """Just now nobody can say."""
 
 
-def ways_to(schema: str, places: Iterable[Place], next_hop: Callable[[NodeId], PeerRef | None]) -> Ways:
+def ways_to(schema: str, places: Iterable[AttributeCell], next_hop: Callable[[NodeId], PeerRef | None]) -> Ways:
     """Group cells by their next hop (Program 3.4).
 
     The thesis groups by the first digit that differs. Asking routing itself for each cell gives the same groups, and

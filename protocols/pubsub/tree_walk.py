@@ -13,7 +13,7 @@ from protocols.pubsub.messages import CellAnswer, CellState
 from protocols.pubsub.models import TreeLeaf, TreeView
 from protocols.pubsub.names import Tree
 from protocols.pubsub.tree.questions import Questions
-from protocols.pubsub.tree.storage import Place
+from protocols.pubsub.tree.storage import CellAddress
 
 CELLS_MAX: Final = 4096
 """Most cells that are asked for one drawing; where there are more, it is told that some are missing."""
@@ -57,7 +57,7 @@ class TreeWalk:
             self._answered(cell, answer, who)
 
         self._open += 1
-        if self._questions.ask(Place(self._tree, cell), answered):
+        if self._questions.ask(CellAddress(self._tree, cell), answered):
             return True
         self._open -= 1
         return False

@@ -20,10 +20,10 @@ from protocols.pubsub.explain import NodeReport, _read
 from protocols.pubsub.messages import CellState, ExplainAnswer, SubObject
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest
 from protocols.pubsub.names import STATE_ITEM, EventId, Tree
-from protocols.pubsub.schema import Schema
+from protocols.pubsub.schema import EventSchema
 from protocols.pubsub.subscribing.saved import SavedSubscription
 from protocols.pubsub.tree import storage
-from protocols.pubsub.tree.storage import Place
+from protocols.pubsub.tree.storage import CellAddress
 from protocols.pubsub.values import EventError
 from tests.fuzz import mutate
 from tests.fuzz.target import Target, reported
@@ -42,7 +42,7 @@ DOCUMENT: Final[dict[str, Any]] = {
     ],
     "outside": "clamp",
 }
-SCHEMA: Final = Schema.read(DOCUMENT, cutoff=0.25)
+SCHEMA: Final = EventSchema.read(DOCUMENT, cutoff=0.25)
 EVENT: Final[dict[str, Any]] = {
     "price": "12.50",
     "count": 3,
@@ -112,7 +112,7 @@ def _record(rng: Random) -> tuple[NodeId, bytes, bytes]:
     low = rng.randrange(SIDE)
     sub = SubObject(SUBSCRIBER, rng.getrandbits(60), 0, 1, 1, low, rng.randrange(low, SIDE), "price > 5")
     depth = rng.randrange(4)
-    place = Place(Tree("trades", 1), cell_at(sub.low, sub.high, depth))
+    place = CellAddress(Tree("trades", 1), cell_at(sub.low, sub.high, depth))
     if rng.random() < 0.5:
         value = storage.state_record(place, rng.choice(list(CellState)), rng.randrange(9))
         return place.key, STATE_ITEM, mutate.packed(rng, value)
@@ -132,8 +132,8 @@ def _read_record(case: tuple[NodeId, bytes, bytes]) -> None:
 
 
 def _read_schema(content: bytes) -> None:
-    schema = Schema.read(_parsed(content), cutoff=0.25)
-    assert Schema.read(schema.document.model_dump(mode="json"), cutoff=0.25).document == schema.document
+    schema = EventSchema.read(_parsed(content), cutoff=0.25)
+    assert EventSchema.read(schema.document.model_dump(mode="json"), cutoff=0.25).document == schema.document
 
 
 def _values(rng: Random) -> bytes:

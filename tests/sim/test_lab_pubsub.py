@@ -14,7 +14,7 @@ from peerd.lab.registry import find
 from peerd.lib.filter import matcher, parse
 from protocols.pubsub.front.lab.experiments import EXPERIMENTS, topology
 from protocols.pubsub.front.lab.figures import STEPS, bytes_row, difference, distribution, latency_row
-from protocols.pubsub.front.lab.judge import Matches, matches
+from protocols.pubsub.front.lab.judge import MatchFinder, matches
 from protocols.pubsub.front.workload import ThesisWorkload, filter_of
 
 OF_SOME = ("leaf_cache_max", "cutoff", "multicast", "balancing", "cut", "cut_published", "cut_acknowledged", "whole_s")
@@ -139,7 +139,7 @@ def test_installing_alone_needs_no_events() -> None:
 def test_the_judge_finds_what_the_filter_language_finds(seed: int, count: int) -> None:
     workload = ThesisWorkload(Random(seed))
     events = [workload.event() for _ in range(count)]
-    index = Matches(events)
+    index = MatchFinder(events)
     for ranges in (workload.ranges() for _ in range(5)):
         is_match = matcher(parse(filter_of(ranges)))
         assert index.of(ranges) == [number for number, values in enumerate(events) if is_match(values)]

@@ -37,7 +37,7 @@ from protocols.pubsub.messages import (
     SubObject,
 )
 from protocols.pubsub.names import EventId, Tree, key_of
-from protocols.pubsub.ports import Decision, Here, NotMine, SchemaView, Unsettled, Values
+from protocols.pubsub.ports import CellDecision, Here, NotMine, SchemaView, Unsettled, Values
 from protocols.pubsub.subscribing.writes import Writes
 from tests.support.pubsub_leaf import SCHEMA, FakeLeaves, FakeSchemas
 
@@ -54,7 +54,9 @@ class Leaves(FakeLeaves):
         super().__init__(subs)
         self._host = host
 
-    def decide(self, tree: Tree, cell: int, target: Target | None, *, vouched: bool, careful: bool = False) -> Decision:
+    def decide(
+        self, tree: Tree, cell: int, target: Target | None, *, vouched: bool, careful: bool = False
+    ) -> CellDecision:
         """By who is the root now."""
         try:
             return Here() if self._host.next_hop(key_of(tree, cell)) is None else NotMine()

@@ -9,14 +9,14 @@ from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring, run_to_rest
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.names import schema_key
-from protocols.pubsub.schema import Schema
+from protocols.pubsub.schema import EventSchema
 from protocols.pubsub.schemas import SchemaBook
 from tests.support.pubsub_schemas import DOCUMENT, BookPlugin
 from tests.support.records import holders
 
 LEASE_S = PubSubConfig().lease
 TWO = {**DOCUMENT, "version": 2, "attributes": [*DOCUMENT["attributes"], {"name": "venue", "type": "string"}]}
-Answer = tuple[Schema | None, str]
+Answer = tuple[EventSchema | None, str]
 
 
 def book_ring(count: int, seed: int) -> Simulation:
@@ -34,7 +34,7 @@ def declared(simulation: Simulation, *wanted: tuple[Place, Any]) -> list[Answer]
     found: dict[int, Answer] = {}
     for index, (place, document) in enumerate(wanted):
 
-        def done(schema: Schema | None, why: str, index: int = index) -> None:
+        def done(schema: EventSchema | None, why: str, index: int = index) -> None:
             found[index] = (schema, why)
 
         book(place).declare(document, None, done)

@@ -54,7 +54,7 @@ def received(number: int) -> ReceivedEvent:
 
 
 class FakePubSub(PubSub):
-    """Implements `protocols.pubsub.service.Service`. ``refusal`` is raised by whatever is asked."""
+    """Implements `protocols.pubsub.service.PubSubService`. ``refusal`` is raised by whatever is asked."""
 
     def __init__(self) -> None:
         super().__init__(PubSubConfig())

@@ -12,9 +12,9 @@ from ohmqtt import MQTTPacket
 from ohmqtt.packet import decode_packet
 
 from protocols.pubsub.front.mqtt.gateway import Gateway
-from protocols.pubsub.front.mqtt.packets import Message, Verdict
-from protocols.pubsub.front.mqtt.ring import Ring
-from protocols.pubsub.front.mqtt.session import Held, Session
+from protocols.pubsub.front.mqtt.packets import ApplicationMessage, PacketOutcome
+from protocols.pubsub.front.mqtt.ring import RingAccess
+from protocols.pubsub.front.mqtt.session import HeldSubscription, Session
 from protocols.pubsub.front.mqtt.topics import TopicMap, shared
 
 ANY = TopicMap("{topic...}", {"topic": "string"})
@@ -25,17 +25,17 @@ class PlayedRing:
     """A daemon that does what a test says."""
 
     def __init__(self) -> None:
-        self.published: list[Message] = []
+        self.published: list[ApplicationMessage] = []
         self.senders: list[str] = []
         self.fails: Exception | None = None
-        self.verdict = Verdict()
-        self.opened: list[Held] = []
+        self.verdict = PacketOutcome()
+        self.opened: list[HeldSubscription] = []
         self.ended: list[str] = []
         self._changed = asyncio.Event()
-        self.coming: asyncio.Queue[tuple[str, Message]] = asyncio.Queue()
+        self.coming: asyncio.Queue[tuple[str, ApplicationMessage]] = asyncio.Queue()
 
-    async def publish(self, message: Message, sender: str = "") -> Verdict:
-        """See `Ring.publish`."""
+    async def publish(self, message: ApplicationMessage, sender: str = "") -> PacketOutcome:
+        """See `RingAccess.publish`."""
         if self.fails is not None:
             raise self.fails
         self.published.append(message)
@@ -43,14 +43,14 @@ class PlayedRing:
         self._changed.set()
         return self.verdict
 
-    async def open(self, held: Held) -> None:
-        """See `Ring.open`."""
+    async def open(self, held: HeldSubscription) -> None:
+        """See `RingAccess.open`."""
         ANY.filter_of(shared(held.topic_filter)[1])
         held.id = f"id of {held.topic_filter}"
         self.opened.append(held)
 
-    async def end(self, held: Held) -> None:
-        """See `Ring.end`."""
+    async def end(self, held: HeldSubscription) -> None:
+        """See `RingAccess.end`."""
         self.ended.append(held.topic_filter)
         self._changed.set()
 
@@ -61,8 +61,10 @@ class PlayedRing:
                 self._changed.clear()
                 await self._changed.wait()
 
-    async def messages(self, session: Session, held: Held) -> AsyncGenerator[tuple[str, Message], None]:
-        """See `Ring.messages`: what the test puts into ``coming``, for whoever takes it first."""
+    async def messages(
+        self, session: Session, held: HeldSubscription
+    ) -> AsyncGenerator[tuple[str, ApplicationMessage], None]:
+        """See `RingAccess.messages`: what the test puts into ``coming``, for whoever takes it first."""
         while True:
             yield await self.coming.get()
 
@@ -104,7 +106,7 @@ async def gateway(
     """A gateway on a port of its own; yields a function that connects and sends bytes."""
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     stop, callers = asyncio.Event(), list[Caller]()
-    made = Gateway(cast(Ring, ring), lambda text: None, clients, state)
+    made = Gateway(cast(RingAccess, ring), lambda text: None, clients, state)
     async with asyncio.TaskGroup() as group:
         group.create_task(made.serve("127.0.0.1", 0, stop, ready.set_result))
         port = await ready

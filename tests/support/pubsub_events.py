@@ -23,11 +23,11 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.forwarding import Forwarding
 from protocols.pubsub.messages import MESSAGES, EventAck, EventBody, SubObject
 from protocols.pubsub.names import EVERY, EventId, Tree
-from protocols.pubsub.outcomes import PublishOutcome
-from protocols.pubsub.ports import Decision, Elsewhere, Here, SchemaView, Unsettled, Values
+from protocols.pubsub.outcomes import PublishResult
+from protocols.pubsub.ports import CellDecision, Elsewhere, Here, SchemaView, Unsettled, Values
 from protocols.pubsub.probing import LevelGuide
 from protocols.pubsub.publishing import Publishing
-from protocols.pubsub.spread import Place, trees_of
+from protocols.pubsub.spread import AttributeCell, trees_of
 
 SCHEMA = "trades"
 
@@ -132,18 +132,20 @@ def _grow(rng: Random, depth: int, branching: float) -> Iterator[int]:
 
 
 class GivenLeaves:
-    """Implements `Leaves` of one node: it knows what the tree says about a cell, once it is the root of the cell."""
+    """Implements `LeafCells` of one node: it knows what the tree says about a cell, once it is the root of the cell."""
 
     def __init__(self, forest: Forest, rng: Random, table_share: float = 0.7) -> None:
         self.forest = forest
         self._rng = rng
         self._table_share = table_share
         """How many of the leaves below an inner node it has in its table, rather than just its two halves."""
-        self.unsettled: set[Place] = set()
+        self.unsettled: set[AttributeCell] = set()
         """Cells about which nothing can be said now."""
-        self.asked: list[Place] = []
+        self.asked: list[AttributeCell] = []
 
-    def decide(self, tree: Tree, cell: int, target: Target | None, *, vouched: bool, careful: bool = False) -> Decision:
+    def decide(
+        self, tree: Tree, cell: int, target: Target | None, *, vouched: bool, careful: bool = False
+    ) -> CellDecision:
         """As a node does whose table of leaves is not complete."""
         self.asked.append((tree.attribute, cell))
         leaves = self.forest.leaves[tree.attribute]
@@ -159,7 +161,7 @@ class GivenLeaves:
             return Elsewhere(tuple(each for each in children(cell) if target is None or target.meets(each)), True)
         return Elsewhere((ancestor(cell, level(cell) // 2),), False)
 
-    def match(self, schema: SchemaView, cells: Sequence[Place], values: Values) -> list[SubObject]:
+    def match(self, schema: SchemaView, cells: Sequence[AttributeCell], values: Values) -> list[SubObject]:
         """Nobody has subscribed."""
         return []
 
@@ -171,7 +173,7 @@ class Arrival:
     at_s: float
     publisher: PeerRef
     events: tuple[EventBody, ...]
-    places: tuple[Place, ...]
+    places: tuple[AttributeCell, ...]
     attempt: int
 
 
@@ -182,7 +184,7 @@ class AckingLeaves:
     host: Host
     is_silent: bool = False
     arrivals: list[Arrival] = field(default_factory=list)
-    visits: dict[Place, list[EventId]] = field(default_factory=dict)
+    visits: dict[AttributeCell, list[EventId]] = field(default_factory=dict)
     """The events of each leaf, in the order in which they came first."""
 
     def arrived(
@@ -190,7 +192,7 @@ class AckingLeaves:
         schema: SchemaView,
         publisher: PeerRef,
         events: Sequence[EventBody],
-        cells: Sequence[Place],
+        cells: Sequence[AttributeCell],
         copies: int,
         attempt: int,
     ) -> None:
@@ -205,14 +207,14 @@ class AckingLeaves:
         if not self.is_silent:
             self.host.send(publisher, acknowledgement(schema.name, events, cells, copies))
 
-    def had(self, events: Sequence[EventBody], cell: Place) -> bool:
+    def had(self, events: Sequence[EventBody], cell: AttributeCell) -> bool:
         """Whether these have visited the cell."""
         names = [EventId(event.publisher.id, event.epoch, event.sequence) for event in events]
         return set(names) <= set(self.visits.get(cell, ()))
 
 
 def acknowledgement(
-    schema: str, events: Sequence[EventBody], cells: Sequence[Place], copies: int = 0, matched: int = 1
+    schema: str, events: Sequence[EventBody], cells: Sequence[AttributeCell], copies: int = 0, matched: int = 1
 ) -> EventAck:
     """What a leaf's root says when it has these events."""
     numbers = tuple(event.sequence for event in events)
@@ -237,7 +239,7 @@ class Events(Plugin):
         super().__init__(config)
         self.forest = forest
         self.schema: SchemaView = schema or LineSchema()
-        self.outcomes: list[PublishOutcome] = []
+        self.outcomes: list[PublishResult] = []
 
     def start(self, host: Host) -> None:
         super().start(host)

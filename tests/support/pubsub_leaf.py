@@ -19,7 +19,7 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.messages import MESSAGES, EventBody, LeafEntry, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey, Tree
-from protocols.pubsub.ports import Decision, Here, SchemaView, Values
+from protocols.pubsub.ports import CellDecision, Here, SchemaView, Values
 from protocols.pubsub.subscribing.writes import Writes
 
 LEAF = (1, WHOLE)
@@ -81,15 +81,17 @@ class FakeSchemas:
 
 @dataclass
 class FakeLeaves:
-    """Implements `protocols.pubsub.ports.Leaves` over a list of pieces, all of them in `LEAF`."""
+    """Implements `protocols.pubsub.ports.LeafCells` over a list of pieces, all of them in `LEAF`."""
 
     subs: list[SubObject] = field(default_factory=list)
-    decision: Decision = field(default_factory=Here)
+    decision: CellDecision = field(default_factory=Here)
     unwanted_keys: list[SubscriptionKey] = field(default_factory=list)
     noted: int = 0
     copies: int = 0
 
-    def decide(self, tree: Tree, cell: int, target: Target | None, *, vouched: bool, careful: bool = False) -> Decision:
+    def decide(
+        self, tree: Tree, cell: int, target: Target | None, *, vouched: bool, careful: bool = False
+    ) -> CellDecision:
         """What the test has set."""
         return self.decision
 

@@ -28,7 +28,7 @@ from peerd.lib.filter.tree import (
 from peerd.lib.filter.values import Address, Timestamp, parse_address, parse_timestamp
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.ports import Schemas, SchemaView
-from protocols.pubsub.schema import Schema
+from protocols.pubsub.schema import EventSchema
 from protocols.pubsub.schemas import SchemaBook
 from tests.support.filters import TIMES as ALL_TIMES, naive, naive_where_absent_matches
 
@@ -51,9 +51,9 @@ TIMES: Final = tuple(text for text in ALL_TIMES if text.endswith("Z"))
 ADDRESSES: Final = ("10.0.0.1", "10.1.2.3", "10.255.255.255", "9.9.9.9", "::1")
 
 
-def schema(**changes: Any) -> Schema:
+def schema(**changes: Any) -> EventSchema:
     """The schema of the tests, with other rules."""
-    return Schema.read({**DOCUMENT, **changes}, cutoff=0.25)
+    return EventSchema.read({**DOCUMENT, **changes}, cutoff=0.25)
 
 
 _decimals = st.decimals(-20, 120, allow_nan=False, places=2) | st.sampled_from([Decimal("1E-30"), Decimal("1E+30")])
@@ -119,7 +119,7 @@ filters: st.SearchStrategy[Node] = st.recursive(
 )
 
 
-def wanted(used: Schema, node: Node, values: Mapping[str, Any]) -> bool:
+def wanted(used: EventSchema, node: Node, values: Mapping[str, Any]) -> bool:
     """Whether an event matches, as slowly and plainly as can be."""
     return naive_where_absent_matches(node, values) if used.absent_matches else naive(node, values) is True
 

@@ -18,7 +18,7 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import (
     MESSAGES,
     Confirm,
-    Delivery,
+    DeliveredEvent,
     DeliveryAnswer,
     EndSub,
     Established,
@@ -26,13 +26,13 @@ from protocols.pubsub.messages import (
     EventDelivery,
     InsertAnswer,
     Kept,
+    PieceStatus,
     ProbeSub,
-    Status,
     SubObject,
 )
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
 from protocols.pubsub.names import SubscriptionKey
-from protocols.pubsub.ports import Point, SchemaView, Values
+from protocols.pubsub.ports import PiecePoint, SchemaView, Values
 from protocols.pubsub.statements import event_statement
 from protocols.pubsub.subscribing.inbox import Inbox
 from protocols.pubsub.subscribing.installer import Installer
@@ -118,10 +118,10 @@ class PlainIndex:
         return [sub for sub, matches in self._subs.values() if matches(values)]
 
 
-def points_of(schema: SchemaView, node: Node, group: str) -> list[Point]:
+def points_of(schema: SchemaView, node: Node, group: str) -> list[PiecePoint]:
     """One point for each word of the filter that is a number: enough to have one piece or several."""
     numbers = [int(word) for word in write(node).replace("(", " ").replace(")", " ").split() if word.isdigit()]
-    return [Point(1, number << 20, (number << 20) + 9) for number in numbers]
+    return [PiecePoint(1, number << 20, (number << 20) + 9) for number in numbers]
 
 
 class Subscriber(Plugin):
@@ -215,7 +215,7 @@ class Node1:
         assert isinstance(answer, Confirm)
         return answer
 
-    def keep(self, probe: ProbeSub, status: Status = Status.REPLICATED, leaf: PeerRef = LEAF) -> None:
+    def keep(self, probe: ProbeSub, status: PieceStatus = PieceStatus.REPLICATED, leaf: PeerRef = LEAF) -> None:
         """The leaf says what became of the piece."""
         sub = probe.sub
         cell = cell_at(sub.low, sub.high, 6)
@@ -232,7 +232,7 @@ class Node1:
     def refuse(self, times: int) -> None:
         """The leaves of so many tries have no room for the last piece that is probed for."""
         for _ in range(times):
-            self.keep(self.probes()[-1], Status.QUOTA)
+            self.keep(self.probes()[-1], PieceStatus.QUOTA)
             self.pass_time(30)
 
     def ended(self) -> list[EndSub]:
@@ -240,19 +240,19 @@ class Node1:
         requests, self.host.requests = self.host.requests, []
         for request in requests:
             if isinstance(request.message, EndSub):
-                request.on_reply(InsertAnswer(Status.KEPT, request.message.cell), request.peer)
+                request.on_reply(InsertAnswer(PieceStatus.KEPT, request.message.cell), request.peer)
         return [request.message for request in requests if isinstance(request.message, EndSub)]
 
     # Events
 
-    def deliver(self, *deliveries: EventBody | Delivery) -> DeliveryAnswer:
+    def deliver(self, *deliveries: EventBody | DeliveredEvent) -> DeliveryAnswer:
         """The leaf sends the next batch; see `batch`."""
         self.batches += 1
         return self.batch(1, self.batches, *deliveries)
 
-    def batch(self, stream: int, number: int, *deliveries: EventBody | Delivery) -> DeliveryAnswer:
+    def batch(self, stream: int, number: int, *deliveries: EventBody | DeliveredEvent) -> DeliveryAnswer:
         """The leaf sends a batch; returns the answer, whichever way it comes."""
-        all_of_it = tuple(each if isinstance(each, Delivery) else Delivery(each) for each in deliveries)
+        all_of_it = tuple(each if isinstance(each, DeliveredEvent) else DeliveredEvent(each) for each in deliveries)
         answer = self.host.deliver(EventDelivery(STOCKS, stream, number, all_of_it), LEAF)
         if answer is None:  # it comes one way when the disk has it; a disk that refuses is silent
             late = [each for each in self.take_sent() if isinstance(each, DeliveryAnswer)]
@@ -263,7 +263,7 @@ class Node1:
     def batch_then_crash(self, *deliveries: EventBody) -> None:
         """The leaf sends the next batch, and the node dies before anything is on disk."""
         self.batches += 1
-        batch = EventDelivery(STOCKS, 1, self.batches, tuple(map(Delivery, deliveries)))
+        batch = EventDelivery(STOCKS, 1, self.batches, tuple(map(DeliveredEvent, deliveries)))
         self.plugin.handlers.messages[EventDelivery](batch, LEAF)
 
     def take_sent(self) -> list[Any]:

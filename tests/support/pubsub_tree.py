@@ -24,15 +24,15 @@ from protocols.pubsub.messages import (
     InsertAnswer,
     InsertSub,
     Kept,
+    PieceStatus,
     ProbeSub,
-    Status,
     SubObject,
 )
 from protocols.pubsub.names import SubscriptionKey, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, SchemaView, Values
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.keeper import Keeper
-from protocols.pubsub.tree.storage import Place, key_of_sub
+from protocols.pubsub.tree.storage import CellAddress, key_of_sub
 
 SCHEMA = "stock"
 TREE = Tree(SCHEMA, 1)
@@ -44,7 +44,7 @@ UNANSWERED_S = 25.0
 
 
 class FakeIndex:
-    """Implements `LeafIndex` with a plain loop; an event's value is a coordinate."""
+    """Implements `PieceIndex` with a plain loop; an event's value is a coordinate."""
 
     def __init__(self) -> None:
         self.subs: dict[tuple[SubscriptionKey, tuple[int, int]], SubObject] = {}
@@ -214,7 +214,7 @@ class FakeSubscriber(Part):
         message = InsertSub(SCHEMA, piece.sub, piece.cell, LASTS_S)
 
         def answered(reply: Message, peer: PeerRef) -> None:
-            if not isinstance(reply, InsertAnswer) or reply.status != Status.KEPT:
+            if not isinstance(reply, InsertAnswer) or reply.status != PieceStatus.KEPT:
                 piece.owner = None
                 self._probe(piece)
 
@@ -242,7 +242,7 @@ class FakeSubscriber(Part):
     def _told(self, message: Kept, source: PeerRef) -> None:
         self.told.append(message)
         piece = self.pieces.get((message.sid, message.piece))
-        if piece is not None and message.version == piece.sub.version and message.status == Status.REPLICATED:
+        if piece is not None and message.version == piece.sub.version and message.status == PieceStatus.REPLICATED:
             piece.is_kept = True
             piece.cell, piece.owner = message.cell, source
             piece.renew_at = self.host.now() + LASTS_S / 3
@@ -425,9 +425,9 @@ def is_whole_tree(simulation: Simulation) -> bool:
     return live <= seen
 
 
-def place_of(cell: int) -> Place:
+def place_of(cell: int) -> CellAddress:
     """A cell of the tree of these tests."""
-    return Place(TREE, cell)
+    return CellAddress(TREE, cell)
 
 
 def busy_cells(simulation: Simulation) -> list[int]:

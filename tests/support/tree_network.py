@@ -1,4 +1,4 @@
-"""A network of bare `Tree` objects: every message and timer in flight is an entry of one list, drawn at random.
+"""A network of bare `BinomialTree` objects: every message and timer in flight is an entry of one list, drawn at random.
 
 No clock: a seeded generator picks what happens next, so every order of events that a network can produce comes up
 sooner or later. Timers fire only when nothing else is left, as if they were slow.
@@ -15,6 +15,7 @@ from peerd.messages import PeerRef
 from protocols.aggregation.messages import AnswerKind
 from protocols.aggregation.tree import (
     Arm,
+    BinomialTree,
     Disarm,
     Effect,
     LevelDone,
@@ -23,7 +24,6 @@ from protocols.aggregation.tree import (
     SendAnswer,
     SendInvite,
     SendProposal,
-    Tree,
     TreeDone,
     TreePhase,
     TreeSettings,
@@ -69,7 +69,7 @@ class TreeNetwork:
     known: int | None = None
     swap_failure: float = 0.0
     rtt_s: float = 0.05
-    trees: dict[NodeId, Tree] = field(default_factory=dict)
+    trees: dict[NodeId, BinomialTree] = field(default_factory=dict)
     results: dict[NodeId, frozenset[NodeId]] = field(default_factory=dict)
     outcomes: list[tuple[NodeId, LevelDone]] = field(default_factory=list)
 
@@ -80,7 +80,7 @@ class TreeNetwork:
         self.in_flight: list[tuple[Any, ...]] = []
         self.timers: dict[tuple[NodeId, TreeTimer], None] = {}
         for node_id in self.peers:
-            self.trees[node_id] = Tree(node_id, RingView(node_id, self, self.known), TreeSettings())
+            self.trees[node_id] = BinomialTree(node_id, RingView(node_id, self, self.known), TreeSettings())
             self.in_flight.append(("begin", node_id))
 
     def alive(self) -> list[PeerRef]:

@@ -15,10 +15,10 @@ from protocols.aggregation.messages import AnswerKind
 from protocols.aggregation.prefix import lies_within
 from protocols.aggregation.tree import (
     Arm,
+    BinomialTree,
     LevelDone,
     SendAnswer,
     SendProposal,
-    Tree,
     TreePhase,
     TreeSettings,
     TreeTimer,
@@ -121,7 +121,7 @@ PEER = PeerRef(RIGHT, "127.0.0.1", 2)
 
 
 def test_time_out_grows_with_the_estimated_nodes() -> None:
-    effects = Tree(LEFT, Lonely(PEER), TreeSettings(timeout_base_s=1, timeout_per_node_s=0.1)).begin()
+    effects = BinomialTree(LEFT, Lonely(PEER), TreeSettings(timeout_base_s=1, timeout_per_node_s=0.1)).begin()
     [armed] = [effect for effect in effects if isinstance(effect, Arm) and effect.timer is TreeTimer.LEVEL]
     assert armed.delay_s == pytest.approx(1 + 0.1 * 40)
 
@@ -129,7 +129,7 @@ def test_time_out_grows_with_the_estimated_nodes() -> None:
 @pytest.mark.parametrize(("rtt_s", "expected_s"), [(0.0, 5.0), (0.5, 5.0), (1.7, 13.6)])
 def test_a_far_partner_gets_the_time_that_opening_a_swap_takes(rtt_s: float, expected_s: float) -> None:
     """Its offer comes four round trips after the agreement."""
-    tree = Tree(LEFT, Lonely(PEER, rtt_s=rtt_s), TreeSettings(reserve_s=5.0))
+    tree = BinomialTree(LEFT, Lonely(PEER, rtt_s=rtt_s), TreeSettings(reserve_s=5.0))
     tree.begin()
     accepted, _, effects = tree.proposal_received(PEER, 0)
     assert accepted
@@ -138,7 +138,7 @@ def test_a_far_partner_gets_the_time_that_opening_a_swap_takes(rtt_s: float, exp
 
 
 def test_a_no_prunes_at_the_time_out_only() -> None:
-    tree = Tree(LEFT, Lonely(PEER), TreeSettings())
+    tree = BinomialTree(LEFT, Lonely(PEER), TreeSettings())
     tree.begin()
     assert tree.answer_received(PEER, 0, AnswerKind.NO, (), False) == []
     effects = tree.timer_fired(TreeTimer.LEVEL)
@@ -147,14 +147,14 @@ def test_a_no_prunes_at_the_time_out_only() -> None:
 
 
 def test_silence_skips_the_level() -> None:
-    tree = Tree(LEFT, Lonely(PEER), TreeSettings())
+    tree = BinomialTree(LEFT, Lonely(PEER), TreeSettings())
     tree.begin()
     assert LevelDone(0, "timed_out", None) in tree.timer_fired(TreeTimer.LEVEL)
     assert tree.phase is TreePhase.FINISHED
 
 
 def test_maybe_later_resets_the_time_out() -> None:
-    tree = Tree(LEFT, Lonely(PEER), TreeSettings())
+    tree = BinomialTree(LEFT, Lonely(PEER), TreeSettings())
     tree.begin()
     [effect] = tree.answer_received(PEER, 0, AnswerKind.MAYBE_LATER, (), False)
     assert isinstance(effect, Arm)
@@ -163,14 +163,14 @@ def test_maybe_later_resets_the_time_out() -> None:
 
 def test_a_node_that_skipped_a_level_does_not_say_no() -> None:
     """The paper's "no" would prune a tree whose data nobody has; here the contributor set decides."""
-    tree = Tree(LEFT, Lonely(PEER), TreeSettings())
+    tree = BinomialTree(LEFT, Lonely(PEER), TreeSettings())
     tree.begin()
     tree.timer_fired(TreeTimer.LEVEL)
     assert tree.invite_received(PEER, 0) == [SendAnswer(PEER, 0, AnswerKind.ABSENT)]
 
 
 def test_crossing_proposals_the_smaller_id_stands() -> None:
-    small, large = Tree(LEFT, Lonely(PEER), TreeSettings()), Tree(RIGHT, Lonely(), TreeSettings())
+    small, large = BinomialTree(LEFT, Lonely(PEER), TreeSettings()), BinomialTree(RIGHT, Lonely(), TreeSettings())
     left = PeerRef(LEFT, "127.0.0.1", 1)
     small.begin()
     large.begin()
@@ -183,7 +183,7 @@ def test_crossing_proposals_the_smaller_id_stands() -> None:
 
 
 def test_an_invitation_of_the_wrong_prefix_is_no_candidate() -> None:
-    tree = Tree(LEFT, Lonely(PEER), TreeSettings())
+    tree = BinomialTree(LEFT, Lonely(PEER), TreeSettings())
     tree.begin()
     assert tree.invite_received(PEER, 5) == [SendAnswer(PEER, 5, AnswerKind.ABSENT)]
     assert tree.phase is TreePhase.WAITING

@@ -22,7 +22,7 @@ from bench.pubsub import systems
 from bench.pubsub.clients import tcp_received_bytes
 from bench.pubsub.systems import System, many_descriptors, why_not
 from bench.pubsub.trades import DATA, DOCUMENT, SELECTIVITY, Interest, Work, draw, work_of
-from protocols.pubsub.schema import Schema
+from protocols.pubsub.schema import EventSchema
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the benchmark reads /proc")
 
@@ -34,7 +34,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Work:
 
 
 def test_a_filter_and_the_function_for_brokers_want_the_same(made_up: Work) -> None:
-    schema = Schema.read(DOCUMENT)
+    schema = EventSchema.read(DOCUMENT)
     for interest in made_up.interests:
         matches = schema.matcher(schema.parse_filter(interest.text()))
         wants = interest.function()

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from protocols.pubsub.cell_map import CellMap
 from protocols.pubsub.cells import SIDE, WHOLE, Target, are_related, cell_of_text, level, lies_within, text
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.coverage import NO_CHANGE, Change, Coverage
+from protocols.pubsub.coverage import NO_CHANGE, Coverage, CoverageChange
 from protocols.pubsub.names import Tree
 from protocols.pubsub.probing import PROBES_MAX, LevelGuide, probe_region
 
@@ -161,7 +161,7 @@ def test_a_leaf_in_an_outstanding_cell_leaves_the_rest_of_it() -> None:
     leaf = cell_of_text("010")
     change = coverage.cover(1, leaf)
     # The half "1" is left, and "00" and "011"; all of them reach above the diagonal.
-    assert change == Change((WHOLE,), (cell_of_text("1"), cell_of_text("00"), cell_of_text("011")))
+    assert change == CoverageChange((WHOLE,), (cell_of_text("1"), cell_of_text("00"), cell_of_text("011")))
     assert coverage.cover(1, leaf) == NO_CHANGE, "a second answer of the same leaf changes nothing"
 
 
@@ -169,7 +169,7 @@ def test_what_no_event_can_match_is_not_left_over() -> None:
     coverage = Coverage({1: Target(0)})
     coverage.expect(1, [WHOLE])
     change = coverage.cover(1, cell_of_text("0"))
-    assert change == Change((WHOLE,), ()), "in the half on the right, every range begins above 0"
+    assert change == CoverageChange((WHOLE,), ()), "in the half on the right, every range begins above 0"
     assert coverage.is_complete
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from peerd.errors import Unavailable
-from protocols.pubsub.front.demo.cli import NUMBER, Reader
+from protocols.pubsub.front.demo.cli import NUMBER, DemoReader
 from protocols.pubsub.front.demo.data import SAMPLE, load
-from protocols.pubsub.front.demo.wishes import Wish, schemas_for, wishes_for
+from protocols.pubsub.front.demo.wishes import DemoWish, schemas_for, wishes_for
 from protocols.pubsub.models import ReceivedEvent
-from protocols.pubsub.schema import Schema
+from protocols.pubsub.schema import EventSchema
 
 BARS = "symbol,date,open,high,low,close,volume\nB,2004-01-06,5,6,4,5.5,70\nA,2004-01-05,1.0,2,0.5,1.5,9\n"
 
@@ -66,7 +66,7 @@ def test_the_sample_is_small_and_says_that_it_is_made_up() -> None:
 def test_filters_and_conditions_agree_and_every_price_is_in_one_part() -> None:
     replay = load(None, 1500, 500)
     wishes = wishes_for(replay.trades, replay.metrics, nodes=4)
-    schemas = {document["name"]: Schema.read(document) for document in schemas_for(replay.trades)}
+    schemas = {document["name"]: EventSchema.read(document) for document in schemas_for(replay.trades)}
     events = {"stocks": replay.trades, "servers": replay.metrics}
     parts = [0] * len(replay.trades)
     for wish in wishes:
@@ -86,7 +86,7 @@ def test_filters_and_conditions_agree_and_every_price_is_in_one_part() -> None:
     [([1, 2], 0, 0), ([2, 1], 0, 0), ([1], 1, 0), ([1, 2, 3], 0, 1), ([1, 2, 2], 0, 1), ([3, 3], 2, 2), ([], 2, 0)],
 )
 def test_what_is_missing_and_what_is_wrong_is_seen(came: list[int], missing: int, wrong: int) -> None:
-    reader = Reader(Wish("stocks", 0, "TRUE", lambda event: Decimal(event["price"]) > 0), frozenset({1, 2}))
+    reader = DemoReader(DemoWish("stocks", 0, "TRUE", lambda event: Decimal(event["price"]) > 0), frozenset({1, 2}))
     for number in came:
         event = ReceivedEvent(event="e", publisher="p", published_at=0.0, values={}, headers=((NUMBER, str(number)),))
         reader.events.append(event)

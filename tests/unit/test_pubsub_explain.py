@@ -14,14 +14,14 @@ from peerd.testing.host import peer
 from protocols.pubsub.explain import (
     REMEMBERED_MAX,
     UNDER_WAY_MAX,
-    Check,
+    ArrivalVerdict,
+    FilterCheck,
+    LeafPlace,
     LeafReport,
     NodeReport,
-    Place,
     PublisherReport,
     Remembered,
     SubscriberReport,
-    Verdict,
     verdict,
 )
 from protocols.pubsub.ledger import EVENTS_KEPT, OUTCOMES_KEPT, REPORT_S
@@ -30,8 +30,8 @@ from protocols.pubsub.names import node_meant
 from tests.support.pubsub_leaf import SCHEMA, Desk, event, event_id, node, sub
 
 PUBLISHER, LEAF_ROOT, SUBSCRIBER, ASKER = 9, 1, 5, 4
-VISITED = Place(attribute=1, cell="", owner=format_id(node(LEAF_ROOT)))
-SUBSCRIPTION = Check(sid=7, filter="price > 3")
+VISITED = LeafPlace(attribute=1, cell="", owner=format_id(node(LEAF_ROOT)))
+SUBSCRIPTION = FilterCheck(sid=7, filter="price > 3")
 
 
 class World:
@@ -47,9 +47,9 @@ class World:
         self.leaf = self.desks[LEAF_ROOT]
         self.leaf.leaves.subs = [sub(SUBSCRIBER, 7, "price > 3")]
 
-    def explain(self, number: int = 4) -> Verdict:
+    def explain(self, number: int = 4) -> ArrivalVerdict:
         """Have the asker ask, and play the network."""
-        found: list[Verdict] = []
+        found: list[ArrivalVerdict] = []
         asker = self.desks[ASKER]
         asker.explainer.explain("", event_id(number), node(SUBSCRIBER), found.append)
         asked = 0
@@ -171,7 +171,7 @@ def test_nobody_answers() -> None:
 
 
 def test_another_member_of_the_group_got_it() -> None:
-    check = Check(sid=7, filter="price > 3", group="g", matches=True)
+    check = FilterCheck(sid=7, filter="price > 3", group="g", matches=True)
     leaf = LeafReport(schema_name=SCHEMA.name, has_event=True, checks=(check,), others=1)
     subscriber = NodeReport(subscriber=SubscriberReport(fate="unseen", subscriptions=(SUBSCRIPTION,)))
     assert verdict(None, subscriber, {"a": leaf}).summary == "another member of the group has got it"
@@ -179,7 +179,7 @@ def test_another_member_of_the_group_got_it() -> None:
 
 def test_an_answer_that_is_no_report_costs_the_link() -> None:
     desk = Desk(ASKER)
-    found: list[Verdict] = []
+    found: list[ArrivalVerdict] = []
     desk.explainer.explain(SCHEMA.name, event_id(1), node(ASKER), found.append)
     lookup = next(each for each in desk.host.asked if each.what == "lookup")
     lookup.arguments["on_result"](LookupResult(node(PUBLISHER), peer(PUBLISHER), (), 0.1))
@@ -201,12 +201,12 @@ def test_the_largest_report_fits_into_its_message() -> None:
     long = " OR ".join(f"name{'x' * 50}{number} = '{'y' * 50}'" for number in range(60))
     desk.leaves.subs = [sub(SUBSCRIBER, sid, long, piece=sid) for sid in range(40)]
     desk.arrive(replace(event(4), values=SCHEMA.encode_values({f"name{'x' * 50}{n}": "z" * 100 for n in range(60)})))
-    place = Place(attribute=255, cell="01" * 30, owner="f" * 32)
+    place = LeafPlace(attribute=255, cell="01" * 30, owner="f" * 32)
     desk.explainer.publisher_view = lambda schema, event: PublisherReport(
         schema_name="s" * 64, outcome="unknown", visited=(place,) * 64, missing=(place,) * 64
     )
     desk.explainer.subscriber_view = lambda schema, event: SubscriberReport(
-        fate="unseen", subscriptions=(Check(sid=1 << 63, filter=long),) * 64, places=(place,) * 64
+        fate="unseen", subscriptions=(FilterCheck(sid=1 << 63, filter=long),) * 64, places=(place,) * 64
     )
     question = ExplainQuestion(SCHEMA.name, *event_id(4)._replace(publisher=desk.host.id), desk.host.id)
     assert isinstance(desk.host.deliver(question, peer(2)), ExplainAnswer)

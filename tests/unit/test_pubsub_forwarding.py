@@ -28,8 +28,17 @@ from protocols.pubsub.messages import (
     TreeCells,
 )
 from protocols.pubsub.names import Tree, key_of
-from protocols.pubsub.passing import PARKED_MAX, PARKED_S, QUOTAS_MAX, Journey, Parking, Quotas, Seen, key_of_batch
-from protocols.pubsub.spread import PLACES_MAX, TREES_MAX, Batch, Place, places_of, trees_of, ways_to
+from protocols.pubsub.passing import (
+    PARKED_MAX,
+    PARKED_S,
+    QUOTAS_MAX,
+    Journey,
+    Parking,
+    PassedBatches,
+    Quotas,
+    key_of_batch,
+)
+from protocols.pubsub.spread import PLACES_MAX, TREES_MAX, AttributeCell, Batch, places_of, trees_of, ways_to
 from tests.support.pubsub_events import SCHEMA, Events, Forest
 
 PUBLISHER = peer(77)
@@ -41,7 +50,7 @@ def event(number: int = 1, publisher: PeerRef = PUBLISHER, **values: int) -> Eve
     return EventBody(publisher, 5, number, 1000, msgpack.packb({name[1:]: value for name, value in values.items()}))
 
 
-def probe(*places: Place, events: tuple[EventBody, ...] = (event(),), **fields: Any) -> ProbePub:
+def probe(*places: AttributeCell, events: tuple[EventBody, ...] = (event(),), **fields: Any) -> ProbePub:
     """A message of the publisher."""
     return replace(ProbePub(SCHEMA, events[0].publisher, events, trees_of(places), 0), **fields)
 
@@ -52,7 +61,7 @@ def lone(**settings: Any) -> tuple[FakeHost, Events]:
     return FakeHost(1, plugin), plugin
 
 
-def neighbour_of(place: Place) -> PeerRef:
+def neighbour_of(place: AttributeCell) -> PeerRef:
     """A node that is the root of a cell's key."""
     return peer(key_of(Tree(SCHEMA, place[0]), place[1]))
 
@@ -398,7 +407,7 @@ def test_who_forges_events_of_others_uses_up_his_own_share() -> None:
 
 
 def test_the_memory_of_rates_and_repeats_is_bounded() -> None:
-    quotas, seen = Quotas(), Seen(visits_max=100)
+    quotas, seen = Quotas(), PassedBatches(visits_max=100)
     for number in range(QUOTAS_MAX + 50):
         quotas.wait_s(peer(number).id, peer(number).id, 1, 1.0, 0.0)
     assert len(quotas) == QUOTAS_MAX

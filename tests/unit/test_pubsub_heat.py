@@ -17,7 +17,7 @@ from protocols.pubsub.names import key_of
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.heat import ANSWERS_MIN, HOT_PIECES_MIN, LOOK_S
 from protocols.pubsub.tree.meter import METER_S, Meter
-from protocols.pubsub.tree.storage import Place
+from protocols.pubsub.tree.storage import CellAddress
 from tests.support.pubsub_tree import SCHEMA, TREE, TreePlugin
 
 OPPOSITE = (key_of(TREE, WHOLE) + (1 << 127)) % (1 << 128)
@@ -41,7 +41,7 @@ def leaf(pieces: int = 2 * HOT_PIECES_MIN, **settings: Any) -> tuple[FakeHost, T
 
 
 def cell(plugin: TreePlugin) -> CellNode:
-    return plugin.keeper.forest.cells[Place(TREE, WHOLE)]
+    return plugin.keeper.forest.cells[CellAddress(TREE, WHOLE)]
 
 
 def events_come(plugin: TreePlugin, copies: int = COPIES) -> None:
@@ -143,7 +143,7 @@ def test_what_goes_away_with_a_leaf_does_not_count_against_the_next_one() -> Non
 def test_what_was_split_because_of_its_load_is_merged_when_the_load_has_halved(load: int, merges: bool) -> None:
     host, plugin = leaf(0, merge_share=1.0, merge_after="1s")
     keeper = plugin.keeper
-    node = keeper.forest.find(Place(TREE, WHOLE))
+    node = keeper.forest.find(CellAddress(TREE, WHOLE))
     assert node is not None
     keeper.forest.register(node)
     keeper.forest.became(node, CellState.INNER)

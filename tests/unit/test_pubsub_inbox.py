@@ -13,7 +13,7 @@ from peerd.lib.feed import FeedDropped, Policy
 from peerd.testing.host import peer
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import (
-    Delivery,
+    DeliveredEvent,
     DeliveryAnswer,
     DeliveryNote,
     EventBody,
@@ -129,7 +129,9 @@ def test_an_event_of_a_group_goes_to_the_one_that_was_chosen() -> None:
     ids = [node.subscribe("price > 5", group="workers").id for _ in range(2)]
     plain = node.subscribe("price > 5").id
     sids = [probe.sub.sid for probe in node.install()]
-    node.deliver(Delivery(event(1, price=6), (sids[1],)), Delivery(event(2, price=6), (sids[0],)), event(3, price=6))
+    node.deliver(
+        DeliveredEvent(event(1, price=6), (sids[1],)), DeliveredEvent(event(2, price=6), (sids[0],)), event(3, price=6)
+    )
     assert [node.numbers(id) for id in (*ids, plain)] == [[2], [1], [1, 2, 3]]
 
 
@@ -138,7 +140,7 @@ def test_a_member_of_a_group_gets_an_event_that_others_here_had_already() -> Non
     member, plain = node.subscribe("price > 5", group="workers").id, node.subscribe("price > 5").id
     sid = node.install()[0].sub.sid
     node.deliver(event(1, price=6))
-    node.deliver(Delivery(event(1, price=6), (sid,)))
+    node.deliver(DeliveredEvent(event(1, price=6), (sid,)))
     assert (node.numbers(member), node.numbers(plain)) == ([1], [1])
 
 
@@ -146,7 +148,7 @@ def test_what_a_member_of_a_group_does_not_want_goes_to_another() -> None:
     node = Node1()
     node.subscribe("price > 5", group="workers")
     sid = node.install()[0].sub.sid
-    assert node.deliver(Delivery(event(1, price=3), (sid,))).unwanted == (0,)
+    assert node.deliver(DeliveredEvent(event(1, price=3), (sid,))).unwanted == (0,)
 
 
 def test_the_past_comes_only_to_those_who_want_it() -> None:
@@ -154,10 +156,10 @@ def test_the_past_comes_only_to_those_who_want_it() -> None:
     node.host.time_s = 1000.0
     plain, asking = node.subscribe("price > 5").id, node.subscribe("price > 5", since_s=60.0).id
     node.deliver(
-        Delivery(event(1, price=6, published_ms=950_000), is_replay=True),
-        Delivery(event(2, price=6, published_ms=900_000), is_replay=True),
-        Delivery(event(3, price=6, published_ms=990_000)),
-        Delivery(event(3, price=6, published_ms=990_000), is_replay=True),
+        DeliveredEvent(event(1, price=6, published_ms=950_000), is_replay=True),
+        DeliveredEvent(event(2, price=6, published_ms=900_000), is_replay=True),
+        DeliveredEvent(event(3, price=6, published_ms=990_000)),
+        DeliveredEvent(event(3, price=6, published_ms=990_000), is_replay=True),
     )
     assert (node.numbers(plain), node.numbers(asking)) == ([3], [1, 3])
 
@@ -259,11 +261,11 @@ def test_readers_find_a_mark_where_a_leaf_has_dropped_events() -> None:
     reader = node.plugin.subscriptions.get(id).feed.reader("start")
     slow = node.plugin.subscriptions.get(blocking).feed.reader("start", Policy.BLOCK)
     node.deliver(event(1, price=6), event(2, price=6), event(3, price=6))
-    taken = node.host.deliver(EventDelivery(STOCKS, 1, 2, (Delivery(event(9, price=6)),), 5), LEAF)
+    taken = node.host.deliver(EventDelivery(STOCKS, 1, 2, (DeliveredEvent(event(9, price=6)),), 5), LEAF)
     assert isinstance(taken, DeliveryAnswer) and taken.pause_ms  # nothing of it is taken yet
     assert [node.view(each).missed for each in (id, blocking)] == [0, 0]
     seen = [slow.take() for _ in range(3)]
-    node.host.deliver(EventDelivery(STOCKS, 1, 2, (Delivery(event(9, price=6)),), 5), LEAF)
+    node.host.deliver(EventDelivery(STOCKS, 1, 2, (DeliveredEvent(event(9, price=6)),), 5), LEAF)
     seen += [slow.take() for _ in range(2)]
     assert [each if isinstance(each, FeedDropped) else None for each in seen] == [None] * 3 + [FeedDropped(4, 8), None]
     assert FeedDropped(4, 8) in [reader.take() for _ in range(4)]
@@ -285,7 +287,7 @@ def test_a_batch_for_a_durable_subscription_is_taken_when_it_is_on_disk() -> Non
     node = Node1()
     node.subscribe("price > 5", name="audit")
     take = node.plugin.handlers.messages[EventDelivery]
-    batch = EventDelivery(STOCKS, 1, 1, (Delivery(event(1, price=6)),))
+    batch = EventDelivery(STOCKS, 1, 1, (DeliveredEvent(event(1, price=6)),))
     assert take(batch, LEAF) is None
     assert (node.take_sent(), take(batch, LEAF)) == ([], None)
     node.host.run_later()
@@ -298,7 +300,7 @@ def test_a_batch_is_not_taken_before_an_earlier_one_is_on_disk() -> None:
     node.subscribe("price > 5", name="audit")
     take = node.plugin.handlers.messages[EventDelivery]
     for number, price in ((1, 6), (2, 1), (3, 6)):
-        assert take(EventDelivery(STOCKS, 1, number, (Delivery(event(number, price=price)),)), LEAF) is None
+        assert take(EventDelivery(STOCKS, 1, number, (DeliveredEvent(event(number, price=price)),)), LEAF) is None
     node.host.run_later()
     assert node.take_sent()[-1] == DeliveryAnswer(3, stream=1)
 

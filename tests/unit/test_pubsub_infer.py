@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from protocols.pubsub.document import ATTRIBUTES_MAX
 from protocols.pubsub.infer import propose
-from protocols.pubsub.schema import Schema
+from protocols.pubsub.schema import EventSchema
 
 
 def proposed(*values: Any) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def test_the_proposed_schema_takes_its_samples(events: list[dict[str, Any]]) -> 
         made = propose("s", events)
     except ValueError:
         return
-    schema = Schema(made.document)
+    schema = EventSchema(made.document)
     for event in events:
         values = {name: value for name, value in event.items() if name in schema.attributes}
         read = schema.read_values(values)

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from peerd.messages import PeerRef
 from peerd.testing.host import peer
 from protocols.pubsub.cells import cell_at, children, level, parent
-from protocols.pubsub.messages import Status, SubObject
+from protocols.pubsub.messages import PieceStatus, SubObject
 from protocols.pubsub.subscribing.installation import (
     CAREFUL_AFTER,
     END_TRIES_MAX,
@@ -21,14 +21,14 @@ from protocols.pubsub.subscribing.installation import (
     REFUSALS_MAX,
     RENEWALS_PER_LEASE,
     RETRY_S_MAX,
-    Action,
-    End,
     Find,
-    Insert,
+    InstallAction,
     Installation,
+    InstallReport,
     News,
-    Probe,
-    Report,
+    SendEnd,
+    SendInsert,
+    SendProbe,
     Stage,
 )
 
@@ -53,22 +53,24 @@ class Piece:
             next_version=lambda: next(versions),
         )
 
-    def begin(self) -> list[Action]:
+    def begin(self) -> list[InstallAction]:
         return self.core.begin(self.now)
 
-    def due(self) -> list[Action]:
+    def due(self) -> list[InstallAction]:
         """Wait for what is due."""
         assert self.core.due_at < NEVER
         self.now = max(self.now, self.core.due_at)
         return self.core.due(self.now)
 
-    def established(self, owner: PeerRef = LEAF, cell: int = CELL, is_new: bool = True) -> tuple[bool, list[Action]]:
+    def established(
+        self, owner: PeerRef = LEAF, cell: int = CELL, is_new: bool = True
+    ) -> tuple[bool, list[InstallAction]]:
         return self.core.established(self.now, owner, cell, is_new)
 
-    def kept(self, status: Status = Status.REPLICATED, source: PeerRef = LEAF) -> list[Action]:
+    def kept(self, status: PieceStatus = PieceStatus.REPLICATED, source: PeerRef = LEAF) -> list[InstallAction]:
         return self.core.kept(self.now, source, self.core.sub.version, status, "too many")
 
-    def answered(self, status: Status, cell: int = CELL, is_new: bool = False) -> list[Action]:
+    def answered(self, status: PieceStatus, cell: int = CELL, is_new: bool = False) -> list[InstallAction]:
         return self.core.insert_answered(self.now, status, cell, is_new, "too many")
 
     def installed(self) -> Piece:
@@ -80,9 +82,9 @@ class Piece:
 
 def test_a_piece_is_probed_for_established_and_replicated() -> None:
     piece = Piece()
-    assert piece.begin() == [Probe(cell_at(LOW, HIGH, 4), is_careful=False)]
-    assert piece.established() == (True, [Report(News.RECEIVED)])
-    assert piece.kept() == [Report(News.REPLICATED)]
+    assert piece.begin() == [SendProbe(cell_at(LOW, HIGH, 4), is_careful=False)]
+    assert piece.established() == (True, [InstallReport(News.RECEIVED)])
+    assert piece.kept() == [InstallReport(News.REPLICATED)]
     assert piece.kept() == []
     assert piece.core.due_at - piece.now == pytest.approx(LEASE_S / RENEWALS_PER_LEASE, rel=0.2)
 
@@ -94,7 +96,7 @@ def test_probes_are_repeated_ever_more_slowly_and_become_careful() -> None:
     for _ in range(7):
         pauses.append(piece.core.due_at - piece.now)
         [probe] = piece.due()
-        assert isinstance(probe, Probe)
+        assert isinstance(probe, SendProbe)
         careful.append(probe.is_careful)
     assert careful == [False] * (CAREFUL_AFTER - 1) + [True] * (8 - CAREFUL_AFTER)
     assert pauses[0] < pauses[1] < pauses[2] < pauses[3]
@@ -113,7 +115,7 @@ def test_a_leaf_that_only_lets_it_be_known_is_believed_that_it_has_the_piece_and
     piece = Piece()
     piece.begin()
     due_at = piece.core.due_at
-    assert piece.core.arrived(piece.core.sub.version, CELL) == [Report(News.RECEIVED)]
+    assert piece.core.arrived(piece.core.sub.version, CELL) == [InstallReport(News.RECEIVED)]
     assert piece.core.arrived(piece.core.sub.version, CELL) == []
     assert (piece.core.stage, piece.core.place, piece.core.due_at) == (Stage.WANTED, None, due_at)
     assert piece.established() == (True, []), "it has been told already"
@@ -124,7 +126,7 @@ def test_where_the_leaf_is_not_heard_of_again_the_piece_is_tried_again() -> None
     piece = Piece()
     piece.begin()
     piece.core.arrived(piece.core.sub.version, CELL)
-    assert piece.due() == [Probe(cell_at(LOW, HIGH, 4), is_careful=False)]
+    assert piece.due() == [SendProbe(cell_at(LOW, HIGH, 4), is_careful=False)]
 
 
 def test_a_note_about_another_version_or_cell_or_from_nowhere_says_nothing() -> None:
@@ -139,9 +141,12 @@ def test_a_note_about_another_version_or_cell_or_from_nowhere_says_nothing() -> 
 def test_only_the_first_try_goes_to_several_levels_and_only_its_first_probe_is_sent_on() -> None:
     piece = Piece(levels=(3, 4))
     first = cell_at(LOW, HIGH, 3), cell_at(LOW, HIGH, 4)
-    assert piece.begin() == [Probe(first[0], is_careful=False), Probe(first[1], is_careful=False, only_leaf=True)]
-    assert piece.due() == [Probe(first[1], is_careful=False)]
-    assert piece.due() == [Probe(first[1], is_careful=True)]
+    assert piece.begin() == [
+        SendProbe(first[0], is_careful=False),
+        SendProbe(first[1], is_careful=False, only_leaf=True),
+    ]
+    assert piece.due() == [SendProbe(first[1], is_careful=False)]
+    assert piece.due() == [SendProbe(first[1], is_careful=True)]
 
 
 def test_what_was_published_before_is_asked_for_only_until_a_leaf_has_heard_it() -> None:
@@ -163,60 +168,60 @@ def test_renewals_go_to_the_leaf_and_once_a_lease_by_a_probe() -> None:
     piece = Piece().installed()
     versions = [piece.core.sub.version]
     for _ in range(RENEWALS_PER_LEASE - 1):
-        assert piece.due() == [Insert(LEAF, CELL)]
-        assert piece.answered(Status.KEPT) == []
+        assert piece.due() == [SendInsert(LEAF, CELL)]
+        assert piece.answered(PieceStatus.KEPT) == []
         versions.append(piece.core.sub.version)
-    assert piece.due() == [Probe(cell_at(LOW, HIGH, 4), is_careful=False)]
+    assert piece.due() == [SendProbe(cell_at(LOW, HIGH, 4), is_careful=False)]
     assert versions == sorted(set(versions))
     assert piece.established(is_new=False) == (True, [])
     assert piece.core.stage is Stage.REPLICATED
-    assert piece.due() == [Insert(LEAF, CELL)]
+    assert piece.due() == [SendInsert(LEAF, CELL)]
 
 
 def test_what_the_leaf_had_lost_is_told_with_the_time_since_it_was_last_heard() -> None:
     piece = Piece().installed()
     before = piece.now
     piece.due()
-    assert piece.answered(Status.KEPT, is_new=True) == [Report(News.FOUND_AGAIN, gap_s=piece.now - before)]
+    assert piece.answered(PieceStatus.KEPT, is_new=True) == [InstallReport(News.FOUND_AGAIN, gap_s=piece.now - before)]
 
 
 def test_a_probe_that_finds_the_piece_lost_tells_the_gap_as_well() -> None:
     piece = Piece().installed()
     before = piece.now
     piece.due()
-    assert piece.core.insert_silent(piece.now) == [Probe(CELL, is_careful=False)]
-    assert piece.established(OTHER) == (True, [Report(News.FOUND_AGAIN, gap_s=piece.now - before)])
+    assert piece.core.insert_silent(piece.now) == [SendProbe(CELL, is_careful=False)]
+    assert piece.established(OTHER) == (True, [InstallReport(News.FOUND_AGAIN, gap_s=piece.now - before)])
 
 
 def test_a_leaf_that_does_not_answer_is_looked_for_at_its_own_cell_first() -> None:
     piece = Piece().installed()
-    assert piece.due() == [Insert(LEAF, CELL)]
-    assert piece.core.insert_silent(piece.now) == [Probe(CELL, is_careful=False)]
+    assert piece.due() == [SendInsert(LEAF, CELL)]
+    assert piece.core.insert_silent(piece.now) == [SendProbe(CELL, is_careful=False)]
     assert piece.established(OTHER, is_new=False) == (True, [])
-    assert piece.due() == [Insert(OTHER, CELL)]
+    assert piece.due() == [SendInsert(OTHER, CELL)]
 
 
 def test_a_node_that_is_not_the_leaf_says_where_to_look() -> None:
     piece = Piece().installed()
     piece.due()
     child = children(CELL)[cell_at(LOW, HIGH, 7) & 1]
-    assert piece.answered(Status.ELSEWHERE, child) == [Probe(child, is_careful=False)]
+    assert piece.answered(PieceStatus.ELSEWHERE, child) == [SendProbe(child, is_careful=False)]
 
 
 def test_a_place_that_cannot_be_right_is_not_looked_at() -> None:
     piece = Piece().installed()
     piece.due()
-    assert piece.answered(Status.ELSEWHERE, CELL ^ 1) == [Probe(cell_at(LOW, HIGH, 4), is_careful=False)]
+    assert piece.answered(PieceStatus.ELSEWHERE, CELL ^ 1) == [SendProbe(cell_at(LOW, HIGH, 4), is_careful=False)]
 
 
 def test_nodes_that_send_each_other_s_way_are_asked_ever_less_often() -> None:
     piece = Piece().installed()
     piece.due()
-    actions = piece.answered(Status.ELSEWHERE, parent(CELL))
+    actions = piece.answered(PieceStatus.ELSEWHERE, parent(CELL))
     sent = 0
     for _ in range(100):
-        sent += sum(isinstance(action, Probe) for action in actions)
-        actions = piece.kept(Status.ELSEWHERE)
+        sent += sum(isinstance(action, SendProbe) for action in actions)
+        actions = piece.kept(PieceStatus.ELSEWHERE)
     assert sent <= CAREFUL_AFTER + 1
 
 
@@ -227,13 +232,13 @@ def test_the_child_of_a_leaf_that_was_split_becomes_the_place() -> None:
     assert piece.core.place is not None
     assert (piece.core.place.owner, piece.core.place.cell) == (OTHER, child)
     assert piece.core.stage is Stage.REPLICATED
-    assert piece.due() == [Insert(OTHER, child)]
+    assert piece.due() == [SendInsert(OTHER, child)]
 
 
 def test_a_cell_above_the_leaf_is_not_believed_without_being_asked() -> None:
     piece = Piece().installed()
     assert piece.established(LIAR, parent(CELL)) == (True, [])
-    assert piece.due() == [Insert(LEAF, CELL)]
+    assert piece.due() == [SendInsert(LEAF, CELL)]
 
 
 def test_only_the_leaf_says_that_the_piece_is_kept() -> None:
@@ -241,7 +246,7 @@ def test_only_the_leaf_says_that_the_piece_is_kept() -> None:
     piece.begin()
     piece.established()
     assert piece.kept(source=LIAR) == []
-    assert piece.kept(Status.GONE, source=LIAR) == []
+    assert piece.kept(PieceStatus.GONE, source=LIAR) == []
     assert piece.core.stage is Stage.HELD
 
 
@@ -250,23 +255,23 @@ def test_a_leaf_that_says_nothing_of_copies_is_asked_and_then_looked_for() -> No
     piece.begin()
     piece.established()
     assert piece.core.due_at - piece.now <= KEPT_WAIT_S
-    assert piece.due() == [Insert(LEAF, CELL)]
-    assert piece.answered(Status.KEPT) == []
-    assert piece.due() == [Insert(LEAF, CELL)]
-    assert piece.answered(Status.KEPT) == []
+    assert piece.due() == [SendInsert(LEAF, CELL)]
+    assert piece.answered(PieceStatus.KEPT) == []
+    assert piece.due() == [SendInsert(LEAF, CELL)]
+    assert piece.answered(PieceStatus.KEPT) == []
     [action] = piece.due()
-    assert isinstance(action, Probe)
+    assert isinstance(action, SendProbe)
 
 
 def test_a_refusal_counts_once_a_try_and_is_believed_after_several() -> None:
     piece = Piece()
     piece.begin()
     for _ in range(REFUSALS_MAX - 1):
-        assert piece.kept(Status.QUOTA) == []
-        assert piece.kept(Status.QUOTA, source=LIAR) == []
+        assert piece.kept(PieceStatus.QUOTA) == []
+        assert piece.kept(PieceStatus.QUOTA, source=LIAR) == []
         [action] = piece.due()
-        assert isinstance(action, Probe)
-    assert piece.kept(Status.QUOTA) == [Report(News.REFUSED, "too many")]
+        assert isinstance(action, SendProbe)
+    assert piece.kept(PieceStatus.QUOTA) == [InstallReport(News.REFUSED, "too many")]
     assert piece.core.is_over
     assert piece.core.due_at == NEVER
 
@@ -275,24 +280,24 @@ def test_a_piece_that_was_installed_once_is_not_given_up_when_refused() -> None:
     piece = Piece().installed()
     for _ in range(10 * REFUSALS_MAX):
         piece.due()
-        assert piece.kept(Status.REFUSED) == []
+        assert piece.kept(PieceStatus.REFUSED) == []
         assert not piece.core.is_over
         assert piece.core.due_at < NEVER
 
 
 def test_a_piece_ends_at_its_leaf() -> None:
     piece = Piece().installed()
-    assert piece.core.end(piece.now) == [End(LEAF, CELL)]
+    assert piece.core.end(piece.now) == [SendEnd(LEAF, CELL)]
     assert piece.core.end(piece.now) == []
     assert piece.established() == (False, [])
-    assert piece.core.end_answered(piece.now, Status.KEPT, CELL) == [Report(News.ENDED)]
+    assert piece.core.end_answered(piece.now, PieceStatus.KEPT, CELL) == [InstallReport(News.ENDED)]
     assert piece.core.is_over
 
 
 def test_a_piece_that_no_leaf_has_told_of_is_over_at_once() -> None:
     piece = Piece()
     piece.begin()
-    assert piece.core.end(piece.now) == [Report(News.ENDED)]
+    assert piece.core.end(piece.now) == [InstallReport(News.ENDED)]
     assert piece.established() == (False, [])
 
 
@@ -300,19 +305,19 @@ def test_the_end_follows_the_leaf_to_where_it_is_now() -> None:
     piece = Piece().installed()
     piece.core.end(piece.now)
     child = cell_at(LOW, HIGH, 7)
-    assert piece.core.end_answered(piece.now, Status.ELSEWHERE, child) == [Find(child)]
-    assert piece.core.found(piece.now, child, OTHER) == [End(OTHER, child)]
-    assert piece.core.end_answered(piece.now, Status.GONE, child) == [Report(News.ENDED)]
+    assert piece.core.end_answered(piece.now, PieceStatus.ELSEWHERE, child) == [Find(child)]
+    assert piece.core.found(piece.now, child, OTHER) == [SendEnd(OTHER, child)]
+    assert piece.core.end_answered(piece.now, PieceStatus.GONE, child) == [InstallReport(News.ENDED)]
 
 
 def test_the_end_goes_down_where_the_leaf_was_split() -> None:
     piece = Piece().installed()
     piece.core.end(piece.now)
-    assert piece.core.end_answered(piece.now, Status.ELSEWHERE, CELL) == [Find(CELL)]  # it may have another root
-    assert piece.core.found(piece.now, CELL, OTHER) == [End(OTHER, CELL)]
+    assert piece.core.end_answered(piece.now, PieceStatus.ELSEWHERE, CELL) == [Find(CELL)]  # it may have another root
+    assert piece.core.found(piece.now, CELL, OTHER) == [SendEnd(OTHER, CELL)]
     below = cell_at(LOW, HIGH, 7)
-    assert piece.core.end_answered(piece.now, Status.ELSEWHERE, CELL) == [Find(below)]
-    assert piece.core.found(piece.now, below, OTHER) == [End(OTHER, below)]
+    assert piece.core.end_answered(piece.now, PieceStatus.ELSEWHERE, CELL) == [Find(below)]
+    assert piece.core.found(piece.now, below, OTHER) == [SendEnd(OTHER, below)]
 
 
 def test_an_end_that_nobody_answers_is_left_to_the_lease() -> None:
@@ -323,7 +328,7 @@ def test_an_end_that_nobody_answers_is_left_to_the_lease() -> None:
         actions = piece.due()
         tries += 1
         assert tries <= END_TRIES_MAX
-    assert actions == [Report(News.ENDED)]
+    assert actions == [InstallReport(News.ENDED)]
 
 
 @st.composite
@@ -334,11 +339,11 @@ def steps(draw: st.DrawFn) -> list[tuple[str, Any]]:
     one = st.one_of(
         st.tuples(st.just("due"), st.none()),
         st.tuples(st.just("established"), st.tuples(st.sampled_from([LEAF, OTHER]), cells | wrong, st.booleans())),
-        st.tuples(st.just("kept"), st.tuples(st.sampled_from([LEAF, OTHER]), st.sampled_from(Status))),
-        st.tuples(st.just("answered"), st.tuples(st.sampled_from(Status), cells | wrong, st.booleans())),
+        st.tuples(st.just("kept"), st.tuples(st.sampled_from([LEAF, OTHER]), st.sampled_from(PieceStatus))),
+        st.tuples(st.just("answered"), st.tuples(st.sampled_from(PieceStatus), cells | wrong, st.booleans())),
         st.tuples(st.just("silent"), st.none()),
         st.tuples(st.just("end"), st.none()),
-        st.tuples(st.just("end_answered"), st.tuples(st.sampled_from(Status), cells | wrong)),
+        st.tuples(st.just("end_answered"), st.tuples(st.sampled_from(PieceStatus), cells | wrong)),
     )
     return draw(st.lists(one, max_size=30))
 
@@ -367,9 +372,9 @@ def test_whatever_happens_a_piece_never_rests_without_a_leaf_and_is_reported_onc
         place = piece.core.place
         assert place is None or cell_at(LOW, HIGH, level(place.cell)) == place.cell
         # It is over, or something is due, or a request is under way that ends by itself.
-        is_asking = actions and isinstance(actions[-1], Insert)
+        is_asking = actions and isinstance(actions[-1], SendInsert)
         assert piece.core.is_over or piece.core.due_at < NEVER or is_asking
-    reports = [action.news for action in actions if isinstance(action, Report)]
+    reports = [action.news for action in actions if isinstance(action, InstallReport)]
     for news in (News.RECEIVED, News.REPLICATED, News.REFUSED, News.ENDED):
         assert reports.count(news) <= 1
     assert not (News.REPLICATED in reports and News.RECEIVED not in reports)

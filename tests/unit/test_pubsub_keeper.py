@@ -31,8 +31,8 @@ from protocols.pubsub.messages import (
     LeafEntry,
     LeafUpdate,
     OrderKind,
+    PieceStatus,
     ProbeSub,
-    Status,
     SubObject,
     Transferred,
     TransferResult,
@@ -43,7 +43,7 @@ from protocols.pubsub.ports import Elsewhere, Here, NotMine, Unsettled
 from protocols.pubsub.refusals import MEMBERS_MAX
 from protocols.pubsub.tree import growth, questions
 from protocols.pubsub.tree.merging import ASK_S
-from protocols.pubsub.tree.storage import Place, key_of_sub
+from protocols.pubsub.tree.storage import CellAddress, key_of_sub
 from tests.support.pubsub_tree import BAD_FILTER, SCHEMA, TREE, FakeSchema, FakeSchemas, TreePlugin
 
 SUBSCRIBER, STRANGER = peer(7), peer(9)
@@ -149,7 +149,7 @@ def test_a_probe_matches_at_once_and_is_stored_when_its_subscriber_has_confirmed
     confirm(host)
     assert host.take_sent() == [], "it is not replicated yet"
     write(host)
-    assert host.take_sent() == [(SUBSCRIBER, Kept(SCHEMA, 1, 0, 1, WHOLE, Status.REPLICATED))]
+    assert host.take_sent() == [(SUBSCRIBER, Kept(SCHEMA, 1, 0, 1, WHOLE, PieceStatus.REPLICATED))]
     assert [each.sid for _, each in plugin.events_noted.new] == [1]
 
 
@@ -175,15 +175,15 @@ def test_a_forged_probe_neither_replaces_nor_ends_what_is_kept() -> None:
 
 def test_a_subscriber_gives_renews_and_ends_its_piece_on_its_own_link() -> None:
     host, plugin = node()
-    assert host.deliver(InsertSub(SCHEMA, sub(), WHOLE, 600), SUBSCRIBER) == InsertAnswer(Status.KEPT, WHOLE, True)
+    assert host.deliver(InsertSub(SCHEMA, sub(), WHOLE, 600), SUBSCRIBER) == InsertAnswer(PieceStatus.KEPT, WHOLE, True)
     assert host.requests == [], "there is nothing to be asked"
     write(host)
     renewal = InsertSub(SCHEMA, sub(version=2), WHOLE, 600)
-    assert host.deliver(renewal, SUBSCRIBER) == InsertAnswer(Status.KEPT, WHOLE, False)
+    assert host.deliver(renewal, SUBSCRIBER) == InsertAnswer(PieceStatus.KEPT, WHOLE, False)
     write(host)
     assert [message.version for _, message in host.take_sent() if isinstance(message, Kept)] == [1, 2]
     end = EndSub(SCHEMA, 1, 0, 3, TREE.attribute, WHOLE)
-    assert host.deliver(end, SUBSCRIBER) == InsertAnswer(Status.GONE, WHOLE)
+    assert host.deliver(end, SUBSCRIBER) == InsertAnswer(PieceStatus.GONE, WHOLE)
     assert matched(plugin) == [] and host.asked[-1].what == "records.delete"
 
 
@@ -202,21 +202,21 @@ def test_one_member_has_only_so_many_pieces() -> None:
     for sid in (1, 2):
         host.deliver(InsertSub(SCHEMA, sub(sid), WHOLE, 600), SUBSCRIBER)
     answer = host.deliver(InsertSub(SCHEMA, sub(3), WHOLE, 600), SUBSCRIBER)
-    assert answer == InsertAnswer(Status.QUOTA, WHOLE, detail="subscriptions_per_member")
+    assert answer == InsertAnswer(PieceStatus.QUOTA, WHOLE, detail="subscriptions_per_member")
     host.deliver(probe(sub(4)), STRANGER)
     assert host.requests == [] and matched(plugin) == [1, 2]
     assert refusals(host) == {f"{MEMBER},quota,link": 1, f"{MEMBER},quota,none": 1}
     renewal = host.deliver(InsertSub(SCHEMA, sub(2, version=2), WHOLE, 600), SUBSCRIBER)
-    assert isinstance(renewal, InsertAnswer) and renewal.status == Status.KEPT
+    assert isinstance(renewal, InsertAnswer) and renewal.status == PieceStatus.KEPT
 
 
 def test_a_filter_that_cannot_be_read_is_refused() -> None:
     host, plugin = node()
     host.deliver(probe(sub(text=BAD_FILTER)), STRANGER)
     [(_, kept)] = host.take_sent()
-    assert isinstance(kept, Kept) and kept.status == Status.REFUSED and "expected a condition" in kept.detail
+    assert isinstance(kept, Kept) and kept.status == PieceStatus.REFUSED and "expected a condition" in kept.detail
     answer = host.deliver(InsertSub(SCHEMA, sub(text=BAD_FILTER), WHOLE, 600), SUBSCRIBER)
-    assert isinstance(answer, InsertAnswer) and answer.status == Status.REFUSED
+    assert isinstance(answer, InsertAnswer) and answer.status == PieceStatus.REFUSED
     assert not plugin.keeper.forest.members
     assert refusals(host) == {f"{MEMBER},filter,none": 1, f"{MEMBER},filter,link": 1}
 
@@ -225,13 +225,15 @@ def test_a_member_that_registers_without_end_takes_no_more_room() -> None:
     host, plugin = node(subscriptions_per_member=50)
     for sid in range(5_000):
         answer = host.deliver(InsertSub(SCHEMA, sub(sid), WHOLE, 600), SUBSCRIBER)
-        assert isinstance(answer, InsertAnswer) and answer.status == (Status.KEPT if sid < 50 else Status.QUOTA)
+        assert isinstance(answer, InsertAnswer) and answer.status == (
+            PieceStatus.KEPT if sid < 50 else PieceStatus.QUOTA
+        )
     for sid in range(5_000):
         host.deliver(probe(sub(sid + 5_000)), STRANGER)
     assert sum(plugin.keeper.forest.members.values()) == len(matched(plugin)) == 50
     other = peer(77)
     honest = host.deliver(InsertSub(SCHEMA, replace(sub(), subscriber=other), WHOLE, 600), other)
-    assert isinstance(honest, InsertAnswer) and honest.status == Status.KEPT
+    assert isinstance(honest, InsertAnswer) and honest.status == PieceStatus.KEPT
 
 
 def test_names_of_refused_members_are_bounded() -> None:
@@ -247,7 +249,7 @@ def test_what_the_store_refuses_is_taken_out_and_told() -> None:
     host, plugin = node()
     host.deliver(InsertSub(SCHEMA, sub(), WHOLE, 600), SUBSCRIBER)
     write(host, RecordOutcome.QUOTA)
-    assert host.take_sent() == [(SUBSCRIBER, Kept(SCHEMA, 1, 0, 1, WHOLE, Status.QUOTA, "key_items"))]
+    assert host.take_sent() == [(SUBSCRIBER, Kept(SCHEMA, 1, 0, 1, WHOLE, PieceStatus.QUOTA, "key_items"))]
     assert matched(plugin) == []
 
 
@@ -258,7 +260,7 @@ def test_a_write_of_unknown_outcome_is_tried_again() -> None:
     assert host.take_sent() == [] and matched(plugin) == [1]
     host.fire("tree_tick")
     write(host)
-    assert [message.status for _, message in host.take_sent() if isinstance(message, Kept)] == [Status.REPLICATED]
+    assert [message.status for _, message in host.take_sent() if isinstance(message, Kept)] == [PieceStatus.REPLICATED]
 
 
 def test_a_schema_that_is_not_known_is_looked_up_first() -> None:
@@ -346,7 +348,7 @@ def full(host: FakeHost) -> TransferSub:
 
 def transferred(message: TransferSub, number: int) -> Transferred:
     results = tuple(
-        TransferResult(each.subscriber.id, each.sid, each.piece, each.version, Status.REPLICATED)
+        TransferResult(each.subscriber.id, each.sid, each.piece, each.version, PieceStatus.REPLICATED)
         for each in message.subs
     )
     return Transferred(SCHEMA, TREE.attribute, message.cell, results, number)
@@ -387,14 +389,14 @@ def test_copies_count_when_the_parent_itself_has_named_their_number() -> None:
         question = last_question(host)
         assert question.cell == WHOLE and question.is_brief
         host.deliver(CellAnswer(question.nonce ^ 1, CellState.LEAF, transfer=4), STRANGER)
-        assert Place(TREE, 0b10) not in plugin.keeper.forest.cells or number == 4
+        assert CellAddress(TREE, 0b10) not in plugin.keeper.forest.cells or number == 4
         host.deliver(CellAnswer(question.nonce, state, transfer=number), peer(3))
         assert bool(plugin.keeper.forest.members) is is_taken
     write(host)
     host.fire("tree_results")
     [(to, message)] = host.take_sent()
     assert to == STRANGER and isinstance(message, Transferred)
-    assert (message.transfer, message.results[0].status) == (4, Status.REPLICATED)
+    assert (message.transfer, message.results[0].status) == (4, PieceStatus.REPLICATED)
     assert matched(plugin, 0b10) == [], "it is no leaf yet"
 
 
@@ -470,7 +472,7 @@ def test_a_leaf_is_not_retired_by_an_order_alone() -> None:
         host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
         write(host)
         assert plugin.keeper.decide(TREE, 0b10, None, vouched=False) == Here()
-        assert plugin.keeper.forest.cells[Place(TREE, 0b10)].move_up is None
+        assert plugin.keeper.forest.cells[CellAddress(TREE, 0b10)].move_up is None
 
 
 def half_of_a_merge() -> tuple[FakeHost, TreePlugin]:
@@ -494,7 +496,7 @@ def test_what_is_new_at_a_half_waits_when_its_parent_may_be_the_leaf_already(is_
     host.deliver(probe(sub(5), 0b10), STRANGER)
     assert host.requests == [], "its subscriber is not asked yet"
     answer = host.deliver(InsertSub(SCHEMA, sub(6), 0b10, 600), SUBSCRIBER)
-    assert answer == InsertAnswer(Status.ELSEWHERE, 0b10)
+    assert answer == InsertAnswer(PieceStatus.ELSEWHERE, 0b10)
     assert host.deliver(EndSub(SCHEMA, 5, 0, 9, TREE.attribute, 0b10), SUBSCRIBER) is None
     host.time_s += ASK_S
     host.fire("tree_tick")
@@ -548,6 +550,6 @@ def test_subscriptions_of_the_node_itself_are_confirmed_without_the_network() ->
     assert matched(plugin) == [5]
     assert [message.sid for _, message in host.take_sent() if isinstance(message, Kept)] == [5]
     assert plugin.keeper.forest.members == {NodeId(1): 1}
-    assert list(plugin.keeper.forest.cells[Place(TREE, WHOLE)].pieces) == [
+    assert list(plugin.keeper.forest.cells[CellAddress(TREE, WHOLE)].pieces) == [
         key_of_sub(plugin.subscriber.pieces[5, 0].sub)
     ]

@@ -10,14 +10,14 @@ from peerd.testing.host import FakeHost
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import SchemaView
-from protocols.pubsub.subscribing.inlets import Taken
-from protocols.pubsub.subscribing.local import LocalSubscriptions, Window
+from protocols.pubsub.subscribing.inlets import TakenEvent
+from protocols.pubsub.subscribing.local import LocalSubscriptions, TakenWindow
 from protocols.pubsub.subscribing.writes import Writes
 from tests.support.pubsub_subscribing import PUBLISHER, STOCKS, PlainIndex, PlainSchema, event, number_of
 
 
 class Listener:
-    """Implements `protocols.pubsub.subscribing.local.Receiver`."""
+    """Implements `protocols.pubsub.subscribing.local.LocalReceiver`."""
 
     group = ""
     since_ms = 0
@@ -29,7 +29,7 @@ class Listener:
         self.heard: list[int] = []
         self.duplicates = self.lost = 0
 
-    def give(self, item: Taken, writes: Writes) -> None:
+    def give(self, item: TakenEvent, writes: Writes) -> None:
         self.heard.append(number_of(item.shown))
 
     def note_duplicate(self) -> None:
@@ -68,7 +68,7 @@ def test_each_event_is_given_once_to_exactly_those_that_it_matches(events: list[
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 3)), max_size=80), st.integers(1, 5))
 def test_the_window_remembers_the_newest_events(steps: list[tuple[bool, int, int]], count_max: int) -> None:
-    window = Window(count_max)
+    window = TakenWindow(count_max)
     model: dict[EventId, tuple[int, ...]] = {}
     for is_note, number, who in steps:
         if is_note:

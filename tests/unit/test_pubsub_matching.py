@@ -17,7 +17,7 @@ from protocols.pubsub.matching import LeafIndex, key_of
 from protocols.pubsub.messages import SubObject
 from protocols.pubsub.names import EVERY
 from protocols.pubsub.pieces import pieces_of
-from protocols.pubsub.schema import Schema
+from protocols.pubsub.schema import EventSchema
 from tests.support.pubsub_schemas import events, filters, schema, wanted
 
 PRICE = 1
@@ -29,7 +29,7 @@ def piece(
     return SubObject(peer(1), sid, number, 1, attribute, low, high, text)
 
 
-def index_of(*subs: SubObject, used: Schema | None = None) -> LeafIndex:
+def index_of(*subs: SubObject, used: EventSchema | None = None) -> LeafIndex:
     index = LeafIndex(used or schema())
     for sub in subs:
         index.add(key_of(sub), WHOLE, sub)

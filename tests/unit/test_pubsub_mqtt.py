@@ -12,8 +12,8 @@ pytest.importorskip("ohmqtt", reason="the extra `mqtt` is not installed")
 
 from peerd.errors import ConfigError
 from peerd.lib.filter import matcher, parse
-from protocols.pubsub.front.mqtt.mapping import EventMap, Wish, key_of
-from protocols.pubsub.front.mqtt.packets import FOR_EVER_S, Message, Properties, Wanted
+from protocols.pubsub.front.mqtt.mapping import EventMap, SubscriptionOptions, key_of
+from protocols.pubsub.front.mqtt.packets import FOR_EVER_S, ApplicationMessage, Properties, Wanted
 from protocols.pubsub.front.mqtt.session import IN_FLIGHT_MAX, Session, load, save
 from protocols.pubsub.front.mqtt.topics import TopicError, TopicMap, shared
 from protocols.pubsub.models import ReceivedEvent
@@ -120,7 +120,7 @@ def test_a_filter_of_the_whole_topic_matches_as_the_standard_says(
 def test_a_json_payload_gives_attributes_and_stays_what_it_is() -> None:
     events = EventMap(STOCKS, TYPES)
     payload = b'{"price": 20.5, "symbol": "no", "other": 1, "topic": null}'
-    event = events.event_of(Message("stocks/IBM/7", payload, is_retained=True))
+    event = events.event_of(ApplicationMessage("stocks/IBM/7", payload, is_retained=True))
     assert base64.b64decode(event.pop("_payload_base64")) == payload
     assert event == {
         "symbol": "IBM",
@@ -133,15 +133,19 @@ def test_a_json_payload_gives_attributes_and_stays_what_it_is() -> None:
 
 def test_other_payloads_are_opaque() -> None:
     events = EventMap(ANY, TYPES)
-    assert events.event_of(Message("a", b"\xff{")) == {"topic": "a", "_payload_base64": "/3s=", "_content_type": ""}
-    assert events.event_of(Message("a", b"")) == {"topic": "a"}
+    assert events.event_of(ApplicationMessage("a", b"\xff{")) == {
+        "topic": "a",
+        "_payload_base64": "/3s=",
+        "_content_type": "",
+    }
+    assert events.event_of(ApplicationMessage("a", b"")) == {"topic": "a"}
     with pytest.raises(TopicError):
-        events.event_of(Message("a", b"x" * 40_000))
+        events.event_of(ApplicationMessage("a", b"x" * 40_000))
 
 
 @pytest.mark.parametrize("value", [r'"\ud800"', "1e999", "NaN", "null", "[1]", "{}"])
 def test_members_that_are_no_values_of_attributes_stay_in_the_payload_only(value: str) -> None:
-    event = EventMap(ANY, TYPES).event_of(Message("a", f'{{"price": {value}, "line": 1}}'.encode()))
+    event = EventMap(ANY, TYPES).event_of(ApplicationMessage("a", f'{{"price": {value}, "line": 1}}'.encode()))
     assert {name for name in event if not name.startswith("_")} == {"topic", "line"}
 
 
@@ -151,20 +155,22 @@ def received(values: dict[str, Any], **more: Any) -> ReceivedEvent:
 
 def test_events_become_messages() -> None:
     events = EventMap(ANY, TYPES)
-    assert events.message_of(received({"topic": "a"}, payload="x"), Wish(1), NOW) == Message("a", b"x", 1)
+    assert events.message_of(received({"topic": "a"}, payload="x"), SubscriptionOptions(1), NOW) == ApplicationMessage(
+        "a", b"x", 1
+    )
     binary = received({"topic": "a"}, payload="/w==", is_base64=True)
-    assert events.message_of(binary, Wish(), NOW) == Message("a", b"\xff")
-    values = Message("a", b'{"line": 3}', properties=Properties(content_type="application/json"))
-    assert events.message_of(received({"topic": "a", "line": 3}), Wish(), NOW) == values
+    assert events.message_of(binary, SubscriptionOptions(), NOW) == ApplicationMessage("a", b"\xff")
+    values = ApplicationMessage("a", b'{"line": 3}', properties=Properties(content_type="application/json"))
+    assert events.message_of(received({"topic": "a", "line": 3}), SubscriptionOptions(), NOW) == values
     replayed = received({"topic": "a"}, payload="x", is_replay=True)
-    assert events.message_of(replayed, Wish(), NOW) == Message("a", b"x", 0, True)
-    assert events.message_of(received({"line": 3}), Wish(), NOW) is None
+    assert events.message_of(replayed, SubscriptionOptions(), NOW) == ApplicationMessage("a", b"x", 0, True)
+    assert events.message_of(received({"line": 3}), SubscriptionOptions(), NOW) is None
 
 
 def test_the_empty_message_takes_a_retained_one_away() -> None:
     events = EventMap(ANY, TYPES)
-    assert events.message_of(received({"topic": "a"}, is_replay=True), Wish(), NOW) is None
-    assert events.message_of(received({"topic": "a"}), Wish(), NOW) == Message("a", b"")
+    assert events.message_of(received({"topic": "a"}, is_replay=True), SubscriptionOptions(), NOW) is None
+    assert events.message_of(received({"topic": "a"}), SubscriptionOptions(), NOW) == ApplicationMessage("a", b"")
 
 
 FULL = Properties(True, 60, "text/plain", "answers/here", b"\0\xff", (("a", "1"), ("b", ""), ("a", "2")))
@@ -172,7 +178,7 @@ FULL = Properties(True, 60, "text/plain", "answers/here", b"\0\xff", (("a", "1")
 
 def sent(properties: Properties, **more: Any) -> ReceivedEvent:
     """What a subscriber gets of a message with these properties."""
-    event = EventMap(ANY, TYPES).event_of(Message("a", b"x", properties=properties))
+    event = EventMap(ANY, TYPES).event_of(ApplicationMessage("a", b"x", properties=properties))
     headers = tuple(tuple(pair) for pair in event.get("_headers", ()))
     return received({"topic": "a"}, payload="x", content_type=event["_content_type"], headers=headers, **more)
 
@@ -191,32 +197,36 @@ def sent(properties: Properties, **more: Any) -> ReceivedEvent:
     )
 )
 def test_properties_travel_with_the_event(properties: Properties) -> None:
-    message = EventMap(ANY, TYPES).message_of(sent(properties), Wish(), NOW)
+    message = EventMap(ANY, TYPES).message_of(sent(properties), SubscriptionOptions(), NOW)
     assert message is not None and message.properties == properties
 
 
 def test_a_message_that_has_expired_does_not_come() -> None:
     events, event = EventMap(ANY, TYPES), sent(FULL)
-    later = events.message_of(event, Wish(), NOW + 59.5)
+    later = events.message_of(event, SubscriptionOptions(), NOW + 59.5)
     assert later is not None and later.properties.expiry_s == 1
-    assert events.message_of(event, Wish(), NOW + 60) is None
-    earlier = events.message_of(event, Wish(), NOW - 1000)  # the publisher's clock is ahead
+    assert events.message_of(event, SubscriptionOptions(), NOW + 60) is None
+    earlier = events.message_of(event, SubscriptionOptions(), NOW - 1000)  # the publisher's clock is ahead
     assert earlier is not None and earlier.properties.expiry_s == 60
 
 
 def test_a_client_that_wants_no_own_messages_gets_none() -> None:
     events = EventMap(ANY, TYPES)
-    headers = tuple(events.event_of(Message("a", b"x"), key_of("me"))["_headers"])
+    headers = tuple(events.event_of(ApplicationMessage("a", b"x"), key_of("me"))["_headers"])
     event = received({"topic": "a"}, payload="x", headers=headers)
-    assert events.message_of(event, Wish(not_from=key_of("me")), NOW) is None
-    assert events.message_of(event, Wish(not_from=key_of("you")), NOW) == Message("a", b"x", properties=Properties())
+    assert events.message_of(event, SubscriptionOptions(not_from=key_of("me")), NOW) is None
+    assert events.message_of(event, SubscriptionOptions(not_from=key_of("you")), NOW) == ApplicationMessage(
+        "a", b"x", properties=Properties()
+    )
     assert "me" not in str(headers)
 
 
 def test_the_retain_flag_is_kept_where_the_subscription_wants_that() -> None:
     events, event = EventMap(ANY, TYPES), received({"topic": "a"}, payload="x", retain="a")
-    assert events.message_of(event, Wish(), NOW) == Message("a", b"x")
-    assert events.message_of(event, Wish(1, True, 7), NOW) == Message("a", b"x", 1, True, subscription_id=7)
+    assert events.message_of(event, SubscriptionOptions(), NOW) == ApplicationMessage("a", b"x")
+    assert events.message_of(event, SubscriptionOptions(1, True, 7), NOW) == ApplicationMessage(
+        "a", b"x", 1, True, subscription_id=7
+    )
 
 
 @pytest.mark.parametrize(
@@ -235,7 +245,7 @@ def test_the_retain_flag_is_kept_where_the_subscription_wants_that() -> None:
 def test_headers_that_anybody_made_up_break_no_packet(name: str, value: str) -> None:
     """The publisher may be anybody, with any header."""
     event = received({"topic": "a"}, payload="x", content_type="a\0", headers=((name, value),))
-    message = EventMap(ANY, TYPES).message_of(event, Wish(), NOW)
+    message = EventMap(ANY, TYPES).message_of(event, SubscriptionOptions(), NOW)
     assert message is not None and message.properties == Properties()
 
 
@@ -261,7 +271,7 @@ def test_wrong_groups_are_refused(topic_filter: str) -> None:
 def test_the_position_follows_what_is_acknowledged_without_a_hole() -> None:
     session = Session("c")
     held = session.hold("a/#", 1)
-    numbers = [session.sending(held, id, Message("a", b"", 1)).packet_id for id in ("1", "2", "3")]
+    numbers = [session.sending(held, id, ApplicationMessage("a", b"", 1)).packet_id for id in ("1", "2", "3")]
     assert numbers == [1, 2, 3]
     session.acknowledged(2)
     session.acknowledged(99)
@@ -269,8 +279,8 @@ def test_the_position_follows_what_is_acknowledged_without_a_hole() -> None:
     session.acknowledged(1)
     assert held.position == "2"
     session.restart()
-    assert session.sending(held, "3", Message("a", b"", 1)).is_again
-    assert not session.sending(held, "4", Message("a", b"", 1)).is_again
+    assert session.sending(held, "3", ApplicationMessage("a", b"", 1)).is_again
+    assert not session.sending(held, "4", ApplicationMessage("a", b"", 1)).is_again
 
 
 def test_the_window_is_bounded_and_numbers_are_not_used_twice() -> None:
@@ -278,13 +288,13 @@ def test_the_window_is_bounded_and_numbers_are_not_used_twice() -> None:
     held = session.hold("a", 1)
     for count in range(70_000):
         assert session.has_room
-        number = session.sending(held, str(count), Message("a", b"", 1)).packet_id
+        number = session.sending(held, str(count), ApplicationMessage("a", b"", 1)).packet_id
         assert 1 <= number <= 65_535
         session.acknowledged(number)
     for count in range(IN_FLIGHT_MAX):
-        session.sending(held, f"x{count}", Message("a", b"", 1))
+        session.sending(held, f"x{count}", ApplicationMessage("a", b"", 1))
     assert not session.has_room
-    session.sending(held, "quality 0", Message("a", b""))
+    session.sending(held, "quality 0", ApplicationMessage("a", b""))
     assert held.position == "69999"
 
 
@@ -303,7 +313,7 @@ def test_sessions_are_kept_in_a_file() -> None:
     kept = load(save({"c": session}), "file", NOW)["c"]
     again = kept.held["a/#"]
     assert (again.position, again.qos, again.name) == ("x-7", 1, held.name)
-    assert kept.wish(again) == session.wish(held) == Wish(1, True, 9, key_of("c"))
+    assert kept.wish(again) == session.wish(held) == SubscriptionOptions(1, True, 9, key_of("c"))
     assert (kept.expires_s, kept.left_at) == (60, NOW)
     assert load(save({"c": kept}), "file", NOW + 5)["c"].left_at == NOW
     with pytest.raises(ConfigError):
@@ -323,7 +333,7 @@ def test_a_client_that_takes_few_messages_at_a_time_gets_no_more() -> None:
     session = Session("c", 0)
     session.restart(receive_max=2)
     held = session.hold("a", 1)
-    session.sending(held, "1", Message("a", b"", 1))
+    session.sending(held, "1", ApplicationMessage("a", b"", 1))
     assert session.has_room
-    session.sending(held, "2", Message("a", b"", 1))
+    session.sending(held, "2", ApplicationMessage("a", b"", 1))
     assert not session.has_room

@@ -13,7 +13,14 @@ import ohmqtt
 
 from peerd.errors import Unavailable
 from protocols.pubsub.front.mqtt.mapping import key_of
-from protocols.pubsub.front.mqtt.packets import FOR_EVER_S, RECEIVE_MAX, Message, Properties, Reason, Verdict
+from protocols.pubsub.front.mqtt.packets import (
+    FOR_EVER_S,
+    RECEIVE_MAX,
+    ApplicationMessage,
+    PacketOutcome,
+    Properties,
+    Reason,
+)
 from tests.support.mqtt_gateway import Caller, PlayedRing, gateway
 
 
@@ -66,8 +73,8 @@ async def test_a_message_with_all_properties_comes_and_goes() -> None:
         caller.send(subscribe(("a/#", 2), number=7))
         assert (await caller.next()).reason_codes == [Reason.GrantedQoS1]
         said = Properties(True, 60, "text/plain", "r", b"z", (("a", "1"), ("a", "2")))
-        assert ring.published == [Message("a/b", b"x", 1, packet_id=9, properties=said)]
-        ring.coming.put_nowait(("1", Message("a/x", b"hi", 1, properties=said, subscription_id=7)))
+        assert ring.published == [ApplicationMessage("a/b", b"x", 1, packet_id=9, properties=said)]
+        ring.coming.put_nowait(("1", ApplicationMessage("a/x", b"hi", 1, properties=said, subscription_id=7)))
         found = await caller.next()
         assert (found.topic, found.payload, found.packet_id) == ("a/x", b"hi", 1)
         assert found.properties.UserProperty == [("a", "1"), ("a", "2")]
@@ -84,7 +91,7 @@ async def test_a_client_without_a_name_gets_one() -> None:
 
 async def test_a_refused_message_is_told_so() -> None:
     ring = PlayedRing()
-    ring.verdict = Verdict(Reason.PayloadFormatInvalid, "price is no number")
+    ring.verdict = PacketOutcome(Reason.PayloadFormatInvalid, "price is no number")
     async with gateway(ring) as call:
         caller = await greeted(call, connect())
         caller.send(publish(qos=1), publish(qos=2))
@@ -199,9 +206,9 @@ async def test_a_message_that_is_too_large_for_a_client_counts_as_delivered() ->
         caller = await greeted(call, connect(MaximumPacketSize=60, ReceiveMaximum=1))
         caller.send(subscribe(("a", 1)))
         await caller.next()
-        ring.coming.put_nowait(("1", Message("a", b"x" * 60, 1)))
-        ring.coming.put_nowait(("2", Message("a", b"y", 1)))
-        ring.coming.put_nowait(("3", Message("a", b"z", 1)))
+        ring.coming.put_nowait(("1", ApplicationMessage("a", b"x" * 60, 1)))
+        ring.coming.put_nowait(("2", ApplicationMessage("a", b"y", 1)))
+        ring.coming.put_nowait(("3", ApplicationMessage("a", b"z", 1)))
         assert (await caller.next()).payload == b"y"
         caller.send(ohmqtt.MQTTPingReqPacket())
         assert isinstance(await caller.next(), ohmqtt.MQTTPingRespPacket)  # and not z: it takes one at a time
@@ -275,7 +282,7 @@ def connect_with_will(delay_s: int, expires_s: int, *, clean: bool = True) -> by
 
 GOODBYE = ohmqtt.MQTTDisconnectPacket()
 WITH_WILL = ohmqtt.MQTTDisconnectPacket(Reason.DisconnectWithWillMessage)
-WILL = Message("w", b"x", properties=Properties(content_type="text/plain"))
+WILL = ApplicationMessage("w", b"x", properties=Properties(content_type="text/plain"))
 
 
 @pytest.mark.parametrize(("goodbye", "wills"), [(GOODBYE, 0), (WITH_WILL, 1)])

@@ -12,7 +12,7 @@ pytest.importorskip("ohmqtt", reason="the extra `mqtt` is not installed")
 
 from peerd.errors import Unavailable
 from protocols.pubsub.front.mqtt.gateway import Notices
-from protocols.pubsub.front.mqtt.packets import Message, Reason
+from protocols.pubsub.front.mqtt.packets import ApplicationMessage, Reason
 from protocols.pubsub.front.mqtt.session import IN_FLIGHT_MAX, SUBSCRIPTIONS_MAX
 from protocols.pubsub.front.mqtt.version4 import Version4
 from tests.support.mqtt_gateway import PlayedRing, gateway
@@ -27,7 +27,7 @@ ACCEPTED = b"\x20\x02\x00\x00"
 
 
 def qos(level: int, packet_id: int = 9, payload: bytes = b"x") -> bytes:
-    return V4.publish(Message("a/b", payload, level, packet_id=packet_id if level else 0))
+    return V4.publish(ApplicationMessage("a/b", payload, level, packet_id=packet_id if level else 0))
 
 
 async def test_publishing_is_acknowledged_by_its_quality_of_service() -> None:
@@ -69,8 +69,8 @@ async def test_subscribing_receiving_and_ending() -> None:
     async with gateway(ring) as call:
         caller = await call(CONNECT + SUBSCRIBE)
         await caller.expect(ACCEPTED + V4.suback(5, [GRANTED]))
-        ring.coming.put_nowait(("1", Message("a/x", b"hi", 1)))
-        await caller.expect(V4.publish(Message("a/x", b"hi", 1, packet_id=1)))
+        ring.coming.put_nowait(("1", ApplicationMessage("a/x", b"hi", 1)))
+        await caller.expect(V4.publish(ApplicationMessage("a/x", b"hi", 1, packet_id=1)))
         caller.writer.write(b"\xa2\x07\x00\x06\x00\x03a/#")
         await caller.expect(V4.unsuback(6, []))
         assert ring.ended == ["a/#"]
@@ -82,13 +82,13 @@ async def test_a_client_that_acknowledges_nothing_is_sent_no_more_than_the_windo
         caller = await call(CONNECT + SUBSCRIBE)
         await caller.expect(ACCEPTED + V4.suback(5, [GRANTED]))
         for count in range(IN_FLIGHT_MAX + 1):
-            ring.coming.put_nowait((str(count), Message("a/x", b"", 1)))
+            ring.coming.put_nowait((str(count), ApplicationMessage("a/x", b"", 1)))
         for number in range(1, IN_FLIGHT_MAX + 1):
-            await caller.expect(V4.publish(Message("a/x", b"", 1, packet_id=number)))
+            await caller.expect(V4.publish(ApplicationMessage("a/x", b"", 1, packet_id=number)))
         caller.writer.write(b"\xc0\x00")
         await caller.expect(V4.pingresp())  # and not the message that waits
         caller.writer.write(b"\x40\x02\x00\x01")
-        await caller.expect(V4.publish(Message("a/x", b"", 1, packet_id=IN_FLIGHT_MAX + 1)))
+        await caller.expect(V4.publish(ApplicationMessage("a/x", b"", 1, packet_id=IN_FLIGHT_MAX + 1)))
 
 
 async def test_wrong_and_too_many_topic_filters_are_refused() -> None:
@@ -107,8 +107,8 @@ async def test_a_session_is_kept_and_resumed_and_forgotten(tmp_path: Path) -> No
     async with gateway(ring, state) as call:
         caller = await call(DURABLE + SUBSCRIBE)
         await caller.expect(ACCEPTED + V4.suback(5, [GRANTED]))
-        ring.coming.put_nowait(("7", Message("a/x", b"", 1)))
-        await caller.expect(V4.publish(Message("a/x", b"", 1, packet_id=1)))
+        ring.coming.put_nowait(("7", ApplicationMessage("a/x", b"", 1)))
+        await caller.expect(V4.publish(ApplicationMessage("a/x", b"", 1, packet_id=1)))
         caller.writer.write(b"\x40\x02\x00\x01" + DISCONNECT)
         await caller.expect_end()
     assert ring.ended == []
@@ -147,7 +147,7 @@ async def test_the_will_is_published_unless_the_client_says_goodbye(goodbye: byt
         caller.writer.write(goodbye)
         caller.writer.write_eof()
         await caller.expect_end()
-    assert ring.published == [Message("w", b"x")] * wills
+    assert ring.published == [ApplicationMessage("w", b"x")] * wills
 
 
 async def test_a_durable_session_needs_a_name() -> None:

@@ -22,11 +22,11 @@ from protocols.pubsub.front.mqtt.packets import (
     Accepted,
     Acknowledged,
     Aliases,
+    ApplicationMessage,
     Connect,
     Disconnect,
-    Message,
     PacketError,
-    Ping,
+    PingRequest,
     Properties,
     Reason,
     Released,
@@ -49,13 +49,15 @@ SUBSCRIBE = bytes.fromhex("820800050003612f2301")
 
 def test_packets_are_read_in_whatever_pieces_they_come() -> None:
     reader = PacketReader()
-    bytes_ = CONNECT + SUBSCRIBE + V4.publish(Message("a", b"hi", 1, packet_id=9)) + b"\xc0\x00\x40\x02\x00\x07"
+    bytes_ = (
+        CONNECT + SUBSCRIBE + V4.publish(ApplicationMessage("a", b"hi", 1, packet_id=9)) + b"\xc0\x00\x40\x02\x00\x07"
+    )
     found = [packet for byte in bytes_ for packet in reader.feed(bytes([byte]))]
     assert found == [
         Connect("abcd", True, 60),
         Subscribe(5, (Wanted("a/#", 1),)),
-        Message("a", b"hi", 1, packet_id=9),
-        Ping(),
+        ApplicationMessage("a", b"hi", 1, packet_id=9),
+        PingRequest(),
         Acknowledged(7),
     ]
     assert PacketReader().feed(bytes.fromhex("a2070006 0003 612f23")) == [Unsubscribe(6, ("a/#",))]
@@ -64,7 +66,7 @@ def test_packets_are_read_in_whatever_pieces_they_come() -> None:
 def test_connect_with_a_will() -> None:
     body = b"\x00\x04MQTT\x04\xee\x00\x0a" + b"\x00\x01c\x00\x01w\x00\x02\xff\x00\x00\x01u\x00\x01p"
     found = PacketReader().feed(bytes([0x10, len(body)]) + body)
-    assert found == [Connect("c", True, 10, Message("w", b"\xff\x00", 1, True))]
+    assert found == [Connect("c", True, 10, ApplicationMessage("w", b"\xff\x00", 1, True))]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ CONNECT_5 = ohmqtt.MQTTConnectPacket(
 def test_connect_of_mqtt_5() -> None:
     reader = PacketReader()
     [found] = reader.feed(CONNECT_5)
-    will = Message("w", b"x", 1, properties=Properties(user=(("a", "b"),)))
+    will = ApplicationMessage("w", b"x", 1, properties=Properties(user=(("a", "b"),)))
     assert found == Connect("me", False, 60, will, 7, 5, 3, 100, False)
     assert reader.version == Version5(100, False)
 
@@ -168,10 +170,10 @@ def test_a_message_is_read_as_it_was_written(
     topic: str, payload: bytes, qos: int, is_retained: bool, number: int, is_again: bool, said: Properties
 ) -> None:
     number = number if qos else 0
-    message = Message(topic, payload, qos, is_retained, number, is_again and bool(qos), said)
+    message = ApplicationMessage(topic, payload, qos, is_retained, number, is_again and bool(qos), said)
     assert PacketReader(V5).feed(V5.publish(message)) == [message]
     assert PacketReader(V4).feed(V4.publish(message)) == [
-        Message(topic, payload, qos, is_retained, number, is_again and bool(qos))
+        ApplicationMessage(topic, payload, qos, is_retained, number, is_again and bool(qos))
     ]
 
 
@@ -195,7 +197,7 @@ def test_packets_of_mqtt_5() -> None:
         Unsubscribe(6, ("a/#",)),
         Acknowledged(7),
         Released(8),
-        Ping(),
+        PingRequest(),
         Disconnect(True, 0),
         Disconnect(),
     ]
@@ -241,7 +243,7 @@ def test_what_mqtt_5_forbids_is_named(data: bytes, reason: Reason) -> None:
 
 def test_damaged_packets_are_packets_or_an_error() -> None:
     source = random.Random(1)
-    full = Message("a", b"x", 1, packet_id=3, properties=Properties(True, 4, "x", "r", b"z", (("a", "b"),)))
+    full = ApplicationMessage("a", b"x", 1, packet_id=3, properties=Properties(True, 4, "x", "r", b"z", (("a", "b"),)))
     samples = [CONNECT, CONNECT_5, SUBSCRIBE, V4.publish(full), V5.publish(full), b"\xe0\x07\x04\x05\x11\0\0\0\3"]
     outcomes = {True: 0, False: 0}
     for _ in range(20_000):
@@ -308,11 +310,11 @@ def test_texts_are_short_and_printable() -> None:
 
 def test_a_topic_gets_a_number_and_is_named_by_it() -> None:
     aliases = Aliases()
-    assert aliases.topic_of(Message("a/b", b"", alias=ALIASES_MAX)) == "a/b"
-    assert aliases.topic_of(Message("", b"", alias=ALIASES_MAX)) == "a/b"
-    assert aliases.topic_of(Message("c", b"", alias=ALIASES_MAX)) == "c"
-    assert aliases.topic_of(Message("", b"", alias=ALIASES_MAX)) == "c"
+    assert aliases.topic_of(ApplicationMessage("a/b", b"", alias=ALIASES_MAX)) == "a/b"
+    assert aliases.topic_of(ApplicationMessage("", b"", alias=ALIASES_MAX)) == "a/b"
+    assert aliases.topic_of(ApplicationMessage("c", b"", alias=ALIASES_MAX)) == "c"
+    assert aliases.topic_of(ApplicationMessage("", b"", alias=ALIASES_MAX)) == "c"
     for wrong, reason in ((0, Reason.ProtocolError), (1, Reason.ProtocolError), (65, Reason.TopicAliasInvalid)):
         with pytest.raises(PacketError) as caught:
-            aliases.topic_of(Message("", b"", alias=wrong))
+            aliases.topic_of(ApplicationMessage("", b"", alias=wrong))
         assert caught.value.reason == reason

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from peerd.errors import ProtocolError
-from protocols.pubsub.delivering.items import Item
-from protocols.pubsub.delivering.outbox import RETRY_S_MAX, Attempt, Outbox, OutboxLimits
+from protocols.pubsub.delivering.items import PendingDelivery
+from protocols.pubsub.delivering.outbox import RETRY_S_MAX, DeliveryAttempt, Outbox, OutboxLimits
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX
 from tests.support.pubsub_leaf import SCHEMA, FakeSchema, event, event_id
 
@@ -24,13 +24,13 @@ def outbox(limits: OutboxLimits = LIMITS) -> Outbox:
     return Outbox(limits, lambda: next(numbers))
 
 
-def item(number: int, size: int = 0, schema: FakeSchema = SCHEMA) -> Item:
+def item(number: int, size: int = 0, schema: FakeSchema = SCHEMA) -> PendingDelivery:
     """An event by its number."""
     body = event(number, payload=b"x" * size)
-    return Item(body, event_id(number), schema, True)
+    return PendingDelivery(body, event_id(number), schema, True)
 
 
-def numbers(items: list[Item] | tuple[Item, ...]) -> list[int]:
+def numbers(items: list[PendingDelivery] | tuple[PendingDelivery, ...]) -> list[int]:
     """The events' numbers."""
     return [each.event.sequence for each in items]
 
@@ -55,7 +55,7 @@ def test_what_piles_up_travels_together() -> None:
 
 
 def test_the_window_bounds_what_is_under_way() -> None:
-    box, sent = outbox(), list[Attempt]()
+    box, sent = outbox(), list[DeliveryAttempt]()
     for number in range(6):
         fill(box, number)
         sent += box.sends(0.0)
@@ -200,7 +200,7 @@ class _Receiver:
     taken_to: dict[int, int] = field(default_factory=dict)
     got: list[int] = field(default_factory=list)
 
-    def take(self, attempt: Attempt) -> int:
+    def take(self, attempt: DeliveryAttempt) -> int:
         """What it answers."""
         if attempt.stream not in self.taken_to and attempt.number != 1:
             return 0
@@ -221,11 +221,11 @@ _STEPS = st.lists(
 def test_each_event_once_in_order_or_counted(steps: list[str], window: int) -> None:
     size = item(1).size
     box = outbox(OutboxLimits(window, 1.0, 1e9, 8 * size))
-    receiver, under_way, now, added = _Receiver(), deque[Attempt](), 0.0, 0
+    receiver, under_way, now, added = _Receiver(), deque[DeliveryAttempt](), 0.0, 0
     settled: list[int] = []
     dropped: list[int] = []
 
-    def answer(attempt: Attempt, pause_s: float = 0.0) -> None:
+    def answer(attempt: DeliveryAttempt, pause_s: float = 0.0) -> None:
         settled.extend(numbers(box.answered(attempt, receiver.take(attempt), pause_s, now)))
 
     for step in steps:

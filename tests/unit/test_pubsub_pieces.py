@@ -14,8 +14,8 @@ from protocols.pubsub.cells import SIDE
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.names import EVERY
 from protocols.pubsub.pieces import PIECES_MAX, SPANS_MAX, joined, pieces_of
-from protocols.pubsub.ports import Point
-from protocols.pubsub.schema import Schema
+from protocols.pubsub.ports import PiecePoint
+from protocols.pubsub.schema import EventSchema
 from tests.support.pubsub_schemas import DOCUMENT, events, filters, schema, wanted
 
 EXACT = PubSubConfig(widen=0.0)
@@ -26,13 +26,13 @@ groups = st.sampled_from(["", "team"])
 
 
 def made(
-    text: str, config: PubSubConfig = EXACT, group: str = "", used: Schema | None = None, seed: int = 1
-) -> list[Point]:
+    text: str, config: PubSubConfig = EXACT, group: str = "", used: EventSchema | None = None, seed: int = 1
+) -> list[PiecePoint]:
     used = used or schema()
     return pieces_of(used, used.parse_filter(text), config, Random(seed).randrange, group)
 
 
-def holders(used: Schema, points: list[Point], values: dict[str, Any]) -> list[Point]:
+def holders(used: EventSchema, points: list[PiecePoint], values: dict[str, Any]) -> list[PiecePoint]:
     """The pieces that an event's targets hold."""
     targets = used.targets(values)
     found = []
@@ -174,6 +174,6 @@ def test_the_pieces_of_a_group_are_in_one_tree() -> None:
 
 def test_a_subscription_of_too_many_pieces_is_kept_as_one() -> None:
     many = [{"name": f"a{number}", "type": "int", "low": 0, "high": 1 << 20, "cutoff": 0.001} for number in range(6)]
-    used = Schema.read({"name": "s", "attributes": many})
+    used = EventSchema.read({"name": "s", "attributes": many})
     [point] = made(" OR ".join(f"a{number} >= 1" for number in range(6)), used=used)
     assert point.attribute == EVERY

@@ -17,10 +17,10 @@ from protocols.pubsub.cells import WHOLE, cell_of_text, children
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import EventAck, ProbePub
 from protocols.pubsub.names import EVERY, EventId, Tree, key_of
-from protocols.pubsub.outcomes import PublishOutcome, PublishStatus
+from protocols.pubsub.outcomes import PublishResult, PublishStatus
 from protocols.pubsub.patience import ALLOWANCE_MAX_S, EVENT_S
 from protocols.pubsub.publishing import UNDER_WAY_MAX, WAITERS_MAX
-from protocols.pubsub.spread import Place, places_of, trees_of
+from protocols.pubsub.spread import AttributeCell, places_of, trees_of
 from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema, acknowledgement, unsigned
 
 OTHER = peer(2)
@@ -48,7 +48,7 @@ class World:
         """Publish events; returns their numbers."""
         return [self.plugin.publish(options.get("values", {}), **_but_values(options)).sequence for _ in range(count)]
 
-    def sent(self) -> list[tuple[list[int], list[Place], int]]:
+    def sent(self) -> list[tuple[list[int], list[AttributeCell], int]]:
         """What has set out since the last call: events, cells, which try."""
         self.plugin.validate()
         return [
@@ -57,7 +57,7 @@ class World:
             if isinstance(message, ProbePub)
         ]
 
-    def answer(self, numbers: list[int], *places: Place, source: PeerRef = OTHER, **fields: Any) -> None:
+    def answer(self, numbers: list[int], *places: AttributeCell, source: PeerRef = OTHER, **fields: Any) -> None:
         """A leaf acknowledges."""
         ack = EventAck(SCHEMA, self.host.boot_epoch, tuple(numbers), trees_of(places), (1,) * len(numbers), 2)
         self.host.deliver(replace(ack, **fields), source)
@@ -77,7 +77,7 @@ class World:
         return [(outcome.event.sequence, outcome.status) for outcome in self.plugin.outcomes]
 
 
-ROOT: Place = (EVERY, WHOLE)
+ROOT: AttributeCell = (EVERY, WHOLE)
 
 
 def _but_values(options: dict[str, Any]) -> dict[str, Any]:
@@ -368,9 +368,9 @@ def test_an_event_of_a_signed_schema_carries_a_proof() -> None:
 
 def test_a_client_may_publish_the_next_event_when_it_hears_of_the_last() -> None:
     world = World()
-    heard: list[PublishOutcome] = []
+    heard: list[PublishResult] = []
 
-    def next_one(outcome: PublishOutcome) -> None:
+    def next_one(outcome: PublishResult) -> None:
         heard.append(outcome)
         if len(heard) < 5:
             world.plugin.publishing.publish(world.schema, {}, on_result=next_one)

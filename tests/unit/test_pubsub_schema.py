@@ -20,10 +20,10 @@ from peerd.lib.filter.write import write
 from protocols.pubsub import schema as module
 from protocols.pubsub.cells import SIDE, Target
 from protocols.pubsub.document import ATTRIBUTES_MAX
-from protocols.pubsub.event import Draft, draft_from_json
+from protocols.pubsub.event import EventDraft, draft_from_json
 from protocols.pubsub.messages import PAYLOAD_BYTES_MAX
 from protocols.pubsub.names import EVERY
-from protocols.pubsub.schema import CUTOFF_MIN, FORMS_KEPT, Schema
+from protocols.pubsub.schema import CUTOFF_MIN, FORMS_KEPT, EventSchema
 from protocols.pubsub.values import EventError
 from tests.support.pubsub_schemas import DOCUMENT, events, filters, schema, wanted
 
@@ -52,9 +52,9 @@ def test_a_schema_is_written_in_toml_and_kept_as_json() -> None:
         low = 2024-01-01T00:00:00Z
         high = "2025-01-01T00:00:00+01:00"
     """
-    made = Schema.read(tomllib.loads(text))
+    made = EventSchema.read(tomllib.loads(text))
     assert (made.name, made.version, made.absent_matches, made.is_signed) == ("trades", 1, True, False)
-    again = Schema.from_json(made.document.to_json())
+    again = EventSchema.from_json(made.document.to_json())
     assert again.why_not_after(made) == "" == made.why_not_after(again)
     assert again.document.to_json() == made.document.to_json()
     assert made.attributes["price"].axis.holds(Decimal("0.1"))
@@ -94,7 +94,7 @@ def test_a_schema_is_written_in_toml_and_kept_as_json() -> None:
 )
 def test_an_error_in_a_document_names_file_and_key(document: Mapping[str, Any], where: str, what: str) -> None:
     with pytest.raises(ConfigError, match=what) as caught:
-        Schema.read(document, file="trades.toml")
+        EventSchema.read(document, file="trades.toml")
     assert (caught.value.file, caught.value.key) == ("trades.toml", where)
     assert str(caught.value).startswith(f"trades.toml: {where}: ")
 
@@ -102,7 +102,7 @@ def test_an_error_in_a_document_names_file_and_key(document: Mapping[str, Any], 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b"\xff", b"[" * 20_000, b'{"name": "s"}', b" " * 30_000])
 def test_what_a_stranger_keeps_as_a_schema_is_checked(data: bytes) -> None:
     with pytest.raises(ConfigError):
-        Schema.from_json(data)
+        EventSchema.from_json(data)
 
 
 def test_a_later_version_may_only_append() -> None:
@@ -205,7 +205,7 @@ def test_a_value_outside_its_domain_is_refused_or_routed_as_the_nearest(values: 
 
 
 def test_objects_in_an_event_are_names_with_dots() -> None:
-    used = Schema.read(attribute(type="int", low=0, high=9) | {"attributes": [{"name": "a.b", "type": "bool"}]})
+    used = EventSchema.read(attribute(type="int", low=0, high=9) | {"attributes": [{"name": "a.b", "type": "bool"}]})
     assert used.read_values({"a": {"b": True}}) == {"a.b": True} == used.read_values({"a.b": True})
 
 
@@ -275,7 +275,7 @@ def test_attributes_may_be_left_out_of_routing_and_have_cut_offs_of_their_own() 
         {**PRICE, "name": "size", "routed": False},
         {**PRICE, "name": "x", "cutoff": 1e-9},
     ]
-    used = Schema.read({"name": "s", "attributes": keys}, cutoff=0.25)
+    used = EventSchema.read({"name": "s", "attributes": keys}, cutoff=0.25)
     targets = used.targets(used.read_values({"price": 1, "size": 2, "x": 3}))
     assert {number: target.length_max for number, target in targets.items()} == {
         0: SIDE,
@@ -357,7 +357,7 @@ def test_members_that_begin_with_a_line_are_no_attributes(rest: dict[str, str], 
     draft = draft_from_json(
         used, {"price": "1.50", "sym": "IBM", "_content_type": "text/plain", "_retain": "IBM", **rest}
     )
-    assert draft == Draft(used.read_values({"price": "1.50", "sym": "IBM"}), payload, "text/plain", b"IBM")
+    assert draft == EventDraft(used.read_values({"price": "1.50", "sym": "IBM"}), payload, "text/plain", b"IBM")
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_a_wrong_event_is_refused_in_words(document: dict[str, Any], what: str) 
 
 def test_too_many_bytes_of_values_are_refused() -> None:
     many = [{"name": f"a{number}", "type": "string"} for number in range(6)]
-    used = Schema.read({"name": "s", "attributes": many})
+    used = EventSchema.read({"name": "s", "attributes": many})
     with pytest.raises(EventError, match="at most 16384 bytes"):
         used.encode_values({f"a{number}": "x" * 4000 for number in range(6)})
 

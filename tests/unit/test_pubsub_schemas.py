@@ -14,7 +14,7 @@ from peerd.testing.host import FakeHost
 from protocols.pubsub import schemas as module
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.names import schema_key
-from protocols.pubsub.schema import Schema
+from protocols.pubsub.schema import EventSchema
 from protocols.pubsub.schemas import (
     ABSENT_S,
     AGAIN_MAX_S,
@@ -44,10 +44,10 @@ class Rig:
         self.host.plugin = self.plugin
         self.plugin.start(self.host)
         self.book = self.plugin.book
-        self.answers: list[tuple[Schema | None, str]] = []
+        self.answers: list[tuple[EventSchema | None, str]] = []
         self.taken = 0
 
-    def done(self, schema: Schema | None, why: str) -> None:
+    def done(self, schema: EventSchema | None, why: str) -> None:
         self.answers.append((schema, why))
 
     def asked(self, what: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Rig:
 
 
 def found(document: Any, remaining_s: float = 1700.0) -> RecordResult:
-    data = document if isinstance(document, bytes) else Schema.read(document).document.to_json()
+    data = document if isinstance(document, bytes) else EventSchema.read(document).document.to_json()
     return RecordResult(RecordOutcome.FOUND, VERSION, data, remaining_s)
 
 
@@ -264,7 +264,7 @@ def test_what_is_not_used_for_longest_is_forgotten_for_another() -> None:
     ("data", "why"),
     [
         (b"rubbish", "is not valid: a schema is JSON"),
-        (Schema.read({**ONE, "name": "other"}).document.to_json(), "the ring keeps other in the place of"),
+        (EventSchema.read({**ONE, "name": "other"}).document.to_json(), "the ring keeps other in the place of"),
     ],
 )
 def test_rubbish_in_the_ring_is_no_schema(data: bytes, why: str) -> None:
@@ -279,7 +279,7 @@ def test_rubbish_in_the_ring_is_no_schema(data: bytes, why: str) -> None:
 
 def test_a_later_version_is_found_by_whoever_asks_for_it() -> None:
     rig = Rig()
-    told: list[Schema] = []
+    told: list[EventSchema] = []
     rig.book.changed = told.append
     rig.know(ONE)
     rig.book.refresh("trades", rig.done)
@@ -328,7 +328,7 @@ def test_a_record_that_is_gone_or_old_is_written_again(mine: Any, result: Record
     rig.know(mine)
     renewed(rig, result)
     put = rig.asked("put")
-    assert put["value"] == Schema.read(mine).document.to_json()
+    assert put["value"] == EventSchema.read(mine).document.to_json()
     assert put["if_version"] == over
     assert ("schema_renewal", "trades") in rig.host.timers
 
@@ -395,7 +395,7 @@ def test_a_damaged_copy_on_disk_is_told_and_left_out() -> None:
 
 def held(rig: Rig, document: Any) -> None:
     key = schema_key("trades")
-    data = Schema.read(document).document.to_json()
+    data = EventSchema.read(document).document.to_json()
     rig.host.records.here[key, SCHEMA_ITEM] = LocalRecord(key, data, VERSION, 100.0, RecordRole.REPLICA, SCHEMA_ITEM)
 
 
@@ -404,7 +404,7 @@ def test_a_holder_takes_only_what_extends_the_schema(before: Callable[[Rig, Any]
     rig, key = Rig(), schema_key("trades")
 
     def may(document: Any) -> bool:
-        return rig.book.may_write(key, Schema.read(document).document.to_json())
+        return rig.book.may_write(key, EventSchema.read(document).document.to_json())
 
     assert may(OTHER), "nothing is known yet"
     before(rig, ONE)
@@ -419,4 +419,4 @@ def test_a_holder_takes_only_what_extends_the_schema(before: Callable[[Rig, Any]
 def test_a_holder_does_not_go_back_to_an_older_version() -> None:
     rig = Rig()
     held(rig, TWO)
-    assert not rig.book.may_write(schema_key("trades"), Schema.read(ONE).document.to_json())
+    assert not rig.book.may_write(schema_key("trades"), EventSchema.read(ONE).document.to_json())

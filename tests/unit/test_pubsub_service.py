@@ -1,4 +1,4 @@
-"""The plugin offers what its clients are promised: `Service` says so to the front, and to the fake of its tests."""
+"""The plugin offers what its clients are promised, and so does the fake of the front's tests: see `PubSubService`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import inspect
 import pytest
 
 from protocols.pubsub.plugin import PubSub
-from protocols.pubsub.service import Service
+from protocols.pubsub.service import PubSubService
 from tests.support.fake_pubsub import FakePubSub
 
-PROMISED = [name for name, value in vars(Service).items() if inspect.isfunction(value) and not name.startswith("_")]
+PROMISED = [
+    name for name, value in vars(PubSubService).items() if inspect.isfunction(value) and not name.startswith("_")
+]
 
 
-def of_the_plugin(plugin: PubSub) -> Service:
+def of_the_plugin(plugin: PubSub) -> PubSubService:
     """Here the types are compared, by the type checker."""
     return plugin
 
@@ -23,7 +25,7 @@ def of_the_plugin(plugin: PubSub) -> Service:
 def test_parameters_are_those_that_are_promised(kind: type, name: str) -> None:
     promised, offered = (
         [(each.name, each.kind, each.default) for each in inspect.signature(getattr(owner, name)).parameters.values()]
-        for owner in (Service, kind)
+        for owner in (PubSubService, kind)
     )
     assert offered == promised
 

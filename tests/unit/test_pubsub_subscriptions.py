@@ -6,21 +6,26 @@ from typing import Any
 
 import pytest
 
-from peerd.api import Log
 from peerd.errors import ProtocolError, Unavailable
-from peerd.lib.feed import FeedEnd, FeedItem, Policy
-from peerd.lib.group_log import GroupLog
-from peerd.testing.host import FakeStore, peer
+from peerd.lib.feed import FeedEnd, Policy
 from protocols.pubsub.cells import cell_at
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.messages import Confirm, Delivery, EndSub, Established, InsertAnswer, InsertSub, ProbeSub, Status
+from protocols.pubsub.messages import (
+    Confirm,
+    DeliveredEvent,
+    EndSub,
+    Established,
+    InsertAnswer,
+    InsertSub,
+    PieceStatus,
+    ProbeSub,
+)
 from protocols.pubsub.models import SubscriptionRequest, SubscriptionView
 from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.service import NotDone
 from protocols.pubsub.subscribing.installation import REFUSALS_MAX
-from protocols.pubsub.subscribing.saved import DURABLE_MAX
-from protocols.pubsub.subscribing.subscriptions import AGAIN_S, CHECK_S
-from tests.support.pubsub_subscribing import LEAF, STOCKS, Node1, PlainSchema, PlainSchemas, event, number_of
+from protocols.pubsub.subscribing.subscriptions import CHECK_S
+from tests.support.pubsub_subscribing import LEAF, STOCKS, Node1, PlainSchema, PlainSchemas, event
 
 LEASE_S = PubSubConfig().lease
 
@@ -128,7 +133,7 @@ def test_the_gap_of_a_piece_that_was_lost_is_told() -> None:
     node.pass_time(LEASE_S / 3)
     [request] = node.host.requests
     assert isinstance(request.message, InsertSub)
-    request.on_reply(InsertAnswer(Status.KEPT, request.message.cell, is_new=True), LEAF)
+    request.on_reply(InsertAnswer(PieceStatus.KEPT, request.message.cell, is_new=True), LEAF)
     assert LEASE_S / 3 * 0.8 <= node.view(id).gap_s <= LEASE_S / 3
 
 
@@ -147,7 +152,7 @@ def test_a_leaf_on_this_node_is_asked_without_the_network() -> None:
 
     def leaf(message: InsertSub | EndSub, source: object) -> InsertAnswer:
         asked.append(message)
-        return InsertAnswer(Status.KEPT, message.cell)
+        return InsertAnswer(PieceStatus.KEPT, message.cell)
 
     node.plugin.installer.ask_self = leaf
     id = node.subscribe("price > 5").id
@@ -384,222 +389,5 @@ def test_a_member_of_a_group_gets_what_it_was_chosen_for_while_it_changes() -> N
     [old] = node.install()
     node.change(id, "price < 3")
     [new] = node.probes()
-    node.deliver(Delivery(event(1, price=9), (old.sub.sid,)), Delivery(event(2, price=1), (new.sub.sid,)))
+    node.deliver(DeliveredEvent(event(1, price=9), (old.sub.sid,)), DeliveredEvent(event(2, price=1), (new.sub.sid,)))
     assert node.numbers(id) == [1, 2]
-
-
-# --- durable ones ---------------------------------------------------------------------------------------------------
-
-
-def test_a_durable_subscription_and_its_events_are_back_after_a_crash() -> None:
-    node = Node1()
-    id = node.subscribe("price > 5", name="audit").id
-    [old] = node.install()
-    node.deliver(event(1, price=6), event(2, price=3), event(3, price=7))
-    position = node.plugin.subscriptions.get(id).feed.position
-    again = Node1(before=node)
-    assert again.view("audit").id == id
-    [probe] = again.install()
-    assert (probe.sub.filter, probe.sub.sid == old.sub.sid) == ("price > 5", False)
-    # The leaf has not heard the answer and sends the events again; then comes a new one.
-    again.deliver(event(3, price=7), event(4, price=8))
-    assert again.numbers(id) == [1, 3, 4]
-    reader = again.plugin.subscriptions.get(id).feed.reader(position, Policy.DROP_OLDEST)
-    taken = reader.take()
-    assert isinstance(taken, FeedItem)
-    assert number_of(taken.value) == 4
-
-
-def test_what_was_not_on_disk_was_not_taken() -> None:
-    node = Node1()
-    id = node.subscribe("price > 5", name="audit").id
-    node.install()
-    node.deliver(event(1, price=6))
-    node.batch_then_crash(event(2, price=7))
-    again = Node1(before=node)
-    again.install()
-    assert again.numbers(id) == [1]
-    again.deliver(event(1, price=6), event(2, price=7))
-    assert again.numbers(id) == [1, 2]
-
-
-def test_what_the_disk_refuses_is_taken_when_it_comes_again() -> None:
-    node = Node1()
-    id = node.subscribe("price > 5", name="audit").id
-    other = node.subscribe("price > 5").id
-    node.install()
-    log = node.host.store.log("events-00")
-    assert isinstance(log, GroupLog)
-    room, log._bytes = log._bytes, 1 << 40  # the disk is full
-    assert node.deliver(event(1, price=6)).taken == 0
-    assert (node.numbers(id), node.numbers(other)) == ([], [1])
-    log._bytes = room
-    node.batch(1, 1, event(1, price=6))
-    assert (node.numbers(id), node.numbers(other)) == ([1], [1])
-    assert node.view(id).delivered == 1
-
-
-def test_a_durable_subscription_keeps_its_changed_filter() -> None:
-    node = Node1()
-    id = node.subscribe("price > 5", name="audit").id
-    node.install()
-    node.change(id, "price < 3")
-    before = Node1(before=node)
-    assert before.view(id).filter == "price > 5"
-    node.install()
-    assert Node1(before=node).view(id).filter == "price < 3"
-
-
-def test_a_durable_subscription_is_found_again_by_its_name_and_wishes() -> None:
-    node = Node1()
-    first = node.subscribe("price>5", name="audit")
-    node.install()
-    assert node.subscribe("price > 5", name="audit").id == first.id
-    assert len(node.told) == 2
-    with pytest.raises(NotDone, match="another subscription"):
-        node.subscribe("price > 6", name="audit")
-    with pytest.raises(NotDone, match="another subscription"):
-        node.subscribe("price > 5", name="audit", group="workers")
-
-
-def test_a_durable_subscription_that_has_ended_leaves_nothing() -> None:
-    node = Node1()
-    id = node.subscribe("price > 5", name="audit").id
-    node.install()
-    node.deliver(event(1, price=6))
-    node.plugin.subscriptions.end("audit")
-    node.host.run_later()
-    again = Node1(before=node)
-    assert again.plugin.subscriptions.views() == []
-    second = again.subscribe("price > 5", name="audit").id
-    assert (second == id, again.numbers(second)) == (False, [])
-
-
-def test_there_is_a_limited_number_of_durable_subscriptions() -> None:
-    node = Node1()
-    for number in range(DURABLE_MAX):
-        node.subscribe("price > 5", name=f"audit{number}", bytes_max=200_000)
-    with pytest.raises(NotDone, match="limit"):
-        node.subscribe("price > 5", name="more", bytes_max=200_000)
-    node.plugin.subscriptions.end("audit3")
-    node.subscribe("price > 5", name="more", bytes_max=200_000)
-
-
-def test_durable_subscriptions_have_so_many_bytes_together() -> None:
-    node = Node1(PubSubConfig(durable_bytes="1MiB", durable_total="2560KiB"))
-    for number in range(2):
-        node.subscribe("price > 5", name=f"n{number}")
-    with pytest.raises(NotDone, match=r"2 durable subscriptions have 2MiB of the 2560KiB .*durable_total"):
-        node.subscribe("price > 5", name="one-more")
-    node.subscribe("price > 5", name="small", bytes_max=512 * 1024)
-    node.plugin.subscriptions.end("n0")
-    node.subscribe("price > 5", name="one-more")
-
-
-def test_old_events_of_a_durable_subscription_are_let_go() -> None:
-    node = Node1(PubSubConfig(durable_age="1h"))
-    id = node.subscribe("price > 5", name="audit").id
-    node.install()
-    for number in range(100):
-        node.deliver(event(number, price=6))
-    node.host.time_s += 1800
-    node.deliver(event(100, price=6))
-    node.pass_time(1790)
-    assert node.numbers(id) == list(range(101))
-    node.pass_time(10 + CHECK_S)
-    assert node.numbers(id) == [100]
-    assert Node1(before=node).numbers(id) == [100]
-
-
-def test_a_durable_subscription_has_no_more_than_its_bytes() -> None:
-    node = Node1()
-    id = node.subscribe("price > 5", name="audit", bytes_max=200_000).id
-    node.install()
-    for number in range(2000):
-        node.deliver(event(number, price=6))
-    kept = node.numbers(id)
-    assert kept == list(range(2000 - len(kept), 2000))
-    assert 200_000 / 400 < len(kept) < 2000
-    assert node.host.store.log("events-00").bytes_used <= 200_000
-
-
-def test_a_subscription_whose_schema_is_out_of_reach_after_a_restart_is_tried_again() -> None:
-    node = Node1()
-    id = node.subscribe("price > 5", name="audit").id
-    node.install()
-    node.deliver(event(1, price=6))
-    schemas = PlainSchemas(PlainSchema())
-    schemas.is_reachable = False
-    again = Node1(schemas=schemas, before=node)
-    assert (again.view(id).state, again.numbers(id)) == ("refused", [1])
-    again.pass_time(AGAIN_S)
-    assert again.probes() == []
-    schemas.is_reachable = True
-    again.pass_time(AGAIN_S)
-    again.install()
-    assert again.view(id).state == "replicated"
-
-
-def test_a_log_that_cannot_be_read_costs_only_its_own_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = Node1()
-    for name in ("audit", "billing"):
-        node.subscribe("price > 5", name=name)
-    node.install()
-    log_of = FakeStore.log
-
-    def refuse_first(store: FakeStore, name: str) -> Log:
-        if name == "events-00":
-            raise Unavailable("the disk refuses")
-        return log_of(store, name)
-
-    monkeypatch.setattr(FakeStore, "log", refuse_first)
-    again = Node1(before=node)
-    assert [view.name for view in again.plugin.subscriptions.views()] == ["billing"]
-    monkeypatch.undo()
-    assert [view.name for view in Node1(before=again).plugin.subscriptions.views()] == ["audit", "billing"]
-
-
-def test_a_subscription_is_not_ended_while_the_disk_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = Node1()
-    node.subscribe("price > 5", name="audit")
-    node.install()
-
-    def refuse(store: FakeStore, key: str) -> None:
-        raise Unavailable("the disk refuses")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FakeStore, "delete", refuse)
-        with pytest.raises(Unavailable):
-            node.plugin.subscriptions.end("audit")
-    assert node.view("audit").state == "replicated"
-    node.plugin.subscriptions.end("audit")
-
-
-def test_a_file_that_makes_no_sense_is_counted_and_left() -> None:
-    node = Node1()
-    node.host.store.put("subscription.audit", b'{"name": 3}')
-    again = Node1(before=node)
-    assert again.plugin.subscriptions.views() == []
-    assert again.host.counted["peerd_pubsub_subscriptions_damaged_total", ""] == 1
-
-
-def test_readers_are_let_go_when_the_plugin_ends_and_nothing_is_lost() -> None:
-    node = Node1()
-    id = node.subscribe("price > 5", name="audit").id
-    node.install()
-    [over] = node.host.over
-    over("restarting")
-    node.deliver(event(1, price=6))
-    assert Node1(before=node).numbers(id) == [1]
-
-
-def test_a_node_with_another_address_says_so_when_it_renews() -> None:
-    node = Node1()
-    node.subscribe("price > 5")
-    node.install()
-    moved = peer(1)
-    node.host.peer = type(moved)(moved.id, "10.9.9.9", 999)
-    node.pass_time(LEASE_S / 3)
-    [request] = node.host.requests
-    assert isinstance(request.message, InsertSub)
-    assert request.message.sub.subscriber == node.host.peer

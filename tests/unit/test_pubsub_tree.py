@@ -11,7 +11,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId, closeness
 from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.cells import SIDE, WHOLE, cell_at
-from protocols.pubsub.messages import CellState, OrderKind, Status, SubObject, TransferResult
+from protocols.pubsub.messages import CellState, OrderKind, PieceStatus, SubObject, TransferResult
 from protocols.pubsub.names import STATE_ITEM, SubscriptionKey, Tree, key_of
 from protocols.pubsub.tree import storage
 from protocols.pubsub.tree.cell_node import CellNode
@@ -19,7 +19,7 @@ from protocols.pubsub.tree.copying import GIVE_UP_S, IN_FLIGHT_MAX, RESEND_S, Co
 from protocols.pubsub.tree.merging import ORDER_S, RETIRING_MAX_S, Merge, MergePhase, MoveUp
 from protocols.pubsub.tree.piece import Piece
 from protocols.pubsub.tree.splitting import DRAIN_S, Split, SplitPhase
-from protocols.pubsub.tree.storage import Place, key_of_sub
+from protocols.pubsub.tree.storage import CellAddress, key_of_sub
 
 TREE = Tree("stock", 1)
 LOW, HIGH = SIDE // 8, SIDE * 5 // 8
@@ -33,7 +33,7 @@ def held(*subs: SubObject, is_kept: bool = True) -> dict[SubscriptionKey, Piece]
     return {key_of_sub(each): Piece(each, 1000.0, is_kept=is_kept) for each in subs}
 
 
-def results(subs: Iterable[SubObject], status: Status = Status.REPLICATED) -> list[TransferResult]:
+def results(subs: Iterable[SubObject], status: PieceStatus = PieceStatus.REPLICATED) -> list[TransferResult]:
     return [TransferResult(each.subscriber.id, each.sid, each.piece, each.version, status) for each in subs]
 
 
@@ -110,7 +110,7 @@ def test_a_piece_that_its_subscriber_has_ended_is_reported_and_does_not_hold_a_s
     pieces = held(sub(1), sub(2))
     split = Split(WHOLE, 4, 0.0)
     split.step(pieces, 0.0)
-    assert split.copying.answered(results([sub(1)], Status.GONE), 1.0) == [key_of_sub(sub(1))]
+    assert split.copying.answered(results([sub(1)], PieceStatus.GONE), 1.0) == [key_of_sub(sub(1))]
     del pieces[key_of_sub(sub(1))]
     split.copying.answered(results([sub(2)]), 1.0)
     assert split.step(pieces, 1.0) == [PutState(CellState.INNER)]
@@ -122,7 +122,7 @@ def test_a_split_that_fails_leaves_the_leaf(why: str) -> None:
     split = Split(WHOLE, 4, 0.0)
     split.step(pieces, 0.0)
     if why == "quota":
-        split.copying.answered(results([sub(1)], Status.QUOTA), 1.0)
+        split.copying.answered(results([sub(1)], PieceStatus.QUOTA), 1.0)
     elif why == "the record":
         split.copying.answered(results([sub(1)]), 1.0)
         split.step(pieces, 1.0)
@@ -224,12 +224,12 @@ def test_a_half_whose_copies_are_refused_takes_new_pieces_again() -> None:
     assert move.is_draining and move.is_handing_over
     pieces |= held(sub(2))
     move.step(pieces, 2.0)
-    move.copying.answered(results([sub(2)], Status.QUOTA), 3.0)
+    move.copying.answered(results([sub(2)], PieceStatus.QUOTA), 3.0)
     assert move.step(pieces, 3.0) == [] and not move.is_draining and not move.is_handing_over
 
 
 def test_what_is_new_waits_at_the_parent_until_its_halves_have_retired() -> None:
-    place = Place(TREE, WHOLE)
+    place = CellAddress(TREE, WHOLE)
     parent = CellNode(place, place.key, CellState.LEAF)
     parent.merge = Merge(WHOLE, 5, 0.0)
     for half in (0b10, 0b11):
@@ -246,7 +246,7 @@ def test_what_is_new_waits_at_the_parent_until_its_halves_have_retired() -> None
 # Records
 
 
-def record(place: Place, item: bytes, value: bytes, writer: int = 3, owner: int | None = None) -> LocalRecord:
+def record(place: CellAddress, item: bytes, value: bytes, writer: int = 3, owner: int | None = None) -> LocalRecord:
     version = RecordVersion(1, 1, NodeId(writer))
     owned_by = None if owner is None else NodeId(owner)
     return LocalRecord(place.key, value, version, 60.0, RecordRole.ROOT, item, owned_by)
@@ -254,7 +254,7 @@ def record(place: Place, item: bytes, value: bytes, writer: int = 3, owner: int 
 
 def test_a_cell_is_read_back_from_its_records() -> None:
     one = sub(1)
-    place = Place(TREE, cell_at(one.low, one.high, 5))
+    place = CellAddress(TREE, cell_at(one.low, one.high, 5))
     found = storage.read(
         [
             record(place, STATE_ITEM, storage.state_record(place, CellState.LEAF, 3)),
@@ -268,14 +268,14 @@ def test_a_cell_is_read_back_from_its_records() -> None:
 
 def test_only_the_whole_cell_is_a_leaf_without_saying_so() -> None:
     one = sub(1)
-    for place, state in ((Place(TREE, WHOLE), CellState.LEAF), (Place(TREE, 0b10), CellState.UNKNOWN)):
+    for place, state in ((CellAddress(TREE, WHOLE), CellState.LEAF), (CellAddress(TREE, 0b10), CellState.UNKNOWN)):
         found = storage.read([record(place, key_of_sub(one).item, storage.sub_record(place, one))])
         assert found is not None and found.state is state
     assert storage.read([]) is None
 
 
 def test_records_that_somebody_made_up_are_passed_over() -> None:
-    one, place, other = sub(1), Place(TREE, 0b10), Place(TREE, 0b11)
+    one, place, other = sub(1), CellAddress(TREE, 0b10), CellAddress(TREE, 0b11)
     assert storage.read([record(place, STATE_ITEM, b"\xc1")]) is None
     assert storage.read([record(place, STATE_ITEM, storage.state_record(other, CellState.LEAF, 1))]) is None
     assert storage.read([record(place, key_of_sub(sub(2)).item, storage.sub_record(place, one))]) is None
@@ -287,7 +287,7 @@ def test_records_that_somebody_made_up_are_passed_over() -> None:
 
 
 def test_only_nodes_near_a_key_write_its_records() -> None:
-    place = Place(TREE, 0b10)
+    place = CellAddress(TREE, 0b10)
     host = FakeHost(1)
     host.neighbours = tuple(peer(number << 120) for number in range(1, 20))
     ranked = sorted(
@@ -303,7 +303,7 @@ def test_only_nodes_near_a_key_write_its_records() -> None:
     assert is_allowed(NodeId(ranked[0] ^ 1)), "near, and dead since: its writes are still good"
     assert is_allowed(ranked[0], None), "deleted"
     assert not is_allowed(ranked[0], b"what is this")
-    assert not is_allowed(ranked[0], storage.state_record(Place(TREE, 0b11), CellState.LEAF, 1))
+    assert not is_allowed(ranked[0], storage.state_record(CellAddress(TREE, 0b11), CellState.LEAF, 1))
     one = sub(1)
     assert is_allowed(ranked[0], storage.sub_record(place, one), key_of_sub(one).item)
     assert not is_allowed(ranked[0], storage.sub_record(place, one), key_of_sub(sub(2)).item)
@@ -312,4 +312,4 @@ def test_only_nodes_near_a_key_write_its_records() -> None:
 def test_records_of_cells_are_told_from_others() -> None:
     assert storage.is_of_tree(STATE_ITEM) and storage.is_of_tree(key_of_sub(sub(1)).item)
     assert not storage.is_of_tree(b"") and not storage.is_of_tree(b"x")
-    assert key_of(TREE, WHOLE) == Place(TREE, WHOLE).key
+    assert key_of(TREE, WHOLE) == CellAddress(TREE, WHOLE).key

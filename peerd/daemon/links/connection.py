@@ -15,7 +15,7 @@ from peerd.limits import FRAME_HEADER_BYTES, PREAUTH_FRAME_BYTES_MAX
 from peerd.system.sockets import format_address
 from peerd.wire.codec import decode, encode
 from peerd.wire.frames import Frame, parse_header
-from peerd.wire.handshake import Established, Goodbye, Handshake, Hello, HelloAck, HelloRefused, Purpose
+from peerd.wire.handshake import Goodbye, Handshake, HandshakeResult, Hello, HelloAck, HelloRefused, Purpose
 
 
 class ConnectionOwner(Protocol):
@@ -25,10 +25,10 @@ class ConnectionOwner(Protocol):
     def sockets(self) -> int:
         """How many established connections are open."""
 
-    def admit(self, established: Established) -> tuple[str, str] | None:
+    def admit(self, established: HandshakeResult) -> tuple[str, str] | None:
         """Accepting side, before the answer: ``None``, or (reason, detail) of the refusal."""
 
-    def adopt(self, connection: PendingConnection, established: Established, rest: bytes) -> None:
+    def adopt(self, connection: PendingConnection, established: HandshakeResult, rest: bytes) -> None:
         """The handshake is done; ``rest`` are the bytes that came after it."""
 
     def duplicate_claimed(self, detail: str, witness: NodeId | None) -> None:
@@ -58,7 +58,7 @@ class PendingConnection(asyncio.Protocol):
         self.stream_handler = stream_handler
         self.certificate: PeerIdentity | None = None
         self.transport: asyncio.Transport | None = None
-        self.outcome: asyncio.Future[Established] = asyncio.get_running_loop().create_future()
+        self.outcome: asyncio.Future[HandshakeResult] = asyncio.get_running_loop().create_future()
         self._owner = owner
         self._context = context
         self._purpose = purpose

@@ -12,7 +12,7 @@ from peerd.daemon.links.connection import PendingConnection
 from peerd.daemon.links.settings import LinkContext
 from peerd.errors import HandshakeRefused, PeerdError, ProtocolError
 from peerd.system.sockets import AddressNotAllowed, connected_socket
-from peerd.wire.handshake import Established
+from peerd.wire.handshake import HandshakeResult
 
 
 class DialFailed(PeerdError):
@@ -30,7 +30,7 @@ async def connect(
     context: LinkContext,
     connection: PendingConnection,
     permits: Callable[[str], bool] | None = None,
-) -> Established:
+) -> HandshakeResult:
     """Bring ``connection`` to the end of its handshake. Raises `DialFailed`; then nothing is left open.
 
     Of the addresses of a host name only those are dialled that ``permits`` lets pass.

@@ -18,7 +18,7 @@ from peerd.linking.settings import LinkSettings
 from peerd.messages import PeerRef
 from peerd.wire.codec import decode, encode
 from peerd.wire.frames import Frame, FrameDecoder
-from peerd.wire.handshake import Established, Goodbye, HelloRefused, LinkHeartbeat
+from peerd.wire.handshake import Goodbye, HandshakeResult, HelloRefused, LinkHeartbeat
 
 _CLOSING: Final = frozenset({Goodbye.TYPE_ID, HelloRefused.TYPE_ID})
 """Types that end a link. A dialler that refuses our answer says so when this side already counts the link as up."""
@@ -59,7 +59,7 @@ class TcpLink(asyncio.Protocol):
         self,
         owner: LinkOwner,
         context: LinkContext,
-        established: Established,
+        established: HandshakeResult,
         outbox: SendQueue,
         *,
         dialled: bool,

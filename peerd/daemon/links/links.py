@@ -29,7 +29,7 @@ from peerd.linking.policy import LinkPolicy
 from peerd.linking.settings import LinkSettings
 from peerd.messages import PeerRef
 from peerd.wire.frames import Frame
-from peerd.wire.handshake import Established, Purpose
+from peerd.wire.handshake import HandshakeResult, Purpose
 
 ABORT_TIMEOUT_S: Final = 1.0
 """How long to wait for aborted transports, which end within an iteration or two of the loop."""
@@ -254,14 +254,14 @@ class Links:
         """``witness`` says that another process has our identity."""
         self.policy.duplicate_claimed(detail, witness)
 
-    def admit(self, established: Established) -> tuple[str, str] | None:
+    def admit(self, established: HandshakeResult) -> tuple[str, str] | None:
         """Decide about an incoming connection before it is answered."""
         peer_id = established.peer.id
         if established.purpose is Purpose.BULK:
             return self.policy.admit_stream(peer_id, len(self._streams))
         return self.policy.admit(peer_id, established.boot_epoch)
 
-    def adopt(self, connection: PendingConnection, established: Established, rest: bytes) -> None:
+    def adopt(self, connection: PendingConnection, established: HandshakeResult, rest: bytes) -> None:
         """Make a link or a stream of a connection whose handshake is done."""
         transport = connection.transport
         if transport is None:

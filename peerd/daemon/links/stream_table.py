@@ -14,7 +14,7 @@ from peerd.errors import PeerMisbehaved
 from peerd.identity.node_identity import PeerIdentity
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from peerd.wire.handshake import Established
+from peerd.wire.handshake import HandshakeResult
 
 
 class StreamUser(Protocol):
@@ -38,7 +38,7 @@ class StreamTable:
         return len(self._streams)
 
     def adopt(
-        self, connection: PendingConnection, established: Established, transport: asyncio.Transport, rest: bytes
+        self, connection: PendingConnection, established: HandshakeResult, transport: asyncio.Transport, rest: bytes
     ) -> None:
         """Make a stream of a connection whose handshake is done."""
         handler = connection.stream_handler or self._user.stream_accepted(established.peer)

@@ -78,7 +78,7 @@ def _is_owed(position: MulticastPosition, child: MulticastPosition) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class StreamReplay:
     """What a newly attached child gets: everything after ``start``."""
 
     start: MulticastPosition | None
@@ -119,20 +119,20 @@ class ReplayLog:
         while group in self._by_group:
             self._drop_first(group)
 
-    def replay(self, group: NodeId, child: MulticastPosition | None, own: MulticastPosition | None) -> Replay:
+    def replay(self, group: NodeId, child: MulticastPosition | None, own: MulticastPosition | None) -> StreamReplay:
         """What a child whose last multicast is ``child`` misses, at a node whose last one is ``own``.
 
         Later ones of the same reign, and those of other reigns that are not of an earlier generation. A child without
         a position is new: it gets only what comes from now on.
         """
         if child is None:
-            return Replay(own, ())
+            return StreamReplay(own, ())
         multicasts = tuple(
             multicast
             for number in self._by_group.get(group, ())
             if _is_owed((multicast := self._entries[number]).position, child)
         )
-        return Replay(before(multicasts[0].position) if multicasts else own, multicasts)
+        return StreamReplay(before(multicasts[0].position) if multicasts else own, multicasts)
 
     def _drop_first(self, group: NodeId) -> None:
         numbers = self._by_group[group]

@@ -6,14 +6,14 @@ from peerd.api import Host, Part
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.copies import Copies
 from protocols.pubsub.delivering.deliverer import Deliverer
-from protocols.pubsub.delivering.history import History
+from protocols.pubsub.delivering.history import EventHistory
 from protocols.pubsub.delivering.holding import Holding
 from protocols.pubsub.delivering.leaf_events import IsGenuine, LeafDesk
 from protocols.pubsub.delivering.multicast import Multicast
 from protocols.pubsub.delivering.replay import Replays
 from protocols.pubsub.explain import Explainer
 from protocols.pubsub.ledger import LedgerBook
-from protocols.pubsub.ports import Leaves, Schemas, Subscribers
+from protocols.pubsub.ports import LeafCells, Schemas, Subscribers
 
 
 class Delivering:
@@ -28,12 +28,12 @@ class Delivering:
         host: Host,
         config: PubSubConfig,
         schemas: Schemas,
-        leaves: Leaves,
+        leaves: LeafCells,
         subscribers: Subscribers,
         is_genuine: IsGenuine,
     ) -> None:
         self.ledger = LedgerBook(host, config)
-        self.history = History(config.history_bytes, config.history_age)
+        self.history = EventHistory(config.history_bytes, config.history_age)
         self.multicast = Multicast(host)
         self.copies = Copies(host)
         self.holding = Holding(host, config, schemas, leaves)

@@ -18,12 +18,12 @@ from peerd.messages import Message, PeerRef
 from protocols.pubsub import ledger as reasons
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.delivering.items import Item, Pick
+from protocols.pubsub.delivering.items import PendingDelivery, Pick
 from protocols.pubsub.delivering.multicast import MULTICAST_EVENT_BYTES_MAX, Multicast
-from protocols.pubsub.delivering.outbox import Attempt, Outbox, OutboxLimits
+from protocols.pubsub.delivering.outbox import DeliveryAttempt, Outbox, OutboxLimits
 from protocols.pubsub.messages import DeliveryAnswer, DeliveryNote, EventDelivery, NodeDelivery
 from protocols.pubsub.names import EventId
-from protocols.pubsub.ports import Leaves, Ledger, Subscribers
+from protocols.pubsub.ports import LeafCells, Ledger, Subscribers
 
 TICK_S_MAX: Final = 0.25
 """While a node does not answer, this is the longest time between two looks at what is due."""
@@ -51,7 +51,7 @@ class Deliverer(Part):
         self,
         host: Host,
         config: PubSubConfig,
-        leaves: Leaves,
+        leaves: LeafCells,
         subscribers: Subscribers,
         ledger: Ledger,
         multicast: Multicast,
@@ -108,7 +108,7 @@ class Deliverer(Part):
 
     # Taking in
 
-    def deliver(self, items: Sequence[tuple[PeerRef, Item]]) -> None:
+    def deliver(self, items: Sequence[tuple[PeerRef, PendingDelivery]]) -> None:
         """Take in all that is due of one event. `flush` sends it."""
         if items and self._uses_multicast(items):
             items = self._send_by_multicast(items)
@@ -136,7 +136,7 @@ class Deliverer(Part):
         line.peer, line.used_at = peer, self._host.now()
         return line
 
-    def _add(self, peer: PeerRef, item: Item) -> None:
+    def _add(self, peer: PeerRef, item: PendingDelivery) -> None:
         line = self._line(peer)
         self._begin(item)
         for dropped in line.outbox.add(item):
@@ -146,7 +146,7 @@ class Deliverer(Part):
         self._to_send[peer.id] = None
         self._tick_within(IDLE_S)
 
-    def _drop_somewhere(self) -> tuple[PeerRef, Item] | None:
+    def _drop_somewhere(self) -> tuple[PeerRef, PendingDelivery] | None:
         """Drop the oldest of the node for which most is pending."""
         for line in sorted(self._lines.values(), key=lambda line: line.outbox.size, reverse=True):
             if item := line.outbox.drop_oldest():
@@ -166,16 +166,16 @@ class Deliverer(Part):
             deliveries = tuple(item.delivery() for item in attempt.items)
             message = EventDelivery(attempt.schema, attempt.stream, attempt.number, deliveries, attempt.lost)
 
-            def on_reply(reply: Message, source: PeerRef, attempt: Attempt = attempt) -> None:
+            def on_reply(reply: Message, source: PeerRef, attempt: DeliveryAttempt = attempt) -> None:
                 self._replied(line, attempt, reply, source)
 
-            def on_timeout(attempt: Attempt = attempt) -> None:
+            def on_timeout(attempt: DeliveryAttempt = attempt) -> None:
                 line.outbox.failed(attempt, self._host.now())
                 self._tick_soon()
 
             self._host.request(line.peer, message, attempt.timeout_s, on_reply, on_timeout)
 
-    def _replied(self, line: _Line, attempt: Attempt, reply: Message, source: PeerRef) -> None:
+    def _replied(self, line: _Line, attempt: DeliveryAttempt, reply: Message, source: PeerRef) -> None:
         try:
             if not isinstance(reply, DeliveryAnswer):
                 raise ProtocolError("delivery_answer", "another message than a DeliveryAnswer")
@@ -188,12 +188,14 @@ class Deliverer(Part):
         self.flush()
 
     @staticmethod
-    def _unwanted_items(attempt: Attempt, reply: DeliveryAnswer) -> list[Item]:
+    def _unwanted_items(attempt: DeliveryAttempt, reply: DeliveryAnswer) -> list[PendingDelivery]:
         if any(index >= len(attempt.items) for index in reply.unwanted):
             raise ProtocolError("delivery_answer", "a delivery is unwanted that was not sent")
         return [attempt.items[index] for index in reply.unwanted]
 
-    def _answered(self, line: _Line, attempt: Attempt, taken: int, pause_ms: int, unwanted: Sequence[Item]) -> None:
+    def _answered(
+        self, line: _Line, attempt: DeliveryAttempt, taken: int, pause_ms: int, unwanted: Sequence[PendingDelivery]
+    ) -> None:
         now = self._host.now()
         line.used_at = now
         settled = line.outbox.answered(attempt, taken, pause_ms / 1000, now)
@@ -237,7 +239,9 @@ class Deliverer(Part):
                     writes.when_done(partial(self._written_here, line, attempt, unwanted))
         self._to_send.pop(line.peer.id, None)
 
-    def _written_here(self, line: _Line, attempt: Attempt, unwanted: Sequence[Item], is_durable: bool) -> None:
+    def _written_here(
+        self, line: _Line, attempt: DeliveryAttempt, unwanted: Sequence[PendingDelivery], is_durable: bool
+    ) -> None:
         """A batch for this node's durable subscriptions is on disk, or was refused by it: then it is tried again."""
         if is_durable:
             self._answered(line, attempt, attempt.number, 0, unwanted)
@@ -246,33 +250,33 @@ class Deliverer(Part):
             line.outbox.failed(attempt, self._host.now())
             self._tick_soon()
 
-    def _take(self, item: Item) -> bool:
+    def _take(self, item: PendingDelivery) -> bool:
         values = item.schema.decode_values(item.event.values)  # it was decoded before, when it was matched
         return self._subscribers.take(item.schema, item.event, values, item.chosen, item.replay_sid is not None)
 
     # What becomes of items
 
-    def _begin(self, item: Item) -> None:
+    def _begin(self, item: PendingDelivery) -> None:
         self.bytes += item.size
         self.pending_changed(item.event_id, 1)
 
-    def _end(self, item: Item) -> None:
+    def _end(self, item: PendingDelivery) -> None:
         self.bytes -= item.size
         self.pending_changed(item.event_id, -1)
         self._tell_if_empty()
 
-    def _is_delivered(self, peer: PeerRef, item: Item, way_s: float) -> None:
+    def _is_delivered(self, peer: PeerRef, item: PendingDelivery, way_s: float) -> None:
         latency_s = self._host.wall_time() - item.event.published_ms / 1000 - way_s
         self._ledger.delivered(item.event_id, peer.id, latency_s)
         self._end(item)
 
-    def _is_unwanted(self, peer: PeerRef, item: Item) -> None:
+    def _is_unwanted(self, peer: PeerRef, item: PendingDelivery) -> None:
         """The node says that no filter of its matches the event. So it has none of the pieces that did."""
         for key in item.keys:
             self._leaves.unwanted(key, item.schema.name)
         self._give_up(peer, item, reasons.FILTERED)
 
-    def _give_up(self, peer: PeerRef, item: Item, reason: str) -> None:
+    def _give_up(self, peer: PeerRef, item: PendingDelivery, reason: str) -> None:
         """It cannot be brought to this node. What is meant for a group is brought to other members of it."""
         moved = [pick for pick in item.picks if self._pass_on(item, pick, is_last=True)]
         if len(moved) == len(item.picks) and moved and not item.is_for_all:
@@ -287,7 +291,7 @@ class Deliverer(Part):
             self._ledger.matched(item.event_id, item.schema.name, 0, extra)
         self._end(item)
 
-    def _pass_on(self, item: Item, pick: Pick, *, is_last: bool = False) -> bool:
+    def _pass_on(self, item: PendingDelivery, pick: Pick, *, is_last: bool = False) -> bool:
         """Give an event to the next member of its group that answers and has room, if there is one.
 
         Because it has room, nothing is dropped there for it, which would have to be passed on in turn. ``is_last``: the
@@ -300,7 +304,7 @@ class Deliverer(Part):
         if not awake:
             return False
         next_pick = pick.passed_on(awake[0])
-        self._add(awake[0].peer, Item(item.event, item.event_id, item.schema, False, (next_pick,)))
+        self._add(awake[0].peer, PendingDelivery(item.event, item.event_id, item.schema, False, (next_pick,)))
         return True
 
     def _move_groups(self, line: _Line) -> None:
@@ -319,13 +323,15 @@ class Deliverer(Part):
 
     # Multicast
 
-    def _uses_multicast(self, items: Sequence[tuple[PeerRef, Item]]) -> bool:
+    def _uses_multicast(self, items: Sequence[tuple[PeerRef, PendingDelivery]]) -> bool:
         kind = self.config.delivery
         if kind == "direct" or items[0][1].size > MULTICAST_EVENT_BYTES_MAX:
             return False
         return kind == "multicast" or len(items) >= self.config.multicast_min
 
-    def _send_by_multicast(self, items: Sequence[tuple[PeerRef, Item]]) -> list[tuple[PeerRef, Item]]:
+    def _send_by_multicast(
+        self, items: Sequence[tuple[PeerRef, PendingDelivery]]
+    ) -> list[tuple[PeerRef, PendingDelivery]]:
         """Send one event to all for whom nothing else is pending; returns the others."""
         now, rest, to = self._host.now(), [], []
         first = items[0][1]

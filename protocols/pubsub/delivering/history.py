@@ -27,7 +27,7 @@ class Past:
     size: int
 
 
-class History:
+class EventHistory:
     """Recent events in the order in which they came, and retained ones by key.
 
     Half of the bytes is for each of the two: values that change often must not push out those that never do.

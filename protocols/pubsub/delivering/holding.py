@@ -22,7 +22,7 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.copies import as_trees
 from protocols.pubsub.messages import CELLS_MAX, EventBody, Held, HoldEvents, ProbePub, ReleaseEvents
 from protocols.pubsub.names import EventId, Tree, key_of
-from protocols.pubsub.ports import Elsewhere, Here, Leaves, Schemas, SchemaView
+from protocols.pubsub.ports import Elsewhere, Here, LeafCells, Schemas, SchemaView
 
 ROOT_SHARE: Final = 4
 """One root may use at most this part (a quarter) of ``held_bytes``."""
@@ -60,7 +60,7 @@ class _Held:
 class Holding(Part):
     """What this node holds for others. The plugin sets ``deliver``."""
 
-    def __init__(self, host: Host, config: PubSubConfig, schemas: Schemas, leaves: Leaves) -> None:
+    def __init__(self, host: Host, config: PubSubConfig, schemas: Schemas, leaves: LeafCells) -> None:
         self._host = host
         self.config = config
         self._schemas = schemas

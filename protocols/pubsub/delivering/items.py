@@ -16,7 +16,7 @@ from typing import Final
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.pubsub.bodies import event_bytes, id_of
-from protocols.pubsub.messages import SUBS_MAX, Delivery, EventBody, SubObject
+from protocols.pubsub.messages import SUBS_MAX, DeliveredEvent, EventBody, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView
 
@@ -51,7 +51,7 @@ class Pick:
 
 
 @dataclass(slots=True, eq=False)
-class Item:
+class PendingDelivery:
     """One event for one node. Until the node has answered, it is *pending*.
 
     ``is_for_all``: some of the node's subscriptions that match are in no group. ``picks``: its members of groups that
@@ -77,9 +77,9 @@ class Item:
             return (self.replay_sid,)
         return tuple(pick.member.sid for pick in self.picks)
 
-    def delivery(self) -> Delivery:
+    def delivery(self) -> DeliveredEvent:
         """As it travels."""
-        return Delivery(self.event, self.chosen, self.replay_sid is not None)
+        return DeliveredEvent(self.event, self.chosen, self.replay_sid is not None)
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class _Due:
 
 def items_for(
     schema: SchemaView, event: EventBody, pieces: Iterable[SubObject], is_silent: Callable[[NodeId], bool]
-) -> list[tuple[PeerRef, Item]]:
+) -> list[tuple[PeerRef, PendingDelivery]]:
     """What is due of an event that these pieces match: at least one item for each of their nodes, groups apart.
 
     Members of groups whose node ``is_silent`` are chosen only where there is no other.
@@ -118,10 +118,10 @@ def _enter(due: dict[NodeId, _Due], piece: SubObject) -> _Due:
     return entry
 
 
-def _items(schema: SchemaView, event: EventBody, event_id: EventId, due: _Due) -> Iterable[Item]:
+def _items(schema: SchemaView, event: EventBody, event_id: EventId, due: _Due) -> Iterable[PendingDelivery]:
     for start in range(0, max(1, len(due.picks)), SUBS_MAX):
         picks = tuple(due.picks[start : start + SUBS_MAX])
-        yield Item(event, event_id, schema, due.is_for_all and start == 0, picks, tuple(due.keys))
+        yield PendingDelivery(event, event_id, schema, due.is_for_all and start == 0, picks, tuple(due.keys))
 
 
 def choose(event_id: EventId, members: Sequence[Member], is_silent: Callable[[NodeId], bool]) -> Pick:

@@ -19,13 +19,13 @@ from protocols.pubsub import cells as space
 from protocols.pubsub.bodies import event_bytes, id_of
 from protocols.pubsub.delivering.copies import Copies, Places, as_trees
 from protocols.pubsub.delivering.deliverer import Deliverer
-from protocols.pubsub.delivering.history import History
+from protocols.pubsub.delivering.history import EventHistory
 from protocols.pubsub.delivering.holding import Holding
 from protocols.pubsub.delivering.items import items_for
 from protocols.pubsub.delivering.replay import Replays
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EventAck, EventBody, SubObject
 from protocols.pubsub.names import EventId, Tree
-from protocols.pubsub.ports import Leaves, Ledger, SchemaView, Values
+from protocols.pubsub.ports import LeafCells, Ledger, SchemaView, Values
 
 VISITS_KEPT: Final = 32_768
 """So many events are remembered with the leaves that they have visited: a repeated probe is not matched again."""
@@ -89,12 +89,12 @@ class LeafDesk:
     def __init__(
         self,
         host: Host,
-        leaves: Leaves,
+        leaves: LeafCells,
         ledger: Ledger,
         deliverer: Deliverer,
         copies: Copies,
         holding: Holding,
-        history: History,
+        history: EventHistory,
         replays: Replays,
         is_genuine: IsGenuine,
     ) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from peerd.errors import ProtocolError
-from protocols.pubsub.delivering.items import Item
+from protocols.pubsub.delivering.items import PendingDelivery
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX
 from protocols.pubsub.names import EventId
 
@@ -38,18 +38,18 @@ class OutboxLimits:
 @dataclass(slots=True)
 class _Batch:
     schema: str
-    items: list[Item]
+    items: list[PendingDelivery]
     lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class DeliveryAttempt:
     """One sending of a batch. ``taken_before``: what was known to be taken then."""
 
     stream: int
     number: int
     schema: str
-    items: tuple[Item, ...]
+    items: tuple[PendingDelivery, ...]
     sent_at: float
     timeout_s: float
     taken_before: int
@@ -60,7 +60,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class _Awaited:
-    item: Item
+    item: PendingDelivery
     due_at: float
 
 
@@ -76,7 +76,7 @@ class Outbox:
     count: int = 0
     stalled_since: float | None = None
     """When something was first sent that the node has not taken yet, nor asked to wait with."""
-    _queue: deque[Item] = field(default_factory=deque)
+    _queue: deque[PendingDelivery] = field(default_factory=deque)
     _batches: deque[_Batch] = field(default_factory=deque)
     """Cut off the queue and sent at least once; the first has the number ``_taken + 1``."""
     _awaited: dict[EventId, _Awaited] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Outbox:
 
     # What is pending
 
-    def add(self, item: Item) -> list[Item]:
+    def add(self, item: PendingDelivery) -> list[PendingDelivery]:
         """Take in an item. Returns those that are dropped for it: the oldest that were not sent yet."""
         self._count(item, 1)
         self._queue.append(item)
@@ -107,11 +107,11 @@ class Outbox:
             dropped.append(self._drop_oldest())
         return dropped
 
-    def drop_oldest(self) -> Item | None:
+    def drop_oldest(self) -> PendingDelivery | None:
         """Drop the oldest item that was not sent yet, if there is one."""
         return self._drop_oldest() if self._queue else None
 
-    def _drop_oldest(self) -> Item:
+    def _drop_oldest(self) -> PendingDelivery:
         item = self._queue.popleft()
         self._count(item, -1)
         return item
@@ -120,14 +120,14 @@ class Outbox:
         """An event for this node was dropped; it hears how many with the next batch of the schema."""
         self._lost[schema] = min(self._lost[schema] + 1, LOST_MAX)
 
-    def items(self) -> Iterator[Item]:
+    def items(self) -> Iterator[PendingDelivery]:
         """All that is pending, in order."""
         yield from (awaited.item for awaited in self._awaited.values())
         for batch in self._batches:
             yield from batch.items
         yield from self._queue
 
-    def discard(self, item: Item) -> None:
+    def discard(self, item: PendingDelivery) -> None:
         """Take out a pending item. What was sent of it may arrive all the same."""
         self._count(item, -1)
         if item in self._queue:
@@ -139,7 +139,7 @@ class Outbox:
                 return
         del self._awaited[item.event_id]
 
-    def _count(self, item: Item, sign: int) -> None:
+    def _count(self, item: PendingDelivery, sign: int) -> None:
         self.size += sign * item.size
         self.count += sign
 
@@ -149,11 +149,11 @@ class Outbox:
 
     # Sending
 
-    def sends(self, now: float) -> list[Attempt]:
+    def sends(self, now: float) -> list[DeliveryAttempt]:
         """What is to be sent now."""
         if now < self._resume_at or self._awaited:
             return []
-        attempts: list[Attempt] = []
+        attempts: list[DeliveryAttempt] = []
         window = 1 if self._is_probing else self.limits.window
         while self._sent - self._taken < window:
             if self._sent - self._taken == len(self._batches):
@@ -167,9 +167,9 @@ class Outbox:
             self.stalled_since = now
         return attempts
 
-    def _attempt(self, batch: _Batch, now: float) -> Attempt:
+    def _attempt(self, batch: _Batch, now: float) -> DeliveryAttempt:
         place = (self.stream, self._sent, batch.schema, tuple(batch.items))
-        return Attempt(*place, now, self._wait_s, self._taken, self._round, batch.lost)
+        return DeliveryAttempt(*place, now, self._wait_s, self._taken, self._round, batch.lost)
 
     def _cut(self) -> _Batch:
         first = self._queue.popleft()
@@ -184,7 +184,7 @@ class Outbox:
 
     # What the node says
 
-    def answered(self, attempt: Attempt, taken: int, pause_s: float, now: float) -> list[Item]:
+    def answered(self, attempt: DeliveryAttempt, taken: int, pause_s: float, now: float) -> list[PendingDelivery]:
         """The node has answered; returns what it has taken. Raises `ProtocolError` for what it was never sent."""
         if attempt.stream != self.stream:
             return []
@@ -202,7 +202,7 @@ class Outbox:
             self._go_back(now + self._wait_s)
         return settled
 
-    def confirmed(self, stream: int, taken: int, now: float) -> list[Item]:
+    def confirmed(self, stream: int, taken: int, now: float) -> list[PendingDelivery]:
         """The node says later, and not as an answer, what it has taken. Returns and raises as `answered`."""
         if stream != self.stream:
             return []
@@ -210,12 +210,12 @@ class Outbox:
             raise ProtocolError("delivery_answer", "it has taken a batch that it was not sent")
         return self._settle(taken, now)
 
-    def failed(self, attempt: Attempt, now: float) -> None:
+    def failed(self, attempt: DeliveryAttempt, now: float) -> None:
         """An attempt was not answered in time, or could not be sent."""
         if (attempt.stream, attempt.round) == (self.stream, self._round) and attempt.number > self._taken:
             self._go_back(max(now, attempt.sent_at + attempt.timeout_s))
 
-    def expire(self, now: float) -> list[Item]:
+    def expire(self, now: float) -> list[PendingDelivery]:
         """If the node has not taken anything for the time that events are kept, give up all that is pending."""
         if self.stalled_since is None or now - self.stalled_since < self.limits.keep_s:
             return []
@@ -230,8 +230,8 @@ class Outbox:
         self.stalled_since = None
         return given_up
 
-    def _settle(self, taken: int, now: float) -> list[Item]:
-        settled: list[Item] = []
+    def _settle(self, taken: int, now: float) -> list[PendingDelivery]:
+        settled: list[PendingDelivery] = []
         if taken > self._taken:
             self._is_probing, self._wait_s, self._resume_at = False, self.limits.retry_s, 0.0
             self.stalled_since = now if taken < self._taken + len(self._batches) else None
@@ -262,14 +262,14 @@ class Outbox:
         """Whether nothing is pending: only then may an event come by multicast without overtaking another."""
         return self.count == 0
 
-    def await_note(self, item: Item, now: float, due_at: float) -> None:
+    def await_note(self, item: PendingDelivery, now: float, due_at: float) -> None:
         """The item is sent by multicast; if no note of it has come when it is due, it is sent directly."""
         self._count(item, 1)
         self._awaited[item.event_id] = _Awaited(item, due_at)
         if self.stalled_since is None:
             self.stalled_since = now
 
-    def noted(self, event_id: EventId) -> Item | None:
+    def noted(self, event_id: EventId) -> PendingDelivery | None:
         """The node says that it has the event by multicast."""
         awaited = self._awaited.pop(event_id, None)
         if awaited is None:

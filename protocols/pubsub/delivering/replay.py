@@ -13,11 +13,11 @@ from typing import Final
 from peerd.api import Host, Part, on_timer
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.delivering.deliverer import Deliverer
-from protocols.pubsub.delivering.history import History, Past
-from protocols.pubsub.delivering.items import Item
+from protocols.pubsub.delivering.history import EventHistory, Past
+from protocols.pubsub.delivering.items import PendingDelivery
 from protocols.pubsub.messages import SINCE_RETAINED, SubObject
 from protocols.pubsub.names import SubscriptionKey, Tree
-from protocols.pubsub.ports import Leaves, Ledger, Schemas, SchemaView
+from protocols.pubsub.ports import LeafCells, Ledger, Schemas, SchemaView
 
 REPLAYS_MAX: Final = 256
 """So many subscriptions are given their past at a time; the oldest of more is given up, and counted."""
@@ -39,7 +39,13 @@ class Replays(Part):
     """The replays under way."""
 
     def __init__(
-        self, host: Host, schemas: Schemas, leaves: Leaves, ledger: Ledger, deliverer: Deliverer, history: History
+        self,
+        host: Host,
+        schemas: Schemas,
+        leaves: LeafCells,
+        ledger: Ledger,
+        deliverer: Deliverer,
+        history: EventHistory,
     ) -> None:
         self._host = host
         self._schemas = schemas
@@ -104,6 +110,6 @@ class Replays(Part):
         if replay.key not in keys:
             return
         event_id = id_of(past.event)
-        item = Item(past.event, event_id, schema, True, (), (replay.key,), replay.sub.sid)
+        item = PendingDelivery(past.event, event_id, schema, True, (), (replay.key,), replay.sub.sid)
         self._ledger.matched(event_id, schema.name, 0, 1)
         self._deliverer.deliver([(replay.sub.subscriber, item)])

@@ -61,9 +61,9 @@ class PubSubFront(Front):
         }
 
     def swarm_work(self) -> type[SwarmWork]:
-        from protocols.pubsub.front.simulator import Traffic
+        from protocols.pubsub.front.simulator import PubSubTraffic
 
-        return Traffic
+        return PubSubTraffic
 
     def experiments(self) -> Sequence[Experiment]:
         from protocols.pubsub.front.lab.experiments import EXPERIMENTS

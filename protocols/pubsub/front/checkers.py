@@ -35,7 +35,7 @@ HAD_MAX: Final = 65_536
 """Events that one node has taken and that are remembered: as many as the node itself does by default."""
 
 
-class Held(NamedTuple):
+class HeldPiece(NamedTuple):
     """A piece in a leaf, at the node that is the root of it."""
 
     place: Place
@@ -63,15 +63,15 @@ def installed(place: Place) -> Iterator[tuple[SubscriptionKey, Installation]]:
                 yield SubscriptionKey(place.id, piece.sub.sid, piece.sub.piece), piece
 
 
-def held_pieces(simulation: Simulation) -> dict[SubscriptionKey, list[Held]]:
+def held_pieces(simulation: Simulation) -> dict[SubscriptionKey, list[HeldPiece]]:
     """All pieces in leaves of running nodes, provisional ones too."""
-    found: dict[SubscriptionKey, list[Held]] = {}
+    found: dict[SubscriptionKey, list[HeldPiece]] = {}
     for place in simulation.live_nodes():
         plugin = pubsub_of(place)
         for node in () if plugin is None else plugin.keeper.forest.nodes():
             if node.is_leaf:
                 for key, piece in node.pieces.items():
-                    found.setdefault(key, []).append(Held(place, node, piece))
+                    found.setdefault(key, []).append(HeldPiece(place, node, piece))
     return found
 
 
@@ -141,7 +141,7 @@ class SubscriptionsInPlace(Checker):
         return found + [told for key, copies in held.items() for told in self._zombies(simulation, key, copies)]
 
     @staticmethod
-    def _zombies(simulation: Simulation, key: SubscriptionKey, copies: list[Held]) -> Iterator[str]:
+    def _zombies(simulation: Simulation, key: SubscriptionKey, copies: list[HeldPiece]) -> Iterator[str]:
         """A piece that its subscriber has installed since it started, and does not know any more."""
         subscriber = simulation.places.get(key.subscriber)
         plugin = pubsub_of(subscriber) if subscriber is not None and subscriber.is_live else None

@@ -97,7 +97,9 @@ class PubSubClient:
         and a `Gap` says that events may be missing.
         """
         wanted = {"schema": schema, "filter": filter, "name": name, "group": group, "policy": policy}
-        asked = SubscriptionRequest.model_validate({**wanted, "since_s": since_s, "retained": retained})
+        asked = Whatever(
+            **wanted, since_s=since_s, retained=retained
+        )  # the daemon says what is wrong with it, in words
         view = await self.install(asked)
         on_subscribed(view)
         if name:
@@ -116,16 +118,16 @@ class PubSubClient:
                     if error.problem.status != HTTPStatus.NOT_FOUND:
                         raise
                 after = f"{view.id}-0"  # a place in no stream that there is: it begins with a gap
-                view = await self._make_again(asked, backoff)
+                view = await self._make_again(Whatever(**wanted), backoff)
         finally:
             with suppress(RequestRefused, Unavailable):  # then it is over already, or soon, because nobody reads it
                 await self.end(view.id)
 
-    async def install(self, asked: SubscriptionRequest) -> SubscriptionView:
+    async def install(self, asked: SubscriptionRequest | Whatever) -> SubscriptionView:
         """Subscribe without reading yet: every event that is published from then on will come to `read`."""
         return await self._client.call("POST", f"{PATH}/subscriptions", SubscriptionView, asked)
 
-    async def _make_again(self, asked: SubscriptionRequest, backoff: Backoff | None) -> SubscriptionView:
+    async def _make_again(self, asked: Whatever, backoff: Backoff | None) -> SubscriptionView:
         """Subscribe as before, however long a daemon that has just been started takes until it can."""
         from peerd.client.streams import Backoff
 

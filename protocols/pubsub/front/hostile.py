@@ -21,7 +21,7 @@ from protocols.pubsub.messages import (
     CellOrder,
     CellQuestion,
     Confirm,
-    Delivery,
+    DeliveredEvent,
     EndSub,
     Established,
     EventAck,
@@ -37,10 +37,10 @@ from protocols.pubsub.messages import (
     LeafUpdate,
     NodeDelivery,
     OrderKind,
+    PieceStatus,
     ProbePub,
     ProbeSub,
     ReleaseEvents,
-    Status,
     SubObject,
     Transferred,
     TransferResult,
@@ -48,11 +48,11 @@ from protocols.pubsub.messages import (
     TreeCells,
 )
 from protocols.pubsub.names import Tree
-from protocols.pubsub.outcomes import Pending
+from protocols.pubsub.outcomes import PendingPublish
 from protocols.pubsub.plugin import PubSub
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.piece import Piece
-from protocols.pubsub.tree.storage import Place
+from protocols.pubsub.tree.storage import CellAddress
 
 NOTHING: Final = "attr1 < -1"
 """A filter that no event matches, in the place of somebody's own."""
@@ -112,7 +112,7 @@ class PubSubBehaviour(Behaviour):
         ]
         return self.rng.sample(found, min(SOME, len(found)))
 
-    def under_way(self) -> list[Pending]:
+    def under_way(self) -> list[PendingPublish]:
         """Events of others that are not acknowledged yet."""
         return [event for plugin in self.plugins() for event in plugin.publishing._under_way.values()]
 
@@ -133,7 +133,7 @@ class PubSubBehaviour(Behaviour):
             self.node.say(peer, message)
         return len(others)
 
-    def route(self, place: Place, message: Message) -> None:
+    def route(self, place: CellAddress, message: Message) -> None:
         """Have it routed to the root of a cell."""
         self.node.overlay.route(place.key, message)
 
@@ -171,7 +171,7 @@ class ForgedTransfers(PubSubBehaviour):
                 for number in (0, self.rng.getrandbits(63)):
                     self.route(cell.place, TransferSub(*tree, cell.cell, giver, subs, (600, 600), number))
             for half in below:
-                place = Place(tree, half)
+                place = CellAddress(tree, half)
                 self.route(place, TransferSub(*tree, half, cell.cell, subs, (600, 600), 0))
         return len(pieces)
 
@@ -198,7 +198,9 @@ class LearnsTransfers(PubSubBehaviour):
     def _is_concerned(self, cell: CellNode) -> bool:
         """Whether it is the root of a half: then it is told the number, and may do with its own cell what it likes."""
         oracle = self.node.party.simulation.oracle()
-        return any(oracle.root(Place(cell.place.tree, half).key) == self.node.peer.id for half in children(cell.cell))
+        return any(
+            oracle.root(CellAddress(cell.place.tree, half).key) == self.node.peer.id for half in children(cell.cell)
+        )
 
     def hears(self, peer: PeerRef, frame: object, decoded: object) -> bool:
         message = getattr(decoded, "message", None)
@@ -215,11 +217,12 @@ class LearnsTransfers(PubSubBehaviour):
         for half in children(cell.cell):
             inside = [sub for sub in subs if cell_at(sub.low, sub.high, level(half)) == half]
             results = (
-                TransferResult(sub.subscriber.id, sub.sid, sub.piece, sub.version, Status.REPLICATED) for sub in inside
+                TransferResult(sub.subscriber.id, sub.sid, sub.piece, sub.version, PieceStatus.REPLICATED)
+                for sub in inside
             )
             self.node.say(root, Transferred(*tree, half, tuple(results), number))
             false = tuple(map(spoilt, inside))
-            self.route(Place(tree, half), TransferSub(*tree, half, cell.cell, false, (600,) * len(false), number))
+            self.route(CellAddress(tree, half), TransferSub(*tree, half, cell.cell, false, (600,) * len(false), number))
 
 
 class EndsForOthers(PubSubBehaviour):
@@ -233,7 +236,7 @@ class EndsForOthers(PubSubBehaviour):
             sub, schema = piece.sub, cell.place.tree.schema
             owner = self.node.party.simulation.find(self.node.party.simulation.oracle().root(cell.key)).peer
             self.node.ask(owner, EndSub(schema, sub.sid, sub.piece, sub.version + 1, sub.attribute, cell.cell))
-            for status in (Status.GONE, Status.QUOTA, Status.REPLICATED):
+            for status in (PieceStatus.GONE, PieceStatus.QUOTA, PieceStatus.REPLICATED):
                 told = Kept(schema, sub.sid, sub.piece, sub.version, cell.cell, status)
                 self.node.say(sub.subscriber, told)
         return len(pieces)
@@ -264,7 +267,7 @@ class ManySubscriptions(PubSubBehaviour):
             low = self.rng.randrange(SIDE - 1)
             sid, high = self.rng.getrandbits(63), self.rng.randrange(low, SIDE)
             sub = SubObject(self.node.peer, sid, 0, 1, 1, low, high, "attr1 > 1")
-            place = Place(Tree(schemas[0], 1), WHOLE)
+            place = CellAddress(Tree(schemas[0], 1), WHOLE)
             self.route(place, ProbeSub(schemas[0], sub, WHOLE, 600, vouched=True))
         return len(schemas)
 
@@ -289,7 +292,7 @@ class Strangers(PubSubBehaviour):
                 stranger = self.node.stranger(NodeId(self.rng.getrandbits(128)), 100)
                 sub = SubObject(stranger, self.rng.getrandbits(63), 0, 1, cell.place.tree.attribute, low, SIDE - 1, "")
                 message = ProbeSub(cell.place.tree.schema, replace(sub, filter="attr1 > 1"), WHOLE, 600, vouched=True)
-                self.route(Place(cell.place.tree, WHOLE), message)
+                self.route(CellAddress(cell.place.tree, WHOLE), message)
         return len(cells)
 
 
@@ -305,7 +308,7 @@ class LyingAcks(PubSubBehaviour):
             self._lie(event)
         return len(events)
 
-    def _lie(self, event: Pending) -> None:
+    def _lie(self, event: PendingPublish) -> None:
         body, schema = event.body, event.schema.name
         outstanding = sorted(event.coverage.outstanding.items())
         everything = [TreeCells(attribute, self._not_own(schema, attribute, [WHOLE])) for attribute, _ in outstanding]
@@ -321,7 +324,7 @@ class LyingAcks(PubSubBehaviour):
     def _not_own(self, schema: str, attribute: int, cells: list[int]) -> tuple[int, ...]:
         """Those that it is not the root of: of its own it may say what it likes."""
         oracle, tree = self.node.party.simulation.oracle(), Tree(schema, attribute)
-        return tuple(cell for cell in cells if oracle.root(Place(tree, cell).key) != self.node.peer.id)
+        return tuple(cell for cell in cells if oracle.root(CellAddress(tree, cell).key) != self.node.peer.id)
 
 
 class FalseOrders(PubSubBehaviour):
@@ -335,7 +338,7 @@ class FalseOrders(PubSubBehaviour):
         for cell in cells:
             below = list(children(cell.cell)) if level(cell.cell) < LEVEL_LIMIT else []
             for target in (cell.cell, *below):
-                place = Place(cell.place.tree, target)
+                place = CellAddress(cell.place.tree, target)
                 for kind in OrderKind:
                     self.route(place, CellOrder(*place.tree, target, kind))
         return len(cells)
@@ -378,7 +381,7 @@ class FalseEvents(PubSubBehaviour):
                 self.everybody_in_turn(probe)
                 self.everybody_in_turn(GroupDelivery(schema, leaf, body, group))
                 for peer in self.node.others():
-                    self.node.ask(peer, EventDelivery(schema, stream, 1, (Delivery(body),)))
+                    self.node.ask(peer, EventDelivery(schema, stream, 1, (DeliveredEvent(body),)))
         return len(events)
 
 
@@ -404,7 +407,7 @@ class WrongBatches(PubSubBehaviour):
         for schema, event in events:
             for number in (0, 2, 2**64 - 1, 1, 1):
                 for peer in self.node.sample(self.node.others(), 3):
-                    self.node.ask(peer, EventDelivery(schema, 7, number, (Delivery(event),)))
+                    self.node.ask(peer, EventDelivery(schema, 7, number, (DeliveredEvent(event),)))
         return len(events)
 
 
@@ -422,7 +425,9 @@ class RepeatedEvents(PubSubBehaviour):
             self.everybody_in_turn(ProbePub(schema, event.publisher, (event,), everywhere, 0, attempt, hops=1))
             self.everybody_in_turn(GroupDelivery(schema, self.rng.choice(self.node.others()), event, group))
             for peer in self.node.others():
-                self.node.ask(peer, EventDelivery(schema, stream, 1, (Delivery(event), Delivery(event, (), True))))
+                self.node.ask(
+                    peer, EventDelivery(schema, stream, 1, (DeliveredEvent(event), DeliveredEvent(event, (), True)))
+                )
         return len(events)
 
 
@@ -439,7 +444,7 @@ class FalseLeaves(PubSubBehaviour):
             for version in (sub.version, sub.version + 1):
                 for claimed in (cell.cell, WHOLE, children(cell.cell)[0]):
                     self.node.ask(sub.subscriber, Established(*which, version, claimed, True, 3))
-                    for status in Status:
+                    for status in PieceStatus:
                         self.node.say(
                             sub.subscriber, Kept(*which, version, claimed, status, "subscriptions_per_member")
                         )
@@ -487,7 +492,7 @@ class FullSpeed(PubSubBehaviour):
         return len(past)
 
 
-class Questions(PubSubBehaviour):
+class QuestionFlood(PubSubBehaviour):
     """Asks for explanations and for all leaves of trees, as fast as it can."""
 
     name = "asks without end"
@@ -516,9 +521,9 @@ class FilterBombs(PubSubBehaviour):
             for bomb in BOMBS:
                 sub = SubObject(self.node.peer, self.rng.getrandbits(63), 0, 1, 1, 0, SIDE - 1, bomb)
                 schema = cell.place.tree.schema
-                self.route(Place(cell.place.tree, WHOLE), ProbeSub(schema, sub, WHOLE, 600, vouched=True))
+                self.route(CellAddress(cell.place.tree, WHOLE), ProbeSub(schema, sub, WHOLE, 600, vouched=True))
                 given = TransferSub(*cell.place.tree, WHOLE, children(WHOLE)[0], (sub,), (600,), 0)
-                self.route(Place(cell.place.tree, WHOLE), given)
+                self.route(CellAddress(cell.place.tree, WHOLE), given)
         return len(cells)
 
 
@@ -536,6 +541,6 @@ BOMBS: Final = (
 KINDS: Final[tuple[type[PubSubBehaviour], ...]] = (
     *(ForgedSubscriptions, ForgedTransfers, LearnsTransfers, EndsForOthers, InsertsForOthers, ManySubscriptions),
     *(Strangers, LyingAcks, FalseOrders, FalseReports, FalseEvents, OthersBegin, WrongBatches, HeldForOthers),
-    *(RepeatedEvents, FalseLeaves, FullSpeed, Questions, FilterBombs),
+    *(RepeatedEvents, FalseLeaves, FullSpeed, QuestionFlood, FilterBombs),
 )
 BEHAVIOURS: Final[Mapping[str, type[Behaviour]]] = {kind.name: kind for kind in KINDS}

@@ -36,7 +36,7 @@ from protocols.pubsub.models import (
 from protocols.pubsub.service import NotDone
 
 if TYPE_CHECKING:
-    from protocols.pubsub.service import Service
+    from protocols.pubsub.service import PubSubService
 
 JSON_TYPE: Final = "application/json"
 CLOUD_EVENT_TYPE: Final = "application/cloudevents+json"
@@ -87,7 +87,7 @@ def encode(event: ReceivedEvent) -> bytes:
     return event.model_dump_json(exclude_defaults=True).encode()
 
 
-def router(service: Service) -> APIRouter:
+def router(service: PubSubService) -> APIRouter:
     """The routes; ``service`` is the running plugin of the daemon."""
     routes = APIRouter(prefix="/pubsub")
     _add_schemas(routes, service)
@@ -97,7 +97,7 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
-def _add_schemas(routes: APIRouter, service: Service) -> None:
+def _add_schemas(routes: APIRouter, service: PubSubService) -> None:
     @routes.get("/schemas")
     async def schemas() -> SchemaSummaries:
         """The schemas that this daemon knows."""
@@ -120,7 +120,7 @@ def _add_schemas(routes: APIRouter, service: Service) -> None:
 # Events
 
 
-def _add_events(routes: APIRouter, service: Service) -> None:
+def _add_events(routes: APIRouter, service: PubSubService) -> None:
     @routes.post("/{schema}/events", openapi_extra=_event_bodies(), response_model=None)
     async def publish(request: Request, schema: SchemaName, ack: AckWord | None = None) -> Published | Response:
         """Publish an event, a CloudEvent (structured or binary), or many events as JSON lines."""
@@ -137,14 +137,14 @@ def _add_events(routes: APIRouter, service: Service) -> None:
         return await answer_of(lambda done: service.publish(schema, event, done, ack))
 
 
-async def _until_publishable(service: Service, schema: str) -> None:
+async def _until_publishable(service: PubSubService, schema: str) -> None:
     def ask(done: Callable[[bool | Exception], None]) -> None:
         service.when_publishable(schema, done)
 
     await answer_of(ask)
 
 
-async def _publish_lines(request: Request, service: Service, schema: str, ack: AckWord | None) -> Response:
+async def _publish_lines(request: Request, service: PubSubService, schema: str, ack: AckWord | None) -> Response:
     """Publish each line as soon as there is room. The answer waits until every event has its outcome."""
     lines = _Lines()
 
@@ -216,7 +216,7 @@ def _event_of(request: Request, kind: str, body: bytes) -> tuple[dict[str, Any],
 
 
 async def _with_context(
-    service: Service, schema: str, event: dict[str, Any], context: dict[str, Any]
+    service: PubSubService, schema: str, event: dict[str, Any], context: dict[str, Any]
 ) -> dict[str, Any]:
     """Add the context attributes of a CloudEvent that the schema has; others, such as its ``id``, are left out."""
 
@@ -267,7 +267,7 @@ def _of_binary(kind: str, body: bytes) -> dict[str, Any]:
 # Subscriptions
 
 
-def _source(service: Service, id: str) -> Source[ReceivedEvent]:
+def _source(service: PubSubService, id: str) -> Source[ReceivedEvent]:
     try:
         view, feed = service.reading(id)
     except NotDone as error:
@@ -275,14 +275,14 @@ def _source(service: Service, id: str) -> Source[ReceivedEvent]:
     return Source(feed, encode, policy=Policy(view.policy), begin="start")
 
 
-def _continued(service: Service, asked: SubscriptionRequest, epoch: str) -> str | None:
+def _continued(service: PubSubService, asked: SubscriptionRequest, epoch: str) -> str | None:
     try:
         return service.continued(asked, epoch)
     except NotDone as error:
         raise http_error(error) from error
 
 
-def _add_subscriptions(routes: APIRouter, service: Service) -> None:
+def _add_subscriptions(routes: APIRouter, service: PubSubService) -> None:
     @routes.get("/subscriptions")
     async def subscriptions() -> SubscriptionViews:
         """The subscriptions of this daemon's clients."""
@@ -341,7 +341,7 @@ def _add_subscriptions(routes: APIRouter, service: Service) -> None:
 # Questions
 
 
-def _add_questions(routes: APIRouter, service: Service) -> None:
+def _add_questions(routes: APIRouter, service: PubSubService) -> None:
     @routes.get("/explain/{event}")
     async def explain(event: str, subscriber: str = "") -> dict[str, Any]:
         """Why an event did or did not arrive at a node (its id; default: this one)."""

@@ -43,7 +43,7 @@ AGAIN_S: Final = 1.0
 TRIES_MAX: Final = 8
 
 
-class Traffic(SwarmWork):
+class PubSubTraffic(SwarmWork):
     """Nodes subscribe, publish and end subscriptions. What arrives must be right, and in the calm ring all must arrive.
 
     Across partitions longer than deliveries are kept, recall is not promised; so it is asked of the last events only.

@@ -13,18 +13,18 @@ from typing import Final, TypeVar
 from peerd.api import Host
 from peerd.errors import Unavailable
 from peerd.lib.filter import Node
-from protocols.pubsub.ports import Point, SchemaView
-from protocols.pubsub.subscribing.installation import News, Report
+from protocols.pubsub.ports import PiecePoint, SchemaView
+from protocols.pubsub.subscribing.installation import InstallReport, News
 from protocols.pubsub.subscribing.installer import Installer
 from protocols.pubsub.subscribing.local import LocalSubscriptions
-from protocols.pubsub.subscribing.subscription import Form, Progress
+from protocols.pubsub.subscribing.subscription import Form, InstallProgress
 
 COVER_CHECKS_MAX: Final = 256
 """A new filter is compared with so many that are installed, the newest ones, and with all that are equal."""
 
 K = TypeVar("K")
 
-Points = Callable[[SchemaView, Node, str], Sequence[Point]]
+Points = Callable[[SchemaView, Node, str], Sequence[PiecePoint]]
 """The points of a filter under a schema; the last argument is the group, or empty."""
 
 
@@ -52,7 +52,7 @@ class Covering:
         since_ms = 0 if subscription.was_received else subscription.since_ms
         points = self._points(form.schema, form.node, subscription.group)
 
-        def told(report: Report) -> None:
+        def told(report: InstallReport) -> None:
             self._told(form, report)
 
         what = form.schema.name, form.sid, form.text, subscription.group, since_ms
@@ -106,12 +106,12 @@ class Covering:
                 return other
         return None
 
-    def _told(self, form: Form, report: Report) -> None:
+    def _told(self, form: Form, report: InstallReport) -> None:
         match report.news:
             case News.RECEIVED:
-                self._come_to(form, Progress.RECEIVED)
+                self._come_to(form, InstallProgress.RECEIVED)
             case News.REPLICATED:
-                self._come_to(form, Progress.REPLICATED)
+                self._come_to(form, InstallProgress.REPLICATED)
             case News.REFUSED:
                 self._refused(form, report.detail)
             case News.FOUND_AGAIN:
@@ -120,12 +120,12 @@ class Covering:
             case News.ENDED:
                 self._gone(form)
 
-    def _come_to(self, form: Form, progress: Progress) -> None:
+    def _come_to(self, form: Form, progress: InstallProgress) -> None:
         """It, and all that rely on it, have come further."""
         if progress <= form.progress:
             return
         form.progress = progress
-        if progress is Progress.REPLICATED:
+        if progress is InstallProgress.REPLICATED:
             self._stop_awaiting(form)
         if not form.is_leaving:
             self.on_progress(form)
@@ -144,7 +144,7 @@ class Covering:
         self._unlist(form)
         if form.placement is not None:
             self._installer.end(form.placement)
-        form.placement, form.progress = None, Progress.WANTED
+        form.placement, form.progress = None, InstallProgress.WANTED
         relying = list(form.covered)
         form.covered.clear()
         for other in relying:
@@ -153,7 +153,7 @@ class Covering:
             self.on_refused(form, why)
 
     def _place_again(self, form: Form) -> None:
-        form.cover, form.progress = None, Progress.WANTED
+        form.cover, form.progress = None, InstallProgress.WANTED
         self.place(form)
 
     def _leave_if_free(self, form: Form) -> None:

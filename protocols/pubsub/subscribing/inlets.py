@@ -58,7 +58,7 @@ def shown_event(event: EventBody, values: Values, is_replay: bool) -> ReceivedEv
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenEvent:
     """An event that a subscription gets."""
 
     id: EventId
@@ -67,12 +67,12 @@ class Taken:
     received_ms: int
 
 
-def taken(event: EventBody, values: Values, is_replay: bool, received_ms: int) -> Taken:
+def taken(event: EventBody, values: Values, is_replay: bool, received_ms: int) -> TakenEvent:
     """Prepare an event for the subscriptions that get it."""
     # Bytes that are no text become a third longer.
     size = len(event.values) + len(event.payload) * 4 // 3 + len(event.retain) + ITEM_OVERHEAD_BYTES
     size += headers_bytes(event.headers)
-    return Taken(id_of(event), shown_event(event, values, is_replay), size, received_ms)
+    return TakenEvent(id_of(event), shown_event(event, values, is_replay), size, received_ms)
 
 
 class Inlet(Protocol):
@@ -86,7 +86,7 @@ class Inlet(Protocol):
     def is_blocked(self) -> bool:
         """Whether events wait for a reader: whoever sends should pause."""
 
-    def put(self, item: Taken, writes: Writes) -> None:
+    def put(self, item: TakenEvent, writes: Writes) -> None:
         """Take in an event."""
 
     def note_lost(self, count: int) -> None:
@@ -107,7 +107,7 @@ class MemoryInlet:
             epoch, items_max=items_max, bytes_max=max(bytes_max, ITEM_BYTES_MAX), on_writable=self._drain
         )
         self.lost = 0
-        self._waiting: deque[Taken | int] = deque()
+        self._waiting: deque[TakenEvent | int] = deque()
         """Events, and how many were lost between them."""
 
     @property
@@ -115,7 +115,7 @@ class MemoryInlet:
         """See `Inlet.is_blocked`."""
         return bool(self._waiting)
 
-    def put(self, item: Taken, writes: Writes) -> None:
+    def put(self, item: TakenEvent, writes: Writes) -> None:
         """See `Inlet.put`: there is nothing to wait for."""
         if self.feed.ended is not None:
             return
@@ -145,10 +145,10 @@ class MemoryInlet:
         feed = self.feed
         while self._waiting and feed.ended is None:
             item = self._waiting[0]
-            if isinstance(item, Taken) and not feed.may_push(item.size_bytes):
+            if isinstance(item, TakenEvent) and not feed.may_push(item.size_bytes):
                 return
             self._waiting.popleft()
-            if isinstance(item, Taken):
+            if isinstance(item, TakenEvent):
                 feed.push(item.shown, item.size_bytes)
             else:
                 feed.skip(item)
@@ -198,7 +198,7 @@ class DurableInlet:
         known, self.known = self.known, []
         return known
 
-    def put(self, item: Taken, writes: Writes) -> None:
+    def put(self, item: TakenEvent, writes: Writes) -> None:
         """See `Inlet.put`. While the node stops, the feed has ended, and what still comes is written all the same."""
         if self._is_closed:
             return

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from peerd.api import Rng
 from peerd.messages import PeerRef
 from protocols.pubsub.cells import LEVEL_LIMIT, Cell, cell_at, level, lies_within
-from protocols.pubsub.messages import Status, SubObject
+from protocols.pubsub.messages import PieceStatus, SubObject
 
 CAREFUL_AFTER: Final = 2
 """Probes without an answer after which they go down cell by cell, and trust no table."""
@@ -35,7 +35,7 @@ NEVER: Final = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class SendProbe:
     """Route a `ProbeSub` to the key of this cell. ``only_leaf``: the piece is tried at other cells, too."""
 
     cell: Cell
@@ -44,7 +44,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Insert:
+class SendInsert:
     """Send an `InsertSub` to the node that was the root of the leaf."""
 
     owner: PeerRef
@@ -52,7 +52,7 @@ class Insert:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class SendEnd:
     """Send an `EndSub` to it."""
 
     owner: PeerRef
@@ -82,7 +82,7 @@ class News(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class InstallReport:
     """Something to tell. ``gap_s``: with FOUND_AGAIN, for how long it may have been gone at most."""
 
     news: News
@@ -90,11 +90,11 @@ class Report:
     gap_s: float = 0.0
 
 
-Action: TypeAlias = Probe | Insert | End | Find | Report
+InstallAction: TypeAlias = SendProbe | SendInsert | SendEnd | Find | InstallReport
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HoldingLeaf:
     """The leaf that holds the piece, as far as this node knows."""
 
     cell: Cell
@@ -113,7 +113,7 @@ class Stage(Enum):
     """It has ended, or was refused."""
 
 
-class Waiting(Enum):
+class InstallWait(Enum):
     """What the piece waits for, when anything."""
 
     NOTHING = 0
@@ -141,7 +141,7 @@ class Installation:
     ) -> None:
         self.sub = sub
         self.stage = Stage.WANTED
-        self.place: Place | None = None
+        self.place: HoldingLeaf | None = None
         self.due_at = NEVER
         self.tries = 0
         """Probes or requests since anything was last heard from a leaf."""
@@ -149,7 +149,7 @@ class Installation:
         """Probes sent so far."""
         self._lease_s, self._retry_s = lease_s, retry_s
         self._rng, self._next_levels, self._next_version = rng, next_levels, next_version
-        self._waiting = Waiting.NOTHING
+        self._waiting = InstallWait.NOTHING
         self._hint: Cell | None = None
         self._found_cell: Cell | None = None
         """The cell whose root was looked up last, in order to end the piece there."""
@@ -170,7 +170,7 @@ class Installation:
     @property
     def is_asking(self) -> bool:
         """Whether a request to the leaf is under way, whose end decides what is done next."""
-        return self._waiting is Waiting.ANSWER
+        return self._waiting is InstallWait.ANSWER
 
     @property
     def is_over(self) -> bool:
@@ -179,11 +179,11 @@ class Installation:
 
     # What this node wants
 
-    def begin(self, now: float) -> list[Action]:
+    def begin(self, now: float) -> list[InstallAction]:
         """Look for its leaf."""
         return self._probe(now)
 
-    def end(self, now: float) -> list[Action]:
+    def end(self, now: float) -> list[InstallAction]:
         """It is not wanted any more. Where no leaf has told of it yet, the one that does will hear that."""
         if self.is_over or self.stage is Stage.ENDING:
             return []
@@ -192,15 +192,15 @@ class Installation:
         self.stage, self.tries = Stage.ENDING, 0
         return self._end(now, self.place.owner, self.place.cell)
 
-    def due(self, now: float) -> list[Action]:
+    def due(self, now: float) -> list[InstallAction]:
         """Do what is due: try again, or renew."""
         if self.stage is Stage.ENDING:
             return self._end_again(now)
         if self.stage is Stage.OVER:
             return []
-        if self._waiting is Waiting.KEPT and self.place is not None and self.tries < CAREFUL_AFTER:
+        if self._waiting is InstallWait.KEPT and self.place is not None and self.tries < CAREFUL_AFTER:
             return self._insert(now, self.place)
-        if self._waiting is not Waiting.NOTHING or self.place is None:
+        if self._waiting is not InstallWait.NOTHING or self.place is None:
             return self._probe(now)
         self.sub = replace(self.sub, version=self._next_version())
         self._renewals += 1
@@ -211,7 +211,7 @@ class Installation:
 
     # What others say
 
-    def arrived(self, version: int, cell: Cell) -> list[Action]:
+    def arrived(self, version: int, cell: Cell) -> list[InstallAction]:
         """A leaf lets it be known that it has the piece, by a message that may be of anybody who has seen the probe.
 
         So it is told, and nothing else changes: `established` says where the piece is, and is waited for as before.
@@ -220,91 +220,91 @@ class Installation:
             return []
         return self._received()
 
-    def established(self, now: float, owner: PeerRef, cell: Cell, is_new: bool) -> tuple[bool, list[Action]]:
+    def established(self, now: float, owner: PeerRef, cell: Cell, is_new: bool) -> tuple[bool, list[InstallAction]]:
         """Answer whether the piece is wanted there. The owner is who says it, on its own link."""
         if self.stage in (Stage.ENDING, Stage.OVER) or not self._lies_in(cell):
             return False, []
         place = self.place
         was_installed = self.is_installed
-        if self._waiting is not Waiting.ESTABLISHED and place is not None:
+        if self._waiting is not InstallWait.ESTABLISHED and place is not None:
             if lies_within(cell, place.cell):  # the leaf was split, or has another root now
-                self.place = Place(cell, owner)
+                self.place = HoldingLeaf(cell, owner)
                 self._heard_at = now
             return True, []
-        self.place = Place(cell, owner)
+        self.place = HoldingLeaf(cell, owner)
         gap = self._gap(now) if was_installed and is_new and not self._is_below(cell, place) else []
         self._heard(now, is_replicated=self.stage is Stage.REPLICATED and not is_new)
         return True, gap if was_installed else self._received()
 
-    def kept(self, now: float, source: PeerRef, version: int, status: int, detail: str) -> list[Action]:
+    def kept(self, now: float, source: PeerRef, version: int, status: int, detail: str) -> list[InstallAction]:
         """The leaf says how it went; only from whom the piece is at, unless it is at none."""
         if self.stage in (Stage.ENDING, Stage.OVER) or version > self.sub.version:
             return []
         if self.place is not None and source.id != self.place.owner.id:
             return []
-        if status in (Status.QUOTA, Status.REFUSED):
-            return self._refused(now, Status(status), detail)
+        if status in (PieceStatus.QUOTA, PieceStatus.REFUSED):
+            return self._refused(now, PieceStatus(status), detail)
         if not self.is_installed:
             return []
-        if status == Status.REPLICATED:
+        if status == PieceStatus.REPLICATED:
             return self._replicated(now)
-        return self._look_elsewhere(now) if status in (Status.ELSEWHERE, Status.GONE) else []
+        return self._look_elsewhere(now) if status in (PieceStatus.ELSEWHERE, PieceStatus.GONE) else []
 
-    def insert_answered(self, now: float, status: int, cell: Cell, is_new: bool, detail: str) -> list[Action]:
-        """The leaf has answered `Insert`."""
-        if self._waiting is not Waiting.ANSWER or self.stage in (Stage.ENDING, Stage.OVER):
+    def insert_answered(self, now: float, status: int, cell: Cell, is_new: bool, detail: str) -> list[InstallAction]:
+        """The leaf has answered `SendInsert`."""
+        if self._waiting is not InstallWait.ANSWER or self.stage in (Stage.ENDING, Stage.OVER):
             return []
-        if status in (Status.QUOTA, Status.REFUSED):
-            return self._refused(now, Status(status), detail)
-        if status not in (Status.KEPT, Status.REPLICATED):
+        if status in (PieceStatus.QUOTA, PieceStatus.REFUSED):
+            return self._refused(now, PieceStatus(status), detail)
+        if status not in (PieceStatus.KEPT, PieceStatus.REPLICATED):
             return self._look_elsewhere(now, cell)
         gap = self._gap(now) if is_new else []
         self._heard(now, is_replicated=self.stage is Stage.REPLICATED and not is_new)
-        return gap + (self._replicated(now) if status == Status.REPLICATED else [])
+        return gap + (self._replicated(now) if status == PieceStatus.REPLICATED else [])
 
-    def insert_silent(self, now: float) -> list[Action]:
+    def insert_silent(self, now: float) -> list[InstallAction]:
         """The leaf does not answer: whoever is the root of its cell now knows the piece."""
-        if self._waiting is not Waiting.ANSWER or self.stage in (Stage.ENDING, Stage.OVER):
+        if self._waiting is not InstallWait.ANSWER or self.stage in (Stage.ENDING, Stage.OVER):
             return []
         return self._look_elsewhere(now, None if self.place is None else self.place.cell)
 
-    def end_answered(self, now: float, status: int, cell: Cell) -> list[Action]:
-        """The leaf has answered `End`."""
+    def end_answered(self, now: float, status: int, cell: Cell) -> list[InstallAction]:
+        """The leaf has answered `SendEnd`."""
         if self.stage is not Stage.ENDING:
             return []
-        if status != Status.ELSEWHERE:
+        if status != PieceStatus.ELSEWHERE:
             return self._over()
         if cell == self._found_cell and level(cell) < LEVEL_LIMIT:
             # Its root itself says that it is no leaf: it was split, and the half that the point lies in is.
             cell = cell_at(self.sub.low, self.sub.high, level(cell) + 1)
         return self._find(now, cell if self._lies_in(cell) else None)
 
-    def end_silent(self, now: float) -> list[Action]:
+    def end_silent(self, now: float) -> list[InstallAction]:
         """The leaf does not answer; the root of its cell is looked for when the next try is due."""
         return []
 
-    def found(self, now: float, cell: Cell, owner: PeerRef) -> list[Action]:
+    def found(self, now: float, cell: Cell, owner: PeerRef) -> list[InstallAction]:
         """The answer to `Find`."""
         return self._end(now, owner, cell) if self.stage is Stage.ENDING else []
 
     # Inside
 
-    def _received(self) -> list[Action]:
+    def _received(self) -> list[InstallAction]:
         """Tell that events come, once."""
         if self._has_arrived:
             return []
         self._has_arrived = True
-        return [Report(News.RECEIVED)]
+        return [InstallReport(News.RECEIVED)]
 
     def _lies_in(self, cell: Cell) -> bool:
         return cell_at(self.sub.low, self.sub.high, level(cell)) == cell
 
-    def _is_below(self, cell: Cell, place: Place | None) -> bool:
+    def _is_below(self, cell: Cell, place: HoldingLeaf | None) -> bool:
         """Whether a cell is a part of the leaf that was known: then it was split, and nothing was lost."""
         return place is not None and cell != place.cell and lies_within(cell, place.cell)
 
-    def _gap(self, now: float) -> list[Action]:
-        return [Report(News.FOUND_AGAIN, gap_s=now - self._heard_at)]
+    def _gap(self, now: float) -> list[InstallAction]:
+        return [InstallReport(News.FOUND_AGAIN, gap_s=now - self._heard_at)]
 
     def _heard(self, now: float, *, is_replicated: bool) -> None:
         """A leaf has it: all that was tried is forgotten."""
@@ -316,25 +316,25 @@ class Installation:
         if is_replicated:
             self._rest(now)
             return
-        if self._waiting is not Waiting.ANSWER:
+        if self._waiting is not InstallWait.ANSWER:
             self.tries = 0
         self.stage = Stage.HELD if self.stage is Stage.WANTED else self.stage
-        self._wait(now, Waiting.KEPT, min(KEPT_WAIT_S * 2**self._unkept, self._lease_s / RENEWALS_PER_LEASE))
+        self._wait(now, InstallWait.KEPT, min(KEPT_WAIT_S * 2**self._unkept, self._lease_s / RENEWALS_PER_LEASE))
         self._unkept = min(self._unkept + 1, 16)
 
-    def _replicated(self, now: float) -> list[Action]:
+    def _replicated(self, now: float) -> list[InstallAction]:
         was_replicated = self.stage is Stage.REPLICATED
         self.stage, self._heard_at = Stage.REPLICATED, now
-        if self._waiting is not Waiting.NOTHING:
+        if self._waiting is not InstallWait.NOTHING:
             self._rest(now)
-        return [] if was_replicated else [Report(News.REPLICATED)]
+        return [] if was_replicated else [InstallReport(News.REPLICATED)]
 
     def _rest(self, now: float) -> None:
         """Wait for the next renewal."""
         self.tries = self._unkept = 0
-        self._wait(now, Waiting.NOTHING, self._lease_s / RENEWALS_PER_LEASE)
+        self._wait(now, InstallWait.NOTHING, self._lease_s / RENEWALS_PER_LEASE)
 
-    def _wait(self, now: float, waiting: Waiting, delay_s: float) -> None:
+    def _wait(self, now: float, waiting: InstallWait, delay_s: float) -> None:
         self._waiting = waiting
         self.due_at = now + delay_s * self._rng.uniform(1 - JITTER, 1)
 
@@ -342,63 +342,63 @@ class Installation:
         longest_s = min(RETRY_S_MAX, self._lease_s / RENEWALS_PER_LEASE)  # what was lost is back within that time
         return min(longest_s, self._retry_s * (1 << min(max(0, self.tries - 1), 16)))
 
-    def _probe(self, now: float) -> list[Action]:
+    def _probe(self, now: float) -> list[InstallAction]:
         self.tries += 1
         self.probes += 1
         cell, self._hint = self._hint, None
         cells = [cell] if cell is not None else self._guesses()
-        self._wait(now, Waiting.ESTABLISHED, self._retry_after_s())
+        self._wait(now, InstallWait.ESTABLISHED, self._retry_after_s())
         is_careful = self.tries > CAREFUL_AFTER
-        return [Probe(cell, is_careful, only_leaf=number > 0) for number, cell in enumerate(cells)]
+        return [SendProbe(cell, is_careful, only_leaf=number > 0) for number, cell in enumerate(cells)]
 
     def _guesses(self) -> list[Cell]:
         levels = self._next_levels(self.tries if self.stage is Stage.WANTED else 2)
         return [cell_at(self.sub.low, self.sub.high, min(each, LEVEL_LIMIT)) for each in levels]
 
-    def _insert(self, now: float, place: Place) -> list[Action]:
+    def _insert(self, now: float, place: HoldingLeaf) -> list[InstallAction]:
         self.tries += 1
-        self._wait(now, Waiting.ANSWER, NEVER)  # the request has a time limit of its own
-        return [Insert(place.owner, place.cell)]
+        self._wait(now, InstallWait.ANSWER, NEVER)  # the request has a time limit of its own
+        return [SendInsert(place.owner, place.cell)]
 
-    def _look_elsewhere(self, now: float, cell: Cell | None = None) -> list[Action]:
+    def _look_elsewhere(self, now: float, cell: Cell | None = None) -> list[InstallAction]:
         """Probe: at once, with the cell that was named if it can be right, and later when that has not helped."""
         self._hint = cell if cell is not None and self._lies_in(cell) else None
         if self.tries <= CAREFUL_AFTER:
             return self._probe(now)
-        self._wait(now, Waiting.ESTABLISHED, self._retry_after_s())
+        self._wait(now, InstallWait.ESTABLISHED, self._retry_after_s())
         return []
 
-    def _refused(self, now: float, status: Status, detail: str) -> list[Action]:
+    def _refused(self, now: float, status: PieceStatus, detail: str) -> list[InstallAction]:
         if self._refused_try == self.tries:
             return []
         self._refused_try = self.tries
         self._refusals += 1
         if self.stage is Stage.WANTED and self._refusals >= REFUSALS_MAX:
             self.stage, self.due_at = Stage.OVER, NEVER
-            return [Report(News.REFUSED, detail or status.name.lower())]
+            return [InstallReport(News.REFUSED, detail or status.name.lower())]
         # A subscription that its clients use already is not given up: there may be room again.
-        self._wait(now, Waiting.ESTABLISHED, self._retry_after_s())
+        self._wait(now, InstallWait.ESTABLISHED, self._retry_after_s())
         return []
 
     # Its end
 
-    def _end(self, now: float, owner: PeerRef, cell: Cell) -> list[Action]:
-        self.place = Place(cell, owner)
+    def _end(self, now: float, owner: PeerRef, cell: Cell) -> list[InstallAction]:
+        self.place = HoldingLeaf(cell, owner)
         self.tries += 1
-        self._wait(now, Waiting.ANSWER, self._retry_after_s())
-        return [End(owner, cell)]
+        self._wait(now, InstallWait.ANSWER, self._retry_after_s())
+        return [SendEnd(owner, cell)]
 
-    def _end_again(self, now: float) -> list[Action]:
+    def _end_again(self, now: float) -> list[InstallAction]:
         return self._find(now, None)
 
-    def _find(self, now: float, cell: Cell | None) -> list[Action]:
+    def _find(self, now: float, cell: Cell | None) -> list[InstallAction]:
         if self.tries >= END_TRIES_MAX or self.place is None:
             return self._over()
         self.tries += cell is None  # a lookup that is not answered counts, or it would be tried for ever
-        self._wait(now, Waiting.ANSWER, self._retry_after_s())
+        self._wait(now, InstallWait.ANSWER, self._retry_after_s())
         self._found_cell = self.place.cell if cell is None else cell
         return [Find(self._found_cell)]
 
-    def _over(self) -> list[Action]:
+    def _over(self) -> list[InstallAction]:
         self.stage, self.due_at = Stage.OVER, NEVER
-        return [Report(News.ENDED)]
+        return [InstallReport(News.ENDED)]

@@ -26,17 +26,17 @@ from protocols.pubsub.messages import (
     SubObject,
 )
 from protocols.pubsub.names import Tree, key_of
-from protocols.pubsub.ports import Point
+from protocols.pubsub.ports import PiecePoint
 from protocols.pubsub.subscribing.installation import (
     NEVER,
-    Action,
-    End,
     Find,
-    Insert,
+    InstallAction,
     Installation,
+    InstallReport,
     News,
-    Probe,
-    Report,
+    SendEnd,
+    SendInsert,
+    SendProbe,
 )
 
 REQUEST_TIMEOUT_S: Final = 5.0
@@ -79,7 +79,7 @@ class Placement:
 
     schema: str
     sid: int
-    on_news: Callable[[Report], None]
+    on_news: Callable[[InstallReport], None]
     numbers: tuple[int, ...] = ()
     begun_at: float = 0.0
     not_received: set[int] = field(default_factory=set)
@@ -115,8 +115,8 @@ class Installer(Part):
         filter_text: str,
         group: str,
         since_ms: int,
-        points: Sequence[Point],
-        on_news: Callable[[Report], None],
+        points: Sequence[PiecePoint],
+        on_news: Callable[[InstallReport], None],
     ) -> Placement:
         """Find the leaves of all points. ``sid`` was never used before, so nobody takes these for other pieces.
 
@@ -143,8 +143,8 @@ class Installer(Part):
         for number in numbers:
             self._act((sid, number), self._pieces[sid, number].begin(now))
         if not numbers:  # a filter that nothing can match is kept nowhere
-            on_news(Report(News.RECEIVED))
-            on_news(Report(News.REPLICATED))
+            on_news(InstallReport(News.RECEIVED))
+            on_news(InstallReport(News.REPLICATED))
         return placement
 
     def end(self, placement: Placement) -> None:
@@ -218,9 +218,9 @@ class Installer(Part):
 
     # Inside
 
-    def _note_received(self, place: Place, piece: Installation, depth: int, actions: Sequence[Action]) -> None:
+    def _note_received(self, place: Place, piece: Installation, depth: int, actions: Sequence[InstallAction]) -> None:
         """Tell that a leaf of this level has taken a piece, if that is what the actions say."""
-        if self.on_installed is not None and Report(News.RECEIVED) in actions:
+        if self.on_installed is not None and InstallReport(News.RECEIVED) in actions:
             placement = self._placements[place]
             latency_s = self._host.now() - placement.begun_at
             where = placement.schema, piece.sub.attribute, *place, depth
@@ -244,11 +244,11 @@ class Installer(Part):
         self._version += 1
         return self._version
 
-    def _act(self, place: Place, actions: Sequence[Action]) -> None:
+    def _act(self, place: Place, actions: Sequence[InstallAction]) -> None:
         """Do what a piece wants, and have its next time noted."""
         piece, placement = self._pieces[place], self._placements[place]
         for action in actions:
-            if isinstance(action, Report):
+            if isinstance(action, InstallReport):
                 self._told(placement, place[1], action)
             else:
                 self._send(place, piece, placement.schema, action)
@@ -258,20 +258,22 @@ class Installer(Part):
         elif piece.due_at < NEVER:
             self._schedule(piece.due_at, place)
 
-    def _send(self, place: Place, piece: Installation, schema: str, action: Probe | Insert | End | Find) -> None:
+    def _send(
+        self, place: Place, piece: Installation, schema: str, action: SendProbe | SendInsert | SendEnd | Find
+    ) -> None:
         tree = Tree(schema, piece.sub.attribute)
         sid, number = place
         if piece.sub.subscriber != self._host.peer:  # this node has another address now
             piece.sub = replace(piece.sub, subscriber=self._host.peer)
         match action:
-            case Probe(cell, is_careful, only_leaf):
+            case SendProbe(cell, is_careful, only_leaf):
                 self._host.count("peerd_pubsub_install_probes_total")
                 # The whole square is a node of every tree, so nobody has to vouch for it.
                 how = {"vouched": cell == WHOLE, "careful": is_careful, "only_leaf": only_leaf}
                 self._host.route(key_of(tree, cell), ProbeSub(schema, piece.sub, cell, self._lasts_s, **how))
-            case Insert(owner, cell):
+            case SendInsert(owner, cell):
                 self._request(place, piece, owner, InsertSub(schema, piece.sub, cell, self._lasts_s))
-            case End(owner, cell):
+            case SendEnd(owner, cell):
                 message = EndSub(schema, sid, number, piece.sub.version, piece.sub.attribute, cell)
                 self._request(place, piece, owner, message)
             case Find(cell):
@@ -312,7 +314,7 @@ class Installer(Part):
         with suppress(Unavailable):  # too many are under way; this one is tried again when it is due
             self._host.lookup(key_of(tree, cell), found, REQUEST_TIMEOUT_S)
 
-    def _told(self, placement: Placement, number: int, report: Report) -> None:
+    def _told(self, placement: Placement, number: int, report: InstallReport) -> None:
         host = self._host
         match report.news:
             case News.RECEIVED:

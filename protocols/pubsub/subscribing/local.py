@@ -14,7 +14,7 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import SINCE_RETAINED, EventBody, SubObject
 from protocols.pubsub.names import EVERY, EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView, Values
-from protocols.pubsub.subscribing.inlets import Taken, taken
+from protocols.pubsub.subscribing.inlets import TakenEvent, taken
 from protocols.pubsub.subscribing.writes import Writes
 
 PAUSE_MS: Final = 200
@@ -31,7 +31,7 @@ class SubscriptionIndex(Protocol):
     def match(self, values: Values, cells: Sequence[tuple[int, int]], /) -> list[SubObject]: ...
 
 
-class Receiver(Protocol):
+class LocalReceiver(Protocol):
     """A local subscription, as far as events are concerned."""
 
     @property
@@ -52,7 +52,7 @@ class Receiver(Protocol):
     def is_blocked(self) -> bool:
         """Whether they are to wait now."""
 
-    def give(self, item: Taken, writes: Writes) -> None: ...
+    def give(self, item: TakenEvent, writes: Writes) -> None: ...
     def note_duplicate(self) -> None: ...
     def note_lost(self, count: int) -> None:
         """At most so many events that it would have got were dropped on their way."""
@@ -65,7 +65,7 @@ class Entry:
     Only events of the ``is_current`` one are given to the subscription, but for groups.
     """
 
-    receiver: Receiver
+    receiver: LocalReceiver
     sub: SubObject
     is_current: bool
 
@@ -88,7 +88,7 @@ class _Side:
     entries: dict[SubscriptionKey, Entry] = field(default_factory=dict)
 
 
-class Window:
+class TakenWindow:
     """The last events that this node has taken, each with the subscriptions that got it."""
 
     def __init__(self, count_max: int) -> None:
@@ -119,7 +119,7 @@ class LocalSubscriptions:
 
     def __init__(self, host: Host, config: PubSubConfig, index_of: Callable[[SchemaView], SubscriptionIndex]) -> None:
         self._host, self._index_of = host, index_of
-        self.window = Window(config.dedupe_window)
+        self.window = TakenWindow(config.dedupe_window)
         self._writes = Writes()
         self.on_taken: Callable[[EventId, str, Sequence[int], float], None] | None = None
         """Told of each event that some subscriptions were given: its id, schema, subscriptions, and the seconds since
@@ -129,7 +129,9 @@ class LocalSubscriptions:
 
     # The filters
 
-    def add(self, receiver: Receiver, schema: SchemaView, sid: int, filter_text: str, *, is_current: bool) -> Entry:
+    def add(
+        self, receiver: LocalReceiver, schema: SchemaView, sid: int, filter_text: str, *, is_current: bool
+    ) -> Entry:
         """Add a filter, whose number leaves know or will know. ``is_current`` may be changed later."""
         sub = SubObject(self._host.peer, sid, 0, 0, EVERY, 0, 0, filter_text, receiver.group)
         entry = Entry(receiver, sub, is_current)
@@ -186,7 +188,7 @@ class LocalSubscriptions:
         return True
 
     def _give(
-        self, schema: SchemaView, event: EventBody, values: Values, replay: bool, receivers: Sequence[Receiver]
+        self, schema: SchemaView, event: EventBody, values: Values, replay: bool, receivers: Sequence[LocalReceiver]
     ) -> None:
         now_s = self._host.wall_time()
         item = taken(event, schema.visible(values), replay, round(now_s * 1000))

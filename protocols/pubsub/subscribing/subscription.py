@@ -12,7 +12,7 @@ from peerd.lib.feed import Feed, Policy
 from peerd.lib.filter import Node
 from protocols.pubsub.models import ReceivedEvent, SubscriptionView
 from protocols.pubsub.ports import SchemaView
-from protocols.pubsub.subscribing.inlets import Inlet, Taken
+from protocols.pubsub.subscribing.inlets import Inlet, TakenEvent
 from protocols.pubsub.subscribing.installer import Placement
 from protocols.pubsub.subscribing.local import Entry
 from protocols.pubsub.subscribing.writes import Writes
@@ -23,7 +23,7 @@ NEVER: Final = "no event can match this filter"
 """What clients are told of a filter that contradicts itself."""
 
 
-class Progress(IntEnum):
+class InstallProgress(IntEnum):
     """How far a filter has come."""
 
     WANTED = 0
@@ -44,7 +44,7 @@ class Form:
     text: str
     sid: int
     entry: Entry | None = None
-    progress: Progress = Progress.WANTED
+    progress: InstallProgress = InstallProgress.WANTED
     placement: Placement | None = None
     cover: Form | None = None
     covered: dict[Form, None] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Form:
 
 
 class Subscription:
-    """Implements `protocols.pubsub.subscribing.local.Receiver`."""
+    """Implements `protocols.pubsub.subscribing.local.LocalReceiver`."""
 
     def __init__(
         self, number: int, schema: str, document: Any, *, name: str, group: str, policy: Policy, since_ms: int
@@ -113,26 +113,26 @@ class Subscription:
 
     @property
     def may_block(self) -> bool:
-        """See `Receiver.may_block`."""
+        """See `LocalReceiver.may_block`."""
         return self.policy is Policy.BLOCK
 
     @property
     def is_blocked(self) -> bool:
-        """See `Receiver.is_blocked`."""
+        """See `LocalReceiver.is_blocked`."""
         return self.inlet.is_blocked and not self.is_ending
 
-    def give(self, item: Taken, writes: Writes) -> None:
-        """See `Receiver.give`."""
+    def give(self, item: TakenEvent, writes: Writes) -> None:
+        """See `LocalReceiver.give`."""
         self.delivered += 1
         self.inlet.put(item, writes)
 
     def note_lost(self, count: int) -> None:
-        """See `Receiver.note_lost`."""
+        """See `LocalReceiver.note_lost`."""
         self.missed += count
         self.inlet.note_lost(count)
 
     def note_duplicate(self) -> None:
-        """See `Receiver.note_duplicate`."""
+        """See `LocalReceiver.note_duplicate`."""
         self.duplicates += 1
 
     def note_gap(self, gap_s: float, now: float) -> None:
@@ -166,7 +166,7 @@ class Subscription:
     def _matches_nothing(self, pieces: int) -> bool:
         """Whether its filter contradicts itself, so that it has no place in the ring."""
         form = self.current
-        return form is not None and form.cover is None and form.progress is Progress.REPLICATED and not pieces
+        return form is not None and form.cover is None and form.progress is InstallProgress.REPLICATED and not pieces
 
     def _state(self) -> str:
         if self.is_ending:

@@ -24,7 +24,7 @@ from protocols.pubsub.subscribing.installation import Installation
 from protocols.pubsub.subscribing.installer import Installer
 from protocols.pubsub.subscribing.local import LocalSubscriptions
 from protocols.pubsub.subscribing.saved import SavedSubscription, Shelves
-from protocols.pubsub.subscribing.subscription import Form, Progress, Subscription, Told
+from protocols.pubsub.subscribing.subscription import Form, InstallProgress, Subscription, Told
 
 ENDED: Final = "ended"
 UNREAD: Final = "nobody reads it"
@@ -51,7 +51,7 @@ METRICS: Final = (
 
 
 class Subscriptions(Part):
-    """The part of `protocols.pubsub.service.Service` that is about subscriptions. Call `start` once."""
+    """The part of `protocols.pubsub.service.PubSubService` that is about subscriptions. Call `start` once."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Subscriptions(Part):
     # What clients ask
 
     def subscribe(self, request: SubscriptionRequest, on_done: Callable[[Told], None]) -> SubscriptionView:
-        """See `Service.subscribe`. A durable one that exists already, with the same wishes, is that one."""
+        """See `PubSubService.subscribe`. A durable one that exists already, with the same wishes, is that one."""
         if (known := self._by_name.get(request.name)) is not None:
             self._check_same(known, request)
             if known.was_received and known.current is not None:
@@ -132,7 +132,7 @@ class Subscriptions(Part):
         return self.view(subscription)
 
     def change(self, id: str, filter: object, on_done: Callable[[Told], None]) -> None:
-        """See `Service.change`: the new filter takes the place of the old one when all leaves have it."""
+        """See `PubSubService.change`: the new filter takes the place of the old one when all leaves have it."""
         subscription = self.get(id)
         old = subscription.current
         if old is None or subscription.coming is not None:
@@ -142,7 +142,7 @@ class Subscriptions(Part):
         self._covering.place(form)
 
     def end(self, id: str) -> SubscriptionView:
-        """See `Service.end`."""
+        """See `PubSubService.end`."""
         subscription = self.get(id)
         if subscription.name:
             self._shelves.remove(subscription.name)
@@ -150,12 +150,12 @@ class Subscriptions(Part):
         return self.view(subscription)
 
     def reading(self, id: str) -> tuple[SubscriptionView, Feed[ReceivedEvent]]:
-        """See `Service.reading`."""
+        """See `PubSubService.reading`."""
         subscription = self.get(id)
         return self.view(subscription), subscription.feed
 
     def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
-        """See `Service.continued`."""
+        """See `PubSubService.continued`."""
         for subscription in self._all.values():
             if subscription.feed.epoch != epoch or subscription.name or subscription.current is None:
                 continue
@@ -167,7 +167,7 @@ class Subscriptions(Part):
         return None
 
     def views(self) -> list[SubscriptionView]:
-        """See `Service.subscriptions_held`."""
+        """See `PubSubService.subscriptions_held`."""
         return [self.view(subscription) for subscription in self._all.values()]
 
     def get(self, id: str) -> Subscription:
@@ -344,7 +344,7 @@ class Subscriptions(Part):
 
     def _progressed(self, form: Form) -> None:
         """A filter has come further. Its client is told when it can outlive the roots of its leaves, not before."""
-        if form.progress is not Progress.REPLICATED:
+        if form.progress is not InstallProgress.REPLICATED:
             return
         subscription = form.subscription
         if form is subscription.coming:

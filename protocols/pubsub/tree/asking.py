@@ -16,7 +16,7 @@ ASKING_MAX: Final = 1024
 """Questions to subscribers that are under way at a time; what comes above that is not taken."""
 
 
-class Subscribers:
+class SubscriberQuestions:
     """The subscribers of pieces, on whatever node they are.
 
     ``ask_self`` answers for subscriptions of this very node; the plugin sets it to the handler of `Established`.

@@ -15,7 +15,7 @@ from protocols.pubsub.tree.merging import Merge, MoveUp
 from protocols.pubsub.tree.meter import Meter
 from protocols.pubsub.tree.piece import Piece
 from protocols.pubsub.tree.splitting import Split
-from protocols.pubsub.tree.storage import Place
+from protocols.pubsub.tree.storage import CellAddress
 
 MINUTE_S: Final = 60.0
 
@@ -28,7 +28,7 @@ class CellNode:
     nobody may rely on either; ``when_switched`` is told how that ended.
     """
 
-    place: Place
+    place: CellAddress
     key: NodeId
     state: CellState
     count: int = 0

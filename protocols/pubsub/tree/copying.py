@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from protocols.pubsub.cells import cell_at, level
-from protocols.pubsub.messages import CellState, OrderKind, Status, SubObject, TransferResult
+from protocols.pubsub.messages import CellState, OrderKind, PieceStatus, SubObject, TransferResult
 from protocols.pubsub.names import SubscriptionKey
 from protocols.pubsub.tree.piece import Piece
 
@@ -27,7 +27,7 @@ GIVE_UP_S: Final = 60.0
 """A split or merge that has made no progress for so long is given up."""
 
 
-_COPIED: Final = (Status.REPLICATED, Status.ELSEWHERE)
+_COPIED: Final = (PieceStatus.REPLICATED, PieceStatus.ELSEWHERE)
 """Where a copy has arrived. Elsewhere: the other cell is an inner node, and has sent it on to its leaf."""
 
 
@@ -55,7 +55,7 @@ class Order:
     kind: OrderKind
 
 
-Action: TypeAlias = SendCopies | PutState | Order
+GrowthAction: TypeAlias = SendCopies | PutState | Order
 
 
 class Copying:
@@ -106,7 +106,7 @@ class Copying:
                 continue
             if result.status in _COPIED:
                 self._copied[key] = result.version
-            elif result.status == Status.GONE:
+            elif result.status == PieceStatus.GONE:
                 gone.append(key)
             else:  # a limit over there: who cannot give up sends it again after the usual pause
                 self.has_failed = True

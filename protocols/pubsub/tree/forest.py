@@ -22,7 +22,7 @@ from protocols.pubsub.names import STATE_ITEM, SubscriptionKey
 from protocols.pubsub.tree import storage
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.piece import Piece
-from protocols.pubsub.tree.storage import Found, Place
+from protocols.pubsub.tree.storage import CellAddress, Found
 
 PUTS_MAX: Final = 128
 """Writes of pieces that are under way at a time."""
@@ -34,7 +34,7 @@ DONE: Final = (RecordOutcome.STORED,)
 REFUSED: Final = (RecordOutcome.QUOTA, RecordOutcome.OWNED)
 
 
-class LeafIndex(Protocol):
+class PieceIndex(Protocol):
     """The subscriptions of one schema in leaves of this node, to be matched with events."""
 
     def add(self, key: SubscriptionKey, cell: tuple[int, int], sub: SubObject) -> None:
@@ -75,17 +75,17 @@ class ForestEvents(Protocol):
 class Forest:
     """See the module."""
 
-    def __init__(self, host: Host, config: PubSubConfig, index_of: Callable[[str], LeafIndex | None]) -> None:
+    def __init__(self, host: Host, config: PubSubConfig, index_of: Callable[[str], PieceIndex | None]) -> None:
         self.host = host
         self.config = config
-        self.cells: dict[Place, CellNode] = {}
+        self.cells: dict[CellAddress, CellNode] = {}
         self.members: Counter[NodeId] = Counter()
         """How many pieces each subscriber has here."""
         self.events: ForestEvents
         self._index_of = index_of
-        self._by_key: dict[NodeId, Place] = {}
-        self._unstored: dict[tuple[Place, SubscriptionKey], None] = {}
-        self._unindexed: set[Place] = set()
+        self._by_key: dict[NodeId, CellAddress] = {}
+        self._unstored: dict[tuple[CellAddress, SubscriptionKey], None] = {}
+        self._unindexed: set[CellAddress] = set()
         self._puts = 0
 
     @property
@@ -105,7 +105,7 @@ class Forest:
             return Standing.UNSETTLED
         return Standing.UNSETTLED if hop is None else Standing.OTHER
 
-    def find(self, place: Place) -> CellNode | None:
+    def find(self, place: CellAddress) -> CellNode | None:
         """The cell, if this node is its settled root. One that there is nothing about is made, and not remembered."""
         key = place.key
         if self.standing(key) is not Standing.ROOT:
@@ -132,7 +132,7 @@ class Forest:
         del self.cells[node.place]
         del self._by_key[node.key]
 
-    def _unknown(self, place: Place) -> CellNode:
+    def _unknown(self, place: CellAddress) -> CellNode:
         return CellNode(place, place.key, CellState.LEAF if place.cell == WHOLE else CellState.UNKNOWN)
 
     def _load(self, key: NodeId) -> CellNode | None:
@@ -164,7 +164,7 @@ class Forest:
             else:
                 self._compare(self.cells[place])
 
-    def neighbours_changed(self) -> list[Place]:
+    def neighbours_changed(self) -> list[CellAddress]:
         """Drop the cells that other nodes are the root of now; returns them."""
         lost = [node for node in self.nodes() if self.standing(node.key) is Standing.OTHER]
         for node in lost:

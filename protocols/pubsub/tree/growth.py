@@ -20,20 +20,20 @@ from protocols.pubsub.messages import (
     CellState,
     LeafEntry,
     OrderKind,
-    Status,
+    PieceStatus,
     TransferSub,
 )
 from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.tree.cell_node import CellNode
-from protocols.pubsub.tree.copying import Action, Order, PutState, SendCopies
+from protocols.pubsub.tree.copying import GrowthAction, Order, PutState, SendCopies
 from protocols.pubsub.tree.forest import Forest, Standing
 from protocols.pubsub.tree.installing import Installing
 from protocols.pubsub.tree.merging import ORDER_S, Merge, MergePhase, MoveUp
 from protocols.pubsub.tree.piece import Piece
 from protocols.pubsub.tree.questions import Questions
-from protocols.pubsub.tree.reports import Reports, half_entry
+from protocols.pubsub.tree.reports import TreeReports, half_entry
 from protocols.pubsub.tree.splitting import Split, SplitPhase
-from protocols.pubsub.tree.storage import Place, key_of_sub
+from protocols.pubsub.tree.storage import CellAddress, key_of_sub
 from protocols.pubsub.tree.transfers import Transfers
 from protocols.pubsub.tree.ways import to_point
 
@@ -53,13 +53,13 @@ class Growth(Part):
     """Has leaves split when they are full, and merged when they are empty."""
 
     def __init__(
-        self, forest: Forest, questions: Questions, reports: Reports, installing: Installing, transfers: Transfers
+        self, forest: Forest, questions: Questions, reports: TreeReports, installing: Installing, transfers: Transfers
     ) -> None:
-        self.changed: Callable[[Place], None] = lambda place: None
+        self.changed: Callable[[CellAddress], None] = lambda place: None
         """What a cell is has changed, or has become known."""
         self.began: Callable[[], None] = lambda: None
         """There is something to be driven on by `tick`."""
-        self.told: Callable[[str, Place, int, float], None] = lambda what, place, pieces, duration_s: None
+        self.told: Callable[[str, CellAddress, int, float], None] = lambda what, place, pieces, duration_s: None
         """A leaf was split ("split"), or two were merged ("merged"): for the event log."""
         self._forest = forest
         self._host = forest.host
@@ -67,11 +67,11 @@ class Growth(Part):
         self._reports = reports
         self._installing = installing
         self._transfers = transfers
-        self._asking: set[Place] = set()
+        self._asking: set[CellAddress] = set()
         """Cells whose parent is being asked what it is."""
-        self._checking: set[Place] = set()
+        self._checking: set[CellAddress] = set()
         """Cells of which it is being asked whether they are leaves, as was claimed."""
-        self._denied: dict[Place, float] = {}
+        self._denied: dict[CellAddress, float] = {}
         reports.claimed = self._claimed
         reports.heard = self._heard
         installing.ask_parent = self.ask_parent
@@ -171,13 +171,13 @@ class Growth(Part):
         for key in list(node.pieces):  # their records lapse, and an inner node does not match with them
             self._forest.remove(node, key)
 
-    def _perform(self, node: CellNode, number: int, actions: list[Action]) -> None:
+    def _perform(self, node: CellNode, number: int, actions: list[GrowthAction]) -> None:
         tree = node.place.tree
         for action in actions:
             if isinstance(action, PutState):
                 self._forest.put_state(node, action.state, partial(self._switched, node, node.state))
                 continue
-            key = Place(tree, action.cell).key
+            key = CellAddress(tree, action.cell).key
             if isinstance(action, Order):
                 self._host.route(key, CellOrder(tree.schema, tree.attribute, action.cell, action.kind))
             elif isinstance(action, SendCopies):
@@ -265,7 +265,7 @@ class Growth(Part):
 
     # Asking the parent
 
-    def ask_parent(self, place: Place) -> bool:
+    def ask_parent(self, place: CellAddress) -> bool:
         """Ask the parent what it is, and follow it; whether the answer is still to come."""
         if place in self._asking:
             return True
@@ -276,7 +276,7 @@ class Growth(Part):
         self._asking.add(place)
         return True
 
-    def _put_question(self, place: Place, number: int) -> bool:
+    def _put_question(self, place: CellAddress, number: int) -> bool:
         """Ask, for the first time or again: silence says nothing of the cell, so it is not taken for a no."""
 
         def answered(answer: CellAnswer | None, who: PeerRef | None) -> None:
@@ -287,12 +287,12 @@ class Growth(Part):
 
         return self._questions.ask(place.above, answered)
 
-    def ask_parent_again(self, place: Place) -> bool:
+    def ask_parent_again(self, place: CellAddress) -> bool:
         """Ask, although the parent may have been asked a moment ago: there is something new."""
         self._denied.pop(place, None)
         return self.ask_parent(place)
 
-    def _parent_says(self, place: Place, answer: CellAnswer | None) -> None:
+    def _parent_says(self, place: CellAddress, answer: CellAnswer | None) -> None:
         self._asking.discard(place)
         node = self._forest.find(place)
         if node is None or node.is_switching:
@@ -354,7 +354,7 @@ class Growth(Part):
     @handles(CellOrder)
     def _ordered(self, message: CellOrder, source: PeerRef) -> None:
         """The parent has become something else, says somebody."""
-        place = Place(Tree(message.schema, message.attribute), message.cell)
+        place = CellAddress(Tree(message.schema, message.attribute), message.cell)
         node = None if message.cell == WHOLE else self._forest.find(place)
         if node is None or node.is_switching:
             return
@@ -377,7 +377,7 @@ class Growth(Part):
 
     def _ask_retired(self, node: CellNode, child: int) -> None:
         """A half that is still a leaf, and is not ordered any more, would keep events from what is new here."""
-        place = Place(node.place.tree, child)
+        place = CellAddress(node.place.tree, child)
         if place in self._checking:
             return
 
@@ -396,13 +396,13 @@ class Growth(Part):
         That happens after a partition, or when all who knew the cell have died. It becomes an inner node if it is so:
         growing is always safe.
         """
-        place = Place(node.place.tree, child)
+        place = CellAddress(node.place.tree, child)
         if node.split is not None or node.merge is not None or place in self._checking:
             return
         if self._questions.ask(place, lambda answer, who: self._child_says(node.place, place, answer)):
             self._checking.add(place)
 
-    def _child_says(self, place: Place, child: Place, answer: CellAnswer | None) -> None:
+    def _child_says(self, place: CellAddress, child: CellAddress, answer: CellAnswer | None) -> None:
         self._checking.discard(child)
         node = self._forest.find(place)
         if node is None or node.is_switching or answer is None or node.split is not None or node.merge is not None:
@@ -421,7 +421,7 @@ class Growth(Part):
     def stored(self, node: CellNode, key: SubscriptionKey, piece: Piece) -> None:
         """A piece is at the whole replica set: whoever waits for that is told."""
         if piece.giver is not None:
-            self._transfers.result(node, piece.giver, piece.sub, Status.REPLICATED)
+            self._transfers.result(node, piece.giver, piece.sub, PieceStatus.REPLICATED)
             piece.giver = None
         if node.move_up is None:
             self._installing.tell_kept(node, piece)
@@ -430,5 +430,5 @@ class Growth(Part):
     def refused(self, node: CellNode, key: SubscriptionKey, piece: Piece, why: str) -> None:
         """A piece could not be stored."""
         if piece.giver is not None:
-            self._transfers.result(node, piece.giver, piece.sub, Status.QUOTA)
+            self._transfers.result(node, piece.giver, piece.sub, PieceStatus.QUOTA)
         self._installing.tell_refused(node, piece, why)

@@ -26,18 +26,18 @@ from protocols.pubsub.messages import (
     InsertAnswer,
     InsertSub,
     Kept,
+    PieceStatus,
     ProbeSub,
-    Status,
     SubObject,
 )
 from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.ports import Schemas, SchemaView
 from protocols.pubsub.refusals import QUOTA, Refusals
-from protocols.pubsub.tree.asking import Subscribers
+from protocols.pubsub.tree.asking import SubscriberQuestions
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.forest import Forest, Standing
 from protocols.pubsub.tree.piece import Piece
-from protocols.pubsub.tree.storage import Place, key_of_sub
+from protocols.pubsub.tree.storage import CellAddress, key_of_sub
 from protocols.pubsub.tree.ways import to_point
 
 PARKED_MAX: Final = 1024
@@ -52,20 +52,20 @@ NO_SCHEMA: Final = "the schema is not known"
 class Installing(Part):
     """The requests of subscribers, for the cells that this node is the root of."""
 
-    def __init__(self, forest: Forest, schemas: Schemas, subscribers: Subscribers) -> None:
-        self.ask_parent: Callable[[Place], bool] = lambda place: False
+    def __init__(self, forest: Forest, schemas: Schemas, subscribers: SubscriberQuestions) -> None:
+        self.ask_parent: Callable[[CellAddress], bool] = lambda place: False
         """Find out whether a cell that is not known, but was vouched for, belongs to the tree."""
         self.kept: Callable[[CellNode], None] = lambda node: None
         """There is one more piece in a leaf, or another version of one."""
-        self.installed: Callable[[Place, SubObject], None] = lambda place, sub: None
+        self.installed: Callable[[CellAddress, SubObject], None] = lambda place, sub: None
         """A piece is new in a leaf."""
         self._forest = forest
         self._host = forest.host
         self._refusals = Refusals(forest.host)
         self._schemas = schemas
         self._subscribers = subscribers
-        self._parked: dict[Place, list[ProbeSub]] = {}
-        self._asking: set[tuple[Place, SubscriptionKey, int]] = set()
+        self._parked: dict[CellAddress, list[ProbeSub]] = {}
+        self._asking: set[tuple[CellAddress, SubscriptionKey, int]] = set()
         self._asked: Counter[NodeId] = Counter()
         """How many questions to each subscriber are under way, so that its pieces here may be made up."""
 
@@ -79,7 +79,7 @@ class Installing(Part):
 
     def take(self, message: ProbeSub) -> None:
         """A probe is at the root of its cell, as far as routing knows."""
-        place = Place(Tree(message.schema, message.sub.attribute), message.cell)
+        place = CellAddress(Tree(message.schema, message.sub.attribute), message.cell)
         node = self._forest.find(place)
         if node is None:
             if self._forest.standing(place.key) is Standing.OTHER:
@@ -100,7 +100,7 @@ class Installing(Part):
 
     def send_on(
         self,
-        place: Place,
+        place: CellAddress,
         sub: SubObject,
         lasts_s: float,
         cell: int,
@@ -113,13 +113,13 @@ class Installing(Part):
         careful, only_leaf = before is not None and before.careful, before is not None and before.only_leaf
         if hops <= HOPS_MAX:
             probe = ProbeSub(place.tree.schema, sub, cell, max(1, int(lasts_s)), vouched, careful, hops, only_leaf)
-            self._host.route(Place(place.tree, cell).key, probe)
+            self._host.route(CellAddress(place.tree, cell).key, probe)
 
-    def _park(self, place: Place, message: ProbeSub) -> None:
+    def _park(self, place: CellAddress, message: ProbeSub) -> None:
         if sum(map(len, self._parked.values())) < PARKED_MAX:
             self._parked.setdefault(place, []).append(message)
 
-    def resume(self, place: Place) -> None:
+    def resume(self, place: CellAddress) -> None:
         """It is known now what the cell is: probes that waited for that go on."""
         for message in self._parked.pop(place, ()):
             self.take(message)
@@ -143,14 +143,14 @@ class Installing(Part):
             return
         if self._is_over_quota(sub, known):
             self._refusals.count(sub.subscriber.id, QUOTA, is_proved=False)
-            self._tell(node, sub, Status.QUOTA, "subscriptions_per_member")
+            self._tell(node, sub, PieceStatus.QUOTA, "subscriptions_per_member")
             return
         try:
             if known is None or not known.is_kept:  # what is kept is not replaced by what somebody may have made up
                 self._forest.add(node, sub, message.lasts_s)
         except ValueError as error:
             self._refusals.count(sub.subscriber.id, error, is_proved=False)
-            self._tell(node, sub, Status.REFUSED, str(error))
+            self._tell(node, sub, PieceStatus.REFUSED, str(error))
             return
         is_new = known is None or not known.is_kept
         self._asking.add(question)
@@ -182,7 +182,7 @@ class Installing(Part):
         elif known is not None and not known.is_kept and self._is_full(sub.subscriber.id):
             self._forest.remove(node, key)
             self._refusals.count(sub.subscriber.id, QUOTA, is_proved=True)
-            self._tell(node, sub, Status.QUOTA, "subscriptions_per_member")
+            self._tell(node, sub, PieceStatus.QUOTA, "subscriptions_per_member")
         elif not is_outdated:
             self._keep(node, sub, confirm.lasts_s or message.lasts_s, is_new)
 
@@ -216,7 +216,7 @@ class Installing(Part):
         self._schemas.fetch(name, fetched)
         return False
 
-    def _tell(self, node: CellNode, sub: SubObject, status: Status, detail: str = "") -> None:
+    def _tell(self, node: CellNode, sub: SubObject, status: PieceStatus, detail: str = "") -> None:
         schema, cell = node.place.tree.schema, node.cell
         short = detail[:KEPT_DETAIL_MAX]
         self._host.send(sub.subscriber, Kept(schema, sub.sid, sub.piece, sub.version, cell, status, short))
@@ -225,12 +225,12 @@ class Installing(Part):
         """Tell the subscriber, if it waits for that, that the whole replica set has its piece."""
         if piece.tells_subscriber:
             piece.tells_subscriber = False
-            self._tell(node, piece.sub, Status.REPLICATED)
+            self._tell(node, piece.sub, PieceStatus.REPLICATED)
 
     def tell_refused(self, node: CellNode, piece: Piece, why: str) -> None:
         """Tell the subscriber that the piece could not be stored."""
         if piece.tells_subscriber:
-            self._tell(node, piece.sub, Status.QUOTA, why)
+            self._tell(node, piece.sub, PieceStatus.QUOTA, why)
 
     # From the subscriber itself
 
@@ -242,25 +242,25 @@ class Installing(Part):
             raise ProtocolError("forged", "a subscription of somebody else")
         if sub.low > sub.high or cell_at(sub.low, sub.high, level(message.cell)) != message.cell:
             raise ProtocolError("invalid", "a point that does not lie in the cell")
-        place = Place(Tree(message.schema, sub.attribute), message.cell)
+        place = CellAddress(Tree(message.schema, sub.attribute), message.cell)
         node, elsewhere = self._leaf(place, (sub.low, sub.high))
         if node is None:
             return elsewhere
         known = node.pieces.get(key_of_sub(sub))
         if known is not None and known.sub.version > sub.version:
-            return InsertAnswer(Status.KEPT, node.cell)
+            return InsertAnswer(PieceStatus.KEPT, node.cell)
         if not self._has_schema(message.schema, lambda: None):
-            return InsertAnswer(Status.ELSEWHERE, node.cell, detail=NO_SCHEMA)  # a probe waits for it
+            return InsertAnswer(PieceStatus.ELSEWHERE, node.cell, detail=NO_SCHEMA)  # a probe waits for it
         if self._is_over_quota(sub, known):
             self._refusals.count(source.id, QUOTA, is_proved=True)
-            return InsertAnswer(Status.QUOTA, node.cell, detail="subscriptions_per_member")
+            return InsertAnswer(PieceStatus.QUOTA, node.cell, detail="subscriptions_per_member")
         is_new = known is None or not known.is_kept
         try:
             self._keep(node, sub, message.lasts_s, is_new)
         except ValueError as error:
             self._refusals.count(source.id, error, is_proved=True)
-            return InsertAnswer(Status.REFUSED, node.cell, detail=str(error)[:DETAIL_LENGTH_MAX])
-        return InsertAnswer(Status.KEPT, node.cell, is_new)
+            return InsertAnswer(PieceStatus.REFUSED, node.cell, detail=str(error)[:DETAIL_LENGTH_MAX])
+        return InsertAnswer(PieceStatus.KEPT, node.cell, is_new)
 
     @handles(EndSub)
     def end(self, message: EndSub, source: PeerRef) -> InsertAnswer | None:
@@ -269,7 +269,7 @@ class Installing(Part):
         While it is not known here what the cell is, there is no answer, and the subscriber tries again: it would take
         "elsewhere" for a leaf that was split, look for the piece below, and think that it is nowhere.
         """
-        place = Place(Tree(message.schema, message.attribute), message.cell)
+        place = CellAddress(Tree(message.schema, message.attribute), message.cell)
         known_cell = self._forest.find(place)
         if known_cell is None or known_cell.is_switching or known_cell.is_handing_over:
             return None
@@ -280,16 +280,16 @@ class Installing(Part):
         known = node.pieces.get(key)
         if known is not None and known.sub.version <= message.version:
             self._forest.remove(node, key, with_record=True)
-        return InsertAnswer(Status.GONE, node.cell)
+        return InsertAnswer(PieceStatus.GONE, node.cell)
 
-    def _leaf(self, place: Place, point: tuple[int, int] | None) -> tuple[CellNode | None, InsertAnswer]:
+    def _leaf(self, place: CellAddress, point: tuple[int, int] | None) -> tuple[CellNode | None, InsertAnswer]:
         """The leaf that is meant, or the answer that says where to look next."""
         node = self._forest.find(place)
         if node is None or node.is_switching or node.is_handing_over:
-            return None, InsertAnswer(Status.ELSEWHERE, place.cell)
+            return None, InsertAnswer(PieceStatus.ELSEWHERE, place.cell)
         if node.is_leaf:
-            return node, InsertAnswer(Status.KEPT, place.cell)
+            return node, InsertAnswer(PieceStatus.KEPT, place.cell)
         x, y = point if point is not None else (0, 0)
         if node.state is CellState.INNER and point is None:
-            return None, InsertAnswer(Status.ELSEWHERE, place.cell)
-        return None, InsertAnswer(Status.ELSEWHERE, to_point(node, x, y, is_careful=False)[0])
+            return None, InsertAnswer(PieceStatus.ELSEWHERE, place.cell)
+        return None, InsertAnswer(PieceStatus.ELSEWHERE, to_point(node, x, y, is_careful=False)[0])

@@ -13,7 +13,7 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import CellAnswer, CellState, LeafEntry, SubObject
 from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.ports import (
-    Decision,
+    CellDecision,
     Here,
     LeafEvents,
     NotMine,
@@ -23,15 +23,15 @@ from protocols.pubsub.ports import (
     Values,
 )
 from protocols.pubsub.tree import storage
-from protocols.pubsub.tree.asking import Subscribers
+from protocols.pubsub.tree.asking import SubscriberQuestions
 from protocols.pubsub.tree.cell_node import CellNode
-from protocols.pubsub.tree.forest import Forest, LeafIndex, Standing
+from protocols.pubsub.tree.forest import Forest, PieceIndex, Standing
 from protocols.pubsub.tree.growth import Growth
 from protocols.pubsub.tree.heat import Heat
 from protocols.pubsub.tree.installing import Installing
 from protocols.pubsub.tree.questions import Questions
-from protocols.pubsub.tree.reports import Reports
-from protocols.pubsub.tree.storage import Place
+from protocols.pubsub.tree.reports import TreeReports
+from protocols.pubsub.tree.storage import CellAddress
 from protocols.pubsub.tree.transfers import Transfers
 from protocols.pubsub.tree.ways import to_target
 
@@ -44,16 +44,16 @@ WAITING_MAX: Final = 4096
 
 
 class Keeper(Part):
-    """Implements `protocols.pubsub.ports.Leaves`. The plugin adds `parts`, sets ``events`` and forwards its upcalls."""
+    """Implements `protocols.pubsub.ports.LeafCells`. The plugin adds `parts`, sets ``events``, forwards its upcalls."""
 
     def __init__(
-        self, host: Host, config: PubSubConfig, schemas: Schemas, index_of: Callable[[str], LeafIndex | None]
+        self, host: Host, config: PubSubConfig, schemas: Schemas, index_of: Callable[[str], PieceIndex | None]
     ) -> None:
         self.events: LeafEvents
         self.forest = Forest(host, config, index_of)
-        self.subscribers = Subscribers(host)
+        self.subscribers = SubscriberQuestions(host)
         self.questions = Questions(self.forest)
-        self.reports = Reports(self.forest)
+        self.reports = TreeReports(self.forest)
         self.installing = Installing(self.forest, schemas, self.subscribers)
         self.transfers = Transfers(self.forest, self.subscribers, self.installing)
         self.growth = Growth(self.forest, self.questions, self.reports, self.installing, self.transfers)
@@ -68,7 +68,7 @@ class Keeper(Part):
             self.growth,
         )
         self._host = host
-        self._waiting: dict[Place, None] = {}
+        self._waiting: dict[CellAddress, None] = {}
         self._tick_at = 0.0
         self.forest.events = self.growth
         self.growth.changed = self._changed
@@ -85,11 +85,13 @@ class Keeper(Part):
         """Follow a configuration that was read again."""
         self.forest.config = config
 
-    # `Leaves`
+    # `LeafCells`
 
-    def decide(self, tree: Tree, cell: int, target: Target | None, *, vouched: bool, careful: bool = False) -> Decision:
-        """Where an event goes that has reached the root of a cell: see `protocols.pubsub.ports.Leaves`."""
-        place = Place(tree, cell)
+    def decide(
+        self, tree: Tree, cell: int, target: Target | None, *, vouched: bool, careful: bool = False
+    ) -> CellDecision:
+        """Where an event goes that has reached the root of a cell: see `protocols.pubsub.ports.LeafCells`."""
+        place = CellAddress(tree, cell)
         node = self.forest.find(place)
         if node is None:
             if self.forest.standing(place.key) is Standing.OTHER:
@@ -110,13 +112,13 @@ class Keeper(Part):
 
     def note_events(self, tree: Tree, cell: int, count: int) -> None:
         """So many events have visited the leaf."""
-        node = self.forest.cells.get(Place(tree, cell))
+        node = self.forest.cells.get(CellAddress(tree, cell))
         if node is not None:
             node.events.add(count, self._host.now())
 
     def note_deliveries(self, tree: Tree, cell: int, copies: int, size: int) -> None:
         """The leaf has an event of a size for so many other nodes."""
-        node, now = self.forest.cells.get(Place(tree, cell)), self._host.now()
+        node, now = self.forest.cells.get(CellAddress(tree, cell)), self._host.now()
         self.heat.note_sent(copies * size)
         if node is not None:
             node.copies.add(copies, now)
@@ -140,7 +142,7 @@ class Keeper(Part):
             if answer is not None:
                 told([entry.cell for entry in answer.entries])
 
-        self.questions.ask(Place(tree, WHOLE), done, is_brief=False)
+        self.questions.ask(CellAddress(tree, WHOLE), done, is_brief=False)
 
     # Upcalls of the plugin
 
@@ -189,7 +191,7 @@ class Keeper(Part):
 
     # Those who wait
 
-    def _wait_for(self, place: Place) -> None:
+    def _wait_for(self, place: CellAddress) -> None:
         if len(self._waiting) < WAITING_MAX:
             self._waiting[place] = None
         self.wake()
@@ -200,7 +202,7 @@ class Keeper(Part):
                 self._changed(place)
         self.installing.resume_settled()
 
-    def _changed(self, place: Place) -> None:
+    def _changed(self, place: CellAddress) -> None:
         self._waiting.pop(place, None)
         self.events.tree_changed(place.tree, place.cell)
         self.installing.resume(place)

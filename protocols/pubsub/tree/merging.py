@@ -22,7 +22,7 @@ from typing import Final
 from protocols.pubsub.cells import children
 from protocols.pubsub.messages import CellState, OrderKind
 from protocols.pubsub.names import SubscriptionKey
-from protocols.pubsub.tree.copying import GIVE_UP_S, Action, Copying, Order, PutState, SendCopies
+from protocols.pubsub.tree.copying import GIVE_UP_S, Copying, GrowthAction, Order, PutState, SendCopies
 from protocols.pubsub.tree.piece import Piece
 from protocols.pubsub.tree.splitting import DRAIN_S
 
@@ -56,7 +56,7 @@ class Merge:
         self._serving = dict.fromkeys(children(cell))
         self._order_at = now
 
-    def step(self, now: float) -> list[Action]:
+    def step(self, now: float) -> list[GrowthAction]:
         """What is to be done now; call it when something has changed, and every second."""
         if self.phase is MergePhase.GATHERING:
             if now >= self.progress_at + GIVE_UP_S:
@@ -127,7 +127,7 @@ class MoveUp:
         """Whether the parent may be the leaf already: nothing more may come to be kept here only."""
         return self._has_said_all or self.is_retiring
 
-    def step(self, pieces: Mapping[SubscriptionKey, Piece], now: float) -> list[Action]:
+    def step(self, pieces: Mapping[SubscriptionKey, Piece], now: float) -> list[GrowthAction]:
         """What is to be done now; call it when something has changed, and every second."""
         if self.is_switching:
             return []

@@ -13,7 +13,7 @@ from protocols.pubsub.names import Tree
 from protocols.pubsub.nearness import may_be_root
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.forest import Forest
-from protocols.pubsub.tree.storage import Place
+from protocols.pubsub.tree.storage import CellAddress
 
 QUESTION_S: Final = 5.0
 """How long the root of a cell may take to say what it is."""
@@ -35,7 +35,7 @@ class Questions(Part):
         self._full_answers = 0
         self._full_since = 0.0
 
-    def ask(self, place: Place, done: Done, *, is_brief: bool = True) -> bool:
+    def ask(self, place: CellAddress, done: Done, *, is_brief: bool = True) -> bool:
         """Ask the root of a cell; ``done(answer, who)`` is called once, later. ``False``: too many are open."""
         if len(self._open) >= QUESTIONS_MAX:
             return False
@@ -62,7 +62,7 @@ class Questions(Part):
 
     @handles(CellQuestion)
     def _asked(self, message: CellQuestion, source: PeerRef) -> None:
-        node = self._forest.find(Place(Tree(message.schema, message.attribute), message.cell))
+        node = self._forest.find(CellAddress(Tree(message.schema, message.attribute), message.cell))
         if node is None or node.is_switching:
             return  # the asker tries again: what would be said now may be wrong a moment later
         if not message.is_brief and not self._may_answer_in_full():
@@ -73,7 +73,7 @@ class Questions(Part):
         """The number of the split or merge, for the roots of the halves only: who knows it can give them copies."""
         if not node.transfer or node.level >= LEVEL_LIMIT:
             return 0
-        halves = (Place(node.place.tree, half).key for half in children(node.cell))
+        halves = (CellAddress(node.place.tree, half).key for half in children(node.cell))
         return node.transfer if any(may_be_root(self._host, asker.id, key) for key in halves) else 0
 
     def _answer(self, node: CellNode, message: CellQuestion, transfer: int) -> CellAnswer:

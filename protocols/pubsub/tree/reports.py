@@ -13,7 +13,7 @@ from protocols.pubsub.messages import ENTRIES_MAX, CellState, LeafEntry, LeafUpd
 from protocols.pubsub.names import Tree
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.forest import Forest
-from protocols.pubsub.tree.storage import Place
+from protocols.pubsub.tree.storage import CellAddress
 
 REPORT_DELAY_S: Final = 0.2
 """Several changes of a cell within this time make one report."""
@@ -21,7 +21,7 @@ HEARD_INTERVALS: Final = 3
 """A leaf that was not heard of for so many update intervals is forgotten."""
 
 
-class Reports(Part):
+class TreeReports(Part):
     """Sends and takes reports. ``claimed(node, child)``: a report claims a leaf below a cell that is no inner node."""
 
     def __init__(self, forest: Forest) -> None:
@@ -30,8 +30,8 @@ class Reports(Part):
         """A half of an inner node, or of one that is being merged, has said whether there are leaves in it."""
         self._forest = forest
         self._host = forest.host
-        self._dirty: dict[Place, None] = {}
-        self._due: dict[Place, float] = {}
+        self._dirty: dict[CellAddress, None] = {}
+        self._due: dict[CellAddress, float] = {}
 
     def changed(self, node: CellNode) -> None:
         """Tell the parent soon."""
@@ -49,7 +49,7 @@ class Reports(Part):
             if node is not None and not node.is_switching:
                 self._report(node)
 
-    def tell(self, place: Place, state: CellState) -> None:
+    def tell(self, place: CellAddress, state: CellState) -> None:
         """Answer an order at once, for a cell that nothing is remembered about."""
         if state in (CellState.UNKNOWN, CellState.RETIRED):
             self._send(place.above, place.cell, ())
@@ -76,12 +76,12 @@ class Reports(Part):
             return
         self._send(node.place.above, node.cell, entries)
 
-    def _send(self, to: Place, below: int, entries: tuple[LeafEntry, ...]) -> None:
+    def _send(self, to: CellAddress, below: int, entries: tuple[LeafEntry, ...]) -> None:
         self._host.route(to.key, LeafUpdate(to.tree.schema, to.tree.attribute, to.cell, below, entries))
 
     @handles(LeafUpdate)
     def _updated(self, message: LeafUpdate, source: PeerRef) -> None:
-        place, below = Place(Tree(message.schema, message.attribute), message.cell), message.below
+        place, below = CellAddress(Tree(message.schema, message.attribute), message.cell), message.below
         if not lies_within(below, place.cell) or below == place.cell:
             return  # routed: whoever made it up is not the one who passed it on
         node = self._forest.find(place)

@@ -18,7 +18,7 @@ from typing import Final
 from protocols.pubsub.cells import children
 from protocols.pubsub.messages import CellState, OrderKind
 from protocols.pubsub.names import SubscriptionKey
-from protocols.pubsub.tree.copying import Action, Copying, Order, PutState
+from protocols.pubsub.tree.copying import Copying, GrowthAction, Order, PutState
 from protocols.pubsub.tree.piece import Piece
 
 ANNOUNCE_MIN_S: Final = 2.0
@@ -56,7 +56,7 @@ class Split:
         """Whether all was copied once: new pieces wait until the cell is something else."""
         return self.phase is SplitPhase.COPYING and self._drained_at is not None
 
-    def step(self, pieces: Mapping[SubscriptionKey, Piece], now: float) -> list[Action]:
+    def step(self, pieces: Mapping[SubscriptionKey, Piece], now: float) -> list[GrowthAction]:
         """What is to be done now; call it when something has changed, and every second."""
         if self.phase is SplitPhase.COPYING:
             if self.copying.is_stalled(now):

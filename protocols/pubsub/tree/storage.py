@@ -30,7 +30,7 @@ REWRITE_BEYOND: Final = 3
 has grown on, newcomers would not take it in any more."""
 
 
-class Place(NamedTuple):
+class CellAddress(NamedTuple):
     """One cell of one tree."""
 
     tree: Tree
@@ -42,9 +42,9 @@ class Place(NamedTuple):
         return key_of(self.tree, self.cell)
 
     @property
-    def above(self) -> Place:
+    def above(self) -> CellAddress:
         """The parent; only for cells below `WHOLE`."""
-        return Place(self.tree, parent(self.cell))
+        return CellAddress(self.tree, parent(self.cell))
 
 
 @struct
@@ -67,9 +67,9 @@ class StoredSub:
     sub: SubObject
 
     @property
-    def place(self) -> Place:
+    def place(self) -> CellAddress:
         """The cell: its level, and the point of the piece, say which one."""
-        return Place(Tree(self.schema, self.sub.attribute), cell_at(self.sub.low, self.sub.high, self.level))
+        return CellAddress(Tree(self.schema, self.sub.attribute), cell_at(self.sub.low, self.sub.high, self.level))
 
 
 S = TypeVar("S", StoredCell, StoredSub)
@@ -156,7 +156,7 @@ class StoredPiece:
 class Found:
     """All that is kept under one key: what the cell is (if that is known), and which subscriptions are there."""
 
-    place: Place
+    place: CellAddress
     state: CellState
     count: int = 0
     pieces: dict[SubscriptionKey, StoredPiece] = field(default_factory=dict)
@@ -184,7 +184,7 @@ def _read_one(record: LocalRecord, found: Found | None) -> Found | None:
     writer = record.version.writer
     if record.item == STATE_ITEM:
         stored = decode_cell(record.key, record.value)
-        place = Place(Tree(stored.schema, stored.attribute), stored.cell)
+        place = CellAddress(Tree(stored.schema, stored.attribute), stored.cell)
         found = found or Found(place, CellState.UNKNOWN)
         found.state, found.count, found.state_writer = CellState(stored.state), stored.count, writer
     elif record.item.startswith(ITEM_MARK):
@@ -195,11 +195,11 @@ def _read_one(record: LocalRecord, found: Found | None) -> Found | None:
     return found
 
 
-def state_record(place: Place, state: CellState, count: int) -> bytes:
+def state_record(place: CellAddress, state: CellState, count: int) -> bytes:
     """The value of the record `STATE_ITEM`."""
     return encode(StoredCell(place.tree.schema, place.tree.attribute, place.cell, int(state), count))
 
 
-def sub_record(place: Place, sub: SubObject) -> bytes:
+def sub_record(place: CellAddress, sub: SubObject) -> bytes:
     """The value of the record of a piece in a cell."""
     return encode(StoredSub(place.tree.schema, level(place.cell), sub))

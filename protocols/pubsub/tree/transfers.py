@@ -16,7 +16,7 @@ from protocols.pubsub.messages import (
     SUBS_MAX,
     CellState,
     Confirm,
-    Status,
+    PieceStatus,
     SubObject,
     Transferred,
     TransferResult,
@@ -24,13 +24,13 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import Tree
 from protocols.pubsub.nearness import may_be_root
-from protocols.pubsub.tree.asking import Subscribers
+from protocols.pubsub.tree.asking import SubscriberQuestions
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.copying import Copying
 from protocols.pubsub.tree.forest import Forest
 from protocols.pubsub.tree.installing import Installing
 from protocols.pubsub.tree.piece import Piece
-from protocols.pubsub.tree.storage import Place, key_of_sub
+from protocols.pubsub.tree.storage import CellAddress, key_of_sub
 from protocols.pubsub.tree.ways import to_point
 
 RESULTS_DELAY_S: Final = 0.05
@@ -42,8 +42,8 @@ UNPROVED_MAX: Final = 64
 class Transfers(Part):
     """Takes copies in, and the answers to those that were sent."""
 
-    def __init__(self, forest: Forest, subscribers: Subscribers, installing: Installing) -> None:
-        self.ask_parent: Callable[[Place], bool] = lambda place: False
+    def __init__(self, forest: Forest, subscribers: SubscriberQuestions, installing: Installing) -> None:
+        self.ask_parent: Callable[[CellAddress], bool] = lambda place: False
         """Ask the parent of a cell what it is; `proved` is called with what it says. Whether it could be asked."""
         self.moved: Callable[[CellNode], None] = lambda node: None
         """Copies of a cell have arrived, or it has got copies."""
@@ -51,13 +51,13 @@ class Transfers(Part):
         self._host = forest.host
         self._subscribers = subscribers
         self._installing = installing
-        self._results: dict[tuple[PeerRef, Place, int], list[TransferResult]] = {}
-        self._unproved: dict[Place, list[tuple[TransferSub, PeerRef]]] = {}
+        self._results: dict[tuple[PeerRef, CellAddress, int], list[TransferResult]] = {}
+        self._unproved: dict[CellAddress, list[tuple[TransferSub, PeerRef]]] = {}
         """Copies that have come before it was known whether the parent is being split."""
 
     @handles(TransferSub)
     def _given(self, message: TransferSub, source: PeerRef) -> None:
-        place = Place(Tree(message.schema, message.attribute), message.cell)
+        place = CellAddress(Tree(message.schema, message.attribute), message.cell)
         is_down = message.from_cell == parent(message.cell) and message.cell != WHOLE
         is_up = parent(message.from_cell) == message.cell
         node = self._forest.find(place) if is_down or is_up else None
@@ -72,7 +72,7 @@ class Transfers(Part):
         elif self.ask_parent(place) and sum(map(len, self._unproved.values())) < UNPROVED_MAX:
             self._unproved.setdefault(place, []).append((message, source))
 
-    def proved(self, place: Place, number: int) -> None:
+    def proved(self, place: CellAddress, number: int) -> None:
         """The parent of a cell has said which split of it is under way, if there is one: 0."""
         for message, source in self._unproved.pop(place, ()):
             if number and message.transfer == number:
@@ -94,7 +94,7 @@ class Transfers(Part):
             if node.holds(sub) and sub.attribute == message.attribute:
                 cell, vouched = to_point(node, sub.low, sub.high, is_careful=True)
                 self._installing.send_on(node.place, sub, remaining_s, cell, vouched=vouched)
-                self.result(node, (source, message.transfer), sub, Status.ELSEWHERE)
+                self.result(node, (source, message.transfer), sub, PieceStatus.ELSEWHERE)
 
     def _take(self, node: CellNode, message: TransferSub, source: PeerRef) -> None:
         """Store copies on the word of the cell that gives them; subscribers are asked when this cell is the leaf."""
@@ -106,9 +106,9 @@ class Transfers(Part):
             if known is not None and known.is_kept and known.sub.version >= sub.version:
                 known.giver = giver
                 if known.is_stored:
-                    self.result(node, giver, sub, Status.REPLICATED)
+                    self.result(node, giver, sub, PieceStatus.REPLICATED)
             elif known is None and self._is_over_quota(sub):
-                self.result(node, giver, sub, Status.QUOTA)
+                self.result(node, giver, sub, PieceStatus.QUOTA)
             else:
                 self._store(node, sub, remaining_s, giver)
 
@@ -116,7 +116,7 @@ class Transfers(Part):
         try:
             piece = self._forest.add(node, sub, remaining_s)
         except ValueError:
-            self.result(node, giver, sub, Status.REFUSED)
+            self.result(node, giver, sub, PieceStatus.REFUSED)
             return
         piece.giver = giver
         self._forest.keep(node, key_of_sub(sub))
@@ -138,7 +138,7 @@ class Transfers(Part):
 
         self._subscribers.ask(node, sub, is_new=False, done=told)
 
-    def result(self, node: CellNode, giver: tuple[PeerRef, int], sub: SubObject, status: Status) -> None:
+    def result(self, node: CellNode, giver: tuple[PeerRef, int], sub: SubObject, status: PieceStatus) -> None:
         """Tell the cell that gave a copy what became of it."""
         if not self._results:
             self._host.set_timer("tree_results", RESULTS_DELAY_S)
@@ -157,12 +157,12 @@ class Transfers(Part):
     def _transferred(self, message: Transferred, source: PeerRef) -> None:
         """Nodes on the way to the other cell have seen the number of the transfer, too; so only its root is believed.
         What is not believed is sent again."""
-        place = Place(Tree(message.schema, message.attribute), message.cell)
+        place = CellAddress(Tree(message.schema, message.attribute), message.cell)
         if not may_be_root(self._host, source.id, place.key):
             return
         givers = [child for child in children(place.cell) if level(child) <= LEVEL_LIMIT]
         for cell in (*givers, *(() if place.cell == WHOLE else (parent(place.cell),))):
-            node = self._forest.cells.get(Place(place.tree, cell))
+            node = self._forest.cells.get(CellAddress(place.tree, cell))
             for copying in () if node is None else self._copyings(node):
                 if node is not None and copying.number == message.transfer:
                     for key in copying.answered(message.results, self._host.now()):

@@ -20,7 +20,7 @@ from peerd.cluster.local import LocalCluster
 from peerd.errors import ExitCode, PeerdError, Unavailable
 from protocols.pubsub.front.client import PubSubClient
 from protocols.pubsub.front.demo.data import Events, load
-from protocols.pubsub.front.demo.wishes import Wish, schemas_for, wishes_for
+from protocols.pubsub.front.demo.wishes import DemoWish, schemas_for, wishes_for
 from protocols.pubsub.front.explain import report_lines
 from protocols.pubsub.front.tree_drawing import as_svg, as_text
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest
@@ -45,10 +45,10 @@ NUMBER: Final = "number"
 
 
 @dataclass(slots=True)
-class Reader:
+class DemoReader:
     """A subscription of the demo, and what came."""
 
-    wish: Wish
+    wish: DemoWish
     expected: frozenset[int]
     events: list[ReceivedEvent] = field(default_factory=list)
 
@@ -71,13 +71,13 @@ class Reader:
 
 
 @dataclass(slots=True)
-class Demo:
+class PubSubDemo:
     """The ring, and the subscriptions. ``changed``: something has arrived."""
 
     console: Terminal
     cluster: LocalCluster
     nodes: int
-    readers: list[Reader] = field(default_factory=list)
+    readers: list[DemoReader] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -120,7 +120,7 @@ def demo(
                 settings = {"protocols": {"pubsub": {"leaf_capacity": LEAF_CAPACITY}}}
                 cluster.up(nodes, settings=lambda index: settings)
             console.print(f"ring: {nodes} daemons, complete in {seconds(time.monotonic() - begun)}")
-            state = Demo(console, cluster, nodes)
+            state = PubSubDemo(console, cluster, nodes)
             _run(state, wishes, {"stocks": replay.trades, "servers": replay.metrics}, rate, out)
         console.print("clean shutdown: no process is left")
     if any(reader.missing or reader.wrong for reader in state.readers):
@@ -128,7 +128,9 @@ def demo(
     console.print("every subscription got exactly what a plain filter of the same data gives", "bold")
 
 
-def _run(state: Demo, wishes: Sequence[Wish], replay: dict[str, Events], rate: float, out: Path | None) -> None:
+def _run(
+    state: PubSubDemo, wishes: Sequence[DemoWish], replay: dict[str, Events], rate: float, out: Path | None
+) -> None:
     """Raises `PeerdError`."""
     try:
         asyncio.run(_play(state, wishes, replay, rate, out))
@@ -141,7 +143,9 @@ def _run(state: Demo, wishes: Sequence[Wish], replay: dict[str, Events], rate: f
         raise error from None
 
 
-async def _play(state: Demo, wishes: Sequence[Wish], replay: dict[str, Events], rate: float, out: Path | None) -> None:
+async def _play(
+    state: PubSubDemo, wishes: Sequence[DemoWish], replay: dict[str, Events], rate: float, out: Path | None
+) -> None:
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(state.cluster.client(index)) for index in range(state.nodes)]
         for document in schemas_for(replay["stocks"]):
@@ -161,11 +165,11 @@ async def _play(state: Demo, wishes: Sequence[Wish], replay: dict[str, Events], 
 
 
 async def _subscribe(
-    state: Demo, clients: Sequence[Client], group: asyncio.TaskGroup, wish: Wish, replay: dict[str, Events]
+    state: PubSubDemo, clients: Sequence[Client], group: asyncio.TaskGroup, wish: DemoWish, replay: dict[str, Events]
 ) -> asyncio.Task[None]:
     """Subscribe, and read from then on; what is to come is decided by plain Python."""
     expected = frozenset(number for number, event in enumerate(replay[wish.schema]) if wish.wanted(event))
-    reader = Reader(wish, expected)
+    reader = DemoReader(wish, expected)
     state.readers.append(reader)
     pubsub = PubSubClient(clients[wish.node])
     asked = SubscriptionRequest.model_validate({"schema": wish.schema, "filter": wish.filter})
@@ -181,7 +185,7 @@ async def _subscribe(
     return group.create_task(read())
 
 
-async def _publish(state: Demo, client: Client, schema: str, events: Events, rate: float) -> None:
+async def _publish(state: PubSubDemo, client: Client, schema: str, events: Events, rate: float) -> None:
     console, begun = state.console, time.monotonic()
 
     async def paced() -> AsyncGenerator[dict[str, Any], None]:
@@ -203,7 +207,7 @@ async def _publish(state: Demo, client: Client, schema: str, events: Events, rat
     console.print(f"{schema}: {answer.accepted:,} events in {seconds(took_s)}, all acknowledged")
 
 
-async def _wait_for_all(state: Demo) -> None:
+async def _wait_for_all(state: PubSubDemo) -> None:
     """Until everything has arrived, or nothing more will; and a moment longer, for what should not arrive."""
     try:
         async with asyncio.timeout(ARRIVE_S):
@@ -215,8 +219,8 @@ async def _wait_for_all(state: Demo) -> None:
     await asyncio.sleep(SURPLUS_S)
 
 
-def _print_arrivals(state: Demo) -> None:
-    shown: dict[str, list[Reader]] = {}
+def _print_arrivals(state: PubSubDemo) -> None:
+    shown: dict[str, list[DemoReader]] = {}
     for reader in state.readers:
         shown.setdefault(reader.wish.label or reader.wish.filter, []).append(reader)
     rows = [
@@ -238,7 +242,7 @@ def _print_arrivals(state: Demo) -> None:
                 state.console.print("  " + " ".join(f"{name}={value}" for name, value in event.values.items()))
 
 
-async def _print_explanation(state: Demo, clients: Sequence[Client]) -> None:
+async def _print_explanation(state: PubSubDemo, clients: Sequence[Client]) -> None:
     reader = next((each for each in state.readers if each.events and not each.wish.label), None)
     if reader is None:
         return
@@ -250,7 +254,7 @@ async def _print_explanation(state: Demo, clients: Sequence[Client]) -> None:
         state.console.print(f"  {line}")
 
 
-async def _print_tree(state: Demo, client: Client, out: Path | None) -> None:
+async def _print_tree(state: PubSubDemo, client: Client, out: Path | None) -> None:
     view = await PubSubClient(client).tree("stocks", "price")
     state.console.print("the tree that keeps the subscriptions to prices (peerd tree stocks price):")
     state.console.print(as_text(view))

@@ -31,7 +31,7 @@ Series = tuple[str, list[dict[str, str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class TradeReplay:
     """Events in the order of their time, and what they are, for people."""
 
     trades: Events
@@ -39,17 +39,17 @@ class Replay:
     source: str
 
 
-def load(folder: Path | None, trades_max: int, metrics_max: int) -> Replay:
+def load(folder: Path | None, trades_max: int, metrics_max: int) -> TradeReplay:
     """The newest prices and the first metrics of a folder, or of the sample. Raises `Unavailable`."""
     if folder is None:
         trades = _trades(SAMPLE / "stocks.csv", trades_max)
         metrics = list(islice(_metrics(_files(SAMPLE / "metrics")), metrics_max))
-        return Replay(trades, metrics, "the synthetic sample that comes with peerd")
+        return TradeReplay(trades, metrics, "the synthetic sample that comes with peerd")
     stocks = _first(folder, "stocks/*.csv", "stocks/*.csv.xz")
     series = _first(folder, "timeseries/*.tar.xz", "metrics")
     found = _files(series) if series.is_dir() else _archive(series)
     metrics = list(islice(_metrics(found), metrics_max))
-    return Replay(_trades(stocks, trades_max), metrics, f"{stocks.name} and {series.name} of {folder}")
+    return TradeReplay(_trades(stocks, trades_max), metrics, f"{stocks.name} and {series.name} of {folder}")
 
 
 def _first(folder: Path, *patterns: str) -> Path:

@@ -50,7 +50,7 @@ def price_end(highest: Decimal) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DemoWish:
     """One subscription. ``node``: whose client it is, from 0 on. ``label``: subscriptions that are shown as one."""
 
     schema: str
@@ -60,7 +60,7 @@ class Wish:
     label: str = ""
 
 
-def wishes_for(trades: Events, metrics: Events, nodes: int) -> list[Wish]:
+def wishes_for(trades: Events, metrics: Events, nodes: int) -> list[DemoWish]:
     """Subscriptions at different nodes, with bounds that some of these events lie within."""
     symbol = Counter(trade["symbol"] for trade in trades).most_common(1)[0][0]
     of_symbol = sorted(Decimal(trade["price"]) for trade in trades if trade["symbol"] == symbol)
@@ -68,19 +68,19 @@ def wishes_for(trades: Events, metrics: Events, nodes: int) -> list[Wish]:
     volume = sorted(trade["volume"] for trade in trades)[len(trades) // 2]
     busy = sorted(metric["value"] for metric in metrics)[len(metrics) * 9 // 10]
     return [
-        Wish(
+        DemoWish(
             "stocks",
             1 % nodes,
             f"symbol = '{symbol}' AND price > {dear}",
             lambda event: event["symbol"] == symbol and Decimal(event["price"]) > dear,
         ),
-        Wish(
+        DemoWish(
             "stocks",
             2 % nodes,
             f"symbol STARTS WITH '{first}' AND NOT volume < {volume}",
             lambda event: event["symbol"].startswith(first) and event["volume"] >= volume,
         ),
-        Wish(
+        DemoWish(
             "servers",
             3 % nodes,
             f"metric CONTAINS 'cpu' AND value > {busy}",
@@ -90,15 +90,15 @@ def wishes_for(trades: Events, metrics: Events, nodes: int) -> list[Wish]:
     ]
 
 
-def _bands(prices: Sequence[Decimal]) -> list[Wish]:
+def _bands(prices: Sequence[Decimal]) -> list[DemoWish]:
     """All prices, cut into parts in which about as many of these events lie."""
     cuts = sorted({prices[len(prices) * step // BANDS] for step in range(1, BANDS)})
     ends = [Decimal(0), *cuts, Decimal(price_end(prices[-1]))]
     return [_band(low, high) for low, high in pairwise(ends) if low < high]
 
 
-def _band(low: Decimal, high: Decimal) -> Wish:
+def _band(low: Decimal, high: Decimal) -> DemoWish:
     def wanted(event: Mapping[str, Any]) -> bool:
         return low <= Decimal(event["price"]) < high
 
-    return Wish("stocks", 0, f"price >= {low} AND price < {high}", wanted, "price in each of {} parts")
+    return DemoWish("stocks", 0, f"price >= {low} AND price < {high}", wanted, "price in each of {} parts")

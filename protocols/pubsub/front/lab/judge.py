@@ -13,7 +13,7 @@ def matches(ranges: Ranges, values: Mapping[str, float]) -> bool:
     return all(low <= values[name] <= high for name, (low, high) in ranges.items())
 
 
-class Matches:
+class MatchFinder:
     """Finds the events that a subscription matches: those with the rarest of its ranges, compared one by one."""
 
     def __init__(self, events: Sequence[Mapping[str, float]]) -> None:

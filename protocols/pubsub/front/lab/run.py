@@ -29,7 +29,7 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.front.judging import plugin_of
 from protocols.pubsub.front.lab.faults import CUT_S, Departures, pieces_lost, seconds_until_whole, sides
 from protocols.pubsub.front.lab.figures import bytes_row, difference, latency_row
-from protocols.pubsub.front.lab.judge import Matches, matches
+from protocols.pubsub.front.lab.judge import MatchFinder, matches
 from protocols.pubsub.front.lab.traffic import PROBES, RECORDS, Nodes, by_message, bytes_of, bytes_sent, traffic
 from protocols.pubsub.front.workload import Ranges, ThesisWorkload, filter_of
 from protocols.pubsub.models import AckWord, Published, ReceivedEvent, SubscriptionRequest, SubscriptionView
@@ -90,7 +90,7 @@ class Subscribed:
 
 
 @dataclass
-class Sent:
+class SentEvent:
     """One event of the run."""
 
     number: int
@@ -118,7 +118,7 @@ class Thesis:
         """How long it took until the leaves of a subscription had it."""
         self.replicated: list[float] = []
         """How long it took until a subscription was at all replicas of its leaves."""
-        self.events: dict[str, Sent] = {}
+        self.events: dict[str, SentEvent] = {}
         self._early: list[tuple[Subscribed, str]] = []
         """Came before `publish` had returned: publisher, leaf and subscriber are one node."""
         self.wrong = 0
@@ -181,7 +181,7 @@ class Thesis:
 
     def _publish(self) -> None:
         place = self.rng.choice(self.publishers) if self.publishers else self._anybody()
-        sent = Sent(len(self.events), place, self.workload.event(), self.simulation.now)
+        sent = SentEvent(len(self.events), place, self.workload.event(), self.simulation.now)
 
         def done(answer: Published | Exception) -> None:
             if isinstance(answer, Published):
@@ -208,7 +208,7 @@ class Thesis:
             else:
                 self._early.append((made, entry.value.event))
 
-    def _take(self, made: Subscribed, sent: Sent) -> None:
+    def _take(self, made: Subscribed, sent: SentEvent) -> None:
         self.wrong += not matches(made.ranges, sent.values)
         self.doubled += sent.number in made.seen
         made.seen.add(sent.number)
@@ -220,7 +220,7 @@ class Thesis:
         """
         pairs = due = missing = 0
         acknowledged = [sent for sent in self.events.values() if sent.outcome in ACKNOWLEDGED]
-        index = Matches([sent.values for sent in acknowledged])
+        index = MatchFinder([sent.values for sent in acknowledged])
         for made in self.subscriptions:
             if made.took_s is None or not made.is_live:
                 continue
@@ -251,7 +251,7 @@ class Thesis:
 
 
 @dataclass
-class Installed:
+class InstalledRing:
     """A ring with its subscriptions, and what that took."""
 
     outcome: Outcome
@@ -280,14 +280,14 @@ def ring_of(point: Point) -> str:
     return json.dumps([point.nodes, point.topology, point.settle_s, point.seed, settings], sort_keys=True)
 
 
-def prepare(point: Point, notify: Notify) -> Installed:
+def prepare(point: Point, notify: Notify) -> InstalledRing:
     """Let a ring form, and install the subscriptions."""
     begun = time.process_time()
     phases = [{"name": "settle", "duration_s": point.settle_s}]
     settings = {**settings_of(point), **{name: THESIS[name] for name in OF_EVENTS}}
     outcome = simulate(point, phases, notify, protocols={"pubsub": settings}, records={"ttl_max": settings["lease"]})
     thesis = Thesis(outcome.simulation, point)
-    made = Installed(outcome, thesis, {}, {}, 0.0)
+    made = InstalledRing(outcome, thesis, {}, {}, 0.0)
     if outcome.report.failure is None:
         thesis.prepare()
         notify("install", outcome.simulation.now)
@@ -299,7 +299,7 @@ def prepare(point: Point, notify: Notify) -> Installed:
     return made
 
 
-def measure_on(made: Installed, point: Point, notify: Notify) -> Row:
+def measure_on(made: InstalledRing, point: Point, notify: Notify) -> Row:
     """Publish events on such a ring; ``point.lookups`` is their number."""
     begun = time.process_time()
     outcome, thesis, simulation, variant = made.outcome, made.thesis, made.outcome.simulation, point.variant
@@ -381,7 +381,7 @@ def _cut(thesis: Thesis, share: float, events: int) -> Row:
     }
 
 
-def _installing(made: Installed) -> Row:
+def _installing(made: InstalledRing) -> Row:
     thesis, before, after = made.thesis, made.before, made.after
     count = len(thesis.subscriptions)
     return {

@@ -57,14 +57,14 @@ async def serve(
     from protocols.pubsub.front.client import PubSubClient
     from protocols.pubsub.front.mqtt.gateway import Gateway, Notices
     from protocols.pubsub.front.mqtt.mapping import EventMap
-    from protocols.pubsub.front.mqtt.ring import Ring
+    from protocols.pubsub.front.mqtt.ring import RingAccess
     from protocols.pubsub.front.mqtt.topics import TopicMap
 
     document = await PubSubClient(client).schema(schema)
     types = {each["name"]: each["type"] for each in document["attributes"]}
     topics = TopicMap(pattern, types)
     notices = Notices(lambda text: stderr().print(f"peerd: {printable(text)}"))
-    ring = Ring(client, schema, topics, EventMap(topics, types), notices)
+    ring = RingAccess(client, schema, topics, EventMap(topics, types), notices)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

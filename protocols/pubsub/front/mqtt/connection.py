@@ -23,24 +23,24 @@ from protocols.pubsub.front.mqtt.packets import (
     Accepted,
     Acknowledged,
     Aliases,
+    ApplicationMessage,
     Connect,
     Disconnect,
-    Message,
     Packet,
     PacketError,
-    Ping,
+    PacketOutcome,
+    PingRequest,
     Reason,
     Released,
     Subscribe,
     Unsubscribe,
     UnsupportedVersion,
-    Verdict,
     Version,
     Wanted,
 )
 from protocols.pubsub.front.mqtt.reader import PacketReader
-from protocols.pubsub.front.mqtt.ring import Ring
-from protocols.pubsub.front.mqtt.session import CLIENT_ID_MAX, SUBSCRIPTIONS_MAX, Held, Session
+from protocols.pubsub.front.mqtt.ring import RingAccess
+from protocols.pubsub.front.mqtt.session import CLIENT_ID_MAX, SUBSCRIPTIONS_MAX, HeldSubscription, Session
 from protocols.pubsub.front.mqtt.topics import TopicError
 from protocols.pubsub.front.mqtt.version5 import Version5
 from protocols.pubsub.messages import HEADERS_BYTES_MAX
@@ -69,22 +69,24 @@ class Book(Protocol):
     async def begin(self, connection: Connection, connect: Connect) -> tuple[Session, bool] | None:
         """The session of a client that connects, and whether it was there before; ``None``: there are too many."""
 
-    async def over(self, connection: Connection, will: Message | None, delay_s: int) -> None:
+    async def over(self, connection: Connection, will: ApplicationMessage | None, delay_s: int) -> None:
         """A connection has ended, and its session with it if that is not kept. The will is published after a while."""
 
 
 class Connection:
     """``run`` serves it to its end."""
 
-    def __init__(self, ring: Ring, book: Book, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, ring: RingAccess, book: Book, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._ring, self._book = ring, book
         self._reader, self._writer = reader, writer
         self._packets, self._aliases = PacketReader(), Aliases()
-        self._work: asyncio.Queue[Message | Subscribe | Unsubscribe | None] = asyncio.Queue(WORK_MAX)
+        self._work: asyncio.Queue[ApplicationMessage | Subscribe | Unsubscribe | None] = asyncio.Queue(WORK_MAX)
         self._owed: set[int] = set()
         """Numbers of the client's messages that are not acknowledged to the end."""
         self._acknowledged = asyncio.Event()
-        self._pumps: dict[Held, asyncio.Task[None]] = {}
+        self._pumps: dict[HeldSubscription, asyncio.Task[None]] = {}
         self._group = asyncio.TaskGroup()
         self.session = Session("", 0)
         self.ended = asyncio.Event()
@@ -235,16 +237,16 @@ class Connection:
                 self._owed.discard(packet.packet_id)
                 reason = Reason.Success if is_known else Reason.PacketIdentifierNotFound
                 await self._send(self._version.pubcomp(packet.packet_id, reason))
-            case Ping():
+            case PingRequest():
                 await self._send(self._version.pingresp())
-            case Message():
+            case ApplicationMessage():
                 await self._work.put(self._counted(replace(packet, topic=self._aliases.topic_of(packet))))
             case Subscribe() | Unsubscribe():
                 await self._work.put(packet)
             case _:
                 raise PacketError("CONNECT came twice", Reason.ProtocolError)
 
-    def _counted(self, message: Message) -> Message:
+    def _counted(self, message: ApplicationMessage) -> ApplicationMessage:
         """Count a message that has to be acknowledged. Raises `PacketError` if there are too many."""
         if message.qos:
             self._owed.add(message.packet_id)
@@ -258,7 +260,7 @@ class Connection:
     async def _do_work(self) -> None:
         while (packet := await self._work.get()) is not None:
             match packet:
-                case Message():
+                case ApplicationMessage():
                     await self._publish(packet)
                 case Subscribe():
                     verdicts = [await self._subscribe(wanted, packet.subscription_id) for wanted in packet.wanted]
@@ -271,7 +273,7 @@ class Connection:
                     reasons = [await self._unsubscribe(topic_filter) for topic_filter in packet.topic_filters]
                     await self._send(self._version.unsuback(packet.packet_id, reasons))
 
-    async def _publish(self, message: Message) -> None:
+    async def _publish(self, message: ApplicationMessage) -> None:
         sender, number = self.session.sender, message.packet_id
         if message.qos == 0:
             try:
@@ -288,20 +290,20 @@ class Connection:
                 self._owed.discard(number)
             await self._send(self._version.pubrec(number, verdict.reason, verdict.why))
 
-    async def _publish_once(self, message: Message, sender: str) -> Verdict:
+    async def _publish_once(self, message: ApplicationMessage, sender: str) -> PacketOutcome:
         """Publish a message of quality of service 2, unless it was published already."""
         if not self.session.is_new(message.packet_id):
-            return Verdict()
+            return PacketOutcome()
         verdict = await self._ring.publish(message, sender)
         if verdict.is_good and not self.session.received(message.packet_id):
             why = "too many messages of quality of service 2 are not released"
             raise PacketError(why, Reason.ReceiveMaximumExceeded)
         return verdict
 
-    async def _subscribe(self, wanted: Wanted, subscription_id: int) -> Verdict:
+    async def _subscribe(self, wanted: Wanted, subscription_id: int) -> PacketOutcome:
         """What SUBACK says of one topic filter."""
         topic_filter, granted = wanted.topic_filter, min(wanted.qos, 1)
-        good = Verdict(Reason.GrantedQoS1 if granted else Reason.Success)
+        good = PacketOutcome(Reason.GrantedQoS1 if granted else Reason.Success)
         if (held := self.session.held.get(topic_filter)) is not None:
             held.qos = granted
             held.choose(wanted, subscription_id)
@@ -318,9 +320,9 @@ class Connection:
             return self._refused(_reason_of(error), why)
         return good
 
-    def _refused(self, reason: Reason, why: str) -> Verdict:
+    def _refused(self, reason: Reason, why: str) -> PacketOutcome:
         self.why = why
-        return Verdict(reason, why)
+        return PacketOutcome(reason, why)
 
     def _follow_new(self) -> None:
         for held in self.session.held.values():
@@ -340,11 +342,11 @@ class Connection:
 
     # Sending
 
-    async def _resume(self, held: Held) -> None:
+    async def _resume(self, held: HeldSubscription) -> None:
         await self._ring.open(held)
         await self._pump(held)
 
-    async def _pump(self, held: Held) -> None:
+    async def _pump(self, held: HeldSubscription) -> None:
         async with aclosing(self._ring.messages(self.session, held)) as found:
             async for id, message in found:
                 if self._is_too_large(message):
@@ -356,7 +358,7 @@ class Connection:
                 await self._send(self._version.publish(self.session.sending(held, id, message)))
         raise Unavailable(f"the subscription to {held.topic_filter!r:.80} was ended at the daemon")
 
-    def _is_too_large(self, message: Message) -> bool:
+    def _is_too_large(self, message: ApplicationMessage) -> bool:
         """Whether the client takes no packet so large: then it counts as delivered (section 3.1.2.11.4)."""
         limit = self._version.packet_max
         if limit > PACKET_BYTES_MAX + HEADERS_BYTES_MAX or len(self._version.publish(message)) <= limit:

@@ -12,8 +12,8 @@ from typing import Final
 from peerd.cli.files import write_text
 from peerd.errors import ConfigError, PeerdError, Unavailable
 from protocols.pubsub.front.mqtt.connection import Connection
-from protocols.pubsub.front.mqtt.packets import Connect, Message, Reason
-from protocols.pubsub.front.mqtt.ring import Notice, Ring
+from protocols.pubsub.front.mqtt.packets import ApplicationMessage, Connect, Reason
+from protocols.pubsub.front.mqtt.ring import Notice, RingAccess
 from protocols.pubsub.front.mqtt.session import SESSIONS_MAX, Session, load, save
 
 SAVE_S: Final = 1.0
@@ -27,7 +27,7 @@ STOP_S: Final = 10.0
 class DelayedWill:
     """A will that is published later, unless its client comes back before (section 3.1.3.2.2)."""
 
-    will: Message
+    will: ApplicationMessage
     sender: str
     at: float
 
@@ -35,7 +35,7 @@ class DelayedWill:
 class Gateway:
     """Implements `protocols.pubsub.front.mqtt.connection.Book`."""
 
-    def __init__(self, ring: Ring, notice: Notice, clients_max: int, state: Path | None = None) -> None:
+    def __init__(self, ring: RingAccess, notice: Notice, clients_max: int, state: Path | None = None) -> None:
         self._ring, self._notice, self._clients_max, self._state = ring, notice, clients_max, state
         self._connections: dict[Connection, None] = {}
         self._by_client: dict[str, Connection] = {}
@@ -93,7 +93,7 @@ class Gateway:
         delayed = self._wills.pop(client_id)
         await self._publish_will(delayed.will, delayed.sender)
 
-    async def _publish_will(self, will: Message, sender: str) -> None:
+    async def _publish_will(self, will: ApplicationMessage, sender: str) -> None:
         try:
             await self._ring.publish(will, sender)
         except PeerdError as error:
@@ -147,7 +147,7 @@ class Gateway:
             self._sessions[client_id] = session
         return session, False
 
-    async def over(self, connection: Connection, will: Message | None, delay_s: int) -> None:
+    async def over(self, connection: Connection, will: ApplicationMessage | None, delay_s: int) -> None:
         """See `Book.over`: what is not durable ends at the daemon as well."""
         session, now = connection.session, time.time()
         session.left_at = now

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from peerd.lib.filter.values import is_unicode
-from protocols.pubsub.front.mqtt.packets import PLAIN, Message, Properties
+from protocols.pubsub.front.mqtt.packets import PLAIN, ApplicationMessage, Properties
 from protocols.pubsub.front.mqtt.topics import TopicError, TopicMap
 from protocols.pubsub.messages import PAYLOAD_BYTES_MAX, RETAIN_KEY_BYTES_MAX
 from protocols.pubsub.models import RESERVED, ReceivedEvent
@@ -33,7 +33,7 @@ EXPIRY_DIGITS_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SubscriptionOptions:
     """How a subscription wants its messages. ``not_from``: the key of the client whose own ones it does not want."""
 
     qos: int = 0
@@ -53,7 +53,7 @@ class EventMap:
     def __init__(self, topics: TopicMap, types: Mapping[str, str]) -> None:
         self._topics, self._types = topics, types
 
-    def event_of(self, message: Message, sender: str = "") -> dict[str, Any]:
+    def event_of(self, message: ApplicationMessage, sender: str = "") -> dict[str, Any]:
         """Return the event that a message is; ``sender``: the key of its client, if that matters. `TopicError`."""
         if len(message.payload) > PAYLOAD_BYTES_MAX:
             raise TopicError(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes, not {len(message.payload)}")
@@ -72,7 +72,7 @@ class EventMap:
             event["_headers"] = headers
         return event
 
-    def message_of(self, event: ReceivedEvent, wish: Wish, now_s: float) -> Message | None:
+    def message_of(self, event: ReceivedEvent, wish: SubscriptionOptions, now_s: float) -> ApplicationMessage | None:
         """Return the message that an event is; ``None`` where there is none for this subscription of MQTT clients.
 
         That is so if the event does not have the attributes of the topic, has expired, comes from the client that does
@@ -89,7 +89,9 @@ class EventMap:
             return None
         is_retained = event.is_replay or (wish.as_published and bool(event.retain))
         said = _properties(event, content_type, expiry_s)
-        return Message(topic, payload, wish.qos, is_retained, properties=said, subscription_id=wish.subscription_id)
+        return ApplicationMessage(
+            topic, payload, wish.qos, is_retained, properties=said, subscription_id=wish.subscription_id
+        )
 
     def _payload(self, event: ReceivedEvent) -> tuple[bytes, str]:
         """The payload and its content type; of an event that has none, its values."""

@@ -64,7 +64,7 @@ PLAIN: Final = Properties()
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ApplicationMessage:
     """A message under a topic, as PUBLISH carries it, and the will of a client."""
 
     topic: str
@@ -87,7 +87,7 @@ class Connect:
     client_id: str
     is_clean: bool
     keep_alive_s: int
-    will: Message | None = None
+    will: ApplicationMessage | None = None
     expires_s: int = 0
     """How long the session is kept when the connection has ended. In 3.1.1: for ever, unless it is clean."""
     will_delay_s: int = 0
@@ -146,7 +146,7 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
-class Ping:
+class PingRequest:
     """PINGREQ."""
 
 
@@ -158,11 +158,11 @@ class Disconnect:
     expires_s: int | None = None
 
 
-Packet = Connect | Message | Subscribe | Unsubscribe | Acknowledged | Released | Ping | Disconnect
+Packet = Connect | ApplicationMessage | Subscribe | Unsubscribe | Acknowledged | Released | PingRequest | Disconnect
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PacketOutcome:
     """What became of something that a client asked for. ``why``: for people."""
 
     reason: Reason = Reason.Success
@@ -202,7 +202,7 @@ class Version(Protocol):
     def refused(self, reason: Reason, why: str) -> bytes:
         """CONNACK for one that may not."""
 
-    def publish(self, message: Message) -> bytes:
+    def publish(self, message: ApplicationMessage) -> bytes:
         """PUBLISH."""
 
     def puback(self, packet_id: int, reason: Reason = Reason.Success, why: str = "") -> bytes:
@@ -233,7 +233,7 @@ class Aliases:
 
     _topics: dict[int, str] = field(default_factory=dict)
 
-    def topic_of(self, message: Message) -> str:
+    def topic_of(self, message: ApplicationMessage) -> str:
         """The topic of a message, which may be only a number; notes a new number. Raises `PacketError`."""
         if not message.alias:
             if not message.topic:

@@ -16,8 +16,8 @@ from peerd.errors import PeerdError, Unavailable
 from peerd.limits import MIB
 from protocols.pubsub.front.client import PATH, PubSubClient
 from protocols.pubsub.front.mqtt.mapping import EventMap
-from protocols.pubsub.front.mqtt.packets import Message, Reason, Verdict
-from protocols.pubsub.front.mqtt.session import Held, Session
+from protocols.pubsub.front.mqtt.packets import ApplicationMessage, PacketOutcome, Reason
+from protocols.pubsub.front.mqtt.session import HeldSubscription, Session
 from protocols.pubsub.front.mqtt.topics import TopicError, TopicMap, shared
 from protocols.pubsub.messages import FILTER_BYTES_MAX
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest
@@ -28,7 +28,7 @@ Notice = Callable[[str], None]
 """A function that says something to the operator."""
 
 
-class Ring:
+class RingAccess:
     """Events of one schema. Methods raise `Unavailable` for what may work later."""
 
     def __init__(self, client: Client, schema: str, topics: TopicMap, events: EventMap, notice: Notice) -> None:
@@ -36,26 +36,26 @@ class Ring:
         self._topics, self._events = topics, events
         self._pubsub = PubSubClient(client)
 
-    async def publish(self, message: Message, sender: str = "") -> Verdict:
+    async def publish(self, message: ApplicationMessage, sender: str = "") -> PacketOutcome:
         """Publish a message. One that can never be published is told: MQTT 3.1.1 cannot tell its sender."""
         try:
             event = self._events.event_of(message, sender)
             answer = await self._pubsub.publish(self._schema, event, ack=None if message.qos else "received")
         except TopicError as error:
             self._notice(f"a message was refused: {error}")
-            return Verdict(Reason.TopicNameInvalid, str(error))
+            return PacketOutcome(Reason.TopicNameInvalid, str(error))
         except DaemonBusy:
             raise
         except RequestRefused as error:
             if error.problem.status == HTTPStatus.TOO_MANY_REQUESTS:
                 raise Unavailable(str(error)) from error
             self._notice(f"a message to {message.topic!r:.80} was refused: {error}")
-            return Verdict(Reason.PayloadFormatInvalid, str(error))
+            return PacketOutcome(Reason.PayloadFormatInvalid, str(error))
         if answer.outcome == "unknown":
             raise Unavailable(f"what became of a message is not known: {answer.detail}")
-        return Verdict()
+        return PacketOutcome()
 
-    async def open(self, held: Held) -> None:
+    async def open(self, held: HeldSubscription) -> None:
         """Subscribe; from then on everything comes. Raises `TopicError`, and `RequestRefused`."""
         group, topic_filter = shared(held.topic_filter)
         wanted: dict[str, Any] = {
@@ -71,7 +71,7 @@ class Ring:
             raise TopicError(f"the filter is too long: limit {FILTER_BYTES_MAX} bytes") from error
         held.id = (await self._pubsub.install(request)).id
 
-    async def end(self, held: Held) -> None:
+    async def end(self, held: HeldSubscription) -> None:
         """End a subscription, if the daemon can be asked and has it."""
         if not (held.name or held.id):
             return
@@ -80,7 +80,9 @@ class Ring:
         except PeerdError as error:
             self._notice(f"a subscription could not be ended: {error}")
 
-    async def messages(self, session: Session, held: Held) -> AsyncGenerator[tuple[str, Message], None]:
+    async def messages(
+        self, session: Session, held: HeldSubscription
+    ) -> AsyncGenerator[tuple[str, ApplicationMessage], None]:
         """The messages of a subscription of a session, with their ids in the stream."""
         path = f"{PATH}/subscriptions/{quote(held.id, safe='')}/events"
         async for entry in self._client.follow(path, after=held.position):
@@ -93,7 +95,7 @@ class Ring:
             else:
                 yield entry.id, message
 
-    def _tell(self, held: Held, entry: StreamEntry) -> None:
+    def _tell(self, held: HeldSubscription, entry: StreamEntry) -> None:
         if entry.type != "end":
             count = getattr(entry, "count", None)
             number = "some" if count is None else str(count)

@@ -11,8 +11,8 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from peerd.errors import ConfigError
-from protocols.pubsub.front.mqtt.mapping import Wish, key_of
-from protocols.pubsub.front.mqtt.packets import FOR_EVER_S, IN_FLIGHT_DEFAULT, Message, Wanted
+from protocols.pubsub.front.mqtt.mapping import SubscriptionOptions, key_of
+from protocols.pubsub.front.mqtt.packets import FOR_EVER_S, IN_FLIGHT_DEFAULT, ApplicationMessage, Wanted
 from protocols.pubsub.front.mqtt.topics import TOPIC_BYTES_MAX
 
 IN_FLIGHT_MAX: Final = 32
@@ -31,7 +31,7 @@ _NAME_PREFIX: Final = "mqtt-"
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class HeldSubscription:
     """One subscription of a client. ``name``: of the durable subscription at the daemon; empty if it is not durable."""
 
     topic_filter: str
@@ -83,9 +83,9 @@ class Session:
         self.client_id, self.expires_s = client_id, expires_s
         self.left_at: float | None = None
         """When its last connection ended, in seconds since 1970; ``None`` while there is one."""
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, HeldSubscription] = {}
         self._window = IN_FLIGHT_MAX
-        self._in_flight: dict[int, tuple[Held, str]] = {}
+        self._in_flight: dict[int, tuple[HeldSubscription, str]] = {}
         self._received: dict[int, None] = {}
         self._last = 0
 
@@ -108,11 +108,11 @@ class Session:
         for held in self.held.values():
             held.restart()
 
-    def hold(self, topic_filter: str, qos: int) -> Held:
+    def hold(self, topic_filter: str, qos: int) -> HeldSubscription:
         """Return a subscription: the one that there is, or a new one. Only with quality of service 1 is it durable."""
         held = self.held.get(topic_filter)
         if held is None:
-            held = self.held[topic_filter] = Held(topic_filter, qos, self._name(topic_filter, qos))
+            held = self.held[topic_filter] = HeldSubscription(topic_filter, qos, self._name(topic_filter, qos))
         held.qos = qos
         return held
 
@@ -135,12 +135,12 @@ class Session:
         """What stands for the client in its messages: a key, if it has a subscription that must not get them."""
         return key_of(self.client_id) if any(held.no_local for held in self.held.values()) else ""
 
-    def wish(self, held: Held) -> Wish:
+    def wish(self, held: HeldSubscription) -> SubscriptionOptions:
         """How a subscription wants its messages."""
         not_from = key_of(self.client_id) if held.no_local else ""
-        return Wish(held.qos, held.as_published, held.subscription_id, not_from)
+        return SubscriptionOptions(held.qos, held.as_published, held.subscription_id, not_from)
 
-    def sending(self, held: Held, id: str, message: Message) -> Message:
+    def sending(self, held: HeldSubscription, id: str, message: ApplicationMessage) -> ApplicationMessage:
         """Return a message as it is to be sent; the caller has looked whether there is room."""
         if not message.qos:
             held.done(id)

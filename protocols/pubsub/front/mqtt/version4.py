@@ -14,8 +14,8 @@ from protocols.pubsub.front.mqtt.packets import (
     FOR_EVER_S,
     NO_LIMIT,
     Accepted,
+    ApplicationMessage,
     Connect,
-    Message,
     Packet,
     PacketError,
     Reason,
@@ -68,7 +68,7 @@ class Version4:
         """See `Version.refused`."""
         return _packet(CONNECT + 1, bytes((0, CODES.get(reason, UNAVAILABLE))))
 
-    def publish(self, message: Message) -> bytes:
+    def publish(self, message: ApplicationMessage) -> bytes:
         """See `Version.publish`."""
         topic = message.topic.encode()
         number = _number(message.packet_id) if message.qos else b""

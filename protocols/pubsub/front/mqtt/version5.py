@@ -23,12 +23,12 @@ from protocols.pubsub.front.mqtt.packets import (
     RECEIVE_MAX,
     Accepted,
     Acknowledged,
+    ApplicationMessage,
     Connect,
     Disconnect,
-    Message,
     Packet,
     PacketError,
-    Ping,
+    PingRequest,
     Properties,
     Reason,
     Released,
@@ -88,7 +88,7 @@ class Version5:
         """See `Version.refused`."""
         return self._with_text(ohmqtt.MQTTConnAckPacket(reason), why)
 
-    def publish(self, message: Message) -> bytes:
+    def publish(self, message: ApplicationMessage) -> bytes:
         """See `Version.publish`."""
         return _bytes(
             ohmqtt.MQTTPublishPacket(
@@ -145,7 +145,7 @@ def _bytes(packet: MQTTPacket) -> bytes:
     return bytes(packet.encode())
 
 
-def _published(message: Message) -> ohmqtt.MQTTPublishProps:
+def _published(message: ApplicationMessage) -> ohmqtt.MQTTPublishProps:
     said = message.properties
     found: dict[str, Any] = {
         "PayloadFormatIndicator": 1 if said.is_text else None,
@@ -172,7 +172,9 @@ def _connect(packet: ohmqtt.MQTTConnectPacket) -> Connect:
     said, will = packet.properties, None
     if packet.will_topic:
         about = _properties(packet.will_props)
-        will = Message(packet.will_topic, packet.will_payload, packet.will_qos, packet.will_retain, properties=about)
+        will = ApplicationMessage(
+            packet.will_topic, packet.will_payload, packet.will_qos, packet.will_retain, properties=about
+        )
     return Connect(
         packet.client_id,
         packet.clean_start,
@@ -198,13 +200,13 @@ def _properties(said: Any) -> Properties:
     )
 
 
-def _message(packet: ohmqtt.MQTTPublishPacket) -> Message:
+def _message(packet: ohmqtt.MQTTPublishPacket) -> ApplicationMessage:
     said = packet.properties
     if said.SubscriptionIdentifier:
         raise PacketError("only servers send subscription identifiers with a message", Reason.ProtocolError)
     if said.TopicAlias == 0:
         raise PacketError("a topic alias is not 0", Reason.TopicAliasInvalid)
-    return Message(
+    return ApplicationMessage(
         packet.topic,
         packet.payload,
         int(packet.qos),
@@ -243,6 +245,6 @@ _READERS: Final[dict[type[MQTTPacket], Callable[[Any], Packet]]] = {
     ohmqtt.MQTTUnsubscribePacket: lambda packet: Unsubscribe(packet.packet_id, tuple(packet.topics)),
     ohmqtt.MQTTPubAckPacket: lambda packet: Acknowledged(packet.packet_id),
     ohmqtt.MQTTPubRelPacket: lambda packet: Released(packet.packet_id),
-    ohmqtt.MQTTPingReqPacket: lambda packet: Ping(),
+    ohmqtt.MQTTPingReqPacket: lambda packet: PingRequest(),
     ohmqtt.MQTTDisconnectPacket: _disconnect,
 }
