@@ -120,9 +120,9 @@ HALVES: Final = (
 )
 LI: Final = "Li (2008)"
 SKEWED: Final[tuple[Values, ...]] = (
-    {"focus": 0.01, "warm": True, "cutoff": 1.0, "balancing": "static"},
-    {"focus": 0.01, "warm": True, "cutoff": 0.25, "balancing": "static"},
     {"focus": 0.01, "warm": True, "cutoff": 0.25, "balancing": "adaptive", "hot_rate": "50B"},
+    {"focus": 0.01, "warm": True, "cutoff": 0.25, "balancing": "static"},
+    {"focus": 0.01, "warm": True, "cutoff": 1.0, "balancing": "static"},
 )
 """As many events as are counted are published before, so that balancing has had the time to follow. No node sends much
 at the rate of these experiments, so what counts as much is set as low."""
