@@ -15,7 +15,7 @@ from peerd.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from peerd.lab.experiment import Column, Experiment, Point, Row, Settings
-    from peerd.lab.pool import Watch
+    from peerd.lab.pool import Result, Watch
     from peerd.lab.store import ResultStore
 
 NODES_MAX: Final = 100_000
@@ -144,22 +144,22 @@ def run(
     if charts or png:
         require()
     kinds = ("svg", "png") if png else ("svg",) if charts else ()
-    failed = False
-    documents: list[Row] = []
     _check_topologies([settings for _, settings in plans])
-    for experiment, settings in plans:
-        rows, errors = _run(experiment, settings, out, jobs, resume, kinds)
-        failed |= bool(errors)
-        if output is not Output.TABLE:
-            documents.append({"experiment": experiment.name, "rows": rows, "errors": errors})
-        else:
-            _print(experiment, rows)
-        for text in errors:
+    reports = [_Report(experiment, settings, out, resume) for experiment, settings in plans]
+    _run(reports, jobs)
+    for report in reports:
+        report.finish(kinds)
+        if output is Output.TABLE:
+            _print(report.experiment, report.rows)
+        for text in report.errors:
             stderr().print(f"peerd lab: {text}")
     if output is not Output.TABLE:
+        documents: list[Row] = [
+            {"experiment": report.experiment.name, "rows": report.rows, "errors": report.errors} for report in reports
+        ]
         rows = [{"experiment": each["experiment"], **row} for each in documents for row in each["rows"]]
         print_data(output, documents, rows)
-    if failed:
+    if any(report.errors for report in reports):
         raise typer.Exit(ExitCode.FAILURE)
 
 
@@ -188,31 +188,57 @@ def _check_topologies(plans: Sequence[Settings]) -> None:
         check(topology, plans[0].seed)
 
 
-def _run(
-    experiment: Experiment, settings: Settings, out: Path, jobs: int, resume: bool, kinds: Sequence[str]
-) -> tuple[list[Row], list[str]]:
-    """Run the points; returns the rows in the order of the points, and what went wrong."""
-    from peerd.lab.pool import run_points
-    from peerd.lab.store import ResultStore
+class _Report:
+    """One experiment: its points, and what has become of them. ``rows``: in the order of the points."""
 
-    store, points = ResultStore(out / experiment.name), experiment.points(settings)
-    errors: list[str] = []
-    by_key = {point.digest: row for point in points if resume and (row := store.kept(point)) is not None}
-    with _progress(experiment, len(points), len(by_key)) as (advance, watch):
-        for result in run_points([point for point in points if point.digest not in by_key], jobs, watch):
-            if result.row is None:
-                errors.append(f"{result.point}: {result.error}")
-            else:
-                by_key[result.point.digest] = result.row
-                store.keep(result.point, result.row)
+    def __init__(self, experiment: Experiment, settings: Settings, out: Path, resume: bool) -> None:
+        from peerd.lab.store import ResultStore
+
+        self.experiment = experiment
+        self.points = experiment.points(settings)
+        self.rows: list[Row] = []
+        self.errors: list[str] = []
+        self._settings = settings
+        self._store = ResultStore(out / experiment.name)
+        self._by_key: dict[str, Row] = {}
+        for point in self.points if resume else ():
+            if (row := self._store.kept(point)) is not None:
+                self._by_key[point.digest] = row
+
+    @property
+    def waiting(self) -> list[Point]:
+        """The points that have not run."""
+        return [point for point in self.points if point.digest not in self._by_key]
+
+    def take(self, result: Result) -> None:
+        """Keep the result of a point."""
+        if result.row is None:
+            self.errors.append(f"{result.point}: {result.error}")
+        else:
+            self._by_key[result.point.digest] = result.row
+            self._store.keep(result.point, result.row)
+
+    def finish(self, kinds: Sequence[str]) -> None:
+        """Write tables and charts."""
+        found = [(point, self._by_key[point.digest]) for point in self.points if point.digest in self._by_key]
+        self.errors += [f"{point}: {row['failure']}" for point, row in found if row.get("failure") is not None]
+        self.rows = self.experiment.derive([row for _, row in found])
+        if self.rows:
+            self._store.finish(self.experiment, self._settings, self.rows)
+            _draw(self.experiment, self.rows, self._store, kinds)
+
+
+def _run(reports: Sequence[_Report], jobs: int) -> None:
+    """Run the points of all experiments together, as some of them begin alike."""
+    from peerd.lab.pool import run_points
+
+    by_name = {report.experiment.name: report for report in reports}
+    waiting = [point for report in reports for point in report.waiting]
+    total = sum(len(report.points) for report in reports)
+    with _progress(total, total - len(waiting)) as (advance, watch):
+        for result in run_points(waiting, jobs, watch):
+            by_name[result.point.experiment].take(result)
             advance()
-    found = [(point, by_key[point.digest]) for point in points if point.digest in by_key]
-    errors += [f"{point}: {row['failure']}" for point, row in found if row.get("failure") is not None]
-    derived = experiment.derive([row for _, row in found])
-    if derived:
-        store.finish(experiment, settings, derived)
-        _draw(experiment, derived, store, kinds)
-    return derived, errors
 
 
 def _draw(experiment: Experiment, rows: Sequence[Row], store: ResultStore, kinds: Sequence[str]) -> None:
@@ -224,7 +250,7 @@ def _draw(experiment: Experiment, rows: Sequence[Row], store: ResultStore, kinds
 
 
 @contextmanager
-def _progress(experiment: Experiment, total: int, done: int) -> Iterator[tuple[Callable[[], None], Watch]]:
+def _progress(total: int, done: int) -> Iterator[tuple[Callable[[], None], Watch]]:
     """Show a progress bar on a terminal; yields what to call after each point, and with each phase of a point."""
     errors = stderr()
     if not errors.is_terminal:
@@ -234,7 +260,7 @@ def _progress(experiment: Experiment, total: int, done: int) -> Iterator[tuple[C
     with errors.status() as status:
 
         def show() -> None:
-            status.update(f"{experiment.name}: {finished} of {total}  {note}", finished, total)
+            status.update(f"lab: {finished} of {total}  {note}", finished, total)
 
         def advance() -> None:
             nonlocal finished
@@ -244,7 +270,7 @@ def _progress(experiment: Experiment, total: int, done: int) -> Iterator[tuple[C
         def watch(point: Point, phase: str, now_s: float) -> None:
             nonlocal note
             values = " ".join(f"{name}={value}" for name, value in point.parameters.items())
-            note = f"{phase}, t={now_s:.0f} s: {values}"
+            note = f"{point.experiment}, {phase}, t={now_s:.0f} s: {values}"
             show()
 
         show()

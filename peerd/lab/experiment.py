@@ -102,6 +102,18 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Beginning:
+    """What several points have in common: a simulation is run up to there once, and each point goes on from a copy."""
+
+    key: Callable[[Point], str]
+    """Points with the same key, of whatever experiment, begin alike."""
+    prepare: Callable[[Point, Notify], Any]
+    """Runs what is common. What it returns is only handed on."""
+    measure: Callable[[Any, Point, Notify], Row]
+    """Goes on from what was prepared, and may change it; returns the point's row."""
+
+
+@dataclass(frozen=True, slots=True)
 class Experiment:
     """One experiment. ``measure`` runs a point's simulation; it must be importable, as it runs in another process."""
 
@@ -119,6 +131,8 @@ class Experiment:
     variants: tuple[Values, ...] = field(default=({},))
     derive: Callable[[Sequence[Row]], list[Row]] = list
     """A function that adds columns which compare rows with each other."""
+    beginning: Beginning | None = None
+    """Given where points begin alike; ``measure`` returns the same row, but for what it cost."""
 
     def points(self, settings: Settings) -> list[Point]:
         """Return all points in the order of the table."""

@@ -1,21 +1,31 @@
-"""Runs each point in a process of its own, so that its memory can be measured, and a crash ends no other point."""
+"""Runs points in processes of their own, so that their memory can be measured, and a crash ends no other point.
+
+Points that begin alike share a process: it simulates what they have in common, and each goes on in a fork of it.
+"""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import Final
 
-from peerd.lab.experiment import Point, Row
+from peerd.errors import ConfigError
+from peerd.lab.experiment import Beginning, Notify, Point, Row
 from peerd.lab.registry import experiment
 
 Watch = Callable[[Point, str, float], None]
 """Called with the point, the phase that begins, and the virtual time in seconds."""
+PHASE: Final = "phase"
+ROW: Final = "row"
+LOST: Final = "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,38 +37,50 @@ class Result:
     error: str = ""
 
 
-def run_point(point: Point, notify: Callable[[str, float], None] = lambda phase, now: None) -> Row:
+def run_point(point: Point, notify: Notify = lambda phase, now: None) -> Row:
     """Simulate a point in this process. The row is the same each time, except for what it cost."""
     return {**point.parameters, **experiment(point.experiment).measure(point, notify)}
+
+
+def groups(points: Sequence[Point]) -> list[list[Point]]:
+    """The points, those that begin alike together; else in their order."""
+    made: dict[object, list[Point]] = {}
+    for number, point in enumerate(points):
+        beginning = _beginning(point)
+        made.setdefault(number if beginning is None else beginning.key(point), []).append(point)
+    return list(made.values())
 
 
 def run_points(
     points: Sequence[Point], jobs: int = 1, watch: Watch = lambda point, phase, now: None
 ) -> Iterator[Result]:
     """Yield the results as they come, from up to ``jobs`` processes at a time. Closing the iterator ends them."""
-    waiting = list(reversed(points))
-    running: dict[Connection, tuple[Point, BaseProcess]] = {}
+    waiting = list(reversed(groups(points)))
+    running: dict[Connection, tuple[dict[int, Point], BaseProcess]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                point = waiting.pop()
-                ours, process = _start(point)
-                running[ours] = point, process
-                watch(point, "start", 0.0)
+                group = waiting.pop()
+                ours, process = _start(group)
+                running[ours] = dict(enumerate(group)), process
+                watch(group[0], "start", 0.0)
             for ready in wait(list(running)):
                 assert isinstance(ready, Connection)
-                point, process = running[ready]
+                left, process = running[ready]
                 try:
-                    kind, content, now_s = ready.recv()
+                    kind, number, content, now_s = ready.recv()
                 except EOFError:
-                    kind, content, now_s = "row", None, 0.0
-                if kind == "phase":
-                    watch(point, content, now_s)
+                    del running[ready]
+                    ready.close()
+                    process.join()
+                    yield from (Result(point, None, ending(process.exitcode or 0)) for point in left.values())
                     continue
-                del running[ready]
-                ready.close()
-                process.join()
-                yield Result(point, content, "" if content is not None else _ending(process))
+                if kind == PHASE:
+                    watch(left[number], content, now_s)
+                elif kind == ROW:
+                    yield Result(left.pop(number), content)
+                else:
+                    yield Result(left.pop(number), None, content)
     finally:
         for connection, (_, process) in running.items():
             process.terminate()
@@ -66,32 +88,82 @@ def run_points(
             connection.close()
 
 
-def _start(point: Point) -> tuple[Connection, BaseProcess]:
+def _beginning(point: Point) -> Beginning | None:
+    try:
+        return experiment(point.experiment).beginning
+    except ConfigError:  # there is no such experiment: the process that is to run it says so
+        return None
+
+
+def _start(group: Sequence[Point]) -> tuple[Connection, BaseProcess]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(point, theirs), name=str(point), daemon=True)
+    process = context.Process(target=_work, args=(list(group), theirs), name=str(group[0]), daemon=True)
     process.start()
     theirs.close()
     return ours, process
 
 
-def _work(point: Point, connection: Connection) -> None:
+def _work(group: Sequence[Point], connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent reacts to Ctrl-C, and stops this process
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    row = run_point(point, lambda phase, now: connection.send(("phase", phase, now)))
-    connection.send(("row", row, 0.0))
-
-
-def _end_with_parent() -> None:
-    """End with the parent: one that is killed cannot end its simulations, which would go on for minutes."""
     parent = multiprocessing.parent_process()
     if parent is not None:
-        wait([parent.sentinel])
+        _end_with(lambda: wait([parent.sentinel]))
+
+    def notify(number: int) -> Notify:
+        return lambda phase, now: connection.send((PHASE, number, phase, now))
+
+    beginning = _beginning(group[0])
+    if beginning is None or len(group) == 1:
+        for number, point in enumerate(group):
+            connection.send((ROW, number, run_point(point, notify(number)), 0.0))
+        return
+    prepared = beginning.prepare(group[0], notify(0))
+    gc.collect()
+    gc.freeze()  # forks share this memory as long as nothing is written to it
+    for number, point in enumerate(group):
+
+        def measure(number: int = number, point: Point = point) -> None:
+            row = {**point.parameters, **beginning.measure(prepared, point, notify(number))}
+            connection.send((ROW, number, row, 0.0))
+
+        if error := _fork(measure):
+            connection.send((LOST, number, error, 0.0))
+
+
+def _fork(act: Callable[[], None]) -> str:
+    """Do something in a copy of this process; returns why that did not work, or nothing."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(reading)
+        _, status = os.waitpid(child, 0)
+        os.close(writing)
+        return ending(code) if (code := os.waitstatus_to_exitcode(status)) else ""
+    os.close(writing)
+    _end_with(lambda: os.read(reading, 1))  # there is nothing to read, but an end once the parent is gone
+    code = 1
+    try:
+        act()
+        code = 0
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _end_with(wait_for_end: Callable[[], object]) -> None:
+    """End with the parent: one that is killed cannot end its simulations, which would go on for minutes."""
+
+    def watch() -> None:
+        wait_for_end()
         os._exit(1)
 
+    threading.Thread(target=watch, daemon=True).start()
 
-def _ending(process: BaseProcess) -> str:
-    code = process.exitcode or 0
+
+def ending(code: int) -> str:
+    """How a process ended, for people."""
     if code < 0:
         return f"its process was ended by {signal.Signals(-code).name} (SIGKILL: out of memory?)"
     return f"its process ended with exit code {code}; the lines above say why"

@@ -477,6 +477,8 @@ class SimDriver:
 
     def _check_metric(self, name: str, kind: str, labels: Mapping[str, str]) -> None:
         metric = self._declared.get(name)
+        if metric is not None and metric.kind == kind and metric.labels == tuple(labels):
+            return
         if metric is None or metric.kind != kind or set(metric.labels) != set(labels):
             raise Bug(f"{kind} {name} with labels {sorted(labels)} was not declared so: {metric}")
 

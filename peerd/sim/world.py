@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from peerd.errors import Bug, PeerMisbehaved
@@ -31,6 +32,21 @@ BOOT_MARK: Final = 0x424F4F
 ACTION_MARK: Final = 0x414354
 
 N = TypeVar("N", bound=Receiver)
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Let Python look for reference cycles rarely meanwhile.
+
+    Whoever runs a simulation in many short steps puts all of them into one of these: between two steps Python would go
+    through all objects that have been made in a step.
+    """
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*GC_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 class SimulationFailure(Bug):
@@ -263,18 +279,15 @@ class World(Generic[N]):
         self.sink.close()
 
     def _run(self, until_s: float, events_max: int | None) -> int:
-        thresholds = gc.get_threshold()
-        gc.set_threshold(*GC_THRESHOLDS)
-        try:
-            return self.engine.run(until_s, events_max)
-        except SimulationFailure:
-            raise
-        except Exception as error:  # any exception of a node ends the run, with the command that repeats it
-            index = self.engine.current
-            place = self.nodes[index] if index < len(self.nodes) else None
-            raise self.failure(f"{type(error).__name__}: {error}", place) from error
-        finally:
-            gc.set_threshold(*thresholds)
+        with rare_collections():
+            try:
+                return self.engine.run(until_s, events_max)
+            except SimulationFailure:
+                raise
+            except Exception as error:  # any exception of a node ends the run, with the command that repeats it
+                index = self.engine.current
+                place = self.nodes[index] if index < len(self.nodes) else None
+                raise self.failure(f"{type(error).__name__}: {error}", place) from error
 
     # What drivers report (peerd.sim.driver.Surroundings)
 

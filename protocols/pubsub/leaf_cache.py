@@ -18,7 +18,7 @@ class LeafCache:
     """Leaves of all trees, at most ``entries_max``; those that answered least lately go first."""
 
     def __init__(self, entries_max: int, age_max_s: float) -> None:
-        self._entries_max = entries_max
+        self.entries_max = entries_max
         self._age_max_s = age_max_s
         self._trees: dict[Tree, CellMap[PeerRef]] = {}
         self._answered: OrderedDict[tuple[Tree, int], float] = OrderedDict()
@@ -29,7 +29,7 @@ class LeafCache:
 
     def answered(self, tree: Tree, cell: int, owner: PeerRef, now: float) -> None:
         """The root of a leaf has answered. Cells that overlap it are no leaves (any more)."""
-        if not self._entries_max:
+        if not self.entries_max:
             return
         cells = self._trees.setdefault(tree, CellMap())
         for other in cells.related(cell):
@@ -37,7 +37,7 @@ class LeafCache:
         self._trees.setdefault(tree, cells).set(cell, owner)
         self._answered[tree, cell] = now
         self._answered.move_to_end((tree, cell))
-        while len(self._answered) > self._entries_max:
+        while len(self._answered) > self.entries_max:
             self.forget(*next(iter(self._answered)))
 
     def forget(self, tree: Tree, cell: int) -> None:
@@ -70,7 +70,7 @@ class LeafCache:
 
     def validate(self) -> None:
         """Assert the invariants."""
-        assert len(self._answered) <= self._entries_max
+        assert len(self._answered) <= self.entries_max
         assert len(self._answered) == sum(len(cells) for cells in self._trees.values())
         for cells in self._trees.values():
             assert cells and not any(cells.above(cell) for cell in cells), "leaves do not overlap"

@@ -89,7 +89,8 @@ class LeafIndex:
         texts = self._filters.match(values)
         if not texts:
             return []
-        targets = self.schema.targets(values)
+        is_routed = any(attribute != EVERY for attribute, _ in cells)
+        targets = self.schema.targets(values) if is_routed else {}
         found: dict[SubscriptionKey, SubObject] = {}
         for text in texts:
             for attribute, cell in cells:

@@ -178,6 +178,7 @@ class PubSub(Plugin):
         self.keeper.reconfigured(self.config)
         self.delivering.reconfigured(self.config)
         self.forwarding.config = self.publishing.config = self.config
+        self.publishing.cache.entries_max = self.config.leaf_cache_max
 
     def drain(self, done: Callable[[], None]) -> None:
         self.delivering.deliverer.drain(done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 import msgpack
@@ -28,6 +29,8 @@ CUTOFF_MIN: Final = 1 / 32
 """The cut-off is never nearer to the diagonal: a range of the whole domain becomes at most 64 pieces."""
 NESTED_MAX: Final = 8
 """How deep an event's objects may be nested."""
+SCHEMAS_KEPT: Final = 16
+"""Documents whose schemas are kept, for who reads the same again: all nodes of a simulation do."""
 FORMS_KEPT: Final = 512
 """Normal forms of filters that a schema remembers, the newest ones: twice as many as a new filter is compared with."""
 _ALL_ADDRESSES: Final = "0.0.0.0/0"
@@ -75,6 +78,7 @@ class EventSchema:
         ]
         self.attributes: Mapping[str, Attribute] = {each.name: each for each in made}
         self.by_number: Mapping[int, Attribute] = {each.number: each for each in made}
+        self._travelling = {str(each.number): each for each in made if each.reversed_of is None}
         if len(self.attributes) < len(made):
             twice = next(each.name for each in made if made[each.number - 1] is not self.attributes[each.name])
             raise ConfigError("two attributes have this name", file=file, key=f"attributes.{twice}")
@@ -91,6 +95,7 @@ class EventSchema:
         return EventSchema(read_document(document, file=file), cutoff=cutoff, file=file)
 
     @staticmethod
+    @lru_cache(maxsize=SCHEMAS_KEPT)
     def from_json(data: bytes, *, cutoff: float = 1.0) -> EventSchema:
         """Read what is kept in a record. Raises `ConfigError`."""
         return EventSchema(document_from_json(data), cutoff=cutoff)
@@ -220,7 +225,7 @@ class EventSchema:
             raise ProtocolError("event_values", "not a map")
         found: Values = {}
         for word, value in numbered.items():
-            attribute = self._numbered(word)
+            attribute = self._travelling.get(word) or self._numbered(word)
             if attribute is None:
                 continue
             try:

@@ -91,23 +91,34 @@ class RealAxis:
     high: Decimal
     length: float = field(init=False)
     """How far its ends are apart, as a double."""
+    _ends: tuple[float, float] | None = field(init=False)
+    """The ends as doubles, where they are the same numbers, and what lies between them is measured in doubles."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", float(_ARITHMETIC.subtract(self.high, self.low)))
+        ends = float(self.low), float(self.high)
+        is_exact = ends[0] == self.low and ends[1] == self.high and math.isfinite(self.length)
+        object.__setattr__(self, "_ends", ends if is_exact else None)
 
     def coordinate(self, key: Key) -> int:
         """See `Axis`."""
-        if key <= self.low:
+        low, high = self._ends or (self.low, self.high)
+        if key <= low:
             return 0
-        if key >= self.high:
+        if key >= high:
             return SIDE - 1
-        # Subtraction, the nearest double, division and product all keep the order, whatever type the key has.
-        offset = float(_ARITHMETIC.subtract(Decimal(key), self.low))
+        # Subtraction, the nearest double, division and product all keep the order, whatever type the key has. Between
+        # doubles, subtraction gives the nearest double at once.
+        if self._ends is not None and type(key) is float:
+            offset = key - self._ends[0]
+        else:
+            offset = float(_ARITHMETIC.subtract(Decimal(key), self.low))
         return min(SIDE - 1, int(offset / self.length * SIDE))
 
     def holds(self, key: Key) -> bool:
         """See `Axis`."""
-        return bool(self.low <= key <= self.high)
+        low, high = self._ends or (self.low, self.high)
+        return bool(low <= key <= high)
 
     def span(self, low: Cut | None, high: Cut | None) -> tuple[int, int]:
         """See `Axis`."""

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
+from hypothesis import given, strategies as st
 
 from peerd.lab.experiment import COST, Point, Row
-from peerd.lab.pool import run_point
+from peerd.lab.pool import groups, run_point, run_points
 from peerd.lab.registry import find
+from peerd.lib.filter import matcher, parse
 from protocols.pubsub.front.lab.experiments import EXPERIMENTS, topology
 from protocols.pubsub.front.lab.figures import STEPS, bytes_row, difference, distribution, latency_row
+from protocols.pubsub.front.lab.judge import MatchFinder, matches
+from protocols.pubsub.front.workload import ThesisWorkload, filter_of
 
+OF_SOME = ("leaf_cache_max", "cutoff", "multicast", "balancing", "cut", "cut_published", "cut_acknowledged", "whole_s")
+"""Columns that not every run has."""
 TINY = Point("pubsub/delivery", 12, "square=euclidean@180ms", duration_s=20.0, lookups=60, settle_s=20.0, seed=3)
 
 
@@ -52,6 +59,19 @@ def test_the_same_seed_is_the_same_row_and_another_one_is_not(plain: Row) -> Non
     assert (other["delivery_mean_s"], other["pairs_due"]) != (plain["delivery_mean_s"], plain["pairs_due"])
 
 
+def test_points_that_need_the_same_ring_share_it_and_have_the_rows_that_they_have_alone(plain: Row) -> None:
+    apart = replace(TINY, experiment="pubsub/multicast", variant={"multicast": False})
+    broken = replace(TINY, variant={"focus": "nowhere"})
+    usual, without = replace(TINY, variant={"cutoff": 0.25}), replace(TINY, variant={"cutoff": 1.0})
+    assert groups([TINY, without, apart, usual]) == [[TINY, apart, usual], [without]]
+    results = {result.point.digest: result for result in run_points([broken, apart, TINY])}
+    shared, other = results[TINY.digest].row, results[apart.digest].row
+    assert shared is not None and other is not None
+    assert without_cost(shared) == without_cost(plain)
+    assert without_cost(other) == without_cost(run_point(apart))
+    assert results[broken.digest].row is None and "exit code 1" in results[broken.digest].error
+
+
 def test_probes_sent_together_cost_less(plain: Row) -> None:
     alone = run_point(replace(TINY, experiment="pubsub/multicast", variant={"multicast": False}))
     assert alone["multicast"] is False and alone["pairs_missing"] == 0
@@ -60,17 +80,31 @@ def test_probes_sent_together_cost_less(plain: Row) -> None:
 
 def test_remembered_leaves_shorten_the_way() -> None:
     def row(cached: int) -> Row:
-        return run_point(replace(TINY, nodes=30, variant={"publishers": 2, "leaf_cache_max": cached}))
+        return run_point(replace(TINY, nodes=30, variant={"publishers": 2, "warm": True, "leaf_cache_max": cached}))
 
     cold, warm = row(0), row(4096)
     assert cold["published"] == warm["published"] == TINY.lookups
-    assert warm["pairs_missing"] == 0 and "installed" not in warm
+    assert warm["pairs_missing"] == 0
     assert warm["over_direct"] < cold["over_direct"]
 
 
 def test_nodes_come_and_go() -> None:
     row = run_point(replace(TINY, experiment="pubsub/churn", variant={"session_min": 1.4, "ack": "replicated"}))
     assert row["departures"] > 0 and row["pairs"] > 0 and row["wrong"] == row["doubled"] == 0
+
+
+def test_roots_that_die_with_a_replica_take_no_subscription_along() -> None:
+    point = replace(TINY, experiment="pubsub/crashes", nodes=20)
+    row = run_point(replace(point, variant={"strikes": 2, "ack": "replicated"}))
+    assert row["departures"] == 4 and row["pieces_lost"] == 0
+    assert row["pairs_due"] > row["pairs_missing"] == row["wrong"] == row["doubled"] == 0
+
+
+def test_two_sides_become_one_ring_again() -> None:
+    row = run_point(replace(TINY, experiment="pubsub/partition", variant={"cut": 0.5, "ack": "replicated"}))
+    assert row["cut_published"] == TINY.lookups and row["whole_s"] is not None
+    assert row["acknowledged"] == row["published"] > 0
+    assert row["pairs_due"] > row["pairs_missing"] == row["wrong"] == row["doubled"] == 0
 
 
 def test_events_lie_where_they_are_told_to() -> None:
@@ -85,12 +119,7 @@ def test_experiments_are_found_and_drawn(plain: Row, monkeypatch: pytest.MonkeyP
         charts = each.charts(found)
         assert charts and not any(chart.is_empty for chart in charts), each.name
         for column in each.columns:
-            assert column.cell(found[0]) != "-" or column.key in (
-                "leaf_cache_max",
-                "cutoff",
-                "multicast",
-                "balancing",
-            ), column.key
+            assert column.cell(found[0]) != "-" or column.key in OF_SOME, column.key
     monkeypatch.delenv("PEERD_DATA", raising=False)
     assert topology() == "square=euclidean@180ms"
 
@@ -99,6 +128,23 @@ def test_what_comes_to_a_subscription_of_the_publishers_own_node_counts() -> Non
     """In a small ring that node is often the leaf's root, too: then the event comes while it is being published."""
     row = run_point(replace(TINY, nodes=3))
     assert row["pairs_due"] > 0 and row["pairs_missing"] == row["wrong"] == row["doubled"] == 0
+
+
+def test_installing_alone_needs_no_events() -> None:
+    row = run_point(replace(TINY, experiment="pubsub/installation", lookups=0))
+    assert row["published"] == row["pairs"] == 0 and row["installed"] == row["subscriptions"]
+
+
+@given(st.integers(0, 10_000), st.integers(0, 40))
+def test_the_judge_finds_what_the_filter_language_finds(seed: int, count: int) -> None:
+    workload = ThesisWorkload(Random(seed))
+    events = [workload.event() for _ in range(count)]
+    index = MatchFinder(events)
+    for ranges in (workload.ranges() for _ in range(5)):
+        is_match = matcher(parse(filter_of(ranges)))
+        assert index.of(ranges) == [number for number, values in enumerate(events) if is_match(values)]
+        edge = {name: low for name, (low, _) in ranges.items()}
+        assert matches(ranges, edge) and is_match(edge)
 
 
 def test_rows_of_nothing_have_no_mean() -> None:

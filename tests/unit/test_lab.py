@@ -6,6 +6,7 @@ import csv
 import importlib
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -248,8 +249,8 @@ def test_leaving_early_ends_the_processes(monkeypatch: pytest.MonkeyPatch) -> No
     started: list[Any] = []
     start = pool._start
 
-    def noted(point: Point) -> Any:
-        started.append(start(point))
+    def noted(group: Sequence[Point]) -> Any:
+        started.append(start(group))
         return started[-1]
 
     monkeypatch.setattr(pool, "_start", noted)

@@ -29,6 +29,8 @@ AXES: list[tuple[Axis, st.SearchStrategy[Any]]] = [
     (RealAxis(Decimal(-10), Decimal(10)), numbers | near),
     (RealAxis(Decimal("0.1"), Decimal("0.10001")), numbers | st.floats(0.1, 0.1001)),
     (RealAxis(Decimal("-1e300"), Decimal("1e300")), numbers),
+    (RealAxis(Decimal(-(2**1023)), Decimal(2**1023)), numbers),
+    (RealAxis(Decimal("-1.7e308"), Decimal("1.7e308")), numbers),
     (TextAxis("", ""), letters),
     (TextAxis("A", "Z"), letters),
     (TextAxis("AB", "ABZ"), letters.map(lambda text: f"AB{text}") | letters),
@@ -61,6 +63,15 @@ def test_a_range_holds_the_coordinates_of_all_its_values(data: st.DataObject) ->
     cut = (value, 0)
     if (ends[0] is None or ends[0] <= cut) and (ends[1] is None or cut < ends[1]):
         assert first <= axis.coordinate(value) <= last
+
+
+@settings(max_examples=400)
+@given(st.floats(-12, 12), st.floats(-12, 12), st.floats(-12, 12))
+def test_doubles_lie_where_equal_decimals_do(one: float, other: float, key: float) -> None:
+    low, high = sorted((one, other))
+    axis = RealAxis(Decimal(low), Decimal(high if high > low else low + 1))
+    assert axis.coordinate(key) == axis.coordinate(Decimal(key))
+    assert axis.holds(key) == axis.holds(Decimal(key))
 
 
 def test_a_domain_fills_the_side_evenly() -> None:

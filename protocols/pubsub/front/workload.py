@@ -10,6 +10,7 @@ popular.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
@@ -17,6 +18,8 @@ from typing import Any, Final
 
 LENGTHS: Final = 100
 RANKS_SEED: Final = 2008
+Ranges = Mapping[str, tuple[float, float]]
+"""By attribute: the least and the greatest value that match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +83,18 @@ class ThesisWorkload:
 
     def subscription(self) -> str:
         """The filter of one subscription; it names one attribute at least."""
+        return filter_of(self.ranges())
+
+    def ranges(self) -> Ranges:
+        """The ranges of one subscription; it names one attribute at least."""
         while True:
-            parts = [self._range(drawn) for drawn in THESIS if self._rng.random() < drawn.present]
-            if parts:
-                return " AND ".join(parts)
+            ranges = {drawn.name: self._range(drawn) for drawn in THESIS if self._rng.random() < drawn.present}
+            if ranges:
+                return ranges
+
+    def concentrate(self, focus: float | None) -> None:
+        """From now on all events lie in this part of each domain, from its middle on; ``None``: wherever they like."""
+        self._focus = focus
 
     def _value(self, drawn: Drawn, spread: bool = False) -> float:
         if self._focus is not None and not spread:
@@ -92,9 +103,14 @@ class ThesisWorkload:
         popularity, order, _ = self._places[drawn.name]
         return drawn.low + (order[popularity.draw(self._rng)] + self._rng.random()) * drawn.subrange
 
-    def _range(self, drawn: Drawn) -> str:
+    def _range(self, drawn: Drawn) -> tuple[float, float]:
         _, _, lengths = self._places[drawn.name]
         step = drawn.length_max * (drawn.high - drawn.low) / LENGTHS
         low = self._value(drawn, spread=True)
         high = min(drawn.high, low + (lengths.draw(self._rng) + self._rng.random()) * step)
-        return f"{drawn.name} BETWEEN {low!r} AND {high!r}"
+        return low, high
+
+
+def filter_of(ranges: Ranges) -> str:
+    """The text of a filter for these ranges, whose ends belong to them."""
+    return " AND ".join(f"{name} BETWEEN {low!r} AND {high!r}" for name, (low, high) in ranges.items())

@@ -96,8 +96,9 @@ class Installer(Part):
         """What answers `InsertSub` and `EndSub` where this node is the leaf itself; set by who makes the parts."""
         self.on_installed: Callable[[Installed], None] | None = None
         """For telemetry; set by who makes the parts."""
+        self.on_received: Callable[[float], None] | None = None
+        """Told how long it took until leaves had all pieces of a filter; for experiments, as is `on_replicated`."""
         self.on_replicated: Callable[[float], None] | None = None
-        """Told how long it took until all pieces of a filter were replicated; for experiments."""
         self._pieces: dict[Place, Installation] = {}
         self._placements: dict[Place, Placement] = {}
         self._due: list[tuple[float, Place]] = []
@@ -225,6 +226,11 @@ class Installer(Part):
             where = placement.schema, piece.sub.attribute, *place, depth
             self.on_installed(Installed(*where, latency_s, piece.probes))
 
+    def _note_all_received(self, took_s: float) -> None:
+        self._host.observe("peerd_pubsub_install_seconds", took_s)
+        if self.on_received is not None:
+            self.on_received(took_s)
+
     def _note_replicated(self, took_s: float) -> None:
         self._host.observe("peerd_pubsub_replicate_seconds", took_s)
         if self.on_replicated is not None:
@@ -315,7 +321,7 @@ class Installer(Part):
                 placement.not_received.discard(number)
                 is_said = not placement.not_received
                 if is_said:
-                    host.observe("peerd_pubsub_install_seconds", host.now() - placement.begun_at)
+                    self._note_all_received(host.now() - placement.begun_at)
             case News.REPLICATED:
                 placement.not_replicated.discard(number)
                 is_said = not placement.not_replicated

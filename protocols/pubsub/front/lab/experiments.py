@@ -9,22 +9,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from peerd.lab.charts import Chart, Line, lines, reference
-from peerd.lab.experiment import Column, Experiment, Row, Settings, Values
+from peerd.lab.experiment import Column, Experiment, Settings, Values
 from peerd.lab.overlay import rows
-from protocols.pubsub.front.lab.figures import STEPS
-from protocols.pubsub.front.lab.run import measure
+from protocols.pubsub.front.lab import charts
+from protocols.pubsub.front.lab.run import BEGINNING, measure
 
 DATA: Final = "PEERD_DATA"
 PLANETLAB: Final = "latency/planetlab_rtt_ms_18x490x490.npz"
 SLICE: Final = 9
-"""The slice without outliers: the longest round trip is 1.0 s when scaled. In the first one it is 3.7 s, and a node
-that is so far from its neighbours on the ring does not become ready with the overlay's default time-outs."""
+"""The slice without outliers: the longest round trip is 1.0 s when scaled. In the first one, a host is up to 3.7 s away
+from a third of the others, and its node does not become ready: a connection takes it longer than nodes wait."""
 MEAN_RTT: Final = "180ms"
 """That of the thesis's network of 1,740 nodes (section 4.1.1)."""
+EVENT_GAP_S: Final = 0.2
+"""Events follow each other five times as fast as in the thesis, which no figure is about."""
+EVENTS: Final = 10_000
+"""As in table 4.1."""
+FEWER: Final = 1000
+"""Enough for means over nodes and for shares of deliveries, of which there are a hundred for each event."""
+QUICK_EVENTS: Final = 100
+SETTLE_S: Final = 60.0
 
 
 def topology() -> str:
@@ -37,138 +45,10 @@ def topology() -> str:
     )
 
 
-def full(*nodes: int) -> Settings:
-    """The setting of table 4.1: 10,000 events, one a second."""
-    return Settings(nodes=nodes, duration_s=10_000.0, lookups=10_000, topologies=(topology(),))
-
-
-def quick(*nodes: int) -> Settings:
-    """Sizes that take less than a minute."""
-    return Settings(nodes=nodes, duration_s=50.0, lookups=100, settle_s=30.0, topologies=(topology(),))
-
-
-def cumulative(found: Sequence[Row], column: str, by: str) -> tuple[Line, ...]:
-    """For each row, the share of the values up to x."""
-    made = []
-    for row in found:
-        values = row.get(column) or []
-        points = tuple((value, step / STEPS, step / STEPS, step / STEPS) for step, value in enumerate(values))
-        made.append(Line(_label(row, by), points))
-    return tuple(made)
-
-
-def ranked(found: Sequence[Row], column: str, by: str) -> tuple[Line, ...]:
-    """For each row, the most loaded nodes in order."""
-    return tuple(
-        Line(_label(row, by), tuple((float(rank), y, y, y) for rank, y in enumerate(row.get(column) or [], 1)))
-        for row in found
-    )
-
-
-def _label(row: Row, by: str) -> str:
-    return f"{row['nodes']:,} nodes" if by == "nodes" else f"{by} = {row.get(by)}"
-
-
-def installation_charts(found: Sequence[Row]) -> list[Chart]:
-    """Figures 4.1 and 4.2."""
-    thesis = reference("thesis, figure 4.1", [(0.6, 0.7), (1.0, 0.9)])
-    spread = reference("thesis, figure 4.2", [(20.0, 0.78), (60.0, 0.98)])
-    return [
-        Chart(
-            "installation-latency",
-            "Time until a subscription is acknowledged",
-            "seconds",
-            "share of subscriptions",
-            (*cumulative(found, "install_s", "nodes"), thesis),
-        ),
-        Chart(
-            "installation-bytes",
-            "What nodes send while subscriptions are installed",
-            "bytes a subscription",
-            "share of nodes",
-            (*cumulative(found, "install_bytes", "nodes"), spread),
-        ),
-    ]
-
-
-def delivery_charts(found: Sequence[Row]) -> list[Chart]:
-    """Figures 4.3 and 4.4."""
-    thesis = reference("thesis, figure 4.3", [(0.4, 0.7), (1.0, 0.99)])
-    spread = reference("thesis, figure 4.4", [(1600.0, 0.7), (3000.0, 0.9)])
-    return [
-        Chart(
-            "delivery-latency",
-            "Time from publishing to a subscriber",
-            "seconds",
-            "share of deliveries",
-            (*cumulative(found, "delivery_s", "nodes"), thesis),
-        ),
-        Chart(
-            "delivery-bytes",
-            "What nodes send while events are published",
-            "bytes an event",
-            "share of nodes",
-            (*cumulative(found, "event_bytes", "nodes"), spread),
-        ),
-    ]
-
-
-def multicast_charts(found: Sequence[Row]) -> list[Chart]:
-    """Figures 4.5 and 4.6."""
-    return _compared(found, "multicast", "multicast", "Probes sent together or each alone")
-
-
-def balancing_charts(found: Sequence[Row]) -> list[Chart]:
-    """Figures 4.7 and 4.8."""
-    return _compared(found, "balancing", "cutoff", "With the cut-off line and without")
-
-
-def _compared(found: Sequence[Row], name: str, by: str, title: str) -> list[Chart]:
-    sent = "bytes an event, without delivery"
-    return [
-        Chart(f"{name}-bytes", title, sent, "share of nodes", cumulative(found, "probe_bytes", by)),
-        Chart(f"{name}-top", f"{title}: most loaded", "rank", sent, ranked(found, "probe_bytes_ranked", by)),
-    ]
-
-
-def scale_charts(found: Sequence[Row]) -> list[Chart]:
-    """Figures 4.9 and 4.10."""
-    ends = [(1000.0, 0.33), (5000.0, 0.43)]
-    return [
-        Chart(
-            "scale-latency",
-            "Time from publishing to a subscriber",
-            "nodes",
-            "seconds",
-            (*lines(found, "nodes", "delivery_mean_s", name="mean"), reference("thesis, mean", ends)),
-        ),
-        Chart(
-            "scale-bytes",
-            "What a node sends for an event",
-            "nodes",
-            "bytes an event",
-            lines(found, "nodes", "event_bytes_mean", name="mean"),
-        ),
-    ]
-
-
-def warm_charts(found: Sequence[Row]) -> list[Chart]:
-    """The distribution with leaves remembered and without."""
-    made = cumulative(found, "delivery_s", "leaf_cache_max")
-    return [Chart("warm", "Time to a subscriber, leaves remembered or not", "seconds", "share of deliveries", made)]
-
-
-def skew_charts(found: Sequence[Row]) -> list[Chart]:
-    """The most loaded nodes."""
-    named = [{**row, "balancing": f"{row.get('balancing')}, cut-off {row.get('cutoff')}"} for row in found]
-    made = ranked(named, "event_bytes_ranked", "balancing")
-    return [Chart("skew", "All events in a small part of the domain", "rank", "bytes an event", made)]
-
-
-def churn_charts(found: Sequence[Row]) -> list[Chart]:
-    """Latency while nodes come and go."""
-    made = cumulative(found, "delivery_s", "nodes")
-    return [Chart("churn", "Time to a subscriber while nodes come and go", "seconds", "share of deliveries", made)]
+def settings(nodes: Sequence[int], events: int, gap_s: float = EVENT_GAP_S) -> Settings:
+    """So many events in rings of these sizes."""
+    duration_s = max(events, 1) * gap_s
+    return Settings(tuple(nodes), duration_s, lookups=events, settle_s=SETTLE_S, topologies=(topology(),))
 
 
 def latency_columns(prefix: str, what: str, *bounds_ms: int) -> tuple[Column, ...]:
@@ -212,150 +92,150 @@ JUDGED: Final = (
 )
 DELIVERING: Final = latency_columns("delivery", "from publishing to the subscriber's client", 400, 1000)
 SENT: Final = bytes_columns("event", "event")
+LEAVES: Final = Column("leaves_mean", "leaves", "that an event visits, mean")
 PROBED: Final = (
     Column("probe_bytes_mean", "B/event", "bytes that a node sends for one event, without delivery, mean", 2),
     Column("probe_bytes_p98", "p98 B", "98 % of the nodes send no more", 1),
     Column("probe_bytes_max", "most B", "the most loaded node", 1),
-    Column("leaves_mean", "leaves", "that an event visits, mean"),
+    LEAVES,
 )
-WARM: Final[tuple[Values, ...]] = tuple({"publishers": 10, "leaf_cache_max": cached} for cached in (0, 4096))
-SKEWED: Final[tuple[Values, ...]] = (
-    {"focus": 0.01, "cutoff": 1.0, "balancing": "static", "warm": True},
-    {"focus": 0.01, "cutoff": 0.25, "balancing": "static", "warm": True},
-    {"focus": 0.01, "cutoff": 0.25, "balancing": "adaptive", "warm": True, "hot_rate": "50B"},
+TOGETHER: Final = Column("multicast", "multicast", "probes that share a next hop are one message")
+CUTOFF: Final = Column("cutoff", "cut-off", "longest range kept as one point; 1: no cut-off line")
+BALANCING: Final = Column("balancing", "balancing", "adaptive: leaves are split also when their node is busy")
+CACHED: Final = Column("leaf_cache_max", "leaves remembered", "at most, by a publisher's node")
+LEAST: Final = (
+    Column("direct_mean_s", "direct s", "mean latency straight from publisher to subscriber", 3),
+    Column("one_hop_s", "one hop s", "mean latency between two nodes", 3),
+    Column("over_direct", "/ least", "mean delivery over the direct latency plus one hop"),
 )
-"""As many events as are counted are published before, so that balancing has had the time to follow. With an event a
-second no node sends much, so what counts as much is set as low."""
+WENT: Final = (
+    Column("departures", "went", "nodes that were killed or lost power while events were published"),
+    Column("pieces_lost", "lost", "pieces of running nodes' subscriptions that were in no leaf in the end"),
+)
+HALVES: Final = (
+    Column("cut", "cut off", "share of the nodes on one side of the cut", 2),
+    Column("cut_published", "events in the cut", "published while the network was cut; not among those judged"),
+    Column("cut_acknowledged", "acked", "of them acknowledged"),
+    Column("whole_s", "whole after s", "from the end of the cut until all nodes agree on one ring", 1),
+)
 LI: Final = "Li (2008)"
+SKEWED: Final[tuple[Values, ...]] = (
+    {"focus": 0.01, "warm": True, "cutoff": 0.25, "balancing": "adaptive", "hot_rate": "50B"},
+    {"focus": 0.01, "warm": True, "cutoff": 0.25, "balancing": "static"},
+    {"focus": 0.01, "warm": True, "cutoff": 1.0, "balancing": "static"},
+)
+"""As many events as are counted are published before, so that balancing has had the time to follow. No node sends much
+at the rate of these experiments, so what counts as much is set as low."""
+CUTOFFS: Final = (0.25, 1.0)
 
-EXPERIMENTS: Final = (
-    Experiment(
-        "pubsub/installation",
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is particular to one experiment."""
+
+    title: str
+    reproduces: str
+    columns: Sequence[Column]
+    charts: charts.Draw
+    variants: tuple[Values, ...] = ({},)
+    events: int = FEWER
+    nodes: tuple[int, ...] = (1000,)
+    quick_nodes: tuple[int, ...] = (30,)
+    gap_s: float = EVENT_GAP_S
+    takes: str = "--quick: 20 s"
+
+    def experiment(self, name: str) -> Experiment:
+        """The experiment of this name."""
+        return Experiment(
+            name,
+            self.title,
+            self.reproduces,
+            takes=self.takes,
+            full=settings(self.nodes, self.events, self.gap_s),
+            quick=settings(self.quick_nodes, min(self.events, QUICK_EVENTS), self.gap_s),
+            columns=(*rows.POINT, *self.columns, *rows.COST),
+            measure=measure,
+            charts=self.charts,
+            variants=self.variants,
+            beginning=BEGINNING,
+        )
+
+
+PLANS: Final = {
+    "pubsub/installation": Plan(
         "how long installing a subscription takes, and what it costs",
         f"{LI}, figures 4.1 and 4.2",
-        takes="--quick: 15 s",
-        full=full(1000),
-        quick=quick(30),
-        columns=(*rows.POINT, *INSTALLING, *rows.COST),
-        measure=measure,
-        charts=installation_charts,
+        INSTALLING,
+        charts.installation,
+        events=0,
     ),
-    Experiment(
-        "pubsub/delivery",
+    "pubsub/delivery": Plan(
         "how long an event takes to subscribers, and what it costs",
         f"{LI}, figures 4.3 and 4.4",
-        takes="--quick: 15 s",
-        full=full(1000),
-        quick=quick(30),
-        columns=(*rows.POINT, *JUDGED, *DELIVERING, *SENT, *rows.COST),
-        measure=measure,
-        charts=delivery_charts,
+        (*JUDGED, *DELIVERING, *SENT),
+        charts.delivery,
+        events=EVENTS,
     ),
-    Experiment(
-        "pubsub/multicast",
+    "pubsub/multicast": Plan(
         "what sending probes together saves",
         f"{LI}, figures 4.5 and 4.6",
-        takes="--quick: 30 s",
-        full=full(1000),
-        quick=quick(30),
-        columns=(
-            *rows.POINT,
-            Column("multicast", "multicast", "probes that share a next hop are one message"),
-            *PROBED,
-            *JUDGED,
-            *rows.COST,
-        ),
-        measure=measure,
-        charts=multicast_charts,
-        variants=tuple({"multicast": is_on} for is_on in (True, False)),
+        (TOGETHER, *PROBED, *JUDGED),
+        charts.compared("multicast", "multicast", "Probes sent together or each alone"),
+        tuple({"multicast": is_on} for is_on in (True, False)),
     ),
-    Experiment(
-        "pubsub/balancing",
+    "pubsub/balancing": Plan(
         "what the cut-off line saves",
         f"{LI}, figures 4.7 and 4.8",
-        takes="--quick: 30 s",
-        full=full(1000),
-        quick=quick(30),
-        columns=(
-            *rows.POINT,
-            Column("cutoff", "cut-off", "longest range kept as one point; 1: no cut-off line"),
-            *PROBED,
-            *JUDGED,
-            *rows.COST,
-        ),
-        measure=measure,
-        charts=balancing_charts,
-        variants=tuple({"cutoff": cutoff} for cutoff in (0.25, 1.0)),
+        (CUTOFF, *PROBED, *JUDGED),
+        charts.compared("balancing", "cutoff", "With the cut-off line and without"),
+        tuple({"cutoff": cutoff} for cutoff in CUTOFFS),
     ),
-    Experiment(
-        "pubsub/scale",
+    "pubsub/scale": Plan(
         "delivery in rings of several sizes",
         f"{LI}, figures 4.9 and 4.10, table 4.5",
-        takes="--quick: 30 s",
-        full=full(1000, 1740, 3000, 4000, 5000),
-        quick=quick(15, 30),
-        columns=(*rows.POINT, *JUDGED, *DELIVERING, *SENT, *rows.COST),
-        measure=measure,
-        charts=scale_charts,
+        (*JUDGED, *DELIVERING, *SENT),
+        charts.scale,
+        nodes=(1000, 1740, 3000, 4000, 5000),
+        quick_nodes=(15, 30),
     ),
-    Experiment(
-        "pubsub/warm",
+    "pubsub/warm": Plan(
         "delivery from publishers that remember leaves, beside the direct way plus one hop",
         f"beyond {LI}",
-        takes="--quick: 30 s",
-        full=full(1000),
-        quick=quick(30),
-        columns=(
-            *rows.POINT,
-            Column("leaf_cache_max", "leaves remembered", "at most, by a publisher's node"),
-            *DELIVERING,
-            Column("direct_mean_s", "direct s", "mean latency straight from publisher to subscriber", 3),
-            Column("one_hop_s", "one hop s", "mean latency between two nodes", 3),
-            Column("over_direct", "/ least", "mean delivery over the direct latency plus one hop"),
-            *JUDGED,
-            *rows.COST,
-        ),
-        measure=measure,
-        charts=warm_charts,
-        variants=WARM,
+        (CACHED, *DELIVERING, *LEAST, *JUDGED),
+        charts.latencies("warm", "Time to a subscriber, leaves remembered or not", "leaf_cache_max"),
+        tuple({"publishers": 10, "warm": True, "leaf_cache_max": cached} for cached in (0, 4096)),
     ),
-    Experiment(
-        "pubsub/churn",
+    "pubsub/churn": Plan(
         "precision, recall and latency while nodes come and go (median session 60 minutes)",
         f"beyond {LI}, which asks for it in section 5.2",
-        takes="--quick: 20 s",
-        full=full(1000),
-        quick=quick(30),
-        columns=(
-            *rows.POINT,
-            *JUDGED,
-            *DELIVERING,
-            *SENT,
-            Column("departures", "went", "nodes that were killed or lost power"),
-            *rows.COST,
-        ),
-        measure=measure,
-        charts=churn_charts,
-        variants=({"session_min": 60.0, "ack": "replicated"},),
+        (*JUDGED, *DELIVERING, *SENT, *WENT),
+        charts.latencies("churn", "Time to a subscriber while nodes come and go", "nodes"),
+        ({"session_min": 60.0, "ack": "replicated"},),
+        gap_s=1.0,
     ),
-    Experiment(
-        "pubsub/skew",
+    "pubsub/crashes": Plan(
+        "precision, recall and latency while the root of a leaf and a replica die at once, 50 times",
+        f"beyond {LI}",
+        (*JUDGED, *DELIVERING, *WENT),
+        charts.latencies("crashes", "Time to a subscriber while roots die with a replica", "nodes"),
+        ({"strikes": 50, "ack": "replicated"},),
+        gap_s=1.0,
+    ),
+    "pubsub/partition": Plan(
+        "precision, recall and latency after the network was cut into two for 10 minutes",
+        f"beyond {LI}",
+        (*HALVES, *JUDGED, *DELIVERING, *WENT),
+        charts.latencies("partition", "Time to a subscriber after the network was cut", "cut"),
+        tuple({"cut": share, "ack": "replicated"} for share in (0.5, 0.1)),
+        nodes=(300,),
+    ),
+    "pubsub/skew": Plan(
         "load when all events lie in 1 % of each domain",
         f"beyond {LI}, which asks for it in section 5.2",
-        takes="--quick: 30 s",
-        full=full(1000),
-        quick=quick(30),
-        columns=(
-            *rows.POINT,
-            Column("cutoff", "cut-off", "longest range kept as one point"),
-            Column("balancing", "balancing", "static: leaves are split when they are full; adaptive: also when busy"),
-            Column("leaves_mean", "leaves", "that an event visits, mean"),
-            *SENT,
-            *JUDGED,
-            *rows.COST,
-        ),
-        measure=measure,
-        charts=skew_charts,
-        variants=SKEWED,
+        (CUTOFF, BALANCING, LEAVES, *SENT, *JUDGED),
+        charts.most_loaded("skew", "cutoff", "All events in a small part of the domain"),
+        SKEWED,
+        gap_s=0.4,
     ),
-)
+}
+EXPERIMENTS: Final = tuple(plan.experiment(name) for name, plan in PLANS.items())

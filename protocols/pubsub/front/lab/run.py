@@ -1,91 +1,87 @@
 """One run of the thesis's evaluation in the simulator: nodes join, subscriptions are installed, events are published.
 
 The setting is that of section 4.1 unless a point says otherwise: capacities drawn between 10 and 30, five subscriptions
-a node on average, drawn as in tables 4.2 and 4.3, a subscription every 2 s and an event every second (exponentially
-distributed), each at a random node. Events come in ``point.duration_s``, about ``point.lookups`` of them, and the pause
-between two subscriptions is twice that between two events, as in table 4.1.
+a node on average, drawn as in tables 4.2 and 4.3, each at a random node, after exponentially distributed pauses. Events
+come in ``point.duration_s``, about ``point.lookups`` of them.
+
+What a point says about installing decides the ring that it needs, and points that need the same ring share it:
+`prepare` makes the ring, and `measure_on` goes on from there.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean
 from typing import Any, Final
 
 from peerd.errors import Unavailable
-from peerd.lab.experiment import Notify, Point, Row
-from peerd.lab.simulated import simulate
+from peerd.lab.experiment import Beginning, Notify, Point, Row
+from peerd.lab.simulated import Outcome, simulate
 from peerd.lib.feed import FeedItem, Reader
-from peerd.lib.filter import matcher, parse
-from peerd.lib.filter.evaluate import Matcher
-from peerd.messages import message_type
-from peerd.sim.churn import Churn, ChurnSettings
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Place, Simulation
+from peerd.sim.world import rare_collections
+from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.front.judging import plugin_of
+from protocols.pubsub.front.lab.faults import CUT_S, Departures, pieces_lost, seconds_until_whole, sides
 from protocols.pubsub.front.lab.figures import bytes_row, difference, latency_row
-from protocols.pubsub.front.workload import ThesisWorkload
-from protocols.pubsub.models import Published, ReceivedEvent, SubscriptionRequest, SubscriptionView
+from protocols.pubsub.front.lab.judge import MatchFinder, matches
+from protocols.pubsub.front.lab.traffic import PROBES, RECORDS, Nodes, by_message, bytes_of, bytes_sent, traffic
+from protocols.pubsub.front.workload import Ranges, ThesisWorkload, filter_of
+from protocols.pubsub.models import AckWord, Published, ReceivedEvent, SubscriptionRequest, SubscriptionView
 
 SUBSCRIPTIONS_A_NODE: Final = 5
 CAPACITY: Final = (10, 30)
-SUBSCRIBE_GAPS: Final = 2.0
-"""The pause between two subscriptions, in pauses between two events."""
+EVENTS_A_PUBLISHER: Final = 10
+"""Where there are fewer events than in the thesis, fewer nodes publish, so that each learns as much of the trees."""
+SUBSCRIBE_GAP_S: Final = 0.2
+"""The mean pause between two subscriptions, in rings of up to `PACED_NODES`. In larger ones it is shorter, so that a
+node has as much to do in a second."""
+PACED_NODES: Final = 1000
 DRAIN_S: Final = 60.0
 SCHEMA_S: Final = 10.0
 """For so long all nodes look up the schema, before anything is counted."""
-CARRIERS: Final = frozenset({"Route", "RouteAck"})
-"""The overlay's messages in which those of others travel. Nothing else is routed during a run."""
-PROBES: Final = frozenset({"ProbePub", "EventAck"})
-"""Messages that bring events to leaves, and the answers. Figures 4.5 to 4.8 count the first (section 4.3.2: "we ignore
-the bandwidth cost of EventDeliveryMessages"); what the overlay and the record store do meanwhile is not among them."""
-OURS: Final = frozenset((*range(0x0060, 0x0070), *range(0x0200, 0x0220)))
-"""Type ids of records (leaves are kept as records) and of publish/subscribe."""
-RECORDS: Final = frozenset(
-    kind.__name__ for type_id in range(0x0060, 0x0070) if (kind := message_type(type_id)) is not None
-)
-"""The record store's messages: what replicates leaves. The thesis leaves that to PAST and does not count it."""
-OF_THE_RUN: Final = frozenset({"focus", "publishers", "session_min", "warm"})
+FAULTS: Final = frozenset({"session_min", "strikes", "cut"})
+OF_THE_RUN: Final = frozenset({"focus", "publishers", "warm", "ack", *FAULTS})
 """What a variant may say about the run; everything else that it says is a setting of publish/subscribe."""
-PAIRS_MAX: Final = 4_000_000
-"""About so many pairs of an event and a subscription are judged; where there are more, only some of the events are."""
+OF_EVENTS: Final = frozenset({"multicast", "leaf_cache_max", "delivery", "balancing", "hot_rate"})
+"""Settings that are of no importance before events are published."""
 ACKNOWLEDGED: Final = ("received", "replicated")
-SENT_BYTES: Final = 1
-"""The column of a node's counts that has the bytes it has sent."""
-NOTHING: Final = (0, 0)
-MINUTE_S: Final = 60.0
 THESIS: Final[dict[str, Any]] = {
     "base_attribute": "random",
+    "cutoff": 0.25,
     "delivery": "direct",
-    "ack": "received",
+    "multicast": True,
     "balancing": "static",
+    "hot_rate": "64KiB",
     "leaf_cache_max": 0,
     "leaf_capacity": sum(CAPACITY) // 2,
     "lease": "7d",
     "merge_share": 0.0,
     "update_interval": "1h",
+    "history_age": "1m",
+    "feed_items": 100,
 }
 """The thesis's choices where our defaults differ: subscriptions do not lapse, leaves are not merged, nothing is
-remembered of leaves."""
-
-Nodes = Mapping[int, Mapping[int, Sequence[int]]]
-"""By index of a node and type id of a message: what the node has counted."""
+remembered of leaves. And little is remembered of events, which would fill the simulator's memory."""
 
 
 @dataclass
 class Subscribed:
-    """One subscription of the run. ``took_s``: until its leaves had it, as its node was told; ``None``: never."""
+    """One subscription of the run. ``took_s``: until it was acknowledged; ``None`` if it never was."""
 
     place: Place
     boot: int
-    matches: Matcher
+    ranges: Ranges
     begun_at: float
     took_s: float | None = None
     reader: Reader[ReceivedEvent] | None = None
-    seen: dict[str, None] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+    """The numbers of the events that came."""
 
     @property
     def is_live(self) -> bool:
@@ -97,6 +93,7 @@ class Subscribed:
 class SentEvent:
     """One event of the run."""
 
+    number: int
     place: Place
     values: dict[str, float]
     begun_at: float
@@ -112,16 +109,18 @@ class Thesis:
     def __init__(self, simulation: Simulation, point: Point) -> None:
         self.simulation = simulation
         self.rng: Random = fork(point.seed, "pubsub", "thesis")
-        focus = point.variant.get("focus")
-        self.workload = ThesisWorkload(self.rng, focus=float(focus) if focus else None)
+        self.workload = ThesisWorkload(self.rng)
         self.publishers: list[Place] = []
         """The nodes that publish; empty: all."""
+        self.ack: AckWord = "received"
         self.subscriptions: list[Subscribed] = []
+        self.received: list[float] = []
+        """How long it took until the leaves of a subscription had it."""
         self.replicated: list[float] = []
         """How long it took until a subscription was at all replicas of its leaves."""
         self.events: dict[str, SentEvent] = {}
-        self._unnamed: SentEvent | None = None
-        """The event that is being published: it may come to a subscription of its own node before it has its name."""
+        self._early: list[tuple[Subscribed, str]] = []
+        """Came before `publish` had returned: publisher, leaf and subscriber are one node."""
         self.wrong = 0
         self.doubled = 0
         self.refused = 0
@@ -129,10 +128,9 @@ class Thesis:
     def prepare(self) -> None:
         """Draw the capacities, and make the schema known to all nodes."""
         for place in self.simulation.live_nodes():
-            plugin = plugin_of(place)
-            plugin.config = plugin.config.model_copy(update={"leaf_capacity": self.rng.randint(*CAPACITY)})
-            plugin.reconfigured()
-            plugin.installer.on_replicated = self.replicated.append
+            adjust(place, {"leaf_capacity": self.rng.randint(*CAPACITY)})
+            installer = plugin_of(place).installer
+            installer.on_received, installer.on_replicated = self.received.append, self.replicated.append
         done: list[object] = []
         plugin_of(self._anybody()).declare(self.workload.document(), done.append)
         self.simulation.run_until(lambda: bool(done), limit_s=60.0)
@@ -157,24 +155,25 @@ class Thesis:
             made.seen.clear()
 
     def _poisson(self, count: int, gap_s: float, act: Callable[[], None]) -> None:
-        for _ in range(count):
-            self.simulation.run_for(self.rng.expovariate(1.0 / gap_s))
-            act()
-        self.simulation.run_for(DRAIN_S)
+        with rare_collections():
+            for _ in range(count):
+                self.simulation.run_for(self.rng.expovariate(1.0 / gap_s))
+                act()
+            self.simulation.run_for(DRAIN_S)
 
     def _anybody(self) -> Place:
         return self.rng.choice(self.simulation.live_nodes())
 
     def _subscribe(self) -> None:
-        place, text = self._anybody(), self.workload.subscription()
-        made = Subscribed(place, place.boot_epoch, matcher(parse(text)), self.simulation.now)
+        place, ranges = self._anybody(), self.workload.ranges()
+        made = Subscribed(place, place.boot_epoch, ranges, self.simulation.now)
 
         def done(answer: SubscriptionView | Exception) -> None:
             if isinstance(answer, SubscriptionView) and made.took_s is None:
                 made.took_s = self.simulation.now - made.begun_at
 
         plugin = plugin_of(place)
-        asked = SubscriptionRequest.model_validate({"schema": self.workload.schema, "filter": text})
+        asked = SubscriptionRequest.model_validate({"schema": self.workload.schema, "filter": filter_of(ranges)})
         view = plugin.subscribe(asked, done)
         _, feed = plugin.reading(view.id)
         made.reader = feed.reader("start", on_ready=lambda: self._arrived(made))
@@ -182,52 +181,54 @@ class Thesis:
 
     def _publish(self) -> None:
         place = self.rng.choice(self.publishers) if self.publishers else self._anybody()
-        sent = SentEvent(place, self.workload.event(), self.simulation.now)
+        sent = SentEvent(len(self.events), place, self.workload.event(), self.simulation.now)
 
         def done(answer: Published | Exception) -> None:
             if isinstance(answer, Published):
                 sent.outcome, sent.leaves = answer.outcome, answer.leaves
 
-        self._unnamed = sent
+        self._early.clear()
         try:
-            event = plugin_of(place).publish(self.workload.schema, sent.values, done)
+            event = plugin_of(place).publish(self.workload.schema, sent.values, done, self.ack)
         except Unavailable:  # a node that has just come: it is not ready, or looks up the schema
             self.refused += 1
-        else:
-            self.events[str(event)] = sent
-        finally:
-            self._unnamed = None
+            return
+        self.events[str(event)] = sent
+        for made, name in self._early:
+            if name == str(event):
+                self._take(made, sent)
 
     def _arrived(self, made: Subscribed) -> None:
         assert made.reader is not None
         while (entry := made.reader.take()) is not None:
             if not isinstance(entry, FeedItem):
                 continue
-            sent = self.events.get(entry.value.event, self._unnamed)
-            if sent is None:
-                continue
-            self.wrong += not made.matches(sent.values)
-            self.doubled += entry.value.event in made.seen
-            made.seen[entry.value.event] = None
-            sent.arrivals.setdefault(made.place.index, self.simulation.now - sent.begun_at)
+            if (sent := self.events.get(entry.value.event)) is not None:
+                self._take(made, sent)
+            else:
+                self._early.append((made, entry.value.event))
+
+    def _take(self, made: Subscribed, sent: SentEvent) -> None:
+        self.wrong += not matches(made.ranges, sent.values)
+        self.doubled += sent.number in made.seen
+        made.seen.add(sent.number)
+        sent.arrivals.setdefault(made.place.index, self.simulation.now - sent.begun_at)
 
     def judged(self) -> Row:
         """Columns on what came where: of pairs of a subscription and an event that was acknowledged and published
         while it was established, how many match, and how many of these did not arrive.
         """
         pairs = due = missing = 0
-        step = max(1, len(self.events) * len(self.subscriptions) // PAIRS_MAX)
-        acknowledged = [(name, sent) for name, sent in self.events.items() if sent.outcome in ACKNOWLEDGED]
+        acknowledged = [sent for sent in self.events.values() if sent.outcome in ACKNOWLEDGED]
+        index = MatchFinder([sent.values for sent in acknowledged])
         for made in self.subscriptions:
             if made.took_s is None or not made.is_live:
                 continue
             established = made.begun_at + made.took_s
-            for event, sent in acknowledged[::step]:
-                if sent.begun_at > established:
-                    pairs += 1
-                    if made.matches(sent.values):
-                        due += 1
-                        missing += event not in made.seen
+            pairs += sum(sent.begun_at > established for sent in acknowledged)
+            matching = [sent for each in index.of(made.ranges) if (sent := acknowledged[each]).begun_at > established]
+            due += len(matching)
+            missing += sum(sent.number not in made.seen for sent in matching)
         return {
             "pairs": pairs,
             "pairs_due": due,
@@ -249,108 +250,144 @@ class Thesis:
         return fmean(latency_s(one.index, other.index) for one, other in pairs)
 
 
-def traffic(simulation: Simulation) -> Nodes:
-    """A copy of what each running node, by index, has sent since it began."""
-    return {
-        place.index: {type_id: tuple(counts) for type_id, counts in place.node.traffic.items()}
-        for place in simulation.live_nodes()
-    }
+@dataclass
+class InstalledRing:
+    """A ring with its subscriptions, and what that took."""
+
+    outcome: Outcome
+    thesis: Thesis
+    before: Nodes
+    """What nodes had sent before the first subscription, and (`after`) after the last one."""
+    after: Nodes
+    processor_s: float
 
 
-def named(type_id: int) -> str:
-    """The name of a message type."""
-    kind = message_type(type_id)
-    return kind.__name__ if kind is not None else str(type_id)
+def adjust(place: Place, settings: Row) -> None:
+    """Change settings of publish/subscribe on a running node."""
+    plugin = plugin_of(place)
+    plugin.config = plugin.config.model_copy(update=settings)
+    plugin.reconfigured()
 
 
-def bytes_sent(nodes: Nodes, without: Collection[str] = ()) -> dict[int, int]:
-    """Bytes that each node has sent for publish/subscribe, the overlay's envelopes and acks included."""
-    counted = {
-        type_id
-        for type_id in dict.fromkeys(key for node in nodes.values() for key in node)
-        if (type_id in OURS or named(type_id) in CARRIERS) and named(type_id) not in without
-    }
-    return {
-        index: sum(counts[SENT_BYTES] for type_id, counts in sent.items() if type_id in counted)
-        for index, sent in nodes.items()
-    }
+def settings_of(point: Point) -> Row:
+    """The settings of publish/subscribe that a point asks for."""
+    return {**THESIS, **{name: value for name, value in point.variant.items() if name not in OF_THE_RUN}}
 
 
-def bytes_of(nodes: Nodes, names: Collection[str]) -> dict[int, int]:
-    """Bytes that each node has sent in messages of these types."""
-    return {
-        index: sum(counts[SENT_BYTES] for type_id, counts in sent.items() if named(type_id) in names)
-        for index, sent in nodes.items()
-    }
+def ring_of(point: Point) -> str:
+    """Names the ring that a point needs: points with the same name need the same one."""
+    settings = {name: value for name, value in settings_of(point).items() if name not in OF_EVENTS}
+    return json.dumps([point.nodes, point.topology, point.settle_s, point.seed, settings], sort_keys=True)
 
 
-def by_message(before: Nodes, after: Nodes, divided_by: int) -> Row:
-    """Bytes a node for each subscription or event, by type of the outermost message, most first."""
-    totals: dict[str, int] = {}
-    for index, sent in after.items():
-        for type_id, counts in sent.items():
-            if type_id in OURS or named(type_id) in CARRIERS:
-                former = before.get(index, {}).get(type_id, NOTHING)[SENT_BYTES]
-                totals[named(type_id)] = totals.get(named(type_id), 0) + counts[SENT_BYTES] - former
-    share = max(divided_by, 1) * max(len(after), 1)
-    ordered = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
-    return {name: round(total / share, 3) for name, total in ordered if total}
-
-
-def measure(point: Point, notify: Notify) -> Row:
-    """Run a point; ``point.lookups`` is the number of events."""
+def prepare(point: Point, notify: Notify) -> InstalledRing:
+    """Let a ring form, and install the subscriptions."""
     begun = time.process_time()
-    variant = point.variant
-    settings = {**THESIS, **{name: value for name, value in variant.items() if name not in OF_THE_RUN}}
     phases = [{"name": "settle", "duration_s": point.settle_s}]
+    settings = {**settings_of(point), **{name: THESIS[name] for name in OF_EVENTS}}
     outcome = simulate(point, phases, notify, protocols={"pubsub": settings}, records={"ttl_max": settings["lease"]})
-    simulation = outcome.simulation
+    thesis = Thesis(outcome.simulation, point)
+    made = InstalledRing(outcome, thesis, {}, {}, 0.0)
+    if outcome.report.failure is None:
+        thesis.prepare()
+        notify("install", outcome.simulation.now)
+        made.before = traffic(outcome.simulation)
+        gap_s = SUBSCRIBE_GAP_S * min(1.0, PACED_NODES / point.nodes)
+        thesis.install(SUBSCRIPTIONS_A_NODE * point.nodes, gap_s)
+        made.after = traffic(outcome.simulation)
+    made.processor_s = time.process_time() - begun
+    return made
+
+
+def measure_on(made: InstalledRing, point: Point, notify: Notify) -> Row:
+    """Publish events on such a ring; ``point.lookups`` is their number."""
+    begun = time.process_time()
+    outcome, thesis, simulation, variant = made.outcome, made.thesis, made.outcome.simulation, point.variant
     if outcome.report.failure is not None:
         return outcome.cost()
-    thesis, gap_s = Thesis(simulation, point), point.duration_s / max(point.lookups, 1)
-    thesis.prepare()
-    notify("install", simulation.now)
-    before = traffic(simulation)
-    thesis.install(SUBSCRIPTIONS_A_NODE * point.nodes, SUBSCRIBE_GAPS * gap_s)
-    installed = traffic(simulation)
-    if isinstance(publishers := variant.get("publishers"), int):
-        thesis.publishers = thesis.rng.sample(simulation.live_nodes(), min(publishers, point.nodes))
-    if thesis.publishers or variant.get("warm"):
+    gap_s = point.duration_s / max(point.lookups, 1)
+    focus = variant.get("focus")
+    thesis.workload.concentrate(float(focus) if focus else None)
+    asked = PubSubConfig.model_validate(settings_of(point))
+    for place in simulation.live_nodes():
+        adjust(place, {name: getattr(asked, name) for name in OF_EVENTS})
+    if variant.get("ack") == "replicated":
+        thesis.ack = "replicated"
+    thesis.publishers = _publishers(thesis, point)
+    before = made.after
+    if variant.get("warm"):
         notify("warm", simulation.now)
         thesis.publish(point.lookups, gap_s)
         thesis.forget_events()
-        installed = traffic(simulation)
+        before = traffic(simulation)
+    halves: Row = {}
+    if isinstance(share := variant.get("cut"), float):
+        notify("cut", simulation.now)
+        halves = _cut(thesis, share, point.lookups)
+        before = traffic(simulation)
     notify("publish", simulation.now)
-    churn = _churn(simulation, variant.get("session_min"))
+    departures = Departures(simulation, thesis.rng)
+    if isinstance(session_min := variant.get("session_min"), float):
+        departures.come_and_go(session_min)
+    if isinstance(strikes := variant.get("strikes"), int | float):
+        departures.strike(int(strikes), point.duration_s)
     thesis.publish(point.lookups, gap_s)
     row = {
-        **({} if thesis.publishers or variant.get("warm") else _installing(thesis, before, installed)),
-        **_publishing(thesis, installed, traffic(simulation)),
+        **_installing(made),
+        **_publishing(thesis, before, traffic(simulation)),
         **thesis.judged(),
-        "departures": churn.report.departures if churn else 0,
+        **halves,
+        "departures": departures.total,
+        "pieces_lost": pieces_lost(simulation),
         **outcome.cost(),
         "simulated_s": round(simulation.now, 3),
-        "processor_s": round(time.process_time() - begun, 2),
+        "processor_s": round(made.processor_s + time.process_time() - begun, 2),
     }
     row["events_of_simulation"] = row.pop("events")
     return row
 
 
-def _churn(simulation: Simulation, session_min: object) -> Churn | None:
-    if not isinstance(session_min, float):
-        return None
-    churn = Churn(simulation, ChurnSettings(session_median_s=session_min * MINUTE_S))
-    churn.start()
-    return churn
+def measure(point: Point, notify: Notify) -> Row:
+    """Run a point from its beginning."""
+    return measure_on(prepare(point, notify), point, notify)
 
 
-def _installing(thesis: Thesis, before: Nodes, after: Nodes) -> Row:
+BEGINNING: Final = Beginning(ring_of, prepare, measure_on)
+
+
+def _publishers(thesis: Thesis, point: Point) -> list[Place]:
+    """The nodes that publish: so many that each publishes as many events as in the thesis, unless the point says."""
+    if not FAULTS.isdisjoint(point.variant):
+        return []
+    live, wanted = thesis.simulation.live_nodes(), point.variant.get("publishers")
+    count = int(wanted) if isinstance(wanted, int | float) else max(1, point.lookups // EVENTS_A_PUBLISHER)
+    return thesis.rng.sample(live, min(count, len(live)))
+
+
+def _cut(thesis: Thesis, share: float, events: int) -> Row:
+    """Cut the network, publish meanwhile, heal it, and wait for one ring; what was published then is not judged."""
+    simulation = thesis.simulation
+    simulation.partition(*sides(simulation, share, thesis.rng))
+    thesis.publish(events, (CUT_S - DRAIN_S) / max(events, 1))
+    outcomes = [sent.outcome for sent in thesis.events.values()]
+    simulation.heal()
+    whole_s = seconds_until_whole(simulation)
+    simulation.run_for(DRAIN_S)
+    thesis.forget_events()
+    return {
+        "cut_published": len(outcomes),
+        "cut_acknowledged": sum(outcome in ACKNOWLEDGED for outcome in outcomes),
+        "whole_s": whole_s,
+    }
+
+
+def _installing(made: InstalledRing) -> Row:
+    thesis, before, after = made.thesis, made.before, made.after
     count = len(thesis.subscriptions)
-    installs = [made.took_s for made in thesis.subscriptions if made.took_s is not None]
     return {
         "subscriptions": count,
-        "installed": len(installs),
-        **latency_row("install", installs, (0.6, 1.0)),
+        "installed": sum(each.took_s is not None for each in thesis.subscriptions),
+        **latency_row("install", thesis.received, (0.6, 1.0)),
         "replicated": len(thesis.replicated),
         **latency_row("replicated", thesis.replicated, (0.6, 1.0)),
         **bytes_row("install", difference(bytes_sent(before), bytes_sent(after)), count),
