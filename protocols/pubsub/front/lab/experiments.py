@@ -130,8 +130,8 @@ CUTOFFS: Final = (0.25, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is particular to one experiment."""
+class Figure:
+    """One experiment: a figure of the thesis, or one like them."""
 
     title: str
     reproduces: str
@@ -161,36 +161,36 @@ class Plan:
         )
 
 
-PLANS: Final = {
-    "pubsub/installation": Plan(
+FIGURES: Final = {
+    "pubsub/installation": Figure(
         "how long installing a subscription takes, and what it costs",
         f"{LI}, figures 4.1 and 4.2",
         INSTALLING,
         charts.installation,
         events=0,
     ),
-    "pubsub/delivery": Plan(
+    "pubsub/delivery": Figure(
         "how long an event takes to subscribers, and what it costs",
         f"{LI}, figures 4.3 and 4.4",
         (*JUDGED, *DELIVERING, *SENT),
         charts.delivery,
         events=EVENTS,
     ),
-    "pubsub/multicast": Plan(
+    "pubsub/multicast": Figure(
         "what sending probes together saves",
         f"{LI}, figures 4.5 and 4.6",
         (TOGETHER, *PROBED, *JUDGED),
         charts.compared("multicast", "multicast", "Probes sent together or each alone"),
         tuple({"multicast": is_on} for is_on in (True, False)),
     ),
-    "pubsub/balancing": Plan(
+    "pubsub/balancing": Figure(
         "what the cut-off line saves",
         f"{LI}, figures 4.7 and 4.8",
         (CUTOFF, *PROBED, *JUDGED),
         charts.compared("balancing", "cutoff", "With the cut-off line and without"),
         tuple({"cutoff": cutoff} for cutoff in CUTOFFS),
     ),
-    "pubsub/scale": Plan(
+    "pubsub/scale": Figure(
         "delivery in rings of several sizes",
         f"{LI}, figures 4.9 and 4.10, table 4.5",
         (*JUDGED, *DELIVERING, *SENT),
@@ -198,14 +198,14 @@ PLANS: Final = {
         nodes=(1000, 1740, 3000, 4000, 5000),
         quick_nodes=(15, 30),
     ),
-    "pubsub/warm": Plan(
+    "pubsub/warm": Figure(
         "delivery from publishers that remember leaves, beside the direct way plus one hop",
         f"beyond {LI}",
         (CACHED, *DELIVERING, *LEAST, *JUDGED),
         charts.latencies("warm", "Time to a subscriber, leaves remembered or not", "leaf_cache_max"),
         tuple({"publishers": 10, "warm": True, "leaf_cache_max": cached} for cached in (0, 4096)),
     ),
-    "pubsub/churn": Plan(
+    "pubsub/churn": Figure(
         "precision, recall and latency while nodes come and go (median session 60 minutes)",
         f"beyond {LI}, which asks for it in section 5.2",
         (*JUDGED, *DELIVERING, *SENT, *WENT),
@@ -213,7 +213,7 @@ PLANS: Final = {
         ({"session_min": 60.0, "ack": "replicated"},),
         gap_s=1.0,
     ),
-    "pubsub/crashes": Plan(
+    "pubsub/crashes": Figure(
         "precision, recall and latency while the root of a leaf and a replica die at once, 50 times",
         f"beyond {LI}",
         (*JUDGED, *DELIVERING, *WENT),
@@ -221,7 +221,7 @@ PLANS: Final = {
         ({"strikes": 50, "ack": "replicated"},),
         gap_s=1.0,
     ),
-    "pubsub/partition": Plan(
+    "pubsub/partition": Figure(
         "precision, recall and latency after the network was cut into two for 10 minutes",
         f"beyond {LI}",
         (*HALVES, *JUDGED, *DELIVERING, *WENT),
@@ -229,7 +229,7 @@ PLANS: Final = {
         tuple({"cut": share, "ack": "replicated"} for share in (0.5, 0.1)),
         nodes=(300,),
     ),
-    "pubsub/skew": Plan(
+    "pubsub/skew": Figure(
         "load when all events lie in 1 % of each domain",
         f"beyond {LI}, which asks for it in section 5.2",
         (CUTOFF, BALANCING, LEAVES, *SENT, *JUDGED),
@@ -238,4 +238,4 @@ PLANS: Final = {
         gap_s=0.4,
     ),
 }
-EXPERIMENTS: Final = tuple(plan.experiment(name) for name, plan in PLANS.items())
+EXPERIMENTS: Final = tuple(plan.experiment(name) for name, plan in FIGURES.items())
