@@ -21,12 +21,16 @@ def may_be_root(host: Host, node: NodeId, key: NodeId) -> bool:
     It may know of a newcomer, or of a node that has just died, which the root itself has not heard of. So whoever is
     told no has to be asked again later.
     """
-    distance = ring_distance(key, node)
-    if distance * host.estimated_ring_size() > ROOT_SPACINGS * RING:
+    if not is_near(host, node, key):
         return False
     try:
         hop = host.next_hop(key)
     except Unavailable:
         return True
     nearest = host.id if hop is None else hop.id
-    return distance <= ring_distance(key, nearest)
+    return ring_distance(key, node) <= ring_distance(key, nearest)
+
+
+def is_near(host: Host, node: NodeId, key: NodeId) -> bool:
+    """Whether a node is as near to a key as its root has to be, whoever else is there."""
+    return ring_distance(key, node) * host.estimated_ring_size() <= ROOT_SPACINGS * RING

@@ -5,7 +5,9 @@ that one hop is enough, and elsewhere by guesses (`probing`). `coverage` says wh
 which order events go to a leaf: batches form by themselves, of what is published while an earlier batch is on its way.
 
 Any member can send an `EventAck`. It counts only if its sender may be the root of the leaf's key (`nearness`), where
-nobody can put himself on purpose. What the true root of a leaf says is believed.
+nobody can put himself on purpose. What the true root of a leaf says is believed. The nearer node because of which it
+does not count may be dead without anybody having noticed: so the root of that key is looked up, and then the answer is
+weighed once more.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, Final
 
-from peerd.api import Host, Metric, Part, SendRefusal, handles, on_timer
+from peerd.api import Host, LookupResult, Metric, Part, SendRefusal, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
+from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.bodies import event_bytes
 from protocols.pubsub.cells import level
@@ -31,7 +34,7 @@ from protocols.pubsub.lanes import LaneBook, Spot
 from protocols.pubsub.leaf_cache import LeafCache
 from protocols.pubsub.messages import CELLS_MAX, EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
-from protocols.pubsub.nearness import may_be_root
+from protocols.pubsub.nearness import is_near, may_be_root
 from protocols.pubsub.outcomes import OnResult, PendingPublish, PublishResult, PublishStatus
 from protocols.pubsub.patience import Patience
 from protocols.pubsub.ports import SchemaView, targets_of
@@ -53,6 +56,9 @@ WAITERS_MAX: Final = 1024
 """Clients that wait for room in the queue."""
 ROOM_SHARE: Final = 0.75
 """There is room again once the queue has fallen to this share of what it may hold."""
+DOUBTS_MAX: Final = 16
+"""Keys that are looked up at a time because their root may be another node than the one that answered."""
+DOUBT_TIMEOUT_S: Final = 5.0
 
 AskLeaves = Callable[[Tree, Callable[[Iterable[int]], None]], None]
 
@@ -98,6 +104,8 @@ class Publishing(Part):
         self._over: list[tuple[PublishResult, OnResult]] = []
         self._timer_at = math.inf
         self._waiting_for_room: deque[Callable[[], None]] = deque()
+        self._doubts: set[NodeId] = set()
+        """Keys that are being looked up, because it is not clear who their root is."""
 
     # Clients
 
@@ -263,14 +271,35 @@ class Publishing(Part):
             tree = Tree(ack.schema, attribute)
             if ack.failed and ack.retry_ms:
                 self._put_off(tree, cell, events, ack)
-            elif not may_be_root(self._host, source.id, key_of(tree, cell)):
+            elif not may_be_root(self._host, source.id, key := key_of(tree, cell)):
                 self._host.count("peerd_pubsub_acks_ignored_total")
+                self._doubt(key, ack, source)
             elif ack.failed:
                 spots += self._refused(events, ack.failed)
             else:
                 spots += self._covered(tree, cell, events, source, matched, ack.copies)
         self._advance(spots)
         self._tell()
+
+    def _doubt(self, key: NodeId, ack: EventAck, source: PeerRef) -> None:
+        """Someone nearer to a leaf's key is known than the node that answers for it. Find out whether that one lives.
+
+        Events come to a deep leaf by way of its parents, so nothing else that this node sends need go to its key. A
+        lookup does, and is acknowledged hop by hop: it shows the overlay who on the way is dead.
+        """
+        if key in self._doubts or len(self._doubts) >= DOUBTS_MAX or not is_near(self._host, source.id, key):
+            return
+
+        def done(result: LookupResult) -> None:
+            self._doubts.discard(key)
+            if may_be_root(self._host, source.id, key):
+                self.on_ack(ack, source)
+
+        self._doubts.add(key)
+        try:
+            self._host.lookup(key, done, DOUBT_TIMEOUT_S)
+        except Unavailable:
+            self._doubts.discard(key)
 
     def _covered(
         self,
@@ -410,6 +439,7 @@ class Publishing(Part):
         self.maps.validate()
         assert len(self._under_way) <= UNDER_WAY_MAX
         assert self._bytes == sum(event.bytes for event in (*self._under_way.values(), *self._queue))
+        assert len(self._doubts) <= DOUBTS_MAX
         assert self._timer_at < math.inf or not (self._under_way or self._queue or self._over)
 
 

@@ -19,7 +19,7 @@ from protocols.pubsub.messages import EventAck, ProbePub
 from protocols.pubsub.names import EVERY, EventId, Tree, key_of
 from protocols.pubsub.outcomes import PublishResult, PublishStatus
 from protocols.pubsub.patience import ALLOWANCE_MAX_S, EVENT_S
-from protocols.pubsub.publishing import UNDER_WAY_MAX, WAITERS_MAX
+from protocols.pubsub.publishing import DOUBTS_MAX, UNDER_WAY_MAX, WAITERS_MAX
 from protocols.pubsub.spread import AttributeCell, places_of, trees_of
 from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema, acknowledgement, unsigned
 
@@ -39,8 +39,7 @@ class World:
         self.host.next_hop = lambda key: OTHER  # type: ignore[method-assign]  # every key is the neighbour's
         self.host.lookup = self._look_up  # type: ignore[method-assign]  # every way is good
 
-    @staticmethod
-    def _look_up(key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:
+    def _look_up(self, key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:
         """Ways that have failed are looked up before they are tried again."""
         on_result(LookupResult(key, OTHER, (), 0.0))
 
@@ -253,6 +252,67 @@ def test_an_answer_counts_only_from_near_the_leafs_key() -> None:
     assert len(world.plugin.publishing.cache) == 0
     world.answer([1], ROOT, source=peer(key_of(Tree(SCHEMA, EVERY), WHOLE) + (1 << 108)))
     assert world.ended == [(1, PublishStatus.REPLICATED)]
+
+
+class Doubter(World):
+    """A publisher that believes another node to be nearer to every key than any that answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked_up: list[tuple[NodeId, Callable[[LookupResult], None]]] = []
+        self.host.next_hop = lambda key: peer(key)  # type: ignore[method-assign]  # somebody right at the key
+        self.is_busy = False
+
+    def _look_up(self, key: NodeId, on_result: Callable[[LookupResult], None], timeout_s: float = 10.0) -> None:
+        if self.is_busy:
+            raise Unavailable("too many lookups")
+        self.looked_up.append((key, on_result))
+
+    def end_lookup(self) -> None:
+        """The oldest lookup is over; nobody answered."""
+        key, on_result = self.looked_up.pop(0)
+        on_result(LookupResult(key, None, (), 5.0))
+        self.plugin.validate()
+
+
+def test_an_answer_counts_once_a_lookup_has_shown_that_the_nearer_node_is_dead() -> None:
+    world = Doubter()
+    world.publish()
+    world.answer([1], ROOT)
+    world.answer([1], ROOT)
+    assert not world.ended
+    assert [key for key, _ in world.looked_up] == [key_of(Tree(SCHEMA, EVERY), WHOLE)], "one lookup at a time"
+    world.host.next_hop = lambda key: OTHER  # type: ignore[method-assign]  # the overlay has noticed
+    world.end_lookup()
+    assert world.ended == [(1, PublishStatus.REPLICATED)]
+    assert not world.looked_up
+
+
+def test_an_answer_does_not_count_while_the_nearer_node_lives() -> None:
+    world = Doubter()
+    world.publish()
+    for _ in range(2):
+        world.answer([1], ROOT)
+        world.end_lookup()
+        assert not world.ended
+        assert not world.looked_up, "the next answer starts the next lookup"
+
+
+def test_an_answer_starts_few_lookups() -> None:
+    world = Doubter()
+    world.publish()
+    world.answer([1], *((EVERY, cell) for cell in range(64, 128)))
+    assert len(world.looked_up) == DOUBTS_MAX
+
+
+def test_an_answer_in_doubt_is_left_to_the_next_try_where_nothing_can_be_looked_up() -> None:
+    world = Doubter()
+    world.is_busy = True
+    world.publish()
+    world.answer([1], ROOT)
+    world.is_busy = False
+    world.answer([1], ROOT)
+    assert len(world.looked_up) == 1
 
 
 @pytest.mark.parametrize("fields", [{"epoch": 99}, {"schema": "other"}, {"sequences": (7,)}, {"covered": ()}])
