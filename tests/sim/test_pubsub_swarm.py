@@ -50,6 +50,7 @@ BURST = 8
         (49, 1),
         (58, 36),
         (180, 8),
+        (715, 3),
         (9, None),
         (12, None),
     ),
@@ -59,7 +60,8 @@ def test_seed(seed: int, nodes: int | None) -> None:
 
     3: after some probes in vain a subscriber paused for longer than a third of its lease. 58: each try of a publish
     went to the same dead neighbour, of which nobody had noticed yet that it was dead. 180: nobody served the halves of
-    a leaf while their parent had not caught up.
+    a leaf while their parent had not caught up. 715: the checker of the order took events of two leaves for those of
+    one, because the acknowledgement that told of the other was lost.
     """
     result = run_seed(seed, nodes=nodes, protocols=PROTOCOLS)
     assert result.passed, f"{result.plan}: {result.failure}"
@@ -156,13 +158,13 @@ def test_the_order_of_what_a_node_has_had_from_another_root_is_not_judged() -> N
     publisher = peer(7)
 
     def inversions(*batches: tuple[int, int]) -> int:
-        checker, numbers = OrderAtLeaves(), dict.fromkeys((1, 2), 0)
+        checker, numbers, found = OrderAtLeaves(), dict.fromkeys((1, 2), 0), 0
         for root, sequence in batches:
             numbers[root] += 1
             event = EventBody(publisher, 1, sequence, 0, b"")
             message = EventDelivery("s", root, numbers[root], (DeliveredEvent(event),))
-            checker._delivered(world.simulation.nodes[0], message, NodeId(root))
-        return len(checker._inversions)
+            found += len(checker._delivered(world.simulation.nodes[0], message, NodeId(root)))
+        return found
 
     world = PubSubRing(1, 3)
     assert inversions((1, 1), (2, 2), (2, 1)) == 0

@@ -126,6 +126,17 @@ def test_what_is_split_off_a_visited_leaf_was_visited() -> None:
     assert deliveries(desk) == []
 
 
+def test_it_is_known_in_which_leaves_an_event_has_matched_before_that_is_acknowledged() -> None:
+    desk = Desk(neighbours=(2,))
+    desk.leaves.subs = [sub(5, 1)]
+    desk.arrive(event(4), copies=1)
+    assert acks(desk) == [], "its copy is being made"
+    assert desk.desk.matched_in(event_id(4)) == [(TREE, 1)]
+    desk.desk.arrived(SCHEMA, peer(9), [event(4)], [(2, 1)], 1, 0)
+    assert desk.desk.matched_in(event_id(4)) == [(TREE, 1)], "in the other leaf nothing has matched"
+    assert desk.desk.matched_in(event_id(5)) == []
+
+
 def test_events_that_cannot_be_are_refused_and_the_others_go_on() -> None:
     desk = Desk()
     desk.leaves.subs = [sub(5, 1)]

@@ -139,6 +139,14 @@ class LeafDesk:
         visits = [self._visits.get(id_of(event)) for event in events]
         return all(visit is not None and cell in visit.leaves for visit in visits)
 
+    def matched_in(self, event: EventId) -> list[tuple[Tree, int]]:
+        """The leaves of this node that an event has visited and matched a subscription in, as far as it remembers."""
+        visit = self._visits.get(event)
+        if visit is None:
+            return []
+        places = [place for place, leaf in visit.leaves.items() if leaf.pieces]
+        return [(Tree(visit.schema, attribute), cell) for attribute, cell in places]
+
     def installed(self, tree: Tree, cell: int, sub: SubObject) -> None:
         """See `protocols.pubsub.ports.LeafEvents`."""
         if sub.since_ms and not sub.group:

@@ -14,7 +14,7 @@ from peerd.messages import Message, PeerRef
 from peerd.sim.checkers import Checker
 from peerd.sim.simulation import Place, Simulation
 from protocols.pubsub.cells import are_related, text
-from protocols.pubsub.messages import CellState, EventAck, EventDelivery
+from protocols.pubsub.messages import CellState, EventDelivery
 from protocols.pubsub.names import EventId, SubscriptionKey
 from protocols.pubsub.outcomes import PublishStatus
 from protocols.pubsub.plugin import PubSub
@@ -159,42 +159,65 @@ class _Event(NamedTuple):
     sequence: int
 
 
+class _Inversion(NamedTuple):
+    """From this root an event came after a later one of its publisher."""
+
+    root: NodeId
+    earlier: _Event
+    later: _Event
+
+    def leaf(self, simulation: Simulation) -> str | None:
+        """The leaf that broke the order: each has matched in one leaf of the root only, and these are one, or one was
+        split from the other."""
+        place = simulation.places.get(self.root)
+        plugin = pubsub_of(place) if place is not None and place.is_live else None
+        if plugin is None:
+            return None
+        first, second = (plugin.delivering.desk.matched_in(EventId(*event)) for event in (self.earlier, self.later))
+        if len(first) != 1 or len(second) != 1:
+            return None
+        ((tree, cell),), ((other_tree, other),) = first, second
+        return f"{text(cell)} of {tree.schema}" if tree == other_tree and are_related(cell, other) else None
+
+    def __str__(self) -> str:
+        return f"{self.earlier.sequence} of {short_id(self.earlier.publisher)} came after {self.later.sequence}"
+
+
 class OrderAtLeaves(Checker):
     """First in, first out for one publisher and leaf: judged by what comes from the leaf's root in one stream.
 
     One stream may have events of several leaves, which are in no order among each other. So two events are compared
-    where the root has acknowledged each for one leaf only, in which it matched, and where these are one, or one was
-    split from the other. What its publisher has given up may still arrive, and late. So may what a node has had from
-    another root, and drops: the second copy of an event that went on its way again while its leaf was being split.
+    where each has matched in one leaf of the root only, and where these are one, or one was split from the other. The
+    root itself is asked for that: that it has acknowledged an event for another leaf, too, may not have arrived yet.
+    What its publisher has given up may still arrive, and late. So may what a node has had from another root, and drops:
+    the second copy of an event that went on its way again while its leaf was being split.
     """
 
     name = "pubsub order"
     number = 20
     holds_always: ClassVar[bool] = True
-    watched_messages: ClassVar[tuple[type[Message], ...]] = (EventDelivery, EventAck)
+    watched_messages: ClassVar[tuple[type[Message], ...]] = (EventDelivery,)
 
     def __init__(self) -> None:
         self._taken: dict[tuple[int, int, NodeId, int], int] = {}
         """By subscriber's node, its boot, root and number of the stream: the last batch."""
         self._order: dict[tuple[int, int, NodeId, int], dict[tuple[NodeId, int], list[int]]] = {}
-        self._leaves: dict[tuple[NodeId, _Event], set[tuple[str, int, int]]] = {}
-        """By root and event: the leaves in which it matched."""
         self._had: dict[tuple[int, int], dict[_Event, None]] = {}
         """By subscriber's node and its boot: the events that it took, from whichever root; it drops them afterwards."""
-        self._inversions: dict[tuple[NodeId, _Event, _Event], None] = {}
-        """An event that came after a later one of its publisher."""
+        self._inversions: dict[_Inversion, str] = {}
+        """With the leaf that each came from."""
 
     def handled(self, simulation: Simulation, place: Place, message: Any, source: PeerRef) -> str | None:
-        if isinstance(message, EventDelivery):
-            self._delivered(place, message, source.id)
-        else:
-            self._acknowledged(place, message, source.id)
+        for inversion in self._delivered(place, message, source.id):
+            if (leaf := inversion.leaf(simulation)) is not None:
+                self._inversions[inversion] = leaf
         return None
 
-    def _delivered(self, place: Place, message: EventDelivery, root: NodeId) -> None:
+    def _delivered(self, place: Place, message: EventDelivery, root: NodeId) -> list[_Inversion]:
+        """Note a batch; returns what came after later events of its publisher in the same stream."""
         stream = place.index, place.boot_epoch, root, message.stream
         if message.number != self._taken.get(stream, 0) + 1:
-            return
+            return []
         self._taken[stream] = message.number
         if len(self._taken) > STREAMS_MAX:
             oldest = next(iter(self._taken))
@@ -204,6 +227,7 @@ class OrderAtLeaves(Checker):
         had = self._had.setdefault((place.index, place.boot_epoch), {})
         while len(had) >= HAD_MAX:
             del had[next(iter(had))]
+        inversions: list[_Inversion] = []
         for delivery in message.deliveries:
             event = delivery.event
             name = _Event(event.publisher.id, event.epoch, event.sequence)
@@ -213,31 +237,16 @@ class OrderAtLeaves(Checker):
             before = of_stream.setdefault((event.publisher.id, event.epoch), [])
             if event.sequence not in before:
                 later = (number for number in before if number > event.sequence)
-                self._inversions.update({(root, name, name._replace(sequence=number)): None for number in later})
+                inversions += [_Inversion(root, name, name._replace(sequence=number)) for number in later]
                 before.append(event.sequence)
                 del before[:-EVENTS_MAX]
-
-    def _acknowledged(self, place: Place, ack: EventAck, root: NodeId) -> None:
-        if ack.failed:
-            return
-        leaves = {(ack.schema, tree.attribute, cell) for tree in ack.covered for cell in tree.cells}
-        for sequence, matched in zip(ack.sequences, ack.matched, strict=False):
-            if matched:
-                self._leaves.setdefault((root, _Event(place.id, ack.epoch, sequence)), set()).update(leaves)
+        return inversions
 
     def check(self, simulation: Simulation) -> list[str]:
         if simulation.hostile:
             return []
-        found = []
-        for root, earlier, later in self._inversions:
-            first, second = self._leaves.get((root, earlier), set()), self._leaves.get((root, later), set())
-            if len(first) != 1 or len(second) != 1 or not _is_acknowledged(simulation, earlier):
-                continue
-            (schema, attribute, cell), (other_schema, other_attribute, other) = *first, *second
-            if (schema, attribute) == (other_schema, other_attribute) and are_related(cell, other):
-                numbers = f"{earlier.sequence} of {short_id(earlier.publisher)} came after {later.sequence}"
-                found.append(f"{numbers} from leaf {text(cell)} of {schema} at {short_id(root)}")
-        return found
+        found = [each for each in self._inversions.items() if _is_acknowledged(simulation, each[0].earlier)]
+        return [f"{inversion} from leaf {leaf} at {short_id(inversion.root)}" for inversion, leaf in found]
 
 
 def _is_acknowledged(simulation: Simulation, event: _Event) -> bool:
