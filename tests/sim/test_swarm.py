@@ -59,6 +59,12 @@ def test_seed_that_was_red(seed: int) -> None:
     assert result.passed, f"{result.plan}: {result.failure}"
 
 
+def test_newcomers_whose_contacts_all_died_while_they_joined() -> None:
+    """Each had the only node of the ring in its leaf set, and asked only those that it was told of at its start."""
+    result = run_seed(622, frozenset({LIARS}), nodes=11)
+    assert result.passed, f"{result.plan}: {result.failure}"
+
+
 @pytest.mark.parametrize("seed", (*SEEDS_AMONG_LIARS, *ONCE_RED_AMONG_LIARS, *LATER_RED_AMONG_LIARS))
 def test_seed_among_liars(seed: int) -> None:
     result = run_seed(seed, nodes=SMALL, attackers=AMONG)

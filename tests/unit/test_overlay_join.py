@@ -139,6 +139,21 @@ def test_nobody_answers_so_it_keeps_trying_and_founds_nothing() -> None:
     assert len(ring.nodes[0].node.overlay.leaf_set().members()) == 2
 
 
+def test_a_newcomer_whose_only_address_dies_gets_in_through_those_that_it_has_met() -> None:
+    """It is cut off while it probes, for longer than a round takes; then nobody answers where it was told to ask."""
+    ring = OverlayRing(seed=2)
+    ring.grow(6)
+    ring.start(1)
+    newcomer = ring.nodes[-1]
+    ring.run_until(lambda: newcomer.is_live and len(newcomer.node.overlay.state.leaves) > 0, limit_s=5.0)
+    ring.partition([newcomer])
+    ring.kill(ring.nodes[0])
+    ring.run_for(1.2 * newcomer.node.overlay.state.config.join_round)
+    assert not newcomer.node.is_ready
+    ring.heal()
+    ring.settle()
+
+
 def test_a_seed_does_not_found_a_second_ring_while_another_seed_is_unreachable() -> None:
     ring = OverlayRing(contacts=seeds(3))
     ring.add_node(delay_s=None)
