@@ -50,6 +50,7 @@ BURST = 8
         (49, 1),
         (58, 36),
         (180, 8),
+        (726, 12),
         (9, None),
         (12, None),
     ),
@@ -59,7 +60,8 @@ def test_seed(seed: int, nodes: int | None) -> None:
 
     3: after some probes in vain a subscriber paused for longer than a third of its lease. 58: each try of a publish
     went to the same dead neighbour, of which nobody had noticed yet that it was dead. 180: nobody served the halves of
-    a leaf while their parent had not caught up.
+    a leaf while their parent had not caught up. 726: a cell dropped the report of a leaf below, as what it is was being
+    written just then, and held itself for the leaf until the next report.
     """
     result = run_seed(seed, nodes=nodes, protocols=PROTOCOLS)
     assert result.passed, f"{result.plan}: {result.failure}"
