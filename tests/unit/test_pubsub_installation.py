@@ -63,9 +63,10 @@ class Piece:
         return self.core.due(self.now)
 
     def established(
-        self, owner: PeerRef = LEAF, cell: int = CELL, is_new: bool = True
+        self, owner: PeerRef = LEAF, cell: int = CELL, is_new: bool = True, version: int | None = None
     ) -> tuple[bool, list[InstallAction]]:
-        return self.core.established(self.now, owner, cell, is_new)
+        version = self.core.sub.version if version is None else version
+        return self.core.established(self.now, owner, cell, version, is_new)
 
     def kept(self, status: PieceStatus = PieceStatus.REPLICATED, source: PeerRef = LEAF) -> list[InstallAction]:
         return self.core.kept(self.now, source, self.core.sub.version, status, "too many")
@@ -233,6 +234,19 @@ def test_the_child_of_a_leaf_that_was_split_becomes_the_place() -> None:
     assert (piece.core.place.owner, piece.core.place.cell) == (OTHER, child)
     assert piece.core.stage is Stage.REPLICATED
     assert piece.due() == [SendInsert(OTHER, child)]
+
+
+def test_a_copy_of_an_older_version_in_a_leaf_that_was_split_off_does_not_answer_the_probe_that_renews_it() -> None:
+    piece = Piece().installed()
+    older, child = piece.core.sub.version, cell_at(LOW, HIGH, 7)
+    piece.due()
+    assert piece.core.insert_silent(piece.now) == [SendProbe(CELL, is_careful=False)]
+    due_at = piece.core.due_at
+    assert piece.established(OTHER, child, is_new=False, version=older) == (True, [])
+    assert piece.core.place is not None
+    assert (piece.core.place.owner, piece.core.place.cell) == (OTHER, child)
+    assert piece.core.due_at == due_at, "the copy lapses when it would have done before, so the probe is repeated"
+    assert isinstance(piece.due()[0], SendProbe)
 
 
 def test_a_cell_above_the_leaf_is_not_believed_without_being_asked() -> None:

@@ -462,6 +462,20 @@ def test_a_claim_that_there_are_leaves_below_is_checked() -> None:
     assert len(routed(host, TransferSub)) == 1, "it gives its pieces down, and will be an inner node"
 
 
+def test_a_claim_that_comes_while_the_cell_becomes_a_leaf_is_checked_afterwards() -> None:
+    host, _ = node()
+    cell, below = 0b10, 0b101
+    host.deliver(CellOrder(SCHEMA, TREE.attribute, cell, OrderKind.BE_LEAF), STRANGER)
+    host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
+    asked = len(routed(host, CellQuestion))
+    for _ in range(2):
+        host.deliver(LeafUpdate(SCHEMA, TREE.attribute, cell, below, (LeafEntry(below, 5),)), STRANGER)
+    assert len(routed(host, CellQuestion)) == asked, "what the cell is has not been written yet"
+    write(host)
+    assert len(routed(host, CellQuestion)) == asked + 1, "it is checked once, and at once"
+    assert last_question(host).cell == below
+
+
 def test_a_leaf_is_not_retired_by_an_order_alone() -> None:
     host, plugin = node()
     host.deliver(CellOrder(SCHEMA, TREE.attribute, 0b10, OrderKind.BE_LEAF), STRANGER)

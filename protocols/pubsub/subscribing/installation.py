@@ -220,13 +220,20 @@ class Installation:
             return []
         return self._received()
 
-    def established(self, now: float, owner: PeerRef, cell: Cell, is_new: bool) -> tuple[bool, list[InstallAction]]:
-        """Answer whether the piece is wanted there. The owner is who says it, on its own link."""
+    def established(
+        self, now: float, owner: PeerRef, cell: Cell, version: int, is_new: bool
+    ) -> tuple[bool, list[InstallAction]]:
+        """Answer whether the piece is wanted there. The owner is who says it, on its own link.
+
+        A leaf that was split off has what its parent had: perhaps an older version, which lapses as it would have done
+        there. So that does not answer the probe that renews it.
+        """
         if self.stage in (Stage.ENDING, Stage.OVER) or not self._lies_in(cell):
             return False, []
         place = self.place
         was_installed = self.is_installed
-        if self._waiting is not InstallWait.ESTABLISHED and place is not None:
+        is_answer = self._waiting is InstallWait.ESTABLISHED and version == self.sub.version
+        if not is_answer and place is not None:
             if lies_within(cell, place.cell):  # the leaf was split, or has another root now
                 self.place = HoldingLeaf(cell, owner)
                 self._heard_at = now

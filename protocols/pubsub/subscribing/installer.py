@@ -189,7 +189,7 @@ class Installer(Part):
             raise ProtocolError("wrong_level", f"a cell of level {level(message.cell)} is said to have {message.level}")
         if message.version > piece.sub.version:
             return Confirm(message.sid, message.piece, message.version, is_wanted=False)
-        is_wanted, actions = piece.established(self._host.now(), source, message.cell, message.is_new)
+        is_wanted, actions = piece.established(self._host.now(), source, message.cell, message.version, message.is_new)
         self._note_received(place, piece, message.level, actions)
         version, lasts_s = piece.sub.version, self._lasts_s if is_wanted else 0
         self._act(place, actions)

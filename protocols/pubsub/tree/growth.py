@@ -198,6 +198,7 @@ class Growth(Part):
         if is_stored:
             self._became(node, before)
         self.step(node)
+        self._reports.switched(node)
         self.changed(node.place)
 
     def _became(self, node: CellNode, before: CellState) -> None:

@@ -32,6 +32,8 @@ class TreeReports(Part):
         self._host = forest.host
         self._dirty: dict[CellAddress, None] = {}
         self._due: dict[CellAddress, float] = {}
+        self._early: dict[CellAddress, dict[int, LeafUpdate]] = {}
+        """By cell that is about to be something else, the last report from each of its halves."""
 
     def changed(self, node: CellNode) -> None:
         """Tell the parent soon."""
@@ -58,6 +60,8 @@ class TreeReports(Part):
         """Repeat what is due, and forget what was not repeated."""
         now, interval_s = self._host.now(), self._forest.config.update_interval
         self._due = {place: due for place, due in self._due.items() if place in self._forest.cells}
+        switching = {node.place for node in self._forest.nodes() if node.is_switching}
+        self._early = {place: early for place, early in self._early.items() if place in switching}
         for node in self._forest.nodes():
             if node.table is not None and node.table.forget(now - HEARD_INTERVALS * interval_s):
                 self.changed(node)
@@ -85,9 +89,12 @@ class TreeReports(Part):
         if not lies_within(below, place.cell) or below == place.cell:
             return  # routed: whoever made it up is not the one who passed it on
         node = self._forest.find(place)
-        if node is None or node.is_switching:
+        if node is None:
             return
         child = ancestor(below, place.cell.bit_length())
+        if node.is_switching:
+            self._early.setdefault(place, {})[child] = message
+            return
         self.heard(node, child, bool(message.entries))
         if node.state is CellState.INNER:
             has_changed = self._table(node).replace(below, message.entries, self._host.now())
@@ -95,6 +102,12 @@ class TreeReports(Part):
                 self._send(node.place.above, below, message.entries)
         elif message.entries:
             self.claimed(node, child)
+
+    def switched(self, node: CellNode) -> None:
+        """It is known what a cell is now: what came too early is taken in. It would not be said again for an interval,
+        and meanwhile a leaf below that this cell does not know of would get events, and none of its subscriptions."""
+        for message in self._early.pop(node.place, {}).values():
+            self._updated(message, self._host.peer)
 
     def _table(self, node: CellNode) -> LeafTable:
         if node.table is None:
