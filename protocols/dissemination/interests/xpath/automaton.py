@@ -34,6 +34,10 @@ from protocols.dissemination.interests.xpath.reading import NUMBER
 
 STATES_MAX: Final = 1 << 16
 """So many results are remembered; then all are forgotten, and worked out again where they are needed."""
+TEXTS_MAX: Final = 4096
+"""Texts of which a label's tests remember what they meet."""
+TEXT_KEPT_MAX: Final = 64
+"""Longer texts are not remembered."""
 
 
 class Tests:
@@ -44,9 +48,11 @@ class Tests:
         self._equal: dict[str, int] = {}
         self._not_equal: list[tuple[str, int]] = []
         self._limits: dict[str, list[tuple[float, int]]] = {op: [] for op in ("<", "<=", ">", ">=", "=", "!=")}
+        self._known: dict[str, int] = {}
 
     def add(self, value: Value, bit: int) -> None:
         """One more."""
+        self._known.clear()
         self.bits[value] = bit
         if isinstance(value.constant, float):
             limits = self._limits[value.op]
@@ -59,6 +65,16 @@ class Tests:
 
     def met_by(self, text: str) -> int:
         """The bits of those that a text meets."""
+        known = self._known.get(text)
+        if known is None:
+            known = self._met_by(text)
+            if len(text) <= TEXT_KEPT_MAX:
+                if len(self._known) >= TEXTS_MAX:
+                    self._known.clear()
+                self._known[text] = known
+        return known
+
+    def _met_by(self, text: str) -> int:
         met = self._equal.get(text, 0)
         for constant, bit in self._not_equal:
             if constant != text:
@@ -83,12 +99,56 @@ def _or(limits: Iterable[tuple[float, int]]) -> int:
     return reduce(or_, (bit for _, bit in limits), 0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """A step whose condition is that all of these are there: bits of children, of what is below, and of values."""
+
+    bit: int
+    children: int
+    below: int
+    values: int
+
+
 @dataclass(slots=True)
 class _Label:
-    """What is asked of nodes of one label."""
+    """What is asked of nodes of one label. A step is looked at only where one of the bits that it needs is there."""
 
-    steps: list[tuple[int, Condition]] = field(default_factory=list)
+    free: int = 0
+    """Steps that need nothing."""
+    by_child: dict[int, list[_Needs]] = field(default_factory=dict)
+    by_below: dict[int, list[_Needs]] = field(default_factory=dict)
+    by_value: dict[int, list[_Needs]] = field(default_factory=dict)
+    others: list[tuple[int, Condition]] = field(default_factory=list)
+    """Steps with ``or`` and ``not``."""
     tests: dict[Of, Tests] = field(default_factory=dict)
+
+    def add(self, needs: _Needs) -> None:
+        """One more step."""
+        for bits, table in ((needs.values, self.by_value), (needs.children, self.by_child), (needs.below, self.by_below)):
+            if bits:
+                table.setdefault(bits & -bits, []).append(needs)
+                return
+        self.free |= needs.bit
+
+    def met(self, values: int, children: int, below: int) -> int:
+        """The steps that are met; those of `others` are not among them."""
+        met = self.free
+        for bits, table in ((values, self.by_value), (children, self.by_child), (below, self.by_below)):
+            for bit in table if bits.bit_count() > len(table) else _single(bits):
+                for needs in table.get(bit, ()) if bit & bits else ():
+                    if (
+                        not needs.values & ~values and not needs.children & ~children and not needs.below & ~below
+                    ):
+                        met |= needs.bit
+        return met
+
+
+def _single(bits: int) -> list[int]:
+    found = []
+    while bits:
+        found.append(bits & -bits)
+        bits &= bits - 1
+    return found
 
 
 class Automaton:
@@ -111,8 +171,12 @@ class Automaton:
             if step not in self._steps:
                 self._steps[step] = 1 << len(self._steps)
                 label = self._labels.setdefault(step.label, _Label())
-                label.steps.append((self._steps[step], step.condition))
                 self._add_values(step.label, label, step.condition)
+                needs = self._needs(step)
+                if needs is None:
+                    label.others.append((self._steps[step], step.condition))
+                else:
+                    label.add(needs)
         self._conditions.setdefault(condition, []).append(id)
         self._forget()
 
@@ -127,6 +191,21 @@ class Automaton:
                     self._add_values(name, label, part)
             case Not(part=part):
                 self._add_values(name, label, part)
+
+    def _needs(self, step: Step) -> _Needs | None:
+        condition = step.condition
+        children = below = values = 0
+        for part in condition.parts if isinstance(condition, All) else (condition,):
+            match part:
+                case Has(axis=Axis.CHILD, step=inner):
+                    children |= self._steps[inner]
+                case Has(step=inner):
+                    below |= self._steps[inner]
+                case Value():
+                    values |= self._values[step.label, part]
+                case _:
+                    return None
+        return _Needs(self._steps[step], children, below, values)
 
     def _forget(self) -> None:
         self._states.clear()
@@ -191,8 +270,8 @@ class Automaton:
         known = self._labels.get(label)
         if known is None:
             return 0
-        met = 0
-        for bit, condition in known.steps:
+        met = known.met(values, children, below)
+        for bit, condition in known.others:
             if self._holds(condition, label, values, children, below):
                 met |= bit
         return met
