@@ -1,0 +1,1 @@
+"""XML documents and XPath 1.0: the data model of CoDD's evaluation."""

@@ -1,0 +1,252 @@
+"""Messages of dissemination: type ids 0x0300 to 0x033F. ONLY APPEND: they are the protocol itself.
+
+All come on their sender's own link. A link keeps the order of what is sent on it, and the tree relies on that: what a
+parent says about its stream holds for all that it sent before, and for nothing that it sends later. The names that the
+CoDD paper uses (figures 3, 5, 6 and 7) stand in brackets.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated, Final
+
+import annotated_types
+
+from peerd.ids import NodeId
+from peerd.limits import KIB
+from peerd.messages import U8, U32, U64, Message, PeerRef, Text, message, struct
+from protocols.dissemination.names import INTEREST_ID_BYTES, Position
+
+INTEREST_BYTES_MAX: Final = 8 * KIB
+WANTS_MAX: Final = 256
+"""Interests in one message, and of one child."""
+PAYLOAD_BYTES_MAX: Final = 40 * KIB
+"""An item that is larger travels in chunks over bulk connections."""
+ITEMS_BYTES_MAX: Final = 48 * KIB
+"""Items in one message, counted with their envelopes."""
+ITEMS_MAX: Final = 256
+DEPTH_MAX: Final = 64
+"""Nodes between the producer and a member."""
+ENVELOPE_BYTES: Final = 64
+"""What an item takes in a message besides its payload, at most."""
+
+InterestId = Annotated[bytes, annotated_types.MinLen(INTEREST_ID_BYTES), annotated_types.MaxLen(INTEREST_ID_BYTES)]
+InterestIds = Annotated[tuple[InterestId, ...], annotated_types.MaxLen(WANTS_MAX)]
+InterestText = Annotated[str, annotated_types.MaxLen(INTEREST_BYTES_MAX)]
+InterestTexts = Annotated[tuple[InterestText, ...], annotated_types.MaxLen(WANTS_MAX)]
+Path = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(DEPTH_MAX)]
+
+
+@struct
+class Mark:
+    """`protocols.dissemination.names.Position`, as it travels."""
+
+    epoch: U64
+    sequence: U64
+
+    @property
+    def position(self) -> Position:
+        """What it says."""
+        return Position(self.epoch, self.sequence)
+
+
+@struct
+class StreamItem:
+    """One item of a stream. ``published_ms``: the producer's clock, milliseconds since 1970."""
+
+    epoch: U64
+    sequence: U64
+    published_ms: U64
+    payload: Annotated[bytes, annotated_types.MaxLen(PAYLOAD_BYTES_MAX)]
+    content_type: Annotated[str, annotated_types.MaxLen(128)] = ""
+
+    @property
+    def position(self) -> Position:
+        """Where it stands in its stream."""
+        return Position(self.epoch, self.sequence)
+
+    @property
+    def size(self) -> int:
+        """What it counts for in buffers and messages."""
+        return ENVELOPE_BYTES + len(self.payload)
+
+
+Items = Annotated[tuple[StreamItem, ...], annotated_types.MaxLen(ITEMS_MAX)]
+
+
+class Refusal(IntEnum):
+    """Why a node does not take a child."""
+
+    FULL = 0
+    """It has as many children, or sends as many bytes a second, as it is willing to (the fan-out limit)."""
+    NOT_A_MEMBER = 1
+    """It is not in the tree itself (any more, or yet)."""
+    BELOW = 2
+    """It is below the node that asks: that would be a circle."""
+    INTEREST = 3
+    """An interest is not valid, or too costly; the detail says which limit."""
+    DEPTH = 4
+    BUSY = 5
+    """It is moving itself, or too many others are."""
+
+
+@message(0x0300, bytes_max=60 * KIB)
+class Attach(Message):
+    """Be my parent (TYPE_ADDCHILD). `Ready`, or `Declined`, comes back.
+
+    ``wants``: all that this node and those below it want. ``after``: they have everything up to there; ``is_new``: they
+    want nothing of the past, so what the producer sends from now on is enough. ``is_orphan``: there is no other
+    parent, so begin as soon as you can, without waiting for `Begin`. ``attempt`` numbers what a node tries.
+    """
+
+    stream: NodeId
+    attempt: U64
+    wants: InterestTexts
+    after: Mark
+    is_new: bool = False
+    is_orphan: bool = False
+
+
+@message(0x0301, bytes_max=128)
+class Ready(Message):
+    """I hold what you want from ``since`` on, up to ``through``; tell me when to `Begin`.
+
+    ``since`` is later than what was asked for where even the producer does not remember so much: a gap.
+    """
+
+    stream: NodeId
+    attempt: U64
+    since: Mark
+    through: Mark
+
+
+@message(0x0302, bytes_max=4 * KIB)
+class Declined(Message):
+    """I will not be your parent. ``children``: where to ask instead."""
+
+    stream: NodeId
+    attempt: U64
+    why: U8
+    children: Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(32)] = ()
+    detail: Text = ""
+
+
+@message(0x0303, bytes_max=128)
+class Begin(Message):
+    """Send me everything that I want after this mark, in order, and go on with what comes."""
+
+    stream: NodeId
+    attempt: U64
+    after: Mark
+
+
+@message(0x0304, bytes_max=64)
+class Detach(Message):
+    """I am not your child (any more): TYPE_LEAVE."""
+
+    stream: NodeId
+    attempt: U64
+
+
+@message(0x0305, bytes_max=60 * KIB)
+class Widen(Message):
+    """Child to parent: I want this too (TYPE_ADD_QUERY), with what came after the mark. `Replay` and `Widened` follow."""
+
+    stream: NodeId
+    wants: InterestTexts
+    after: Mark
+    is_new: bool = False
+
+
+@message(0x0306, bytes_max=60 * KIB)
+class Replay(Message):
+    """Parent to child, before `Widened`: items of the past that the child did not want until now."""
+
+    stream: NodeId
+    items: Items
+
+
+@message(0x0307, bytes_max=8 * KIB)
+class Widened(Message):
+    """Parent to child: after this mark you have, and get, everything for these interests."""
+
+    stream: NodeId
+    interests: InterestIds
+    since: Mark
+    through: Mark
+    """And this is how far you have come with that."""
+
+
+@message(0x0308, bytes_max=8 * KIB)
+class Narrow(Message):
+    """Child to parent: nobody here wants these any more (TYPE_REMOVE_QUERY)."""
+
+    stream: NodeId
+    interests: InterestIds
+
+
+@message(0x0309, bytes_max=60 * KIB)
+class Carry(Message):
+    """Parent to child: items that it wants, in order. There is nothing else for it up to ``through``."""
+
+    stream: NodeId
+    items: Items
+    through: Mark
+
+
+@message(0x030A, bytes_max=2 * KIB)
+class Beat(Message):
+    """Parent to child, when there is nothing to carry: it has everything up to ``through``; the parent lives.
+
+    ``path``: the nodes from the producer to the parent, when they have changed.
+    """
+
+    stream: NodeId
+    through: Mark
+    path: Path | None = None
+
+
+@message(0x030B, bytes_max=128)
+class Gap(Message):
+    """Parent to child: what came after ``since`` and up to ``until`` is lost for you, wholly or in part."""
+
+    stream: NodeId
+    since: Mark
+    until: Mark
+
+
+@message(0x030C, bytes_max=512)
+class Climb(Message):
+    """From a would-be parent upwards to the producer: is the mover below itself? `Climbed` goes to the mover.
+
+    A node that lets it pass does not move for a while, so that what it says stays true until the mover has moved.
+    """
+
+    stream: NodeId
+    mover: PeerRef
+    attempt: U64
+    hops: Annotated[int, annotated_types.Ge(0), annotated_types.Le(DEPTH_MAX)] = 0
+
+
+@message(0x030D, bytes_max=256)
+class Climbed(Message):
+    """The answer to the mover: the way up from its new parent does not lead through itself; or why not."""
+
+    stream: NodeId
+    attempt: U64
+    is_clear: bool
+    hops: U32 = 0
+
+
+@message(0x030E, bytes_max=64)
+class Dismiss(Message):
+    """I am not your parent (any more): look for another one."""
+
+    stream: NodeId
+    attempt: U64
+
+
+MESSAGES: Final = (
+    *(Attach, Ready, Declined, Begin, Detach, Widen, Replay, Widened, Narrow, Carry, Beat, Gap, Climb, Climbed),
+    Dismiss,
+)

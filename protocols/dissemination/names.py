@@ -1,0 +1,37 @@
+"""How streams, items and interests are named. Pure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+from peerd.ids import NodeId, id_from_bytes
+
+INTEREST_ID_BYTES: Final = 16
+
+
+class Position(NamedTuple):
+    """A place in a stream: the producer's boot, and the number of the item in it, from 1. Without gaps at the producer.
+
+    As a mark it means "everything up to here".
+    """
+
+    epoch: int
+    sequence: int
+
+
+START: Final = Position(0, 0)
+"""Before the first item of any stream."""
+
+
+@lru_cache(maxsize=4096)
+def stream_key(name: str) -> NodeId:
+    """The place of a stream's record on the ring, and how messages name the stream."""
+    return id_from_bytes(sha256(b"peerd-stream\0" + name.encode()).digest()[:16])
+
+
+@lru_cache(maxsize=1 << 14)
+def interest_id(kind: str, text: str) -> bytes:
+    """Names an interest, wherever it is told of: the same text of the same kind has the same id everywhere."""
+    return sha256(b"peerd-interest\0%b\0%b" % (kind.encode(), text.encode())).digest()[:INTEREST_ID_BYTES]

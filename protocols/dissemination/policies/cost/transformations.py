@@ -1,0 +1,159 @@
+"""The six ways to change a tree a little (Zhou, Ooi and Tan 2008, section 3.2.1), and what each would bring.
+
+A node considers only its children and grandchildren, of which it knows what `Family` has. Each transformation is a list
+of single moves, in an order in which no circle can be, so that the mechanism needs to know nothing but moves.
+
+All nodes below the one that decides stay below it. So nothing changes above it, and what a transformation brings can be
+told from the few nodes whose children change: in a time that does not depend on the size of the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from peerd.ids import NodeId
+from protocols.dissemination.policies.cost.model import Branch, Costs, Delay, processing_s, step_loss
+
+
+class Kind(Enum):
+    """The names of section 3.2.1."""
+
+    PROMOTION = "promotion"
+    """A grandchild becomes a child."""
+    DEMOTION = "demotion"
+    """A child becomes the child of another child."""
+    PARENT_CHILD_SWAP = "parent-child swap"
+    """A grandchild and its parent change places; each keeps its other children."""
+    COUSIN_SWAP = "cousin swap"
+    """Two grandchildren with different parents change places."""
+    NEPHEW_ADOPTION = "nephew adoption"
+    """A grandchild goes to another child."""
+    UNCLE_NEPHEW_SWAP = "uncle-nephew swap"
+    """A child and a grandchild that is not its own change places."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A node goes, with all below it, to another parent."""
+
+    node: NodeId
+    to: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Transformation:
+    """A change of the tree."""
+
+    kind: Kind
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """A child or grandchild, as the node that decides knows it. ``rate``: of what it wants itself."""
+
+    id: NodeId
+    costs: Costs
+    rate: float
+    children: tuple[Branch, ...]
+
+    @property
+    def branch(self) -> Branch:
+        """It and all below it."""
+        return Branch(self.id, rate_max(self.rate, self.children), self.rate + sum(c.rate_sum for c in self.children))
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A node with its children and grandchildren. ``relatives``: both of them; ``costs`` and ``rate``: its own."""
+
+    node: NodeId
+    costs: Costs
+    rate: float
+    children: tuple[NodeId, ...]
+    relatives: Mapping[NodeId, Relative]
+    delay: Delay
+
+    def grandchildren(self, child: NodeId) -> tuple[NodeId, ...]:
+        """The children of a child."""
+        return tuple(branch.node for branch in self.relatives[child].children)
+
+    def transformations(self) -> Iterator[Transformation]:
+        """All of them, always in the same order."""
+        for child in self.children:
+            others = [other for other in self.children if other != child]
+            for other in others:
+                yield Transformation(Kind.DEMOTION, (Move(child, other),))
+            for grandchild in self.grandchildren(child):
+                yield Transformation(Kind.PROMOTION, (Move(grandchild, self.node),))
+                swap = Move(grandchild, self.node), Move(child, grandchild)
+                yield Transformation(Kind.PARENT_CHILD_SWAP, swap)
+                for other in others:
+                    yield Transformation(Kind.NEPHEW_ADOPTION, (Move(grandchild, other),))
+                    places = Move(grandchild, self.node), Move(other, child)
+                    yield Transformation(Kind.UNCLE_NEPHEW_SWAP, places)
+                    for cousin in self.grandchildren(other) if child < other else ():
+                        cousins = Move(grandchild, other), Move(cousin, child)
+                        yield Transformation(Kind.COUSIN_SWAP, cousins)
+
+    def benefit(self, transformation: Transformation) -> float:
+        """How much less all nodes together would lose: minus the change of the sum of equation 6."""
+        before = {id: self._children_of(id) for id in self._touched(transformation)}
+        after = {id: list(children) for id, children in before.items()}
+        for move in transformation.moves:
+            for children in after.values():
+                if move.node in children:
+                    children.remove(move.node)
+            after[move.to].append(move.node)
+        return self._loss(before) - self._loss(after)
+
+    def _touched(self, transformation: Transformation) -> set[NodeId]:
+        """The nodes whose children change, or whose children's rates do."""
+        touched = {self.node}
+        for move in transformation.moves:
+            touched.add(move.to)
+            touched.update(child for child in self.children if move.node in self.grandchildren(child))
+        return touched
+
+    def _children_of(self, id: NodeId) -> list[NodeId]:
+        if id == self.node:
+            return list(self.children)
+        return [branch.node for branch in self.relatives[id].children]
+
+    def _loss(self, families: Mapping[NodeId, Sequence[NodeId]]) -> float:
+        """What is lost at the steps down from these nodes, when they have these children."""
+        known: dict[NodeId, Branch] = {}
+
+        def branch(id: NodeId) -> Branch:
+            if id not in known:
+                if id in families and id != self.node:
+                    below = [branch(child) for child in families[id]]
+                    rate = self.relatives[id].rate
+                    known[id] = Branch(id, rate_max(rate, below), rate + sum(each.rate_sum for each in below))
+                else:
+                    known[id] = self._branch(id)
+            return known[id]
+
+        total = 0.0
+        for id, children in families.items():
+            below = [branch(child) for child in children]
+            costs, rate = (self.costs, self.rate) if id == self.node else self._own(id)
+            delay_s = processing_s(costs, rate_max(rate, below), below)
+            total += step_loss(id, delay_s, below, self.delay)
+        return total
+
+    def _own(self, id: NodeId) -> tuple[Costs, float]:
+        return self.relatives[id].costs, self.relatives[id].rate
+
+    def _branch(self, id: NodeId) -> Branch:
+        found = self.relatives.get(id)
+        if found is not None:
+            return found.branch
+        return next(each for other in self.relatives.values() for each in other.children if each.node == id)
+
+
+def rate_max(rate: float, children: Sequence[Branch]) -> float:
+    """The rate of what a node gets: of the one that wants most, of it and all below it."""
+    return max([rate, *(child.rate_max for child in children)])

@@ -1,0 +1,68 @@
+"""No circles: before a node moves for good, the way up from its new parent is checked, up to the producer. Pure.
+
+Each node on the way promises not to move itself for `PLEDGE_S`; so what was checked stays true until the mover has
+moved. Where two movers meet, the one with the smaller id waits for the other: of all movers that would close a circle
+together, the last one finds itself on its way up, and stays where it is. docs/protocols/dissemination-tree.md has the
+proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from peerd.messages import Message, PeerRef
+from protocols.dissemination.messages import DEPTH_MAX, Climb, Climbed
+
+PLEDGE_S: Final = 2.0
+"""A node that has let a check pass does not move for so long; a move that takes longer is given up."""
+PARKED_MAX: Final = 64
+"""Checks that wait for the end of this node's own move."""
+
+
+class Climbing:
+    """One node's part in the checks of one stream."""
+
+    def __init__(self, me: PeerRef, is_source: bool, send: Callable[[PeerRef, Message], None]) -> None:
+        self._me = me
+        self._is_source = is_source
+        self._send = send
+        self.is_moving = False
+        """Whether a move of this node is under way: from its first message to its end."""
+        self.in_circle: Callable[[int], None] = lambda attempt: None
+        """The check of this node's own move has come back to it; set by who makes this."""
+        self._pledged_until = 0.0
+        self._parked: list[Climb] = []
+
+    def may_move(self, now: float) -> bool:
+        """Whether this node may begin to move."""
+        return now >= self._pledged_until
+
+    def moved(self, parent: PeerRef | None, now: float) -> None:
+        """This node's move has ended, one way or the other: what waited for that goes on."""
+        self.is_moving = False
+        parked, self._parked = self._parked, []
+        for climb in parked:
+            self.check(climb, parent, now)
+
+    def check(self, climb: Climb, parent: PeerRef | None, now: float) -> None:
+        """Let a check pass, hold it back, or answer it. ``parent``: the one that this node has for good."""
+        if climb.mover.id == self._me.id:
+            self.in_circle(climb.attempt)
+        elif self._is_source:
+            self._answer(climb, is_clear=True)
+        elif self.is_moving and climb.mover.id < self._me.id:
+            if len(self._parked) < PARKED_MAX:
+                self._parked.append(climb)
+            else:
+                self._answer(climb, is_clear=False)
+        elif parent is None or climb.hops >= DEPTH_MAX:
+            self._answer(climb, is_clear=False)
+        else:
+            self._pledged_until = now + PLEDGE_S
+            self._send(parent, replace(climb, hops=climb.hops + 1))
+
+    def _answer(self, climb: Climb, *, is_clear: bool) -> None:
+        self._send(climb.mover, Climbed(climb.stream, climb.attempt, is_clear, climb.hops))
+

@@ -1,0 +1,285 @@
+"""One node in the tree of one stream: its parent, its children, its own subscriptions, and the stream through it. Pure.
+
+What the edges promise, and why nothing is lost while they change, is on docs/protocols/dissemination-tree.md. In short:
+an edge carries, in order, everything after a mark that the child wants. So a child needs to know one mark only, how far
+it has come; it changes parents by naming that mark to the new one, and drops what comes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from peerd.errors import Bug, ProtocolError
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from protocols.dissemination import messages
+from protocols.dissemination.interests.errors import ItemError
+from protocols.dissemination.messages import Refusal, StreamItem
+from protocols.dissemination.names import Position
+from protocols.dissemination.ports import Held, Holder, Interest, InterestKind
+from protocols.dissemination.tree.climbing import Climbing
+from protocols.dissemination.tree.downstream import Admit, Downstream
+from protocols.dissemination.tree.replay import BufferLimits
+from protocols.dissemination.tree.state import State
+from protocols.dissemination.tree.upstream import MoveEnd, Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What a subscription did not get, wholly or in part: what came after ``since``, up to ``until``."""
+
+    since: Position
+    until: Position
+
+
+@dataclass(eq=False, slots=True)
+class Subscription:
+    """A subscription of this node. ``deliver`` is called in order, each item once."""
+
+    number: int
+    interest: Interest
+    deliver: Callable[[Held | Lost], None]
+    after: Position | None
+    through: Position | None = None
+    """It has been given everything up to here; ``None``: it has not begun."""
+
+    def give(self, held: Held) -> None:
+        """Give it an item, unless it has got that already."""
+        if self.through is not None and held.position > self.through:
+            self.through = held.position
+            self.deliver(held)
+
+    def lose(self, since: Position, until: Position) -> None:
+        """Tell it of a loss, as far as that is one for it."""
+        if self.through is not None and until > self.through:
+            lost = Lost(max(since, self.through), until)
+            self.through = until
+            self.deliver(lost)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Somebody waits until these interests are as complete as they will be."""
+
+    ids: tuple[bytes, ...]
+    then: Callable[[], None]
+
+
+class Member:
+    """One node's part in one stream. ``on_orphaned`` and ``on_ended`` are for the policy, which looks for parents."""
+
+    def __init__(
+        self,
+        me: PeerRef,
+        stream: NodeId,
+        kind: InterestKind,
+        limits: BufferLimits,
+        send: Callable[[PeerRef, Message], None],
+        admit: Admit,
+        *,
+        is_source: bool,
+    ) -> None:
+        self.state = State(me, stream, kind, limits, send, is_source=is_source)
+        self.climbing = Climbing(me, is_source, send)
+        self.down = Downstream(self.state, self, admit)
+        self.up = Upstream(self.state, self.climbing, self)
+        self.down.is_member = lambda: is_source or not self.up.is_orphan
+        self.down.has_uplink = self.up.knows
+        self.subscriptions: dict[int, Subscription] = {}
+        self.on_orphaned: Callable[[], None] = lambda: None
+        self.on_ended: Callable[[PeerRef, MoveEnd, Refusal | None, Sequence[PeerRef]], None] = lambda *_: None
+        self._waiting: list[_Waiting] = []
+
+    # The producer
+
+    def publish(self, item: StreamItem, now: float) -> None:
+        """The producer's next item. Raises `ItemError` for what the kind of interests cannot read."""
+        self.state.now = now
+        if item.position <= self.state.through:
+            raise Bug(f"the stream is at {self.state.through} already, not before {item.position}")
+        held = Held(item, self.state.kind.content(item))
+        self.state.through = item.position
+        self._flow(held)
+        self.down.flush()
+
+    # Subscriptions of this node
+
+    def subscribe(
+        self, number: int, interest: Interest, after: Position | None, deliver: Callable[[Held | Lost], None], now: float
+    ) -> None:
+        """Want something, from a mark on (``None``: from now on)."""
+        self.state.now = now
+        found = self.subscriptions[number] = Subscription(number, interest, deliver, after)
+        self.need(("own", number), [interest], after, lambda: self._go_live(found))
+        self.down.flush()
+
+    def _go_live(self, found: Subscription) -> None:
+        if self.subscriptions.get(found.number) is not found:
+            return
+        state = self.state
+        since = state.since([found.interest], found.after)
+        found.through = since if found.after is None else found.after
+        found.lose(found.through, since)
+        for held in list(state.buffer.after(since)):
+            if state.kind.matches(found.interest, held.content):
+                found.give(held)
+
+    def unsubscribe(self, number: int, now: float) -> None:
+        """Want it no more."""
+        self.state.now = now
+        if self.subscriptions.pop(number, None) is not None:
+            self.release(("own", number))
+
+    # Needs
+
+    def need(
+        self, holder: Holder, interests: Sequence[Interest], after: Position | None, then: Callable[[], None]
+    ) -> None:
+        """See `protocols.dissemination.tree.downstream.Needs`."""
+        state = self.state
+        for interest in interests:
+            state.matching.add(interest)
+        asks = state.wants.need(holder, interests, after, state.buffer.floor)
+        ids = tuple(interest.id for interest in interests)
+        if state.is_source:
+            state.wants.widened(ids, state.buffer.floor)
+        elif asks:
+            self.up.ask(asks)
+        if state.wants.is_answered(ids):
+            then()
+        else:
+            self._waiting.append(_Waiting(ids, then))
+
+    def release(self, holder: Holder, ids: Sequence[bytes] | None = None) -> None:
+        """See `protocols.dissemination.tree.downstream.Needs`."""
+        if self.state.wants.release(holder, ids):
+            self.up.released()
+
+    # What the upper end says
+
+    def carried(self, item: StreamItem) -> None:
+        """See `protocols.dissemination.tree.upstream.Below`."""
+        self._flow(self._held(item))
+
+    def _held(self, item: StreamItem) -> Held:
+        try:
+            return Held(item, self.state.kind.content(item))
+        except ItemError as error:
+            raise ProtocolError("bad_item", str(error)[:256]) from error
+
+    def _flow(self, held: Held) -> None:
+        state = self.state
+        state.buffer.add(held, state.now)
+        ids = state.matching.match(held.content)
+        self.down.flow(held, ids)
+        for subscription in self.subscriptions.values():
+            if subscription.interest.id in ids:
+                subscription.give(held)
+
+    def remembered(self, item: StreamItem) -> None:
+        """See `protocols.dissemination.tree.upstream.Below`."""
+        self.state.buffer.add(self._held(item), self.state.now)
+
+    def answered(self) -> None:
+        """See `protocols.dissemination.tree.upstream.Below`."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if self.state.wants.is_answered(each.ids):
+                each.then()
+            else:
+                self._waiting.append(each)
+
+    def lost(self, since: Position, until: Position) -> None:
+        """See `protocols.dissemination.tree.upstream.Below`."""
+        self.state.buffer.forget(until)
+        self.down.gap(since, until)
+        for subscription in self.subscriptions.values():
+            subscription.lose(since, until)
+
+    def orphaned(self) -> None:
+        """See `protocols.dissemination.tree.upstream.Below`."""
+        self.on_orphaned()
+
+    def ended(self, peer: PeerRef, end: MoveEnd, why: Refusal | None, children: Sequence[PeerRef]) -> None:
+        """See `protocols.dissemination.tree.upstream.Below`."""
+        self.on_ended(peer, end, why, children)
+
+    # From outside
+
+    def received(self, peer: PeerRef, message: Message, now: float) -> None:
+        """A message of this stream. Raises `ProtocolError` for what no correct node sends."""
+        self.state.now = now
+        match message:
+            case messages.Carry():
+                self.up.carry(peer, message)
+            case messages.Beat():
+                self.up.beat(peer, message)
+            case messages.Replay():
+                self.up.replay(peer, message)
+            case messages.Widened():
+                self.up.widened(peer, message)
+            case messages.Gap():
+                self.up.gap(peer, message)
+            case messages.Ready():
+                self.up.ready(peer, message)
+            case messages.Declined():
+                self.up.declined(peer, message)
+            case messages.Climbed():
+                self.up.climbed(message)
+            case messages.Attach():
+                self._attach(peer, message)
+            case messages.Begin():
+                self.down.begin(peer, message)
+            case messages.Widen():
+                self.down.widen(peer, message)
+            case messages.Narrow():
+                self.down.narrow(peer, message)
+            case messages.Detach():
+                self.down.detach(peer, message.attempt)
+            case messages.Dismiss():
+                self.up.dismissed(peer, message.attempt)
+            case messages.Climb():
+                self.climbing.check(message, self._parent(), now)
+            case _:
+                raise Bug(f"{type(message).__name__} is no message of the tree")
+        self.down.flush()
+
+    def _attach(self, peer: PeerRef, message: messages.Attach) -> None:
+        if self.down.attach(peer, message):
+            climb = messages.Climb(self.state.stream, peer, message.attempt)
+            self.climbing.check(climb, self._parent(), self.state.now)
+
+    def _parent(self) -> PeerRef | None:
+        return None if self.up.parent is None else self.up.parent.peer
+
+    def move_to(self, peer: PeerRef, now: float) -> bool:
+        """Get another parent, or a first one; whether that has begun."""
+        self.state.now = now
+        return self.up.move_to(peer)
+
+    def gone(self, peer: NodeId, now: float) -> None:
+        """A node is out of reach."""
+        self.state.now = now
+        self.down.remove(peer)
+        self.up.gone(peer)
+        self.down.flush()
+
+    def leave(self, now: float) -> None:
+        """Leave the tree. Promoting a child is the policy's part, before this."""
+        self.state.now = now
+        self.up.leave()
+        self.down.dismiss_all()
+
+    def tick(self, now: float) -> None:
+        """Time has passed: call it a few times a second."""
+        self.state.now = now
+        self.state.buffer.trim(now)
+        self.up.tick()
+        self.down.beat()
+        self.down.flush()
+
+    def validate(self) -> None:
+        """Assert the invariants."""
+        self.state.buffer.validate()
+        self.down.validate()

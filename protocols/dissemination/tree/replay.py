@@ -1,0 +1,98 @@
+"""What a node remembers of a stream, so that others can join, move or come back without losing anything. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from protocols.dissemination.names import START, Position
+from protocols.dissemination.ports import Held
+
+TRIM_AFTER: Final = 1024
+"""So many forgotten entries are taken out of the lists at once, so that each costs next to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferLimits:
+    """How much is remembered: the first limit that is reached counts."""
+
+    items: int
+    bytes: int
+    seconds: float
+
+
+class ReplayBuffer:
+    """Items of one stream in order, the newest ones.
+
+    ``floor``: every item that this node has had after it is in here.
+    """
+
+    def __init__(self, limits: BufferLimits, floor: Position = START) -> None:
+        self.limits = limits
+        self.floor = floor
+        self.bytes = 0
+        self._positions: list[Position] = []
+        self._held: list[Held] = []
+        self._at_s: list[float] = []
+        self._begin = 0
+
+    def __len__(self) -> int:
+        return len(self._held) - self._begin
+
+    @property
+    def last(self) -> Position:
+        """The newest item's place, or the floor when there is none."""
+        return self._positions[-1] if len(self) else self.floor
+
+    def add(self, held: Held, now: float) -> bool:
+        """Remember an item; whether it is new. One that comes late is put in its place."""
+        position = held.position
+        if position <= self.floor:
+            return False
+        if position > self.last:
+            at = len(self._positions)
+        else:
+            at = bisect_right(self._positions, position, self._begin)
+            if at > self._begin and self._positions[at - 1] == position:
+                return False
+        self._positions.insert(at, position)
+        self._held.insert(at, held)
+        self._at_s.insert(at, now)
+        self.bytes += held.item.size
+        self.trim(now)
+        return True
+
+    def after(self, mark: Position) -> Iterator[Held]:
+        """What stands behind a mark, in order."""
+        for at in range(bisect_right(self._positions, mark, self._begin), len(self._held)):
+            yield self._held[at]
+
+    def trim(self, now: float) -> None:
+        """Forget what is above the limits."""
+        limits = self.limits
+        while len(self) and (
+            len(self) > limits.items or self.bytes > limits.bytes or now - self._at_s[self._begin] > limits.seconds
+        ):
+            self.floor = self._positions[self._begin]
+            self.bytes -= self._held[self._begin].item.size
+            self._begin += 1
+        if self._begin >= TRIM_AFTER or self._begin == len(self._held):
+            del self._positions[: self._begin], self._held[: self._begin], self._at_s[: self._begin]
+            self._begin = 0
+
+    def forget(self, through: Position) -> None:
+        """Forget everything up to a mark: it is not complete there."""
+        while len(self) and self._positions[self._begin] <= through:
+            self.bytes -= self._held[self._begin].item.size
+            self._begin += 1
+        self.floor = max(self.floor, through)
+
+    def validate(self) -> None:
+        """Assert the invariants."""
+        kept = self._positions[self._begin :]
+        assert kept == sorted(set(kept)), "in order, each once"
+        assert not kept or kept[0] > self.floor
+        assert self.bytes == sum(held.item.size for held in self._held[self._begin :])
+        assert len(self) <= self.limits.items

@@ -1,0 +1,86 @@
+"""What all parts of one member share: how far it has come, what it remembers, and what it wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from protocols.dissemination.messages import ITEMS_BYTES_MAX, ITEMS_MAX, Mark
+from protocols.dissemination.names import START, Position
+from protocols.dissemination.ports import Held, Interest, InterestKind
+from protocols.dissemination.tree.replay import BufferLimits, ReplayBuffer
+from protocols.dissemination.tree.wants import Wants
+
+BEAT_S: Final = 1.0
+"""A child hears from its parent at least so often."""
+SILENT_S: Final = 3.5
+"""A parent that is not heard for so long is given up."""
+BEAT_ITEMS: Final = 64
+"""So many items that a child does not want may pass before it is told how far it has come."""
+MOVE_S: Final = 2.0
+"""A move that takes longer is given up (invariant 17)."""
+
+
+class State:
+    """The state of one node in one stream. ``now`` is set at each call from outside."""
+
+    def __init__(
+        self,
+        me: PeerRef,
+        stream: NodeId,
+        kind: InterestKind,
+        limits: BufferLimits,
+        send: Callable[[PeerRef, Message], None],
+        *,
+        is_source: bool,
+    ) -> None:
+        self.me = me
+        self.stream = stream
+        self.kind = kind
+        self.send = send
+        self.is_source = is_source
+        self.now = 0.0
+        self.through = START
+        """This node has had everything that it wanted up to here."""
+        self.buffer = ReplayBuffer(limits)
+        self.wants = Wants(kind)
+        self.matching = kind.make_set()
+        self.path: tuple[NodeId, ...] = ()
+        """The nodes from the producer to this node's parent."""
+        self.path_version = 0
+
+    def set_path(self, path: tuple[NodeId, ...]) -> None:
+        """The way from the producer has changed."""
+        if path != self.path:
+            self.path = path
+            self.path_version += 1
+
+    def since(self, interests: Iterable[Interest], after: Position | None) -> Position:
+        """From which mark on these can be served to somebody who needs them from a mark on."""
+        if after is None:
+            return self.through
+        found = [self.buffer.floor, after]
+        if not self.is_source:
+            found += [self.wants.since(each.id) or self.through for each in interests]
+        return max(found)
+
+
+def mark(position: Position) -> Mark:
+    """Return a place in the stream as messages have it."""
+    return Mark(position.epoch, position.sequence)
+
+
+def in_messages(held: Sequence[Held]) -> Iterator[list[Held]]:
+    """Cut items into lists that fit into one message each."""
+    some: list[Held] = []
+    size = 0
+    for each in held:
+        if some and (size + each.item.size > ITEMS_BYTES_MAX or len(some) == ITEMS_MAX):
+            yield some
+            some, size = [], 0
+        some.append(each)
+        size += each.item.size
+    if some:
+        yield some

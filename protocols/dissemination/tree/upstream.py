@@ -1,0 +1,376 @@
+"""The parent of one node in one stream, and the change from one parent to another. Pure.
+
+A move: `Attach` to the new parent, `Ready` from it, `Begin` to it. From then on both parents send; what comes twice is
+dropped. Once the new one has begun, and the way up from it is known to be clear (`Climbed`), the old one is told
+`Detach`. Nothing stops meanwhile, so a move costs the subscriptions no time at all. An orphan has nothing to lose, and
+takes the stream from its new parent before the way up is known to be clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, Protocol
+
+from peerd.errors import ProtocolError
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from protocols.dissemination.messages import (
+    Attach,
+    Beat,
+    Begin,
+    Carry,
+    Climb,
+    Climbed,
+    Declined,
+    Detach,
+    Gap,
+    Narrow,
+    Ready,
+    Refusal,
+    Replay,
+    StreamItem,
+    Widen,
+    Widened,
+)
+from protocols.dissemination.names import START, Position
+from protocols.dissemination.tree.climbing import Climbing
+from protocols.dissemination.tree.links import Late, Uplink
+from protocols.dissemination.tree.state import MOVE_S, SILENT_S, State, mark
+from protocols.dissemination.tree.wants import Ask
+
+NARROW_AFTER_S: Final = 5.0
+"""What nobody wants any more is still had for so long, in case it is wanted again."""
+
+
+class MoveEnd(Enum):
+    """How an attempt to get a parent ended."""
+
+    MOVED = "moved"
+    DECLINED = "declined"
+    CIRCLE = "circle"
+    """The new parent is below this node, or it cannot be known whether it is."""
+    SILENT = "silent"
+    NOT_NOW = "not_now"
+    """Another node's check has just passed here."""
+
+
+class Below(Protocol):
+    """What this part tells the rest of the node."""
+
+    def carried(self, item: StreamItem) -> None:
+        """The next item of the stream."""
+
+    def remembered(self, item: StreamItem) -> None:
+        """An item of the past, for interests that are about to be complete."""
+
+    def answered(self) -> None:
+        """Some interests are complete, or as complete as they will be."""
+
+    def lost(self, since: Position, until: Position) -> None:
+        """What came after ``since`` and up to ``until`` is lost, wholly or in part."""
+
+    def orphaned(self) -> None:
+        """There is no parent any more, and none is under way."""
+
+    def ended(self, peer: PeerRef, end: MoveEnd, why: Refusal | None, children: Sequence[PeerRef]) -> None:
+        """An attempt to get a parent is over."""
+
+
+class Upstream:
+    """The lower end of a node's edge to its parent."""
+
+    def __init__(self, state: State, climbing: Climbing, below: Below) -> None:
+        self._state = state
+        self._climbing = climbing
+        self._below = below
+        self.parent: Uplink | None = None
+        self.next: Uplink | None = None
+        self.is_new = True
+        """This node has never had anything of the stream."""
+        self._attempts = 0
+        self._narrow_at: float | None = None
+        climbing.in_circle = self._in_circle
+
+    @property
+    def is_orphan(self) -> bool:
+        """Nobody sends the stream to this node."""
+        return self.parent is None and (self.next is None or not self.next.has_begun)
+
+    def knows(self, peer: NodeId) -> bool:
+        """Whether a node is this node's parent, or is to be."""
+        return any(link is not None and link.peer.id == peer for link in (self.parent, self.next))
+
+    # Moving
+
+    def move_to(self, peer: PeerRef) -> bool:
+        """Get another parent, or a first one; whether that has begun. `Below.ended` follows if so."""
+        if self.next is not None or (self.parent is not None and self.parent.peer.id == peer.id):
+            return False
+        if self.parent is not None and not self._climbing.may_move(self._state.now):
+            return False
+        self._climbing.is_moving = True
+        self._attach(peer, self._state.now)
+        return True
+
+    def _attach(self, peer: PeerRef, begun_at: float) -> None:
+        state = self._state
+        self._attempts += 1
+        is_orphan = self.parent is None
+        wants = state.wants.sent()
+        self.next = Uplink(peer, self._attempts, begun_at, frozenset(wants), is_orphan)
+        texts = tuple(each.text for each in wants.values())
+        after = mark(state.through)
+        state.send(peer, Attach(state.stream, self._attempts, texts, after, self.is_new, is_orphan))
+
+    def ready(self, peer: PeerRef, message: Ready) -> None:
+        """The new parent can begin, or (for an orphan) has begun."""
+        link = self._next(peer, message.attempt)
+        if link is None or link.has_begun:
+            return
+        state = self._state
+        if link.is_orphan:
+            since = message.since.position
+            if self.is_new:
+                state.through = max(state.through, since)
+                state.buffer.forget(state.through)
+            self._begun(link)
+        elif state.wants.has_pending() or not link.wants.issuperset(state.wants.sent()):
+            self._attach(peer, link.asked_at)  # this node wants more by now: the new parent has to have that too
+        else:
+            link.is_asked = True
+            state.send(peer, Begin(state.stream, link.attempt, mark(state.through)))
+
+    def _begun(self, link: Uplink) -> None:
+        link.has_begun = True
+        link.heard_at = self._state.now
+        if link.is_orphan:
+            self._state.wants.complete_since(self._state.through)
+            self.is_new = False
+            self._below.answered()
+            self._widen(link, self._state.wants.ask_again())
+        self._commit_if_done()
+
+    def climbed(self, message: Climbed) -> None:
+        """The way up from the new parent was looked at."""
+        link = self.next
+        if link is None or link.attempt != message.attempt:
+            return
+        if message.is_clear:
+            link.is_clear = True
+            self._commit_if_done()
+        else:
+            self._give_up(MoveEnd.CIRCLE)
+
+    def _in_circle(self, attempt: int) -> None:
+        if self.next is not None and self.next.attempt == attempt:
+            self._give_up(MoveEnd.CIRCLE)
+
+    def _commit_if_done(self) -> None:
+        link, old = self.next, self.parent
+        if link is None or not link.has_begun or not link.is_clear:
+            return
+        self.parent, self.next = link, None
+        if link.path is not None:
+            self._state.set_path(link.path)
+        if old is not None:
+            self._state.send(old.peer, Detach(self._state.stream, old.attempt))
+            self._widen(link, self._state.wants.ask_again())
+        self._climbing.moved(link.peer, self._state.now)
+        self._below.ended(link.peer, MoveEnd.MOVED, None, ())
+
+    def declined(self, peer: PeerRef, message: Declined) -> None:
+        """The new parent does not want to."""
+        if self._next(peer, message.attempt) is not None:
+            why = Refusal(message.why) if message.why in Refusal.__members__.values() else None
+            self._give_up(MoveEnd.DECLINED, why, message.children)
+
+    def _give_up(self, end: MoveEnd, why: Refusal | None = None, children: Sequence[PeerRef] = ()) -> None:
+        link, self.next = self.next, None
+        assert link is not None
+        if end is not MoveEnd.DECLINED:
+            self._state.send(link.peer, Detach(self._state.stream, link.attempt))
+        if self.parent is not None and link.is_asked:
+            self._widen(self.parent, self._state.wants.ask_again())
+        parent = None if self.parent is None else self.parent.peer
+        self._climbing.moved(parent, self._state.now)
+        self._below.ended(link.peer, end, why, children)
+        if self.parent is None and link.has_begun:
+            self._below.orphaned()
+
+    def _next(self, peer: PeerRef, attempt: int) -> Uplink | None:
+        link = self.next
+        return link if link is not None and link.peer.id == peer.id and link.attempt == attempt else None
+
+    # Losing the parent
+
+    def gone(self, peer: NodeId) -> None:
+        """A node is out of reach."""
+        if self.next is not None and self.next.peer.id == peer:
+            self._give_up(MoveEnd.SILENT)
+        if self.parent is not None and self.parent.peer.id == peer:
+            self._drop_parent()
+
+    def dismissed(self, peer: PeerRef, attempt: int) -> None:
+        """The parent says that it is none."""
+        if self._next(peer, attempt) is not None:
+            self._give_up(MoveEnd.DECLINED)
+        elif self.parent is not None and (self.parent.peer.id, self.parent.attempt) == (peer.id, attempt):
+            self._drop_parent()
+
+    def _drop_parent(self) -> None:
+        self.parent = None
+        if self.next is None:
+            self._below.orphaned()
+        elif not self.next.is_orphan and not self.next.has_begun:
+            self._attach(self.next.peer, self._state.now)  # now there is nothing to wait for
+
+    def leave(self) -> None:
+        """This node leaves the tree."""
+        for link in (self.next, self.parent):
+            if link is not None:
+                self._state.send(link.peer, Detach(self._state.stream, link.attempt))
+        self.parent = self.next = None
+
+    # The stream
+
+    def _link(self, peer: PeerRef) -> Uplink | None:
+        for link in (self.parent, self.next):
+            if link is None or link.peer.id != peer.id:
+                continue
+            if link is self.parent or link.is_asked or link.has_begun:
+                return link
+        return None
+
+    def _heard(self, peer: PeerRef) -> Uplink | None:
+        """The link that a message of the stream came on; ``None``: none that this node has (any more)."""
+        link = self._link(peer)
+        if link is None:
+            return None
+        link.heard_at = self._state.now
+        if link is self.next and not link.has_begun:
+            self._begun(link)
+        return link
+
+    def carry(self, peer: PeerRef, message: Carry) -> None:
+        """The next items."""
+        link = self._heard(peer)
+        if link is None:
+            return
+        for item in message.items:
+            if item.position <= link.through:
+                raise ProtocolError("out_of_order", f"{peer} sends {item.position} after {link.through}")
+            link.through = item.position
+            if item.position > self._state.through:
+                self._state.through = item.position
+                self._below.carried(item)
+            else:  # it came from the parent before; or nobody here wanted it until now
+                self._below.remembered(item)
+        self._went_on(peer, link, message.through.position)
+
+    def beat(self, peer: PeerRef, message: Beat) -> None:
+        """Nothing for this node, up to a mark."""
+        link = self._heard(peer)
+        if link is None:
+            return
+        self._went_on(peer, link, message.through.position)
+        if message.path is not None:
+            link.path = message.path
+            if self._state.me.id in message.path:
+                self._circle(link)
+            elif link is self.parent or self.parent is None:
+                self._state.set_path(message.path)
+
+    def _circle(self, link: Uplink) -> None:
+        if link is self.next:
+            self._give_up(MoveEnd.CIRCLE)
+        else:
+            self._state.send(link.peer, Detach(self._state.stream, link.attempt))
+            self._drop_parent()
+
+    def _went_on(self, peer: PeerRef, link: Uplink, through: Position) -> None:
+        if through < link.through:
+            raise ProtocolError("out_of_order", f"{peer} is at {through} after {link.through}")
+        link.through = through
+        self._state.through = max(self._state.through, through)
+        self._catch_up(link)
+
+    def _catch_up(self, link: Uplink) -> None:
+        """The parent has come further: as far as this node was, perhaps."""
+        if not link.late or link.late[0].at > link.through:
+            return
+        while link.late and link.late[0].at <= link.through:
+            late = link.late.pop(0)
+            self._state.wants.widened(late.interests, late.since)
+        self._below.answered()
+
+    def gap(self, peer: PeerRef, message: Gap) -> None:
+        """Something is lost."""
+        link = self._heard(peer)
+        if link is None:
+            return
+        until = message.until.position
+        link.through = max(link.through, until)
+        if until > self._state.through:
+            since = max(message.since.position, self._state.through)
+            self._state.through = until
+            self._state.wants.lost(until)
+            self._below.lost(since, until)
+
+    # What this node wants
+
+    def ask(self, asks: Sequence[Ask]) -> None:
+        """Ask the parent for more. While this node moves, the new parent is asked when that is over."""
+        if self.next is not None and self.next.is_asked:
+            return
+        link = self.next if self.parent is None else self.parent
+        if link is not None and (link is self.parent or link.has_begun):
+            self._widen(link, asks)
+
+    def _widen(self, link: Uplink, asks: Sequence[Ask]) -> None:
+        state = self._state
+        for ask in asks:
+            is_new = ask.after is None
+            after = mark(START if ask.after is None else ask.after)
+            state.send(link.peer, Widen(state.stream, (ask.interest.text,), after, is_new))
+
+    def replay(self, peer: PeerRef, message: Replay) -> None:
+        """Items of the past."""
+        if self._heard(peer) is not None:
+            for item in message.items:
+                self._below.remembered(item)
+
+    def widened(self, peer: PeerRef, message: Widened) -> None:
+        """The parent has begun to send more."""
+        link = self._heard(peer)
+        if link is not None:
+            link.late.append(Late(self._state.through, message.interests, message.since.position))
+            self._went_on(peer, link, message.through.position)
+
+    def released(self) -> None:
+        """Something is wanted no more."""
+        if self._narrow_at is None:
+            self._narrow_at = self._state.now + NARROW_AFTER_S
+
+    # Time
+
+    def tick(self) -> None:
+        """Give up what takes too long, and tell the parent what is not wanted any more."""
+        now = self._state.now
+        if self.next is not None and now - self.next.asked_at >= MOVE_S:
+            self._give_up(MoveEnd.SILENT)
+        if self.parent is not None and now - self.parent.heard_at >= SILENT_S:
+            self._state.send(self.parent.peer, Detach(self._state.stream, self.parent.attempt))
+            self._drop_parent()
+        if self._narrow_at is not None and now >= self._narrow_at and self.next is None:
+            self._narrow_at = None
+            gone, asks = self._state.wants.give_up(self._state.through)
+            told = [id for id, was_sent in gone.items() if was_sent]
+            for id in gone:
+                self._state.matching.remove(id)
+            if self.parent is not None:
+                self._widen(self.parent, asks)
+                if told:
+                    self._state.send(self.parent.peer, Narrow(self._state.stream, tuple(told)))
+            if asks:
+                self._narrow_at = now + NARROW_AFTER_S

@@ -1,0 +1,190 @@
+"""What a node wants from its parent: for itself and for those below it. Pure.
+
+An interest is *complete since* a mark when the node has had, and gets, every item after that mark that meets it. It can
+serve a child, or a subscription of its own, from that mark on. What it lacks it asks its parent for.
+
+An interest that a wider one covers rides on that one: the parent need not know of it. Before the wider one is given up,
+its riders are asked for themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from protocols.dissemination.names import Position
+from protocols.dissemination.ports import Holder, Interest, InterestKind
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the parent for an interest, with what came after the mark; ``None``: with nothing of the past."""
+
+    interest: Interest
+    after: Position | None
+
+
+@dataclass(slots=True)
+class _Want:
+    interest: Interest
+    holders: set[Holder] = field(default_factory=set)
+    since: Position | None = None
+    """Complete since then; ``None``: not complete."""
+    is_sent: bool = False
+    """The parent knows of it."""
+    asked: int = 0
+    """So many questions the parent has not answered yet."""
+    asked_after: Position | None = None
+
+
+class Wants:
+    """The wants of one node in one stream."""
+
+    def __init__(self, kind: InterestKind) -> None:
+        self._kind = kind
+        self._wants: dict[bytes, _Want] = {}
+
+    def __len__(self) -> int:
+        return len(self._wants)
+
+    def __contains__(self, id: bytes) -> bool:
+        return id in self._wants
+
+    def since(self, id: bytes) -> Position | None:
+        """Since when an interest is complete; ``None``: it is not, or is not wanted."""
+        want = self._wants.get(id)
+        return None if want is None else want.since
+
+    def sent(self) -> dict[bytes, Interest]:
+        """What a parent has to know of."""
+        return {id: want.interest for id, want in self._wants.items() if want.is_sent}
+
+    def has_pending(self) -> bool:
+        """Whether something has been asked for, and not been answered."""
+        return any(want.asked for want in self._wants.values())
+
+    def ask_again(self) -> list[Ask]:
+        """What has not been answered, to be asked of another parent, or once more of this one."""
+        waiting = [want for want in self._wants.values() if want.asked]
+        for want in waiting:
+            want.asked = 1
+        return [Ask(want.interest, want.asked_after) for want in waiting]
+
+    def is_held(self, id: bytes, holder: Holder) -> bool:
+        """Whether somebody still wants an interest."""
+        want = self._wants.get(id)
+        return want is not None and holder in want.holders
+
+    def is_answered(self, ids: Iterable[bytes]) -> bool:
+        """Whether all of these are as complete as they will be."""
+        found = [self._wants.get(id) for id in ids]
+        return all(want is not None and want.since is not None and not want.asked for want in found)
+
+    def need(
+        self, holder: Holder, interests: Iterable[Interest], after: Position | None, floor: Position
+    ) -> list[Ask]:
+        """Somebody wants these from a mark on (``None``: from now on); returns what the parent is to be asked for.
+
+        ``floor``: this node remembers nothing before it, whatever it has had.
+        """
+        asks = []
+        for interest in interests:
+            want = self._wants.setdefault(interest.id, _Want(interest))
+            want.holders.add(holder)
+            if _reaches(want.since, after, floor):
+                continue
+            wider = self._covering(want, after, floor)
+            if wider is not None:
+                want.since = wider.since if want.since is None else min(want.since, wider.since or want.since)
+            elif not (want.asked and (after is None or _reaches(want.asked_after, after, floor))):
+                asks.append(_ask(want, after))
+        return asks
+
+    def _covering(self, want: _Want, after: Position | None, floor: Position) -> _Want | None:
+        for other in self._wants.values():
+            is_firm = other is not want and other.is_sent and _reaches(other.since, after, floor)
+            if is_firm and self._kind.covers(other.interest, want.interest):
+                return other
+        return None
+
+    def widened(self, ids: Sequence[bytes], since: Position) -> None:
+        """The parent says that these are complete since a mark."""
+        for id in ids:
+            want = self._wants.get(id)
+            if want is not None:
+                want.asked, want.is_sent = max(0, want.asked - 1), True
+                want.since = since if want.since is None else min(want.since, since)
+
+    def complete_since(self, since: Position) -> None:
+        """A new parent has begun to send all that was sent to it: what asks for nothing of the past has it now."""
+        for want in self._wants.values():
+            if want.asked and want.asked_after is None:
+                want.asked, want.since = 0, since
+
+    def lost(self, until: Position) -> None:
+        """Something up to this mark is lost: nothing is complete before it."""
+        for want in self._wants.values():
+            if want.since is not None and want.since < until:
+                want.since = until
+
+    def release(self, holder: Holder, ids: Iterable[bytes] | None = None) -> bool:
+        """Somebody wants these (or anything) no more; whether there is now something that nobody wants."""
+        is_any = False
+        for id in list(self._wants if ids is None else ids):
+            want = self._wants.get(id)
+            if want is not None:
+                want.holders.discard(holder)
+                is_any = is_any or not want.holders
+        return is_any
+
+    def give_up(self, through: Position) -> tuple[dict[bytes, bool], list[Ask]]:
+        """Forget what nobody wants. Returns that, with whether the parent knows of it, and what to ask it for first.
+
+        An interest that others ride on stays until they are complete by themselves: call again when they are.
+        """
+        gone: dict[bytes, bool] = {}
+        asks: list[Ask] = []
+        for id, want in list(self._wants.items()):
+            if want.holders:
+                continue
+            riders = self._riders(want) if want.is_sent else []
+            for rider in riders:
+                if not rider.asked:
+                    asks.append(_ask(rider, through))
+            if not riders and not any(self._waits_on(want, other) for other in self._wants.values()):
+                del self._wants[id]
+                gone[id] = want.is_sent
+        return gone, asks
+
+    def _riders(self, gone: _Want) -> list[_Want]:
+        """Those that are complete only because this one is sent."""
+        return [
+            want
+            for want in self._wants.values()
+            if want.holders
+            and not want.is_sent
+            and self._kind.covers(gone.interest, want.interest)
+            and not any(
+                other is not gone and other.is_sent and other.holders and self._kind.covers(other.interest, want.interest)
+                for other in self._wants.values()
+                if other is not want
+            )
+        ]
+
+    def _waits_on(self, gone: _Want, other: _Want) -> bool:
+        return other.asked > 0 and bool(other.holders) and self._kind.covers(gone.interest, other.interest)
+
+    def interests(self) -> Iterator[Interest]:
+        """All of them, in the order in which they came."""
+        return (want.interest for want in self._wants.values())
+
+
+def _ask(want: _Want, after: Position | None) -> Ask:
+    want.asked += 1
+    want.is_sent = True
+    want.asked_after = after
+    return Ask(want.interest, after)
+
+
+def _reaches(since: Position | None, after: Position | None, floor: Position) -> bool:
+    return since is not None and (after is None or max(since, floor) <= after)

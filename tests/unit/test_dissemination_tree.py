@@ -1,0 +1,347 @@
+"""The tree of one stream, as a property: whatever moves, dies and comes back, nobody loses, doubles or disorders anything.
+
+Interests here are sets of classes, written as text: "1,3" wants every item of class 1 or 3. An item is its class.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from protocols.dissemination.messages import StreamItem
+from protocols.dissemination.names import Position, interest_id, stream_key
+from protocols.dissemination.ports import Held, Interest
+from protocols.dissemination.tree.member import Lost, Member
+from protocols.dissemination.tree.replay import BufferLimits
+from protocols.dissemination.tree.upstream import MoveEnd
+
+STREAM = stream_key("test")
+TICK_S = 0.25
+
+
+class Classes:
+    """A kind of interest for tests: small, exact, with real covering."""
+
+    name = "classes"
+
+    def parse(self, text: str) -> Interest:
+        return Interest(interest_id(self.name, text), text, frozenset(text.split(",")))
+
+    def content(self, item: StreamItem) -> Any:
+        return item.payload.decode()
+
+    def make_set(self) -> ClassSet:
+        return ClassSet()
+
+    def matches(self, interest: Interest, content: Any) -> bool:
+        return content in interest.meaning
+
+    def covers(self, wide: Interest, narrow: Interest) -> bool:
+        return bool(wide.meaning >= narrow.meaning)
+
+    def overlap(self, one: Interest, other: Interest) -> float:
+        return len(one.meaning & other.meaning) / len(one.meaning)
+
+    def reduce(self, interests: Sequence[Interest], limit: int) -> list[Interest]:
+        return list(interests)
+
+
+class ClassSet:
+    def __init__(self) -> None:
+        self._known: dict[bytes, Interest] = {}
+
+    def add(self, interest: Interest) -> None:
+        self._known[interest.id] = interest
+
+    def remove(self, id: bytes) -> None:
+        self._known.pop(id, None)
+
+    def match(self, content: Any) -> set[bytes]:
+        return {id for id, interest in self._known.items() if content in interest.meaning}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+KIND = Classes()
+
+
+class Net:
+    """Nodes with links that keep their order; what is delivered next is drawn at random."""
+
+    def __init__(self, count: int, rng: random.Random, buffer_items: int = 10_000) -> None:
+        self.rng = rng
+        self.now = 0.0
+        self.links: dict[tuple[NodeId, NodeId], deque[Message]] = {}
+        self.members: dict[NodeId, Member] = {}
+        self.peers = [PeerRef(NodeId(i + 1), "127.0.0.1", 1000 + i) for i in range(count)]
+        self.got: dict[tuple[NodeId, int], list[Held | Lost]] = {}
+        self.ends: list[MoveEnd] = []
+        self.sequence = 0
+        self.published: list[StreamItem] = []
+        for number, peer in enumerate(self.peers):
+            self.members[peer.id] = self._member(peer, buffer_items, is_source=number == 0)
+
+    def _member(self, peer: PeerRef, buffer_items: int, *, is_source: bool) -> Member:
+        limits = BufferLimits(buffer_items, 1 << 30, 1e9)
+
+        def send(to: PeerRef, message: Message) -> None:
+            if to.id in self.members:
+                self.links.setdefault((peer.id, to.id), deque()).append(message)
+
+        member = Member(peer, STREAM, KIND, limits, send, lambda peer, wants: True, is_source=is_source)
+        member.on_ended = lambda peer, end, why, children: self.ends.append(end)
+        return member
+
+    @property
+    def source(self) -> Member:
+        return self.members[self.peers[0].id]
+
+    def publish(self, what: str) -> None:
+        self.sequence += 1
+        item = StreamItem(1, self.sequence, 0, what.encode())
+        self.published.append(item)
+        self.source.publish(item, self.now)
+
+    def step(self) -> bool:
+        busy = [link for link, queue in self.links.items() if queue]
+        if not busy:
+            return False
+        sender, receiver = self.rng.choice(busy)
+        message = self.links[sender, receiver].popleft()
+        if receiver in self.members:
+            peer = next(each for each in self.peers if each.id == sender)
+            self.members[receiver].received(peer, message, self.now)
+        return True
+
+    def run(self, steps: int | None = None) -> None:
+        while (steps is None or steps > 0) and self.step():
+            steps = None if steps is None else steps - 1
+
+    def settle(self, seconds: float = 6.0) -> None:
+        for _ in range(int(seconds / TICK_S)):
+            self.tick()
+            self.run()
+
+    def tick(self) -> None:
+        self.now += TICK_S
+        for member in self.members.values():
+            member.tick(self.now)
+
+    def kill(self, number: int) -> None:
+        peer = self.peers[number]
+        del self.members[peer.id]
+        for link in list(self.links):
+            if peer.id in link:
+                del self.links[link]
+        for member in self.members.values():
+            member.gone(peer.id, self.now)
+
+    def cut(self, one: int, other: int) -> None:
+        """A link breaks: what was on it is lost, and both ends notice."""
+        ends = self.peers[one].id, self.peers[other].id
+        for a, b in (ends, ends[::-1]):
+            self.links.pop((a, b), None)
+            if a in self.members and b in self.members:
+                self.members[a].gone(b, self.now)
+
+    def subscribe(self, number: int, text: str, after: Position | None = None, sub: int = 0) -> None:
+        peer = self.peers[number]
+        got = self.got.setdefault((peer.id, sub), [])
+        self.members[peer.id].subscribe(sub, KIND.parse(text), after, got.append, self.now)
+
+    def move(self, number: int, to: int) -> bool:
+        return self.members[self.peers[number].id].move_to(self.peers[to], self.now)
+
+    def parents(self) -> dict[NodeId, NodeId]:
+        return {id: m.up.parent.peer.id for id, m in self.members.items() if m.up.parent is not None}
+
+    def delivered(self, number: int, sub: int = 0) -> list[int]:
+        got = self.got[self.peers[number].id, sub]
+        return [each.item.sequence for each in got if isinstance(each, Held)]
+
+    def expected(self, text: str, after: int = 0) -> list[int]:
+        wanted = set(text.split(","))
+        return [i.sequence for i in self.published if i.payload.decode() in wanted and i.sequence > after]
+
+    def check_shape(self) -> None:
+        parents = self.parents()
+        for start in parents:
+            seen, at = set(), start
+            while at in parents:
+                assert at not in seen, f"a circle through {at}"
+                seen.add(at)
+                at = parents[at]
+        for member in self.members.values():
+            member.validate()
+
+
+def chain(net: Net, texts: Sequence[str]) -> None:
+    """Each node below the one before it."""
+    for number, text in enumerate(texts, start=1):
+        net.subscribe(number, text)
+        net.move(number, number - 1)
+        net.settle(1.0)
+
+
+def test_a_first_member_gets_what_it_wants_after_one_round_trip() -> None:
+    net = Net(2, random.Random(0))
+    net.subscribe(1, "a")
+    net.move(1, 0)
+    assert net.step() and net.step()  # Attach there, Ready back
+    net.publish("a")
+    net.publish("b")
+    net.run()
+    assert net.delivered(1) == [1]
+
+
+def test_an_item_that_only_a_grandchild_wants_comes_through_its_parent() -> None:
+    net = Net(3, random.Random(0))
+    chain(net, ["a", "b"])
+    net.publish("b")
+    net.publish("a")
+    net.run()
+    assert (net.delivered(1), net.delivered(2)) == ([2], [1])
+
+
+def test_a_move_loses_and_doubles_nothing() -> None:
+    net = Net(4, random.Random(0))
+    chain(net, ["a", "a,b", "b"])
+    for at in range(60):
+        if at == 20:
+            assert net.move(3, 1)
+        net.publish("ab"[at % 2])
+        net.run(2)
+    net.settle()
+    assert net.ends[-1] is MoveEnd.MOVED
+    assert net.parents()[net.peers[3].id] == net.peers[1].id
+    assert net.delivered(3) == net.expected("b")
+
+
+def test_a_parents_death_loses_nothing_that_others_remember() -> None:
+    net = Net(4, random.Random(0))
+    chain(net, ["a", "a", "b"])
+    for at in range(20):
+        net.publish("ab"[at % 2])
+    net.run(30)
+    net.kill(2)
+    net.publish("b")
+    assert net.move(3, 1)
+    net.settle()
+    assert net.delivered(3) == net.expected("b")
+
+
+def test_what_nobody_remembers_is_told_as_lost_and_to_nobody_else() -> None:
+    net = Net(4, random.Random(0), buffer_items=3)
+    chain(net, ["a", "a"])
+    net.subscribe(3, "b")
+    net.move(3, 1)
+    net.settle(1.0)
+    net.kill(1)
+    for what in "bababbbb":
+        net.publish(what)
+    net.move(2, 0)
+    net.move(3, 0)
+    net.settle()
+    got = net.got[net.peers[3].id, 0]
+    assert isinstance(got[0], Lost) and got[0].until == Position(1, 5)
+    assert net.delivered(3) == [6, 7, 8]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_two_nodes_that_move_below_each_other_do_not_close_a_circle(seed: int) -> None:
+    """1 and 3 are the source's children, 2 is 1's, 4 is 3's. 1 goes below 4, and 3 below 2, at the same time."""
+    net = Net(5, random.Random(seed))
+    for number, above in ((1, 0), (3, 0), (2, 1), (4, 3)):
+        net.subscribe(number, "a")
+        net.move(number, above)
+        net.settle(1.0)
+    net.ends.clear()
+    net.move(1, 4)
+    net.run(seed % 7)
+    net.move(3, 2)
+    for _ in range(20):
+        net.publish("a")
+        net.run(5)
+        net.check_shape()
+    net.settle()
+    net.check_shape()
+    assert len(net.parents()) == 4
+    for number in range(1, 5):
+        assert net.delivered(number) == net.expected("a")
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 1 << 30), st.integers(4, 9), st.sampled_from([4, 10_000]))
+def test_nobody_loses_doubles_or_disorders_anything(seed: int, count: int, remembered: int) -> None:
+    """Random moves, deaths, subscriptions and publications, with every order of messages that links allow.
+
+    Where nodes remember little, what is lost is told, and nothing else is lost.
+    """
+    rng = random.Random(seed)
+    net = Net(count, rng, remembered)
+    texts = {number: ",".join(sorted(rng.sample("abcd", rng.randint(1, 3)))) for number in range(1, count)}
+    alive = set(range(count))
+    since: dict[tuple[int, int], tuple[str, int]] = {}
+    for number, text in texts.items():
+        net.subscribe(number, text)
+        net.move(number, rng.choice(range(number)))
+        net.settle(1.0)
+        since[number, 0] = (text, len(net.published))
+    assert len(net.parents()) == count - 1
+    for _ in range(120):
+        what = rng.random()
+        number = rng.choice(sorted(alive - {0})) if len(alive) > 1 else 0
+        if what < 0.45:
+            net.publish(rng.choice("abcd"))
+        elif what < 0.60 and number:
+            net.move(number, rng.choice(sorted(alive - {number})))
+        elif what < 0.64 and len(alive) > 3 and number:
+            alive.discard(number)
+            net.kill(number)
+        elif what < 0.70 and number:
+            sub = 1 + sum(1 for owner, _ in since if owner == number)
+            text = ",".join(sorted(rng.sample("abcd", rng.randint(1, 2))))
+            after = rng.choice([0, max(0, net.sequence - 5)])
+            net.subscribe(number, text, Position(1, after), sub)
+            since[number, sub] = (text, after)
+        elif what < 0.73 and number:
+            sub = rng.choice(sorted(each for owner, each in since if owner == number))
+            net.members[net.peers[number].id].unsubscribe(sub, net.now)
+            since[number, sub] = ("", 0)
+            net.got[net.peers[number].id, sub].clear()
+        elif what < 0.77:
+            net.tick()
+        elif what < 0.80 and len(alive) > 1:
+            net.cut(*rng.sample(sorted(alive), 2))
+        net.run(rng.randint(0, 6))
+        net.check_shape()
+    for _ in range(30):  # whoever has no parent asks the source
+        for number in sorted(alive - {0}):
+            if net.members[net.peers[number].id].up.is_orphan:
+                net.move(number, 0)
+        net.settle(1.0)
+    net.publish("a")
+    net.settle(1.0)
+    for (number, sub), (text, after) in since.items():
+        if number in alive:
+            lost = [each for each in net.got[net.peers[number].id, sub] if isinstance(each, Lost)]
+            assert remembered == 4 or not lost
+            expected = net.expected(text, after)
+            for each in lost:
+                expected = [i for i in expected if not each.since.sequence < i <= each.until.sequence]
+            assert net.delivered(number, sub) == expected, (number, sub)
+            net.members[net.peers[number].id].unsubscribe(sub, net.now)
+    net.settle(6.0 * count)  # each level waits a while before it asks for less
+    for member in net.members.values():
+        assert not len(member.state.wants)
+        assert not len(member.state.matching)
+        assert not any(child.wants for child in member.down.children.values())
