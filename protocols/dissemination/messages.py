@@ -15,7 +15,7 @@ import annotated_types
 from peerd.ids import NodeId
 from peerd.limits import KIB
 from peerd.messages import U8, U32, U64, Message, PeerRef, Text, message, struct
-from protocols.dissemination.names import INTEREST_ID_BYTES, Position
+from protocols.dissemination.names import INTEREST_ID_BYTES, StreamPosition
 
 INTEREST_BYTES_MAX: Final = 8 * KIB
 WANTS_MAX: Final = 256
@@ -38,16 +38,16 @@ Path = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(DEPTH_MAX)]
 
 
 @struct
-class Mark:
-    """`protocols.dissemination.names.Position`, as it travels."""
+class StreamMark:
+    """`protocols.dissemination.names.StreamPosition`, as it travels."""
 
     epoch: U64
     sequence: U64
 
     @property
-    def position(self) -> Position:
+    def position(self) -> StreamPosition:
         """What it says."""
-        return Position(self.epoch, self.sequence)
+        return StreamPosition(self.epoch, self.sequence)
 
 
 @struct
@@ -61,9 +61,9 @@ class StreamItem:
     content_type: Annotated[str, annotated_types.MaxLen(128)] = ""
 
     @property
-    def position(self) -> Position:
+    def position(self) -> StreamPosition:
         """Where it stands in its stream."""
-        return Position(self.epoch, self.sequence)
+        return StreamPosition(self.epoch, self.sequence)
 
     @property
     def size(self) -> int:
@@ -74,7 +74,7 @@ class StreamItem:
 Items = Annotated[tuple[StreamItem, ...], annotated_types.MaxLen(ITEMS_MAX)]
 
 
-class Refusal(IntEnum):
+class AttachRefusal(IntEnum):
     """Why a node does not take a child."""
 
     FULL = 0
@@ -102,7 +102,7 @@ class Attach(Message):
     stream: NodeId
     attempt: U64
     wants: InterestTexts
-    after: Mark
+    after: StreamMark
     is_new: bool = False
     is_orphan: bool = False
 
@@ -116,8 +116,8 @@ class Ready(Message):
 
     stream: NodeId
     attempt: U64
-    since: Mark
-    through: Mark
+    since: StreamMark
+    through: StreamMark
 
 
 @message(0x0302, bytes_max=4 * KIB)
@@ -137,11 +137,11 @@ class Begin(Message):
 
     stream: NodeId
     attempt: U64
-    after: Mark
+    after: StreamMark
 
 
 @message(0x0304, bytes_max=64)
-class Detach(Message):
+class DetachFromParent(Message):
     """I am not your child (any more): TYPE_LEAVE."""
 
     stream: NodeId
@@ -150,16 +150,16 @@ class Detach(Message):
 
 @message(0x0305, bytes_max=60 * KIB)
 class Widen(Message):
-    """Child to parent: I want this too (TYPE_ADD_QUERY), with what came after the mark. `Replay` and `Widened` follow."""
+    """Child to parent: I want this too (TYPE_ADD_QUERY), with what came after the mark. `ReplayItems` and `Widened` follow."""
 
     stream: NodeId
     wants: InterestTexts
-    after: Mark
+    after: StreamMark
     is_new: bool = False
 
 
 @message(0x0306, bytes_max=60 * KIB)
-class Replay(Message):
+class ReplayItems(Message):
     """Parent to child, before `Widened`: items of the past that the child did not want until now."""
 
     stream: NodeId
@@ -172,8 +172,8 @@ class Widened(Message):
 
     stream: NodeId
     interests: InterestIds
-    since: Mark
-    through: Mark
+    since: StreamMark
+    through: StreamMark
     """And this is how far you have come with that."""
 
 
@@ -191,7 +191,7 @@ class Carry(Message):
 
     stream: NodeId
     items: Items
-    through: Mark
+    through: StreamMark
 
 
 @message(0x030A, bytes_max=2 * KIB)
@@ -202,17 +202,17 @@ class Beat(Message):
     """
 
     stream: NodeId
-    through: Mark
+    through: StreamMark
     path: Path | None = None
 
 
 @message(0x030B, bytes_max=128)
-class Gap(Message):
+class StreamGap(Message):
     """Parent to child: what came after ``since`` and up to ``until`` is lost for you, wholly or in part."""
 
     stream: NodeId
-    since: Mark
-    until: Mark
+    since: StreamMark
+    until: StreamMark
 
 
 @message(0x030C, bytes_max=512)
@@ -247,6 +247,21 @@ class Dismiss(Message):
 
 
 MESSAGES: Final = (
-    *(Attach, Ready, Declined, Begin, Detach, Widen, Replay, Widened, Narrow, Carry, Beat, Gap, Climb, Climbed),
+    *(
+        Attach,
+        Ready,
+        Declined,
+        Begin,
+        DetachFromParent,
+        Widen,
+        ReplayItems,
+        Widened,
+        Narrow,
+        Carry,
+        Beat,
+        StreamGap,
+        Climb,
+        Climbed,
+    ),
     Dismiss,
 )

@@ -11,7 +11,7 @@ from peerd.ids import NodeId, id_from_bytes
 INTEREST_ID_BYTES: Final = 16
 
 
-class Position(NamedTuple):
+class StreamPosition(NamedTuple):
     """A place in a stream: the producer's boot, and the number of the item in it, from 1. Without gaps at the producer.
 
     As a mark it means "everything up to here".
@@ -21,7 +21,7 @@ class Position(NamedTuple):
     sequence: int
 
 
-START: Final = Position(0, 0)
+START: Final = StreamPosition(0, 0)
 """Before the first item of any stream."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from protocols.dissemination.messages import StreamItem
-from protocols.dissemination.names import Position
+from protocols.dissemination.names import StreamPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,14 @@ class Interest:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class ParsedItem:
     """An item as a node holds it: parsed once, for all interests."""
 
     item: StreamItem
     content: Any
 
     @property
-    def position(self) -> Position:
+    def position(self) -> StreamPosition:
         """Where it stands in its stream."""
         return self.item.position
 

@@ -6,11 +6,18 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from peerd.ids import NodeId
-from protocols.dissemination.policies.cost.model import Branch, Costs, CostTree, Server, message_s, processing_s, queueing
+from protocols.dissemination.policies.cost.model import (
+    Branch,
+    Costs,
+    CostTree,
+    Server,
+    message_s,
+    processing_s,
+    queueing,
+)
 from protocols.dissemination.policies.cost.transformations import Family, Kind, Relative
 
 
@@ -30,9 +37,7 @@ def test_equation_5_is_the_mean_of_equation_4() -> None:
     children = [Branch(NodeId(i), rate, rate) for i, rate in enumerate(rates)]
     each = message_s(costs, 2.0, children)
     busy = 2.0 * each
-    by_child = [
-        (1 + busy) / (2 * (1 - busy)) * each + 0.006 - 0.5 * (0.004 + 0.002 * rate / 2.0) for rate in rates
-    ]
+    by_child = [(1 + busy) / (2 * (1 - busy)) * each + 0.006 - 0.5 * (0.004 + 0.002 * rate / 2.0) for rate in rates]
     assert processing_s(costs, 2.0, children) == pytest.approx(sum(by_child) / 3)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from peerd.ids import NodeId
-from protocols.dissemination.policies.cost.holding import Holding, HoldRequest, Stance
+from protocols.dissemination.policies.cost.holding import HoldRequest, HoldStill, Stance
 
 Shape = dict[int, tuple[int, ...]]
 """Children by node; the root is the node that is nobody's child."""
@@ -61,8 +61,8 @@ class System:
         names = sorted({node for tree in trees for node in tree} | {c for t in trees for cs in t.values() for c in cs})
         self.nodes = {name: self._node(name) for name in names}
 
-    def _node(self, name: int) -> Holding:
-        return Holding(NodeId(name), Wire(self, name))
+    def _node(self, name: int) -> HoldStill:
+        return HoldStill(NodeId(name), Wire(self, name))
 
     def begin(self) -> None:
         for number, tree in enumerate(self.trees):
@@ -174,5 +174,5 @@ def test_every_pair_of_trees_over_three_nodes_ends_in_every_order() -> None:
 def test_pairs_of_trees_over_four_nodes_end_in_every_order(other: int) -> None:
     trees = list(all_trees((1, 2, 3, 4)))
     assert len(trees) == 64
-    for one in trees[:: 9]:
+    for one in trees[::9]:
         explore([one, trees[other]])

@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.messages import StreamItem
-from protocols.dissemination.names import Position, interest_id, stream_key
-from protocols.dissemination.ports import Held, Interest
-from protocols.dissemination.tree.member import Lost, Member
+from protocols.dissemination.names import StreamPosition, interest_id, stream_key
+from protocols.dissemination.ports import Interest, ParsedItem
+from protocols.dissemination.tree.member import Lost, StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.upstream import MoveEnd
 
@@ -81,28 +80,28 @@ class Net:
         self.rng = rng
         self.now = 0.0
         self.links: dict[tuple[NodeId, NodeId], deque[Message]] = {}
-        self.members: dict[NodeId, Member] = {}
+        self.members: dict[NodeId, StreamMember] = {}
         self.peers = [PeerRef(NodeId(i + 1), "127.0.0.1", 1000 + i) for i in range(count)]
-        self.got: dict[tuple[NodeId, int], list[Held | Lost]] = {}
+        self.got: dict[tuple[NodeId, int], list[ParsedItem | Lost]] = {}
         self.ends: list[MoveEnd] = []
         self.sequence = 0
         self.published: list[StreamItem] = []
         for number, peer in enumerate(self.peers):
             self.members[peer.id] = self._member(peer, buffer_items, is_source=number == 0)
 
-    def _member(self, peer: PeerRef, buffer_items: int, *, is_source: bool) -> Member:
+    def _member(self, peer: PeerRef, buffer_items: int, *, is_source: bool) -> StreamMember:
         limits = BufferLimits(buffer_items, 1 << 30, 1e9)
 
         def send(to: PeerRef, message: Message) -> None:
             if to.id in self.members:
                 self.links.setdefault((peer.id, to.id), deque()).append(message)
 
-        member = Member(peer, STREAM, KIND, limits, send, lambda peer, wants: True, is_source=is_source)
+        member = StreamMember(peer, STREAM, KIND, limits, send, lambda peer, wants: True, is_source=is_source)
         member.on_ended = lambda peer, end, why, children: self.ends.append(end)
         return member
 
     @property
-    def source(self) -> Member:
+    def source(self) -> StreamMember:
         return self.members[self.peers[0].id]
 
     def publish(self, what: str) -> None:
@@ -153,7 +152,7 @@ class Net:
             if a in self.members and b in self.members:
                 self.members[a].gone(b, self.now)
 
-    def subscribe(self, number: int, text: str, after: Position | None = None, sub: int = 0) -> None:
+    def subscribe(self, number: int, text: str, after: StreamPosition | None = None, sub: int = 0) -> None:
         peer = self.peers[number]
         got = self.got.setdefault((peer.id, sub), [])
         self.members[peer.id].subscribe(sub, KIND.parse(text), after, got.append, self.now)
@@ -166,7 +165,7 @@ class Net:
 
     def delivered(self, number: int, sub: int = 0) -> list[int]:
         got = self.got[self.peers[number].id, sub]
-        return [each.item.sequence for each in got if isinstance(each, Held)]
+        return [each.item.sequence for each in got if isinstance(each, ParsedItem)]
 
     def expected(self, text: str, after: int = 0) -> list[int]:
         wanted = set(text.split(","))
@@ -252,7 +251,7 @@ def test_what_nobody_remembers_is_told_as_lost_and_to_nobody_else() -> None:
     net.move(3, 0)
     net.settle()
     got = net.got[net.peers[3].id, 0]
-    assert isinstance(got[0], Lost) and got[0].until == Position(1, 5)
+    assert isinstance(got[0], Lost) and got[0].until == StreamPosition(1, 5)
     assert net.delivered(3) == [6, 7, 8]
 
 
@@ -311,7 +310,7 @@ def test_nobody_loses_doubles_or_disorders_anything(seed: int, count: int, remem
             sub = 1 + sum(1 for owner, _ in since if owner == number)
             text = ",".join(sorted(rng.sample("abcd", rng.randint(1, 2))))
             after = rng.choice([0, max(0, net.sequence - 5)])
-            net.subscribe(number, text, Position(1, after), sub)
+            net.subscribe(number, text, StreamPosition(1, after), sub)
             since[number, sub] = (text, after)
         elif what < 0.73 and number:
             sub = rng.choice(sorted(each for owner, each in since if owner == number))

@@ -6,8 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from lxml import etree
 
 from protocols.dissemination.interests.errors import InterestError, ItemError
@@ -24,9 +23,7 @@ def random_document(rng: random.Random, depth: int = 4) -> str:
     if depth == 0 or rng.random() < 0.25:
         text = rng.choice(["", "1", "2", "-1.5", "t", " 3 "])
         return f"<{label}{attributes}>{text}</{label}>"
-    inside = "".join(
-        random_document(rng, depth - 1) + rng.choice(["", "", "2", "t"]) for _ in range(rng.randint(1, 3))
-    )
+    inside = "".join(random_document(rng, depth - 1) + rng.choice(["", "", "2", "t"]) for _ in range(rng.randint(1, 3)))
     return f"<{label}{attributes}>{inside}</{label}>"
 
 

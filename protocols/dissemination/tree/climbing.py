@@ -65,4 +65,3 @@ class Climbing:
 
     def _answer(self, climb: Climb, *, is_clear: bool) -> None:
         self._send(climb.mover, Climbed(climb.stream, climb.attempt, is_clear, climb.hops))
-

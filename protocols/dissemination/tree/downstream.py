@@ -13,23 +13,23 @@ from protocols.dissemination.interests.errors import InterestError
 from protocols.dissemination.messages import (
     DEPTH_MAX,
     Attach,
+    AttachRefusal,
     Beat,
     Begin,
     Carry,
     Declined,
     Dismiss,
-    Gap,
     Narrow,
     Ready,
-    Refusal,
-    Replay,
+    ReplayItems,
+    StreamGap,
     Widen,
     Widened,
 )
-from protocols.dissemination.names import Position
-from protocols.dissemination.ports import Held, Holder, Interest
-from protocols.dissemination.tree.links import Downlink, Stage
-from protocols.dissemination.tree.state import BEAT_ITEMS, BEAT_S, State, in_messages, mark
+from protocols.dissemination.names import StreamPosition
+from protocols.dissemination.ports import Holder, Interest, ParsedItem
+from protocols.dissemination.tree.links import ChildStage, Downlink
+from protocols.dissemination.tree.state import BEAT_ITEMS, BEAT_S, MemberState, in_messages, mark
 
 OFFER_S: Final = 10.0
 """A child that does not begin for so long is forgotten."""
@@ -40,7 +40,7 @@ class Needs(Protocol):
     """How children's wants get to the parent."""
 
     def need(
-        self, holder: Holder, interests: Sequence[Interest], after: Position | None, then: Callable[[], None]
+        self, holder: Holder, interests: Sequence[Interest], after: StreamPosition | None, then: Callable[[], None]
     ) -> None:
         """Have these complete; ``then`` is called when they are as complete as they will be, perhaps at once."""
 
@@ -55,7 +55,7 @@ Admit = Callable[[PeerRef, Sequence[Interest]], bool]
 class Downstream:
     """The upper ends of a node's edges to its children."""
 
-    def __init__(self, state: State, needs: Needs, admit: Admit) -> None:
+    def __init__(self, state: MemberState, needs: Needs, admit: Admit) -> None:
         self._state = state
         self._needs = needs
         self._admit = admit
@@ -72,7 +72,7 @@ class Downstream:
         try:
             interests = [self._state.kind.parse(text) for text in message.wants]
         except InterestError as error:
-            self._decline(peer, message.attempt, Refusal.INTEREST, str(error)[:256])
+            self._decline(peer, message.attempt, AttachRefusal.INTEREST, str(error)[:256])
             return False
         if (why := self._why_not(peer, interests)) is not None:
             self._decline(peer, message.attempt, why)
@@ -89,25 +89,25 @@ class Downstream:
         self._needs.need(peer.id, interests, after, partial(self._complete, child))
         return True
 
-    def _why_not(self, peer: PeerRef, interests: Sequence[Interest]) -> Refusal | None:
+    def _why_not(self, peer: PeerRef, interests: Sequence[Interest]) -> AttachRefusal | None:
         state = self._state
         if peer.id in state.path or peer.id == state.me.id or self.has_uplink(peer.id):
-            return Refusal.BELOW
+            return AttachRefusal.BELOW
         if not self.is_member():
-            return Refusal.NOT_A_MEMBER
+            return AttachRefusal.NOT_A_MEMBER
         if len(state.path) >= DEPTH_MAX:
-            return Refusal.DEPTH
+            return AttachRefusal.DEPTH
         if peer.id not in self.children and not self._admit(peer, interests):
-            return Refusal.FULL
+            return AttachRefusal.FULL
         return None
 
-    def _decline(self, peer: PeerRef, attempt: int, why: Refusal, detail: str = "") -> None:
-        near = tuple(child.peer for child in self.children.values() if child.stage is Stage.LIVE)
+    def _decline(self, peer: PeerRef, attempt: int, why: AttachRefusal, detail: str = "") -> None:
+        near = tuple(child.peer for child in self.children.values() if child.stage is ChildStage.LIVE)
         self._state.send(peer, Declined(self._state.stream, attempt, why, near[:CHILDREN_TOLD_MAX], detail))
 
     def _complete(self, child: Downlink) -> None:
         """What a child wants is as complete here as it will be."""
-        if self.children.get(child.peer.id) is not child or child.stage is not Stage.WAITING:
+        if self.children.get(child.peer.id) is not child or child.stage is not ChildStage.WAITING:
             return
         state = self._state
         since = state.since(list(child.wants.values()), child.after)
@@ -115,7 +115,7 @@ class Downstream:
         if child.is_orphan:
             self._go_live(child, since)
         else:
-            child.stage, child.since_s = Stage.OFFERED, state.now
+            child.stage, child.since_s = ChildStage.OFFERED, state.now
 
     def begin(self, peer: PeerRef, message: Begin) -> None:
         """A child says from where on it wants the stream."""
@@ -123,21 +123,21 @@ class Downstream:
         if child is None or child.attempt != message.attempt:
             self._state.send(peer, Dismiss(self._state.stream, message.attempt))
             return
-        if child.stage is not Stage.OFFERED:
+        if child.stage is not ChildStage.OFFERED:
             raise ProtocolError("not_offered", f"{peer} begins what was not offered to it")
         child.after = message.after.position
         self._go_live(child, self._state.since(list(child.wants.values()), child.after))
 
-    def _go_live(self, child: Downlink, since: Position) -> None:
+    def _go_live(self, child: Downlink, since: StreamPosition) -> None:
         state = self._state
-        child.stage = Stage.LIVE
+        child.stage = ChildStage.LIVE
         if child.after is not None and since > child.after:
-            state.send(child.peer, Gap(state.stream, mark(child.after), mark(since)))
+            state.send(child.peer, StreamGap(state.stream, mark(child.after), mark(since)))
         child.told = min(since, state.through)
         child.queue = [held for held in state.buffer.after(since) if self._is_wanted(child, held)]
         self._flush(child, is_due=True)
 
-    def _is_wanted(self, child: Downlink, held: Held) -> bool:
+    def _is_wanted(self, child: Downlink, held: ParsedItem) -> bool:
         return any(self._state.kind.matches(interest, held.content) for interest in child.wants.values())
 
     def detach(self, peer: PeerRef, attempt: int) -> None:
@@ -171,7 +171,7 @@ class Downstream:
         after = None if message.is_new else message.after.position
         self._needs.need(peer.id, interests, after, partial(self._widened, child, interests, after))
 
-    def _widened(self, child: Downlink, interests: Sequence[Interest], after: Position | None) -> None:
+    def _widened(self, child: Downlink, interests: Sequence[Interest], after: StreamPosition | None) -> None:
         if self.children.get(child.peer.id) is not child:
             return
         state = self._state
@@ -183,7 +183,7 @@ class Downstream:
             if any(state.kind.matches(interest, held.content) for interest in interests)
         ]
         for some in in_messages(past):
-            state.send(child.peer, Replay(state.stream, tuple(held.item for held in some)))
+            state.send(child.peer, ReplayItems(state.stream, tuple(held.item for held in some)))
         child.wants.update((each.id, each) for each in interests if state.wants.is_held(each.id, child.peer.id))
         ids = tuple(each.id for each in interests)
         state.send(child.peer, Widened(state.stream, ids, mark(since), mark(state.through)))
@@ -200,42 +200,42 @@ class Downstream:
         child = self.children.get(peer.id)
         if child is None:  # it was forgotten, and may not know it yet
             return None
-        if child.stage is not Stage.LIVE:
+        if child.stage is not ChildStage.LIVE:
             raise ProtocolError("not_begun", f"{peer} changes what it wants before the stream has begun")
         return child
 
     # The stream
 
-    def flow(self, held: Held, ids: set[bytes]) -> None:
+    def flow(self, held: ParsedItem, ids: set[bytes]) -> None:
         """An item for the children that want one of these interests."""
         for child in self.children.values():
-            if child.stage is Stage.LIVE:
+            if child.stage is ChildStage.LIVE:
                 if not ids.isdisjoint(child.wants):
                     child.queue.append(held)
                 else:
                     child.passed += 1
 
-    def gap(self, since: Position, until: Position) -> None:
+    def gap(self, since: StreamPosition, until: StreamPosition) -> None:
         """This node, and so its children, have lost something."""
         for child in self.children.values():
-            if child.stage is Stage.LIVE and child.told < until:
+            if child.stage is ChildStage.LIVE and child.told < until:
                 self._flush(child, is_due=False)
-                self._state.send(child.peer, Gap(self._state.stream, mark(max(since, child.told)), mark(until)))
+                self._state.send(child.peer, StreamGap(self._state.stream, mark(max(since, child.told)), mark(until)))
                 child.told = until
 
     def flush(self) -> None:
         """Send what the current call has brought."""
         for child in self.children.values():
-            if child.stage is Stage.LIVE and (child.queue or child.passed >= BEAT_ITEMS):
+            if child.stage is ChildStage.LIVE and (child.queue or child.passed >= BEAT_ITEMS):
                 self._flush(child, is_due=child.passed >= BEAT_ITEMS)
 
     def beat(self) -> None:
         """Tell children how far they have come, and forget those that never began."""
         now = self._state.now
         for child in list(self.children.values()):
-            if child.stage is Stage.LIVE:
+            if child.stage is ChildStage.LIVE:
                 self._flush(child, is_due=now - child.beat_at >= BEAT_S or child.path_told != self._state.path_version)
-            elif child.stage is Stage.OFFERED and now - child.since_s >= OFFER_S:
+            elif child.stage is ChildStage.OFFERED and now - child.since_s >= OFFER_S:
                 self.remove(child.peer.id)
 
     def _flush(self, child: Downlink, *, is_due: bool) -> None:
@@ -257,5 +257,5 @@ class Downstream:
     def validate(self) -> None:
         """Assert the invariants."""
         for child in self.children.values():
-            assert child.stage is Stage.LIVE or not child.queue
+            assert child.stage is ChildStage.LIVE or not child.queue
             assert child.told <= max(self._state.through, child.told)

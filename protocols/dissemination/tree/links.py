@@ -7,17 +7,17 @@ from enum import Enum
 
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.dissemination.names import START, Position
-from protocols.dissemination.ports import Held, Interest
+from protocols.dissemination.names import START, StreamPosition
+from protocols.dissemination.ports import Interest, ParsedItem
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
     """Interests that are complete once the parent has come as far as this node had when it began to send them."""
 
-    at: Position
+    at: StreamPosition
     interests: tuple[bytes, ...]
-    since: Position
+    since: StreamPosition
 
 
 @dataclass(eq=False, slots=True)
@@ -36,7 +36,7 @@ class Uplink:
     has_begun: bool = False
     is_clear: bool = False
     """The way up from it does not lead through this node."""
-    through: Position = START
+    through: StreamPosition = START
     """It has sent everything up to here. That may be less than this node has had, from the parent before."""
     late: list[Late] = field(default_factory=list)
     heard_at: float = 0.0
@@ -44,7 +44,7 @@ class Uplink:
     """The nodes from the producer to it, as it has said."""
 
 
-class Stage(Enum):
+class ChildStage(Enum):
     """How far the end above has come."""
 
     WAITING = "waiting"
@@ -62,15 +62,15 @@ class Downlink:
     attempt: int
     since_s: float
     wants: dict[bytes, Interest]
-    after: Position | None
+    after: StreamPosition | None
     """What the child has; ``None``: it wants nothing of the past."""
     is_orphan: bool
-    stage: Stage = Stage.WAITING
-    told: Position = START
+    stage: ChildStage = ChildStage.WAITING
+    told: StreamPosition = START
     """It has been told that it has everything up to here."""
     passed: int = 0
     """Items since then that it did not want."""
-    queue: list[Held] = field(default_factory=list)
+    queue: list[ParsedItem] = field(default_factory=list)
     """To be sent at the end of the current call."""
     path_told: int = -1
     beat_at: float = 0.0

@@ -15,13 +15,13 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination import messages
 from protocols.dissemination.interests.errors import ItemError
-from protocols.dissemination.messages import Refusal, StreamItem
-from protocols.dissemination.names import Position
-from protocols.dissemination.ports import Held, Holder, Interest, InterestKind
+from protocols.dissemination.messages import AttachRefusal, StreamItem
+from protocols.dissemination.names import StreamPosition
+from protocols.dissemination.ports import Holder, Interest, InterestKind, ParsedItem
 from protocols.dissemination.tree.climbing import Climbing
 from protocols.dissemination.tree.downstream import Admit, Downstream
 from protocols.dissemination.tree.replay import BufferLimits
-from protocols.dissemination.tree.state import State
+from protocols.dissemination.tree.state import MemberState
 from protocols.dissemination.tree.upstream import MoveEnd, Upstream
 
 
@@ -29,28 +29,28 @@ from protocols.dissemination.tree.upstream import MoveEnd, Upstream
 class Lost:
     """What a subscription did not get, wholly or in part: what came after ``since``, up to ``until``."""
 
-    since: Position
-    until: Position
+    since: StreamPosition
+    until: StreamPosition
 
 
 @dataclass(eq=False, slots=True)
-class Subscription:
+class OwnSubscription:
     """A subscription of this node. ``deliver`` is called in order, each item once."""
 
     number: int
     interest: Interest
-    deliver: Callable[[Held | Lost], None]
-    after: Position | None
-    through: Position | None = None
+    deliver: Callable[[ParsedItem | Lost], None]
+    after: StreamPosition | None
+    through: StreamPosition | None = None
     """It has been given everything up to here; ``None``: it has not begun."""
 
-    def give(self, held: Held) -> None:
+    def give(self, held: ParsedItem) -> None:
         """Give it an item, unless it has got that already."""
         if self.through is not None and held.position > self.through:
             self.through = held.position
             self.deliver(held)
 
-    def lose(self, since: Position, until: Position) -> None:
+    def lose(self, since: StreamPosition, until: StreamPosition) -> None:
         """Tell it of a loss, as far as that is one for it."""
         if self.through is not None and until > self.through:
             lost = Lost(max(since, self.through), until)
@@ -66,7 +66,7 @@ class _Waiting:
     then: Callable[[], None]
 
 
-class Member:
+class StreamMember:
     """One node's part in one stream. ``on_orphaned`` and ``on_ended`` are for the policy, which looks for parents."""
 
     def __init__(
@@ -80,15 +80,15 @@ class Member:
         *,
         is_source: bool,
     ) -> None:
-        self.state = State(me, stream, kind, limits, send, is_source=is_source)
+        self.state = MemberState(me, stream, kind, limits, send, is_source=is_source)
         self.climbing = Climbing(me, is_source, send)
         self.down = Downstream(self.state, self, admit)
         self.up = Upstream(self.state, self.climbing, self)
         self.down.is_member = lambda: is_source or not self.up.is_orphan
         self.down.has_uplink = self.up.knows
-        self.subscriptions: dict[int, Subscription] = {}
+        self.subscriptions: dict[int, OwnSubscription] = {}
         self.on_orphaned: Callable[[], None] = lambda: None
-        self.on_ended: Callable[[PeerRef, MoveEnd, Refusal | None, Sequence[PeerRef]], None] = lambda *_: None
+        self.on_ended: Callable[[PeerRef, MoveEnd, AttachRefusal | None, Sequence[PeerRef]], None] = lambda *_: None
         self._waiting: list[_Waiting] = []
 
     # The producer
@@ -98,7 +98,7 @@ class Member:
         self.state.now = now
         if item.position <= self.state.through:
             raise Bug(f"the stream is at {self.state.through} already, not before {item.position}")
-        held = Held(item, self.state.kind.content(item))
+        held = ParsedItem(item, self.state.kind.content(item))
         self.state.through = item.position
         self._flow(held)
         self.down.flush()
@@ -106,15 +106,20 @@ class Member:
     # Subscriptions of this node
 
     def subscribe(
-        self, number: int, interest: Interest, after: Position | None, deliver: Callable[[Held | Lost], None], now: float
+        self,
+        number: int,
+        interest: Interest,
+        after: StreamPosition | None,
+        deliver: Callable[[ParsedItem | Lost], None],
+        now: float,
     ) -> None:
         """Want something, from a mark on (``None``: from now on)."""
         self.state.now = now
-        found = self.subscriptions[number] = Subscription(number, interest, deliver, after)
+        found = self.subscriptions[number] = OwnSubscription(number, interest, deliver, after)
         self.need(("own", number), [interest], after, lambda: self._go_live(found))
         self.down.flush()
 
-    def _go_live(self, found: Subscription) -> None:
+    def _go_live(self, found: OwnSubscription) -> None:
         if self.subscriptions.get(found.number) is not found:
             return
         state = self.state
@@ -134,7 +139,7 @@ class Member:
     # Needs
 
     def need(
-        self, holder: Holder, interests: Sequence[Interest], after: Position | None, then: Callable[[], None]
+        self, holder: Holder, interests: Sequence[Interest], after: StreamPosition | None, then: Callable[[], None]
     ) -> None:
         """See `protocols.dissemination.tree.downstream.Needs`."""
         state = self.state
@@ -162,13 +167,13 @@ class Member:
         """See `protocols.dissemination.tree.upstream.Below`."""
         self._flow(self._held(item))
 
-    def _held(self, item: StreamItem) -> Held:
+    def _held(self, item: StreamItem) -> ParsedItem:
         try:
-            return Held(item, self.state.kind.content(item))
+            return ParsedItem(item, self.state.kind.content(item))
         except ItemError as error:
             raise ProtocolError("bad_item", str(error)[:256]) from error
 
-    def _flow(self, held: Held) -> None:
+    def _flow(self, held: ParsedItem) -> None:
         state = self.state
         state.buffer.add(held, state.now)
         ids = state.matching.match(held.content)
@@ -190,7 +195,7 @@ class Member:
             else:
                 self._waiting.append(each)
 
-    def lost(self, since: Position, until: Position) -> None:
+    def lost(self, since: StreamPosition, until: StreamPosition) -> None:
         """See `protocols.dissemination.tree.upstream.Below`."""
         self.state.buffer.forget(until)
         self.down.gap(since, until)
@@ -201,7 +206,7 @@ class Member:
         """See `protocols.dissemination.tree.upstream.Below`."""
         self.on_orphaned()
 
-    def ended(self, peer: PeerRef, end: MoveEnd, why: Refusal | None, children: Sequence[PeerRef]) -> None:
+    def ended(self, peer: PeerRef, end: MoveEnd, why: AttachRefusal | None, children: Sequence[PeerRef]) -> None:
         """See `protocols.dissemination.tree.upstream.Below`."""
         self.on_ended(peer, end, why, children)
 
@@ -215,11 +220,11 @@ class Member:
                 self.up.carry(peer, message)
             case messages.Beat():
                 self.up.beat(peer, message)
-            case messages.Replay():
+            case messages.ReplayItems():
                 self.up.replay(peer, message)
             case messages.Widened():
                 self.up.widened(peer, message)
-            case messages.Gap():
+            case messages.StreamGap():
                 self.up.gap(peer, message)
             case messages.Ready():
                 self.up.ready(peer, message)
@@ -235,7 +240,7 @@ class Member:
                 self.down.widen(peer, message)
             case messages.Narrow():
                 self.down.narrow(peer, message)
-            case messages.Detach():
+            case messages.DetachFromParent():
                 self.down.detach(peer, message.attempt)
             case messages.Dismiss():
                 self.up.dismissed(peer, message.attempt)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from protocols.dissemination.names import START, Position
-from protocols.dissemination.ports import Held
+from protocols.dissemination.names import START, StreamPosition
+from protocols.dissemination.ports import ParsedItem
 
 TRIM_AFTER: Final = 1024
 """So many forgotten entries are taken out of the lists at once, so that each costs next to nothing."""
@@ -29,12 +29,12 @@ class ReplayBuffer:
     ``floor``: every item that this node has had after it is in here.
     """
 
-    def __init__(self, limits: BufferLimits, floor: Position = START) -> None:
+    def __init__(self, limits: BufferLimits, floor: StreamPosition = START) -> None:
         self.limits = limits
         self.floor = floor
         self.bytes = 0
-        self._positions: list[Position] = []
-        self._held: list[Held] = []
+        self._positions: list[StreamPosition] = []
+        self._held: list[ParsedItem] = []
         self._at_s: list[float] = []
         self._begin = 0
 
@@ -42,11 +42,11 @@ class ReplayBuffer:
         return len(self._held) - self._begin
 
     @property
-    def last(self) -> Position:
+    def last(self) -> StreamPosition:
         """The newest item's place, or the floor when there is none."""
         return self._positions[-1] if len(self) else self.floor
 
-    def add(self, held: Held, now: float) -> bool:
+    def add(self, held: ParsedItem, now: float) -> bool:
         """Remember an item; whether it is new. One that comes late is put in its place."""
         position = held.position
         if position <= self.floor:
@@ -64,7 +64,7 @@ class ReplayBuffer:
         self.trim(now)
         return True
 
-    def after(self, mark: Position) -> Iterator[Held]:
+    def after(self, mark: StreamPosition) -> Iterator[ParsedItem]:
         """What stands behind a mark, in order."""
         for at in range(bisect_right(self._positions, mark, self._begin), len(self._held)):
             yield self._held[at]
@@ -82,7 +82,7 @@ class ReplayBuffer:
             del self._positions[: self._begin], self._held[: self._begin], self._at_s[: self._begin]
             self._begin = 0
 
-    def forget(self, through: Position) -> None:
+    def forget(self, through: StreamPosition) -> None:
         """Forget everything up to a mark: it is not complete there."""
         while len(self) and self._positions[self._begin] <= through:
             self.bytes -= self._held[self._begin].item.size

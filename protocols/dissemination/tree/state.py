@@ -7,9 +7,9 @@ from typing import Final
 
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.dissemination.messages import ITEMS_BYTES_MAX, ITEMS_MAX, Mark
-from protocols.dissemination.names import START, Position
-from protocols.dissemination.ports import Held, Interest, InterestKind
+from protocols.dissemination.messages import ITEMS_BYTES_MAX, ITEMS_MAX, StreamMark
+from protocols.dissemination.names import START, StreamPosition
+from protocols.dissemination.ports import Interest, InterestKind, ParsedItem
 from protocols.dissemination.tree.replay import BufferLimits, ReplayBuffer
 from protocols.dissemination.tree.wants import Wants
 
@@ -23,7 +23,7 @@ MOVE_S: Final = 2.0
 """A move that takes longer is given up (invariant 17)."""
 
 
-class State:
+class MemberState:
     """The state of one node in one stream. ``now`` is set at each call from outside."""
 
     def __init__(
@@ -57,7 +57,7 @@ class State:
             self.path = path
             self.path_version += 1
 
-    def since(self, interests: Iterable[Interest], after: Position | None) -> Position:
+    def since(self, interests: Iterable[Interest], after: StreamPosition | None) -> StreamPosition:
         """From which mark on these can be served to somebody who needs them from a mark on."""
         if after is None:
             return self.through
@@ -67,14 +67,14 @@ class State:
         return max(found)
 
 
-def mark(position: Position) -> Mark:
+def mark(position: StreamPosition) -> StreamMark:
     """Return a place in the stream as messages have it."""
-    return Mark(position.epoch, position.sequence)
+    return StreamMark(position.epoch, position.sequence)
 
 
-def in_messages(held: Sequence[Held]) -> Iterator[list[Held]]:
+def in_messages(held: Sequence[ParsedItem]) -> Iterator[list[ParsedItem]]:
     """Cut items into lists that fit into one message each."""
-    some: list[Held] = []
+    some: list[ParsedItem] = []
     size = 0
     for each in held:
         if some and (size + each.item.size > ITEMS_BYTES_MAX or len(some) == ITEMS_MAX):

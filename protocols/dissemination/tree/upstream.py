@@ -2,41 +2,40 @@
 
 A move: `Attach` to the new parent, `Ready` from it, `Begin` to it. From then on both parents send; what comes twice is
 dropped. Once the new one has begun, and the way up from it is known to be clear (`Climbed`), the old one is told
-`Detach`. Nothing stops meanwhile, so a move costs the subscriptions no time at all. An orphan has nothing to lose, and
+`DetachFromParent`. Nothing stops meanwhile, so a move costs the subscriptions no time at all. An orphan has nothing to lose, and
 takes the stream from its new parent before the way up is known to be clear.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final, Protocol
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef
+from peerd.messages import PeerRef
 from protocols.dissemination.messages import (
     Attach,
+    AttachRefusal,
     Beat,
     Begin,
     Carry,
-    Climb,
     Climbed,
     Declined,
-    Detach,
-    Gap,
+    DetachFromParent,
     Narrow,
     Ready,
-    Refusal,
-    Replay,
+    ReplayItems,
+    StreamGap,
     StreamItem,
     Widen,
     Widened,
 )
-from protocols.dissemination.names import START, Position
+from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.tree.climbing import Climbing
 from protocols.dissemination.tree.links import Late, Uplink
-from protocols.dissemination.tree.state import MOVE_S, SILENT_S, State, mark
+from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, mark
 from protocols.dissemination.tree.wants import Ask
 
 NARROW_AFTER_S: Final = 5.0
@@ -67,20 +66,20 @@ class Below(Protocol):
     def answered(self) -> None:
         """Some interests are complete, or as complete as they will be."""
 
-    def lost(self, since: Position, until: Position) -> None:
+    def lost(self, since: StreamPosition, until: StreamPosition) -> None:
         """What came after ``since`` and up to ``until`` is lost, wholly or in part."""
 
     def orphaned(self) -> None:
         """There is no parent any more, and none is under way."""
 
-    def ended(self, peer: PeerRef, end: MoveEnd, why: Refusal | None, children: Sequence[PeerRef]) -> None:
+    def ended(self, peer: PeerRef, end: MoveEnd, why: AttachRefusal | None, children: Sequence[PeerRef]) -> None:
         """An attempt to get a parent is over."""
 
 
 class Upstream:
     """The lower end of a node's edge to its parent."""
 
-    def __init__(self, state: State, climbing: Climbing, below: Below) -> None:
+    def __init__(self, state: MemberState, climbing: Climbing, below: Below) -> None:
         self._state = state
         self._climbing = climbing
         self._below = below
@@ -174,7 +173,7 @@ class Upstream:
         if link.path is not None:
             self._state.set_path(link.path)
         if old is not None:
-            self._state.send(old.peer, Detach(self._state.stream, old.attempt))
+            self._state.send(old.peer, DetachFromParent(self._state.stream, old.attempt))
             self._widen(link, self._state.wants.ask_again())
         self._climbing.moved(link.peer, self._state.now)
         self._below.ended(link.peer, MoveEnd.MOVED, None, ())
@@ -182,14 +181,14 @@ class Upstream:
     def declined(self, peer: PeerRef, message: Declined) -> None:
         """The new parent does not want to."""
         if self._next(peer, message.attempt) is not None:
-            why = Refusal(message.why) if message.why in Refusal.__members__.values() else None
+            why = AttachRefusal(message.why) if message.why in AttachRefusal.__members__.values() else None
             self._give_up(MoveEnd.DECLINED, why, message.children)
 
-    def _give_up(self, end: MoveEnd, why: Refusal | None = None, children: Sequence[PeerRef] = ()) -> None:
+    def _give_up(self, end: MoveEnd, why: AttachRefusal | None = None, children: Sequence[PeerRef] = ()) -> None:
         link, self.next = self.next, None
         assert link is not None
         if end is not MoveEnd.DECLINED:
-            self._state.send(link.peer, Detach(self._state.stream, link.attempt))
+            self._state.send(link.peer, DetachFromParent(self._state.stream, link.attempt))
         if self.parent is not None and link.is_asked:
             self._widen(self.parent, self._state.wants.ask_again())
         parent = None if self.parent is None else self.parent.peer
@@ -229,7 +228,7 @@ class Upstream:
         """This node leaves the tree."""
         for link in (self.next, self.parent):
             if link is not None:
-                self._state.send(link.peer, Detach(self._state.stream, link.attempt))
+                self._state.send(link.peer, DetachFromParent(self._state.stream, link.attempt))
         self.parent = self.next = None
 
     # The stream
@@ -285,10 +284,10 @@ class Upstream:
         if link is self.next:
             self._give_up(MoveEnd.CIRCLE)
         else:
-            self._state.send(link.peer, Detach(self._state.stream, link.attempt))
+            self._state.send(link.peer, DetachFromParent(self._state.stream, link.attempt))
             self._drop_parent()
 
-    def _went_on(self, peer: PeerRef, link: Uplink, through: Position) -> None:
+    def _went_on(self, peer: PeerRef, link: Uplink, through: StreamPosition) -> None:
         if through < link.through:
             raise ProtocolError("out_of_order", f"{peer} is at {through} after {link.through}")
         link.through = through
@@ -304,7 +303,7 @@ class Upstream:
             self._state.wants.widened(late.interests, late.since)
         self._below.answered()
 
-    def gap(self, peer: PeerRef, message: Gap) -> None:
+    def gap(self, peer: PeerRef, message: StreamGap) -> None:
         """Something is lost."""
         link = self._heard(peer)
         if link is None:
@@ -334,7 +333,7 @@ class Upstream:
             after = mark(START if ask.after is None else ask.after)
             state.send(link.peer, Widen(state.stream, (ask.interest.text,), after, is_new))
 
-    def replay(self, peer: PeerRef, message: Replay) -> None:
+    def replay(self, peer: PeerRef, message: ReplayItems) -> None:
         """Items of the past."""
         if self._heard(peer) is not None:
             for item in message.items:
@@ -360,7 +359,7 @@ class Upstream:
         if self.next is not None and now - self.next.asked_at >= MOVE_S:
             self._give_up(MoveEnd.SILENT)
         if self.parent is not None and now - self.parent.heard_at >= SILENT_S:
-            self._state.send(self.parent.peer, Detach(self._state.stream, self.parent.attempt))
+            self._state.send(self.parent.peer, DetachFromParent(self._state.stream, self.parent.attempt))
             self._drop_parent()
         if self._narrow_at is not None and now >= self._narrow_at and self.next is None:
             self._narrow_at = None

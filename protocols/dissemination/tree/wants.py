@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from protocols.dissemination.names import Position
+from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import Holder, Interest, InterestKind
 
 
@@ -21,20 +21,20 @@ class Ask:
     """Ask the parent for an interest, with what came after the mark; ``None``: with nothing of the past."""
 
     interest: Interest
-    after: Position | None
+    after: StreamPosition | None
 
 
 @dataclass(slots=True)
 class _Want:
     interest: Interest
     holders: set[Holder] = field(default_factory=set)
-    since: Position | None = None
+    since: StreamPosition | None = None
     """Complete since then; ``None``: not complete."""
     is_sent: bool = False
     """The parent knows of it."""
     asked: int = 0
     """So many questions the parent has not answered yet."""
-    asked_after: Position | None = None
+    asked_after: StreamPosition | None = None
 
 
 class Wants:
@@ -50,7 +50,7 @@ class Wants:
     def __contains__(self, id: bytes) -> bool:
         return id in self._wants
 
-    def since(self, id: bytes) -> Position | None:
+    def since(self, id: bytes) -> StreamPosition | None:
         """Since when an interest is complete; ``None``: it is not, or is not wanted."""
         want = self._wants.get(id)
         return None if want is None else want.since
@@ -81,7 +81,7 @@ class Wants:
         return all(want is not None and want.since is not None and not want.asked for want in found)
 
     def need(
-        self, holder: Holder, interests: Iterable[Interest], after: Position | None, floor: Position
+        self, holder: Holder, interests: Iterable[Interest], after: StreamPosition | None, floor: StreamPosition
     ) -> list[Ask]:
         """Somebody wants these from a mark on (``None``: from now on); returns what the parent is to be asked for.
 
@@ -100,14 +100,14 @@ class Wants:
                 asks.append(_ask(want, after))
         return asks
 
-    def _covering(self, want: _Want, after: Position | None, floor: Position) -> _Want | None:
+    def _covering(self, want: _Want, after: StreamPosition | None, floor: StreamPosition) -> _Want | None:
         for other in self._wants.values():
             is_firm = other is not want and other.is_sent and _reaches(other.since, after, floor)
             if is_firm and self._kind.covers(other.interest, want.interest):
                 return other
         return None
 
-    def widened(self, ids: Sequence[bytes], since: Position) -> None:
+    def widened(self, ids: Sequence[bytes], since: StreamPosition) -> None:
         """The parent says that these are complete since a mark."""
         for id in ids:
             want = self._wants.get(id)
@@ -115,13 +115,13 @@ class Wants:
                 want.asked, want.is_sent = max(0, want.asked - 1), True
                 want.since = since if want.since is None else min(want.since, since)
 
-    def complete_since(self, since: Position) -> None:
+    def complete_since(self, since: StreamPosition) -> None:
         """A new parent has begun to send all that was sent to it: what asks for nothing of the past has it now."""
         for want in self._wants.values():
             if want.asked and want.asked_after is None:
                 want.asked, want.since = 0, since
 
-    def lost(self, until: Position) -> None:
+    def lost(self, until: StreamPosition) -> None:
         """Something up to this mark is lost: nothing is complete before it."""
         for want in self._wants.values():
             if want.since is not None and want.since < until:
@@ -137,7 +137,7 @@ class Wants:
                 is_any = is_any or not want.holders
         return is_any
 
-    def give_up(self, through: Position) -> tuple[dict[bytes, bool], list[Ask]]:
+    def give_up(self, through: StreamPosition) -> tuple[dict[bytes, bool], list[Ask]]:
         """Forget what nobody wants. Returns that, with whether the parent knows of it, and what to ask it for first.
 
         An interest that others ride on stays until they are complete by themselves: call again when they are.
@@ -165,7 +165,10 @@ class Wants:
             and not want.is_sent
             and self._kind.covers(gone.interest, want.interest)
             and not any(
-                other is not gone and other.is_sent and other.holders and self._kind.covers(other.interest, want.interest)
+                other is not gone
+                and other.is_sent
+                and other.holders
+                and self._kind.covers(other.interest, want.interest)
                 for other in self._wants.values()
                 if other is not want
             )
@@ -179,12 +182,12 @@ class Wants:
         return (want.interest for want in self._wants.values())
 
 
-def _ask(want: _Want, after: Position | None) -> Ask:
+def _ask(want: _Want, after: StreamPosition | None) -> Ask:
     want.asked += 1
     want.is_sent = True
     want.asked_after = after
     return Ask(want.interest, after)
 
 
-def _reaches(since: Position | None, after: Position | None, floor: Position) -> bool:
+def _reaches(since: StreamPosition | None, after: StreamPosition | None, floor: StreamPosition) -> bool:
     return since is not None and (after is None or max(since, floor) <= after)

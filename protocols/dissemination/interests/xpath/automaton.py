@@ -20,13 +20,13 @@ from protocols.dissemination.interests.xpath.pattern import (
     ANY,
     ATTRIBUTE,
     All,
-    Axis,
     Condition,
     Has,
-    Not,
+    NoneOf,
     Of,
+    PatternStep,
     Some,
-    Step,
+    StepAxis,
     Value,
     steps_of,
 )
@@ -124,7 +124,11 @@ class _Label:
 
     def add(self, needs: _Needs) -> None:
         """One more step."""
-        for bits, table in ((needs.values, self.by_value), (needs.children, self.by_child), (needs.below, self.by_below)):
+        for bits, table in (
+            (needs.values, self.by_value),
+            (needs.children, self.by_child),
+            (needs.below, self.by_below),
+        ):
             if bits:
                 table.setdefault(bits & -bits, []).append(needs)
                 return
@@ -136,9 +140,7 @@ class _Label:
         for bits, table in ((values, self.by_value), (children, self.by_child), (below, self.by_below)):
             for bit in table if bits.bit_count() > len(table) else _single(bits):
                 for needs in table.get(bit, ()) if bit & bits else ():
-                    if (
-                        not needs.values & ~values and not needs.children & ~children and not needs.below & ~below
-                    ):
+                    if not needs.values & ~values and not needs.children & ~children and not needs.below & ~below:
                         met |= needs.bit
         return met
 
@@ -155,7 +157,7 @@ class Automaton:
     """The conditions of many queries, on the document."""
 
     def __init__(self) -> None:
-        self._steps: dict[Step, int] = {}
+        self._steps: dict[PatternStep, int] = {}
         self._labels: dict[str, _Label] = {}
         self._values: dict[tuple[str, Value], int] = {}
         self._states: dict[tuple[str, int, int, int], int] = {}
@@ -189,15 +191,15 @@ class Automaton:
             case All(parts=parts) | Some(parts=parts):
                 for part in parts:
                     self._add_values(name, label, part)
-            case Not(part=part):
+            case NoneOf(part=part):
                 self._add_values(name, label, part)
 
-    def _needs(self, step: Step) -> _Needs | None:
+    def _needs(self, step: PatternStep) -> _Needs | None:
         condition = step.condition
         children = below = values = 0
         for part in condition.parts if isinstance(condition, All) else (condition,):
             match part:
-                case Has(axis=Axis.CHILD, step=inner):
+                case Has(axis=StepAxis.CHILD, step=inner):
                     children |= self._steps[inner]
                 case Has(step=inner):
                     below |= self._steps[inner]
@@ -279,12 +281,12 @@ class Automaton:
     def _holds(self, condition: Condition, label: str, values: int, children: int, below: int) -> bool:
         match condition:
             case Has(axis=axis, step=step):
-                return bool(self._steps[step] & (children if axis is Axis.CHILD else below))
+                return bool(self._steps[step] & (children if axis is StepAxis.CHILD else below))
             case All(parts=parts):
                 return all(self._holds(part, label, values, children, below) for part in parts)
             case Some(parts=parts):
                 return any(self._holds(part, label, values, children, below) for part in parts)
-            case Not(part=part):
+            case NoneOf(part=part):
                 return not self._holds(part, label, values, children, below)
             case Value():
                 return bool(values & self._values[label, condition])

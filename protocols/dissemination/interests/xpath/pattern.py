@@ -20,7 +20,7 @@ ATTRIBUTE: str = "@"
 """The labels of attributes begin with this."""
 
 
-class Axis(Enum):
+class StepAxis(Enum):
     """How far below a node another one is. An attribute is a child of its element."""
 
     CHILD = "/"
@@ -46,7 +46,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PatternStep:
     """An element or attribute: its label, and the condition that it meets."""
 
     label: str
@@ -57,8 +57,8 @@ class Step:
 class Has:
     """There is such a node below."""
 
-    axis: Axis
-    step: Step
+    axis: StepAxis
+    step: PatternStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ class Some:
 
 
 @dataclass(frozen=True, slots=True)
-class Not:
+class NoneOf:
     """It does not hold."""
 
     part: Condition
 
 
-Condition: TypeAlias = "Value | Has | All | Some | Not"
+Condition: TypeAlias = "Value | Has | All | Some | NoneOf"
 ALWAYS = All(frozenset())
 
 
@@ -106,7 +106,7 @@ def _joined(kind: type[All] | type[Some], one: Condition, other: Condition) -> C
     return next(iter(parts)) if len(parts) == 1 else kind(frozenset(parts))
 
 
-def steps_of(condition: Condition) -> Iterator[Step]:
+def steps_of(condition: Condition) -> Iterator[PatternStep]:
     """All steps in a condition, each after those inside it."""
     match condition:
         case Has(step=step):
@@ -115,7 +115,7 @@ def steps_of(condition: Condition) -> Iterator[Step]:
         case All(parts=parts) | Some(parts=parts):
             for part in parts:
                 yield from steps_of(part)
-        case Not(part=part):
+        case NoneOf(part=part):
             yield from steps_of(part)
 
 
@@ -143,8 +143,8 @@ def covers(wide: Condition, narrow: Condition) -> bool:
             return any(_shows(fact, wide) for fact in facts)
         case Value():
             return any(isinstance(fact, Value) and _value_covers(wide, fact) for fact in facts)
-        case Not(part=part):
-            return any(isinstance(fact, Not) and covers(fact.part, part) for fact in facts)
+        case NoneOf(part=part):
+            return any(isinstance(fact, NoneOf) and covers(fact.part, part) for fact in facts)
     return False
 
 
@@ -152,13 +152,13 @@ def _shows(fact: Condition, wanted: Has) -> bool:
     """Whether a condition that holds shows that there is a node as wanted."""
     if not isinstance(fact, Has):
         return False
-    is_near = wanted.axis is Axis.DESCENDANT or fact.axis is Axis.CHILD
+    is_near = wanted.axis is StepAxis.DESCENDANT or fact.axis is StepAxis.CHILD
     if is_near and _step_covers(wanted.step, fact.step):
         return True
-    return wanted.axis is Axis.DESCENDANT and covers(wanted, fact.step.condition)
+    return wanted.axis is StepAxis.DESCENDANT and covers(wanted, fact.step.condition)
 
 
-def _step_covers(wide: Step, narrow: Step) -> bool:
+def _step_covers(wide: PatternStep, narrow: PatternStep) -> bool:
     is_any = wide.label == ANY and not narrow.label.startswith(ATTRIBUTE)
     return (is_any or wide.label == narrow.label) and covers(wide.condition, narrow.condition)
 

@@ -17,12 +17,12 @@ from protocols.dissemination.interests.xpath.pattern import (
     ALWAYS,
     ANY,
     ATTRIBUTE,
-    Axis,
     Condition,
     Has,
-    Not,
+    NoneOf,
     Of,
-    Step,
+    PatternStep,
+    StepAxis,
     Value,
     both,
     either,
@@ -43,7 +43,7 @@ NUMBER: Final = re.compile(r"\s*-?(\d+(\.\d*)?|\.\d+)\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class XPathQuery:
     """A query that was read. ``pattern``: of the document; ``None``: only lxml knows what it means."""
 
     text: str
@@ -54,7 +54,7 @@ class _NoPattern(Exception):
     """Something that patterns cannot say."""
 
 
-def read(text: str) -> Query:
+def read(text: str) -> XPathQuery:
     """Read a query. Raises `InterestError` for what is not valid, or would cost too much."""
     if len(text.encode()) > QUERY_BYTES_MAX:
         raise InterestError(f"the query is longer than {QUERY_BYTES_MAX} bytes")
@@ -65,10 +65,10 @@ def read(text: str) -> Query:
     _check_cost(token)
     canonical = text.strip()
     try:
-        return Query(canonical, _absolute(token))
+        return XPathQuery(canonical, _absolute(token))
     except _NoPattern:
         _check_opaque(token)
-        return Query(canonical, None)
+        return XPathQuery(canonical, None)
 
 
 def _tokens(token: Any) -> Iterator[Any]:
@@ -125,11 +125,11 @@ def _absolute(token: Any) -> Condition:
     return _path(steps[1:], ALWAYS)
 
 
-def _steps(token: Any) -> Iterator[tuple[Axis, str, Condition] | None]:
+def _steps(token: Any) -> Iterator[tuple[StepAxis, str, Condition] | None]:
     """The steps of a path, outermost first; ``None`` stands for the document, ``.`` for the node itself."""
     symbol = token.symbol
     if symbol in ("/", "//"):
-        axis = Axis.CHILD if symbol == "/" else Axis.DESCENDANT
+        axis = StepAxis.CHILD if symbol == "/" else StepAxis.DESCENDANT
         if len(token) == 0:
             yield None
             return
@@ -140,10 +140,10 @@ def _steps(token: Any) -> Iterator[tuple[Axis, str, Condition] | None]:
         yield from _steps(token[0])
         yield from _first(token[1], axis)
     else:
-        yield from _first(token, Axis.CHILD)
+        yield from _first(token, StepAxis.CHILD)
 
 
-def _first(token: Any, axis: Axis) -> Iterator[tuple[Axis, str, Condition]]:
+def _first(token: Any, axis: StepAxis) -> Iterator[tuple[StepAxis, str, Condition]]:
     """One step, with its predicates."""
     symbol = token.symbol
     if symbol == "[":
@@ -157,9 +157,9 @@ def _first(token: Any, axis: Axis) -> Iterator[tuple[Axis, str, Condition]]:
         yield axis, ATTRIBUTE + token[0].value, ALWAYS
     elif symbol == "child":
         yield from _first(token[0], axis)
-    elif symbol == "descendant" and axis is Axis.CHILD:
-        yield from _first(token[0], Axis.DESCENDANT)
-    elif symbol == "." and axis is Axis.CHILD:
+    elif symbol == "descendant" and axis is StepAxis.CHILD:
+        yield from _first(token[0], StepAxis.DESCENDANT)
+    elif symbol == "." and axis is StepAxis.CHILD:
         yield axis, ".", ALWAYS
     else:
         raise _NoPattern
@@ -172,7 +172,7 @@ def _path(steps: list[Any], last: Condition) -> Condition:
         if label == ".":
             condition = both(own, condition)
         else:
-            condition = Has(axis, Step(label, both(own, condition)))
+            condition = Has(axis, PatternStep(label, both(own, condition)))
     return condition
 
 
@@ -183,7 +183,7 @@ def _predicate(token: Any) -> Condition:
     if symbol == "or":
         return either(_predicate(token[0]), _predicate(token[1]))
     if symbol == "not":
-        return Not(_predicate(token[0]))
+        return NoneOf(_predicate(token[0]))
     if symbol == "(" and len(token) == 1:
         return _predicate(token[0])
     if symbol in COMPARISONS:

@@ -11,12 +11,12 @@ child that holds still for one parent, and is asked by another with a larger num
 which it does unless it has adapted already. Of all nodes that wait, the one with the largest number then gets all that
 it waits for. `tests/unit/test_dissemination_holding.py` tries every order of messages.
 
-One `Holding` serves all trees of a node.
+One `HoldStill` serves all trees of a node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
@@ -68,7 +68,7 @@ class _Round:
     missing: set[NodeId] = field(default_factory=set)
 
 
-class Holding:
+class HoldStill:
     """One node's part in all its trees."""
 
     def __init__(self, me: NodeId, actions: Actions) -> None:
