@@ -150,7 +150,10 @@ class DetachFromParent(Message):
 
 @message(0x0305, bytes_max=60 * KIB)
 class Widen(Message):
-    """Child to parent: I want this too (TYPE_ADD_QUERY), with what came after the mark. `ReplayItems` and `Widened` follow."""
+    """Child to parent: I want this too (TYPE_ADD_QUERY), with what came after the mark.
+
+    `ReplayItems` and `Widened` follow.
+    """
 
     stream: NodeId
     wants: InterestTexts

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from peerd.api import Event
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
 from protocols.dissemination.messages import StreamItem
+from protocols.dissemination.models import PastMove, PlannedMove
 from protocols.dissemination.names import StreamPosition
 
 
@@ -78,3 +82,131 @@ Holder = Hashable
 def total_bytes(items: Iterable[StreamItem]) -> int:
     """What items count for in a message or a buffer."""
     return sum(item.size for item in items)
+
+
+# What decides the shape of the tree
+
+
+@dataclass(frozen=True, slots=True)
+class ChildInfo:
+    """A child, as the policy at its parent sees it."""
+
+    peer: PeerRef
+    interests: tuple[Interest, ...]
+    since_s: float
+    """When it came, by `TreeAccess.now`."""
+    queued_bytes: int
+    """What waits to be sent to it."""
+
+
+class TreeAccess(Protocol):
+    """What a policy sees of its node's place in one stream's tree, and what it can do there.
+
+    Everything that changes the tree goes through `move_to`, on the node that moves, so that no policy can lose an item
+    or close a circle.
+    """
+
+    @property
+    def me(self) -> PeerRef: ...
+    @property
+    def stream(self) -> NodeId: ...
+    @property
+    def kind(self) -> InterestKind: ...
+    @property
+    def is_producer(self) -> bool: ...
+    @property
+    def parent(self) -> PeerRef | None: ...
+    @property
+    def path(self) -> Sequence[NodeId]:
+        """The nodes from the producer to the parent; empty at the producer and at orphans."""
+
+    @property
+    def interests(self) -> Sequence[Interest]:
+        """What the subscriptions of this node want (without what its children want)."""
+
+    @property
+    def wants(self) -> Sequence[Interest]:
+        """What this node needs from its parent: its own interests, and its children's, without what others cover."""
+
+    @property
+    def producer(self) -> PeerRef: ...
+    @property
+    def seeds(self) -> Sequence[PeerRef]:
+        """Members that the stream's record names for newcomers to begin at; the producer where it names none."""
+
+    def children(self) -> Sequence[ChildInfo]: ...
+    def has_room(self) -> bool:
+        """Whether this node would take one more child: its fan-out limit by count and by bytes a second."""
+
+    def now(self) -> float: ...
+    def random(self) -> float:
+        """A number from 0 to 1, without 1."""
+
+    def rtt_s(self, peer: PeerRef) -> float | None:
+        """The round trip to a node, where it is known or can be told from coordinates."""
+
+    def send(self, peer: PeerRef, message: Message) -> None:
+        """Send one of the policy's messages."""
+
+    def move_to(self, peer: PeerRef) -> bool:
+        """Get another parent, or a first one; whether that has begun. `TreePolicy.move_ended` follows if so."""
+
+    def emit(self, event: Event) -> None:
+        """Write one of the policy's events to the event log."""
+
+
+class TreePolicy(Protocol):
+    """What decides the shape of one stream's tree, at one node: entry point group ``peerd.policies``.
+
+    An object for each stream and node, made by a `PolicyFactory`. Methods run to completion; what takes longer is done
+    by messages and `tick`. Times are seconds of `TreeAccess.now`.
+    """
+
+    def look_for_parent(self) -> None:
+        """This node has no parent (any more): ask around, and call `TreeAccess.move_to` in the end.
+
+        Called when the node joins, and again whenever it is an orphan and nothing is under way for a second.
+        """
+
+    def received(self, peer: PeerRef, message: Message) -> None:
+        """One of the policy's messages. Raises `ProtocolError` for what no correct node sends."""
+
+    def passed(self, item: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
+        """An item has come (or, at the producer, was published): whether a subscription of this node wanted it, and
+        to which children it went on. This is where statistics come from; it is called for each item, so be quick."""
+
+    def move_ended(self, peer: PeerRef, end: str, why: int | None, others: Sequence[PeerRef]) -> None:
+        """An attempt of `TreeAccess.move_to` is over.
+
+        ``end``: a value of ``MoveEnd``. ``why``: one of ``AttachRefusal``. ``others``: whom to ask instead.
+        """
+
+    def child_came(self, child: NodeId) -> None: ...
+    def child_went(self, child: NodeId) -> None: ...
+    def tick(self) -> None:
+        """Called four times a second."""
+
+    def successor(self) -> NodeId | None:
+        """This node leaves: the child that takes its place; the others look for a parent beginning there."""
+
+    def plan(self) -> Sequence[PlannedMove]:
+        """What it would change next, and what that is thought to bring. Best asked at the producer."""
+
+    def history(self) -> Sequence[PastMove]:
+        """What was changed lately, with what was expected of it and what came of it."""
+
+    def figures(self) -> Mapping[str, float]:
+        """Numbers of this node for ``peerd stream tree`` and metrics, such as ``spurious_share``."""
+
+
+class PolicyFactory(Protocol):
+    """A family of policies, such as CoDD's."""
+
+    name: str
+    messages: Sequence[type[Message]]
+    events: Sequence[type[Event]]
+
+    def settings(self, given: Mapping[str, Any]) -> Any:
+        """Check a policy's settings in a stream's record. Raises ``ValueError`` that names key and reason."""
+
+    def make(self, tree: TreeAccess, settings: Any) -> TreePolicy: ...

@@ -102,8 +102,13 @@ class System:
 
     def key(self) -> Any:
         nodes = tuple(
-            (n.held, n.is_asked_back, tuple((r.tree, tuple(sorted(r.missing))) for r in n.rounds))
-            + (tuple(n.tokens), tuple(sorted(n.requests)))
+            (
+                n.held,
+                n.is_asked_back,
+                tuple((r.tree, tuple(sorted(r.missing))) for r in n.rounds),
+                tuple(n.tokens),
+                tuple(sorted(n.requests)),
+            )
             for n in self.nodes.values()
         )
         return nodes, tuple(sorted(self.links.items())), tuple(sorted(self.adapted))

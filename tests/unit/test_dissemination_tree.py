@@ -1,4 +1,4 @@
-"""The tree of one stream, as a property: whatever moves, dies and comes back, nobody loses, doubles or disorders anything.
+"""The tree of one stream: whatever moves, dies and comes back, nobody loses, doubles or disorders anything.
 
 Interests here are sets of classes, written as text: "1,3" wants every item of class 1 or 3. An item is its class.
 """

@@ -2,8 +2,8 @@
 
 A move: `Attach` to the new parent, `Ready` from it, `Begin` to it. From then on both parents send; what comes twice is
 dropped. Once the new one has begun, and the way up from it is known to be clear (`Climbed`), the old one is told
-`DetachFromParent`. Nothing stops meanwhile, so a move costs the subscriptions no time at all. An orphan has nothing to lose, and
-takes the stream from its new parent before the way up is known to be clear.
+`DetachFromParent`. Nothing stops meanwhile, so a move costs the subscriptions no time at all. An orphan has nothing to
+lose, and takes the stream from its new parent before the way up is known to be clear.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ A node that has a tree's token has its children in that tree hold still before i
 hold, and each answers that it does. Then it adapts, and passes the token on. A child that holds still does nothing in
 any tree until the token of that one reaches it.
 
-Nodes that wait for each other must not wait for ever, and the paper's rule is not enough for that. By algorithm 5 a node
-that waits gives in to a larger number; theorem 2 looks only at nodes that wait for a *waiting* child. But with the trees
-1 -> (2, 3) and 2 -> (1, 3), node 1 gives in to 2 while 3 holds still for 1: 2 waits for 3, 3 for 1, and 1 for 2. So a
-child that holds still for one parent, and is asked by another with a larger number, asks the first one to let it go,
+Nodes that wait for each other must not wait for ever, and the paper's rule is not enough for that. By algorithm 5 a
+node that waits gives in to a larger number; theorem 2 looks only at nodes that wait for a *waiting* child. But with the
+trees 1 -> (2, 3) and 2 -> (1, 3), node 1 gives in to 2 while 3 holds still for 1: 2 waits for 3, 3 for 1, and 1 for 2.
+So a child that holds still for one parent, and is asked by another with a larger number, asks the first one to let it go,
 which it does unless it has adapted already. Of all nodes that wait, the one with the largest number then gets all that
 it waits for. `tests/unit/test_dissemination_holding.py` tries every order of messages.
 

@@ -1,0 +1,182 @@
+"""What clients of streams send and get, as JSON; docs/protocols/dissemination.md has the routes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from protocols.dissemination.messages import INTEREST_BYTES_MAX
+
+INTERESTS_A_REQUEST_MAX: Final = 64
+StreamName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
+InterestTextField = Annotated[str, Field(max_length=INTEREST_BYTES_MAX)]
+
+
+class StreamsModel(BaseModel):
+    """Base of answers: frozen, and a newer daemon may add fields."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+
+
+class StreamsRequest(BaseModel):
+    """Base of what clients send: a member that is not known is a mistake."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StreamSpec(StreamsRequest):
+    """A stream that is to be: this daemon becomes its producer."""
+
+    name: StreamName
+    kind: str = "attributes"
+    """The language of its interests: ``attributes``, ``xpath``, ``coherency``, or that of an installed package."""
+    policy: str = "overlap"
+    """What decides the shape of its tree: ``overlap`` (CoDD), ``cost`` (Zhou, Ooi and Tan), ``first_fit``."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """The policy's parameters, where they are to differ from its defaults."""
+    producer_gone: Literal["end", "wait"] = "wait"
+    """What members do when the producer is gone for good: end the stream, or wait for it to come back."""
+
+
+class StreamView(StreamsModel):
+    """A stream, as this daemon knows it."""
+
+    name: str
+    kind: str
+    policy: str
+    settings: dict[str, Any]
+    producer: str
+    """The id of the node that publishes it."""
+    role: Literal["producer", "subscriber", "none"]
+    position: str | None
+    """How far this node has come: the producer's boot and the item's number."""
+    parent: str | None
+    depth: int | None
+    children: int
+    subscriptions: int
+
+
+class StreamViews(StreamsModel):
+    """Several streams, by name."""
+
+    streams: list[StreamView]
+
+
+class ItemPublished(StreamsModel):
+    """An item is in the stream. ``id``: the producer's boot and the item's number."""
+
+    stream: str
+    id: str
+    bytes: int
+
+
+class StreamSubscriptionRequest(StreamsRequest):
+    """What a client wants of a stream."""
+
+    stream: StreamName
+    interest: InterestTextField = ""
+    """In the language of the stream's kind. Empty: everything."""
+    after: str | None = None
+    """Resume after this item (an ``id``), or ``start``: everything that is still remembered. Default: from now on."""
+    name: str = ""
+    """A name keeps the subscription while no client reads it."""
+
+
+class StreamSubscriptionView(StreamsModel):
+    """A subscription of this daemon."""
+
+    id: str
+    stream: str
+    kind: str
+    interest: str
+    """As it was understood: the canonical text."""
+    name: str
+    epoch: str
+    """The epoch of its feed."""
+    state: Literal["joining", "live", "orphaned", "ended"]
+    received: int
+    missed_gaps: int
+
+
+class ReceivedItem(StreamsModel):
+    """What a subscription gets: an item, or a mark.
+
+    ``lost``: what came after ``since`` and up to ``id`` is lost, wholly or in part.
+    ``payload`` for text, ``payload_base64`` for anything else. ``stale``: the value is only known to have been this.
+    """
+
+    type: Literal["item", "lost", "stale", "ended"] = "item"
+    stream: str
+    id: str
+    published_ms: int | None = None
+    content_type: str = ""
+    payload: str | None = None
+    payload_base64: str | None = None
+    since: str | None = None
+    reason: str = ""
+
+
+class StreamTreeNode(StreamsModel):
+    """A node of a stream's tree."""
+
+    node: str
+    address: str
+    parent: str | None
+    depth: int
+    interests: list[str]
+    children: int
+    fan_out: int
+    figures: dict[str, float]
+    """``items_per_s``, ``bytes_per_s``, ``spurious_share`` and what the policy counts."""
+
+
+class StreamTreeView(StreamsModel):
+    """A stream's tree. ``missing``: nodes that did not answer in time."""
+
+    stream: str
+    policy: str
+    nodes: list[StreamTreeNode]
+    missing: list[str]
+
+
+class PlannedMove(StreamsModel):
+    """A change that the policy would make next."""
+
+    what: str
+    node: str
+    from_parent: str | None
+    to_parent: str | None
+    gain: float
+    """In the policy's own measure, which ``unit`` names."""
+    unit: str
+
+
+class PastMove(StreamsModel):
+    """A change that was made."""
+
+    at_ms: int
+    what: str
+    node: str
+    from_parent: str | None
+    to_parent: str | None
+    predicted: float
+    measured: float | None
+    """``None``: not enough has come since."""
+    unit: str
+
+
+class StreamPlanView(StreamsModel):
+    """What a stream's policy would do next."""
+
+    stream: str
+    policy: str
+    moves: list[PlannedMove]
+
+
+class StreamHistoryView(StreamsModel):
+    """What a stream's policy has done."""
+
+    stream: str
+    policy: str
+    moves: list[PastMove]

@@ -1,0 +1,80 @@
+"""What the running plugin offers to its clients: the vocabulary between `protocols.dissemination.plugin` and its front."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from peerd.lib.feed import Feed
+from protocols.dissemination.models import (
+    ItemPublished,
+    ReceivedItem,
+    StreamHistoryView,
+    StreamPlanView,
+    StreamSpec,
+    StreamSubscriptionRequest,
+    StreamSubscriptionView,
+    StreamTreeView,
+    StreamView,
+)
+
+
+class StreamRefused(Exception):
+    """What a client asked for was not done, and trying the same again does not help; the text says why.
+
+    ``kind``: "unknown" (there is no such thing), "conflict" (somebody else has it), "invalid", "quota".
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class StreamService(Protocol):
+    """Callbacks are called once, later. Every method may raise `StreamRefused` and `Unavailable` at once.
+
+    ``on_done`` gets the answer, or an exception of these two types.
+    """
+
+    def create(self, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None]) -> None:
+        """Make this node the producer of a new stream; its record goes to the ring. Known already and the same: fine."""
+
+    def remove(self, name: str, on_done: Callable[[StreamView | Exception], None]) -> None:
+        """End a stream that this node produces."""
+
+    def streams(self) -> list[StreamView]:
+        """The streams that this node takes part in, by name."""
+
+    def find(self, name: str, on_done: Callable[[StreamView | Exception], None]) -> None:
+        """A stream by its name, wherever it is produced."""
+
+    def publish(
+        self, name: str, payload: bytes, content_type: str = "", published_ms: int | None = None
+    ) -> ItemPublished:
+        """The next item of a stream that this node produces. It goes out at once; nobody acknowledges it."""
+
+    def when_publishable(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
+        """Wait until the stream takes another item: its limits of rate and memory."""
+
+    def subscribe(
+        self, request: StreamSubscriptionRequest, on_done: Callable[[StreamSubscriptionView | Exception], None]
+    ) -> None:
+        """Subscribe; ``on_done`` is called when this node is in the tree, and items come from then on."""
+
+    def subscriptions(self) -> list[StreamSubscriptionView]:
+        """The subscriptions of this node's clients, oldest first."""
+
+    def unsubscribe(self, id: str) -> StreamSubscriptionView:
+        """End a subscription."""
+
+    def reading(self, id: str) -> tuple[StreamSubscriptionView, Feed[ReceivedItem]]:
+        """A subscription and its feed."""
+
+    def tree(self, name: str, on_done: Callable[[StreamTreeView | Exception], None]) -> None:
+        """The whole tree of a stream, asked of its nodes."""
+
+    def plan(self, name: str, on_done: Callable[[StreamPlanView | Exception], None]) -> None:
+        """What the stream's policy would change next."""
+
+    def history(self, name: str, on_done: Callable[[StreamHistoryView | Exception], None]) -> None:
+        """What the stream's policy has changed."""
