@@ -78,6 +78,8 @@ def _interval(test: Within, low: Cut | None, high: Cut | None) -> Node:
         return all_of(found) if found else Constant(True)
     if lower.operator == ">" and upper.operator == "<":
         return all_of([lower, upper])
+    if lower.operator == ">=" and upper.operator == "<=" and lower.value == upper.value:
+        return Compare(name, "=", lower.value)
     return Between(name, lower.value, upper.value, lower.operator == ">=", upper.operator == "<=")
 
 
