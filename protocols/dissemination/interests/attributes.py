@@ -91,7 +91,7 @@ class AttributesKind:
         for each in given:
             together.add(each)
         left = {each.id: each for each in given}
-        for each in given:
+        for each in reversed(given):
             witness = witness_of(each.meaning.form)
             if witness is not None and each.meaning.matches(witness):
                 found = together.match(witness)

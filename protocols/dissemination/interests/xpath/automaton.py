@@ -1,20 +1,20 @@
 """Many patterns on one document: one pass over it, from the leaves up, whatever their number.
 
-Each distinct step of all patterns is a bit. A node's bits say which steps it meets; they follow from its label, its
-values, and the bits of its children and of all below it. Nodes that agree in those have the same bits, and documents of
-one kind are full of such nodes, so what was worked out once is remembered: a bottom-up tree automaton that is made
-while it runs.
+Each distinct step of all patterns is a bit. An element's bits say which steps it meets; they follow from its label, its
+values, and the bits of its children and of all below it. Elements that agree in those have the same bits, and documents
+of one kind are full of such elements, so what was worked out once is remembered: a bottom-up tree automaton that is
+made while it runs. Only those bits of its children count for an element that some step of its label asks for, so that
+many elements agree.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import or_
 from typing import Final
 
+from peerd.lib.filter.column import positions
+from peerd.limits import MIB
 from protocols.dissemination.interests.xpath.document import Document
 from protocols.dissemination.interests.xpath.pattern import (
     ANY,
@@ -30,73 +30,16 @@ from protocols.dissemination.interests.xpath.pattern import (
     Value,
     steps_of,
 )
-from protocols.dissemination.interests.xpath.reading import NUMBER
+from protocols.dissemination.interests.xpath.value_tests import ValueTests
 
-STATES_MAX: Final = 1 << 16
-"""So many results are remembered; then all are forgotten, and worked out again where they are needed."""
-TEXTS_MAX: Final = 4096
-"""Texts of which a label's tests remember what they meet."""
-TEXT_KEPT_MAX: Final = 64
-"""Longer texts are not remembered."""
-
-
-class Tests:
-    """All comparisons of one label with constants: which of them a text meets."""
-
-    def __init__(self) -> None:
-        self.bits: dict[Value, int] = {}
-        self._equal: dict[str, int] = {}
-        self._not_equal: list[tuple[str, int]] = []
-        self._limits: dict[str, list[tuple[float, int]]] = {op: [] for op in ("<", "<=", ">", ">=", "=", "!=")}
-        self._known: dict[str, int] = {}
-
-    def add(self, value: Value, bit: int) -> None:
-        """One more."""
-        self._known.clear()
-        self.bits[value] = bit
-        if isinstance(value.constant, float):
-            limits = self._limits[value.op]
-            limits.append((value.constant, bit))
-            limits.sort()
-        elif value.op == "=":
-            self._equal[value.constant] = self._equal.get(value.constant, 0) | bit
-        else:
-            self._not_equal.append((value.constant, bit))
-
-    def met_by(self, text: str) -> int:
-        """The bits of those that a text meets."""
-        known = self._known.get(text)
-        if known is None:
-            known = self._met_by(text)
-            if len(text) <= TEXT_KEPT_MAX:
-                if len(self._known) >= TEXTS_MAX:
-                    self._known.clear()
-                self._known[text] = known
-        return known
-
-    def _met_by(self, text: str) -> int:
-        met = self._equal.get(text, 0)
-        for constant, bit in self._not_equal:
-            if constant != text:
-                met |= bit
-        if any(self._limits.values()):
-            met |= self._numbers(float(text) if NUMBER.fullmatch(text) else None)
-        return met
-
-    def _numbers(self, number: float | None) -> int:
-        limits = self._limits
-        if number is None:  # not a number: it differs from every number, and nothing else
-            return _or(limits["!="])
-        met = _or(each for each in limits["="] if each[0] == number)
-        met |= _or(each for each in limits["!="] if each[0] != number)
-        met |= _or(limits[">"][: bisect_left(limits[">"], (number, -1))])
-        met |= _or(limits[">="][: bisect_right(limits[">="], (number, 1 << 62))])
-        met |= _or(limits["<"][bisect_right(limits["<"], (number, 1 << 62)) :])
-        return met | _or(limits["<="][bisect_left(limits["<="], (number, -1)) :])
-
-
-def _or(limits: Iterable[tuple[float, int]]) -> int:
-    return reduce(or_, (bit for _, bit in limits), 0)
+STATES_BYTES_MAX: Final = 16 * MIB
+"""What is remembered of elements takes so much memory; then all is forgotten, and worked out again where needed."""
+STATE_BYTES: Final = 400
+"""What a remembered element takes besides its bits."""
+TAGS_MAX: Final = 4096
+"""Labels of elements that are remembered; publishers may make up any number of them."""
+REMOVED_MIN: Final = 64
+"""Removed patterns are forgotten when there are more than this many, and more than there are patterns left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,175 +53,323 @@ class _Needs:
 
 
 @dataclass(slots=True)
+class _Sources:
+    """Steps by one of the bits that they need: only where it is there are they looked at."""
+
+    mask: int = 0
+    alone: dict[int, int] = field(default_factory=dict)
+    """Steps that need nothing else."""
+    among: dict[int, list[_Needs]] = field(default_factory=dict)
+
+    def add(self, bit: int, needs: _Needs, *, is_alone: bool) -> None:
+        """One more step, with the bit that it is found by."""
+        self.mask |= bit
+        position = bit.bit_length() - 1
+        if is_alone:
+            self.alone[position] = self.alone.get(position, 0) | needs.bit
+        else:
+            self.among.setdefault(position, []).append(needs)
+
+    def met(self, bits: int, children: int, below: int, values: int) -> int:
+        """The steps that are met, of those that are found by ``bits``."""
+        met = 0
+        alone, among = self.alone, self.among
+        for position in positions(bits & self.mask):
+            met |= alone.get(position, 0)
+            for needs in among.get(position, ()):
+                if not needs.children & ~children and not needs.below & ~below and not needs.values & ~values:
+                    met |= needs.bit
+        return met
+
+
+@dataclass(slots=True)
 class _Label:
-    """What is asked of nodes of one label. A step is looked at only where one of the bits that it needs is there."""
+    """The steps of one label."""
 
     free: int = 0
     """Steps that need nothing."""
-    by_child: dict[int, list[_Needs]] = field(default_factory=dict)
-    by_below: dict[int, list[_Needs]] = field(default_factory=dict)
-    by_value: dict[int, list[_Needs]] = field(default_factory=dict)
+    children: _Sources = field(default_factory=_Sources)
+    below: _Sources = field(default_factory=_Sources)
+    values: _Sources = field(default_factory=_Sources)
     others: list[tuple[int, Condition]] = field(default_factory=list)
     """Steps with ``or`` and ``not``."""
-    tests: dict[Of, Tests] = field(default_factory=dict)
+    needs_children: int = 0
+    needs_below: int = 0
+    numbers: dict[Value, int] = field(default_factory=dict)
+    """The bits of comparisons, which are this label's own."""
+    tests: dict[Of, ValueTests] = field(default_factory=dict)
 
     def add(self, needs: _Needs) -> None:
-        """One more step."""
-        for bits, table in (
-            (needs.values, self.by_value),
-            (needs.children, self.by_child),
-            (needs.below, self.by_below),
+        """One more step without ``or`` and ``not``."""
+        self.needs_children |= needs.children
+        self.needs_below |= needs.below
+        is_alone = (needs.children.bit_count() + needs.below.bit_count() + needs.values.bit_count()) == 1
+        for bits, sources in (
+            (needs.values, self.values),
+            (needs.children, self.children),
+            (needs.below, self.below),
         ):
-            if bits:
-                table.setdefault(bits & -bits, []).append(needs)
+            if bits:  # inner steps have lower bits than the steps that they are in, so the highest says most
+                sources.add(1 << (bits.bit_length() - 1), needs, is_alone=is_alone)
                 return
         self.free |= needs.bit
 
     def met(self, values: int, children: int, below: int) -> int:
         """The steps that are met; those of `others` are not among them."""
-        met = self.free
-        for bits, table in ((values, self.by_value), (children, self.by_child), (below, self.by_below)):
-            for bit in table if bits.bit_count() > len(table) else _single(bits):
-                for needs in table.get(bit, ()) if bit & bits else ():
-                    if not needs.values & ~values and not needs.children & ~children and not needs.below & ~below:
-                        met |= needs.bit
+        met = self.free | self.children.met(children, children, below, values)
+        met |= self.below.met(below, children, below, values)
+        return met | self.values.met(values, children, below, values) if values else met
+
+    def number(self, value: Value) -> int:
+        """The bit of a comparison."""
+        bit = self.numbers.get(value)
+        if bit is None:
+            bit = self.numbers[value] = 1 << len(self.numbers)
+            self.tests.setdefault(value.of, ValueTests()).add(value, bit)
+        return bit
+
+    def values_of(self, element: Document) -> int:
+        """The comparisons that an element meets."""
+        met = 0
+        if (tests := self.tests.get(Of.NODE)) is not None:
+            met = tests.met_by("".join(element.itertext()) if len(element) else element.text or "")
+        if (tests := self.tests.get(Of.TEXT)) is not None:
+            for text in (element.text, *(child.tail for child in element)):
+                if text:
+                    met |= tests.met_by(text)
         return met
 
 
-def _single(bits: int) -> list[int]:
-    found = []
-    while bits:
-        found.append(bits & -bits)
-        bits &= bits - 1
-    return found
+_State = tuple[int, int]
+"""The steps that an element meets, and those of them that some step may ask for at any depth."""
+
+
+@dataclass(slots=True)
+class _Tag:
+    """What is asked of elements with one name: the steps with this label, and those with any."""
+
+    labels: tuple[_Label, ...]
+    children: int
+    """The bits of children that count."""
+    below: int
+    tested: tuple[_Label, ...]
+    """The labels with comparisons."""
+    states: dict[tuple[object, int, int], _State] = field(default_factory=dict)
 
 
 class Automaton:
     """The conditions of many queries, on the document."""
 
     def __init__(self) -> None:
+        self._patterns: dict[bytes, Condition] = {}
+        self._removed = 0
+        self._clear()
+
+    def _clear(self) -> None:
         self._steps: dict[PatternStep, int] = {}
         self._labels: dict[str, _Label] = {}
-        self._values: dict[tuple[str, Value], int] = {}
-        self._states: dict[tuple[str, int, int, int], int] = {}
-        self._conditions: dict[Condition, list[bytes]] = {}
-        self._document: dict[tuple[int, int], frozenset[bytes]] = {}
+        self._free_steps = 0
+        """The steps that some step, or some query, asks for at any depth."""
+        self._ids: dict[Condition, list[bytes]] = {}
+        """The queries with each condition; of a condition with ``or`` at its head, with each of its parts."""
+        self._heads: dict[int, Condition] = {}
+        """Conditions by the bit of the only step that they ask for. Twice its number, and one more for any depth."""
+        self._head_bits: dict[StepAxis, int] = dict.fromkeys(StepAxis, 0)
+        self._other_heads: list[Condition] = []
+        self._has_attributes = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._tags: dict[str, _Tag] = {}
+        self._documents: dict[_State, frozenset[bytes]] = {}
+        self._count = 0
 
     def __len__(self) -> int:
+        return len(self._patterns)
+
+    @property
+    def step_count(self) -> int:
+        """How many distinct steps there are."""
         return len(self._steps)
 
     def add(self, id: bytes, condition: Condition) -> None:
-        """One more query."""
-        for step in steps_of(condition):
-            if step not in self._steps:
-                self._steps[step] = 1 << len(self._steps)
-                label = self._labels.setdefault(step.label, _Label())
-                self._add_values(step.label, label, step.condition)
-                needs = self._needs(step)
-                if needs is None:
-                    label.others.append((self._steps[step], step.condition))
-                else:
-                    label.add(needs)
-        self._conditions.setdefault(condition, []).append(id)
+        """One more query; harmless when it is there already."""
+        if id in self._patterns:
+            return
+        self._patterns[id] = condition
+        self._add(id, condition)
         self._forget()
 
-    def _add_values(self, name: str, label: _Label, condition: Condition) -> None:
-        match condition:
-            case Value():
-                if (name, condition) not in self._values:
-                    bit = self._values[name, condition] = 1 << len(self._values)
-                    label.tests.setdefault(condition.of, Tests()).add(condition, bit)
-            case All(parts=parts) | Some(parts=parts):
-                for part in parts:
-                    self._add_values(name, label, part)
-            case NoneOf(part=part):
-                self._add_values(name, label, part)
+    def remove(self, id: bytes) -> None:
+        """One query less. Its steps stay until there are many such."""
+        condition = self._patterns.pop(id, None)
+        if condition is None:
+            return
+        for part in _heads_of(condition):
+            self._ids[part].remove(id)
+        self._documents.clear()
+        self._removed += 1
+        if self._removed > max(REMOVED_MIN, len(self._patterns)):
+            self._removed = 0
+            self._clear()
+            for each, pattern in self._patterns.items():
+                self._add(each, pattern)
 
-    def _needs(self, step: PatternStep) -> _Needs | None:
-        condition = step.condition
+    def _add(self, id: bytes, condition: Condition) -> None:
+        for step in steps_of(condition):
+            if step not in self._steps:
+                self._add_step(step)
+        for part in _heads_of(condition):
+            if part not in self._ids:
+                self._ids[part] = []
+                self._add_head(part)
+            self._ids[part].append(id)
+
+    def _add_step(self, step: PatternStep) -> None:
+        bit = self._steps[step] = 1 << len(self._steps)
+        label = self._labels.setdefault(step.label, _Label())
+        self._has_attributes |= step.label.startswith(ATTRIBUTE)
         children = below = values = 0
-        for part in condition.parts if isinstance(condition, All) else (condition,):
+        is_plain = True
+        for part in step.condition.parts if isinstance(step.condition, All) else (step.condition,):
             match part:
                 case Has(axis=StepAxis.CHILD, step=inner):
                     children |= self._steps[inner]
                 case Has(step=inner):
                     below |= self._steps[inner]
                 case Value():
-                    values |= self._values[step.label, part]
+                    values |= label.number(part)
                 case _:
-                    return None
-        return _Needs(self._steps[step], children, below, values)
+                    is_plain = False
+                    self._add_needs(label, part)
+        self._free_steps |= below
+        if is_plain:
+            label.add(_Needs(bit, children, below, values))
+        else:
+            label.needs_children |= children
+            label.needs_below |= below
+            label.others.append((bit, step.condition))
 
-    def _forget(self) -> None:
-        self._states.clear()
-        self._document.clear()
+    def _add_needs(self, label: _Label, condition: Condition) -> None:
+        match condition:
+            case Has(axis=StepAxis.CHILD, step=step):
+                label.needs_children |= self._steps[step]
+            case Has(step=step):
+                label.needs_below |= self._steps[step]
+                self._free_steps |= self._steps[step]
+            case Value():
+                label.number(condition)
+            case All(parts=parts) | Some(parts=parts):
+                for part in parts:
+                    self._add_needs(label, part)
+            case NoneOf(part=part):
+                self._add_needs(label, part)
+
+    def _add_head(self, head: Condition) -> None:
+        if isinstance(head, Has):
+            bit = self._steps[head.step]
+            self._head_bits[head.axis] |= bit
+            self._heads[2 * (bit.bit_length() - 1) + (head.axis is StepAxis.DESCENDANT)] = head
+            if head.axis is StepAxis.DESCENDANT:
+                self._free_steps |= bit
+        else:
+            self._other_heads.append(head)
+            self._free_steps |= sum(self._steps[step] for step in set(steps_of(head)))
 
     def match(self, root: Document) -> frozenset[bytes]:
         """The ids of the queries that a document meets."""
-        met, below = self._visit(root)
-        key = met, below | met
-        found = self._document.get(key)
+        met, below = self._visitor()(root)
+        state = met & self._head_bits[StepAxis.CHILD], below
+        if self._other_heads:
+            state = met, below
+        found = self._documents.get(state)
         if found is None:
-            holds = (
-                ids for condition, ids in self._conditions.items() if self._holds(condition, "", 0, met, below | met)
-            )
-            found = self._document[key] = frozenset(id for ids in holds for id in ids)
-            if len(self._document) > STATES_MAX:
-                self._forget()
+            found = frozenset(id for head in self._met_heads(*state) for id in self._ids[head])
+            self._remember()
+            self._documents[state] = found
         return found
 
-    def _visit(self, element: Document) -> tuple[int, int]:
-        """The steps that an element meets, and those that some node below it does."""
+    def _met_heads(self, met: int, below: int) -> list[Condition]:
+        heads = self._heads
+        found = [heads[2 * number] for number in positions(met & self._head_bits[StepAxis.CHILD])]
+        found += [heads[2 * number + 1] for number in positions(below & self._head_bits[StepAxis.DESCENDANT])]
+        return found + [head for head in self._other_heads if self._holds(head, None, 0, met, below)]
+
+    def _visitor(self) -> Callable[[Document], _State]:
+        """The function that visits an element and all below it. Its result: the bits that the element meets, and those
+        that it or something below it does, of the steps that may be asked for at any depth."""
+        tags, tag_of, work_out, attributes_of = self._tags, self._tag, self._work_out, self._attributes
+        has_attributes, free_steps = self._has_attributes, self._free_steps
+
+        def visit(element: Document) -> _State:
+            children = below = 0
+            for child in element:
+                met, deeper = visit(child)
+                children |= met
+                below |= deeper
+            if has_attributes and (items := element.items()):
+                met = attributes_of(items)
+                children |= met
+                below |= met & free_steps
+            name = element.tag
+            tag = tags.get(name)
+            if tag is None:
+                tag = tag_of(name)
+            values = tuple([label.values_of(element) for label in tag.tested]) if tag.tested else ()
+            key = values, children & tag.children, below & tag.below
+            state = tag.states.get(key)
+            if state is None:
+                state = work_out(tag, key)
+            return (state[0], below | state[1]) if below else state
+
+        return visit
+
+    def _tag(self, name: str) -> _Tag:
+        labels = tuple(self._labels[each] for each in (name, ANY) if each in self._labels)
         children = below = 0
-        for child in element:
-            met, deeper = self._visit(child)
-            children |= met
-            below |= deeper
-        for name, text in element.attrib.items():
-            children |= self._attribute(ATTRIBUTE + name, text)
-        below |= children
-        label = element.tag
-        values = self._values_of(label, element) | self._values_of(ANY, element)
-        key = label, values, children, below
-        found = self._states.get(key)
-        if found is None:
-            found = self._states[key] = self._meets(label, values, children, below)
-            found = self._states[key] = found | self._meets(ANY, values, children, below)
-            if len(self._states) > STATES_MAX:
-                self._states.clear()
-        return found, below
+        for label in labels:
+            children |= label.needs_children
+            below |= label.needs_below
+        tag = _Tag(labels, children, below, tuple(label for label in labels if label.numbers))
+        if len(self._tags) < TAGS_MAX:
+            self._tags[name] = tag
+        return tag
 
-    def _attribute(self, label: str, text: str) -> int:
-        known = self._labels.get(label)
-        if known is None:
-            return 0
-        values = sum(tests.met_by(text) for of, tests in known.tests.items() if of is Of.NODE)
-        return self._meets(label, values, 0, 0)
-
-    def _values_of(self, label: str, element: Document) -> int:
-        known = self._labels.get(label)
-        if known is None or not known.tests:
-            return 0
+    def _work_out(self, tag: _Tag, key: tuple[tuple[int, ...], int, int]) -> _State:
+        values, children, below = key
+        by_label = dict(zip(map(id, tag.tested), values, strict=True))
         met = 0
-        if (tests := known.tests.get(Of.NODE)) is not None:
-            met |= tests.met_by(element.text or "" if not len(element) else "".join(element.itertext()))
-        if (tests := known.tests.get(Of.TEXT)) is not None:
-            for text in (element.text, *(child.tail for child in element)):
-                if text:
-                    met |= tests.met_by(text)
+        for label in tag.labels:
+            met |= self._meets(label, by_label.get(id(label), 0), children, below)
+        self._remember()
+        state = tag.states[key] = met, met & self._free_steps
+        return state
+
+    def _remember(self) -> None:
+        self._count += 1
+        if self._count * (STATE_BYTES + len(self._steps) // 2) > STATES_BYTES_MAX:
+            self._count = 0
+            self._documents.clear()
+            for tag in self._tags.values():
+                tag.states.clear()
+
+    def _attributes(self, items: list[tuple[str, str]]) -> int:
+        met = 0
+        for name, text in items:
+            label = self._labels.get(ATTRIBUTE + name)
+            if label is not None:
+                tests = label.tests.get(Of.NODE)
+                met |= self._meets(label, tests.met_by(text) if tests is not None else 0, 0, 0)
         return met
 
-    def _meets(self, label: str, values: int, children: int, below: int) -> int:
-        known = self._labels.get(label)
-        if known is None:
-            return 0
-        met = known.met(values, children, below)
-        for bit, condition in known.others:
+    def _meets(self, label: _Label, values: int, children: int, below: int) -> int:
+        met = label.met(values, children, below)
+        for bit, condition in label.others:
             if self._holds(condition, label, values, children, below):
                 met |= bit
         return met
 
-    def _holds(self, condition: Condition, label: str, values: int, children: int, below: int) -> bool:
+    def _holds(self, condition: Condition, label: _Label | None, values: int, children: int, below: int) -> bool:
         match condition:
             case Has(axis=axis, step=step):
                 return bool(self._steps[step] & (children if axis is StepAxis.CHILD else below))
@@ -289,4 +380,9 @@ class Automaton:
             case NoneOf(part=part):
                 return not self._holds(part, label, values, children, below)
             case Value():
-                return bool(values & self._values[label, condition])
+                return label is not None and bool(values & label.numbers[condition])
+
+
+def _heads_of(condition: Condition) -> tuple[Condition, ...]:
+    """The conditions of which one has to hold."""
+    return tuple(condition.parts) if isinstance(condition, Some) else (condition,)

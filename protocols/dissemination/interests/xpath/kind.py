@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,23 +12,41 @@ from lxml import etree
 
 from protocols.dissemination.interests.errors import InterestError
 from protocols.dissemination.interests.xpath.automaton import Automaton
+from protocols.dissemination.interests.xpath.containment import covers, overlap_of, widened
 from protocols.dissemination.interests.xpath.document import Document, parse
-from protocols.dissemination.interests.xpath.pattern import Condition, covers
-from protocols.dissemination.interests.xpath.reading import read
+from protocols.dissemination.interests.xpath.pattern import (
+    ALWAYS,
+    Condition,
+    depth_of,
+    labels_mentioned,
+    labels_required,
+)
+from protocols.dissemination.interests.xpath.reading import XPathQuery, read
+from protocols.dissemination.interests.xpath.writing import EVERYTHING, write
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import interest_id
 from protocols.dissemination.ports import Interest
 
-EVERYTHING: Final = "/*"
-"""Every document has a root element."""
+PARSED_MAX: Final = 1 << 13
+"""Interests that are remembered as they were read, whoever sends them again."""
+COMPARED_MAX: Final = 1 << 15
+"""Comparisons of two interests whose outcome is remembered."""
+OPAQUE_GUESS: Final = 0.5
+"""The assumed share of the documents of its pattern that a query lets through which is more than a pattern."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Meaning:
-    """A query: its pattern where it is one, and in any case what lxml evaluates."""
+    """A query: its pattern, and what lxml evaluates. See `protocols.dissemination.interests.xpath.reading.XPathQuery`.
 
-    pattern: Condition | None
+    Whatever ``pattern`` covers mentions all of ``required``.
+    """
+
+    pattern: Condition
+    is_exact: bool
     evaluate: Any
+    required: frozenset[str]
+    mentioned: frozenset[str]
 
 
 class XPathKind:
@@ -50,26 +69,76 @@ class XPathKind:
     def covers(self, wide: Interest, narrow: Interest) -> bool:
         if wide.id == narrow.id:
             return True
-        one, other = wide.meaning.pattern, narrow.meaning.pattern
-        return one is not None and other is not None and covers(one, other)
+        may_cover = wide.meaning.is_exact and wide.meaning.required <= narrow.meaning.mentioned
+        return may_cover and _covers(wide, narrow)
+
+    def overlap(self, one: Interest, other: Interest) -> float:
+        if self.covers(other, one):
+            return 1.0
+        share = overlap_of(one.meaning.pattern, other.meaning.pattern)
+        return share if other.meaning.is_exact else share * OPAQUE_GUESS
 
     def reduce(self, interests: Sequence[Interest], limit: int) -> list[Interest]:
-        kept: list[Interest] = []
-        for each in interests:
-            if not any(self.covers(other, each) for other in kept):
-                kept = [other for other in kept if not self.covers(each, other)]
-                kept.append(each)
+        kept = self._uncovered(interests)
+        deepest = max((depth_of(each.meaning.pattern) for each in kept), default=0)
+        # First only comparisons and negations are left out, then one level of steps after the other.
+        for depth in range(deepest, 0, -1):
+            if len(kept) <= limit:
+                return kept
+            kept = self._uncovered(self._gathered(kept, depth, limit))
         return kept if len(kept) <= limit else [self.parse(EVERYTHING)]
 
+    def _uncovered(self, interests: Sequence[Interest]) -> list[Interest]:
+        """The interests without those that another one covers; of those that cover each other the first stays."""
+        left = {each.id: each for each in interests}
+        for each in reversed(list(left.values())):
+            if any(other is not each and self.covers(other, each) for other in left.values()):
+                del left[each.id]
+        return list(left.values())
 
-@lru_cache(maxsize=1 << 14)
+    def _gathered(self, interests: Sequence[Interest], depth: int, limit: int) -> list[Interest]:
+        """Put one wider interest in the place of many that it covers, the most first, until the limit is kept."""
+        groups: defaultdict[Condition, list[Interest]] = defaultdict(list)
+        for each in interests:
+            groups[widened(each.meaning.pattern, depth)].append(each)
+        kept = {each.id: each for each in interests}
+        for pattern, members in sorted(groups.items(), key=lambda group: -len(group[1])):
+            if len(kept) <= limit or len(members) < 2:
+                break
+            for each in members:
+                kept.pop(each.id, None)
+            wide = self.parse(write(pattern))
+            kept[wide.id] = wide
+        return list(kept.values())
+
+
+@lru_cache(maxsize=PARSED_MAX)
 def _parsed(text: str) -> Interest:
     query = read(text)
+    if text.strip() and query.text != text.strip():
+        _compiled(text.strip())  # elementpath takes some texts that XPath 1.0 does not have
+        return _parsed(query.text)
+    return _interest(query)
+
+
+def _interest(query: XPathQuery) -> Interest:
+    pattern = query.pattern
+    meaning = Meaning(
+        pattern, query.is_exact, _compiled(query.text), labels_required(pattern), labels_mentioned(pattern)
+    )
+    return Interest(interest_id(XPathKind.name, query.text), query.text, meaning)
+
+
+def _compiled(text: str) -> Any:
     try:
-        evaluate = etree.XPath(query.text, smart_strings=False)
-    except etree.XPathError as error:
+        return etree.XPath(text, regexp=False, smart_strings=False)
+    except (etree.XPathError, ValueError) as error:
         raise InterestError(f"no valid XPath 1.0: {error}") from error
-    return Interest(interest_id("xpath", query.text), query.text, Meaning(query.pattern, evaluate))
+
+
+@lru_cache(maxsize=COMPARED_MAX)
+def _covers(wide: Interest, narrow: Interest) -> bool:
+    return covers(wide.meaning.pattern, narrow.meaning.pattern)
 
 
 class XPathSet:
@@ -78,31 +147,28 @@ class XPathSet:
     def __init__(self) -> None:
         self._known: dict[bytes, Interest] = {}
         self._automaton = Automaton()
-        self._others: dict[bytes, Interest] = {}
+        self._inexact: dict[bytes, Interest] = {}
+        """Interests that lxml evaluates once the document meets their pattern."""
 
     def add(self, interest: Interest) -> None:
-        if interest.id in self._known:
-            return
-        self._known[interest.id] = interest
-        if interest.meaning.pattern is None:
-            self._others[interest.id] = interest
-        else:
+        if interest.id not in self._known:
+            self._known[interest.id] = interest
             self._automaton.add(interest.id, interest.meaning.pattern)
+            if not interest.meaning.is_exact:
+                self._inexact[interest.id] = interest
 
     def remove(self, id: bytes) -> None:
-        interest = self._known.pop(id, None)
-        if interest is None:
-            return
-        if self._others.pop(id, None) is None:
-            self._automaton = Automaton()
-            for each in self._known.values():
-                if each.meaning.pattern is not None:
-                    self._automaton.add(each.id, each.meaning.pattern)
+        if self._known.pop(id, None) is not None:
+            self._automaton.remove(id)
+            self._inexact.pop(id, None)
 
     def match(self, content: Document) -> set[bytes]:
         found = set(self._automaton.match(content))
-        tree = content.getroottree()
-        found.update(id for id, each in self._others.items() if each.meaning.evaluate(tree))
+        if self._inexact:
+            tree = content.getroottree()
+            for id, each in self._inexact.items():
+                if id in found and not each.meaning.evaluate(tree):
+                    found.discard(id)
         return found
 
     def __len__(self) -> int:

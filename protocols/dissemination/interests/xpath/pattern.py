@@ -84,6 +84,7 @@ class NoneOf:
 
 Condition: TypeAlias = "Value | Has | All | Some | NoneOf"
 ALWAYS = All(frozenset())
+NEVER = Some(frozenset())
 
 
 def both(one: Condition, other: Condition) -> Condition:
@@ -93,7 +94,12 @@ def both(one: Condition, other: Condition) -> Condition:
 
 def either(one: Condition, other: Condition) -> Condition:
     """Join two conditions by ``or``."""
-    return _joined(Some, one, other)
+    return ALWAYS if ALWAYS in (one, other) else _joined(Some, one, other)
+
+
+def none_of(part: Condition) -> Condition:
+    """Negate a condition."""
+    return NEVER if part == ALWAYS else NoneOf(part)
 
 
 def _joined(kind: type[All] | type[Some], one: Condition, other: Condition) -> Condition:
@@ -119,67 +125,32 @@ def steps_of(condition: Condition) -> Iterator[PatternStep]:
             yield from steps_of(part)
 
 
-# Containment
+def labels_required(condition: Condition) -> frozenset[str]:
+    """Labels that whatever a pattern covers has to mention."""
+    match condition:
+        case Has(step=step):
+            own = frozenset(() if step.label == ANY else (step.label,))
+            return own | labels_required(step.condition)
+        case All(parts=parts):
+            return frozenset().union(*map(labels_required, parts))
+        case Some(parts=parts) if parts:
+            first, *others = map(labels_required, parts)
+            return first.intersection(*others)
+    return frozenset()
 
 
-def covers(wide: Condition, narrow: Condition) -> bool:
-    """Whether every node that meets ``narrow`` meets ``wide``. Sound; a "no" may be wrong.
+def labels_mentioned(condition: Condition) -> frozenset[str]:
+    """All labels of a pattern."""
+    return frozenset(step.label for step in steps_of(condition))
 
-    A "yes" is a map from the wide pattern's nodes into the narrow one's that keeps labels, axes and conditions (a
-    homomorphism). For patterns with / // [] and * there are contained ones without such a map (Miklau and Suciu 2004);
-    finding those too is too costly.
-    """
-    if wide == narrow:
-        return True
-    if isinstance(narrow, Some):
-        return all(covers(wide, part) for part in narrow.parts)
-    if isinstance(wide, All):
-        return all(covers(part, narrow) for part in wide.parts)
-    facts = narrow.parts if isinstance(narrow, All) else frozenset((narrow,))
-    match wide:
-        case Some(parts=parts):
-            return any(covers(part, narrow) for part in parts)
-        case Has():
-            return any(_shows(fact, wide) for fact in facts)
-        case Value():
-            return any(isinstance(fact, Value) and _value_covers(wide, fact) for fact in facts)
+
+def depth_of(condition: Condition) -> int:
+    """How many steps are inside each other, at most."""
+    match condition:
+        case Has(step=step):
+            return 1 + depth_of(step.condition)
+        case All(parts=parts) | Some(parts=parts):
+            return max(map(depth_of, parts), default=0)
         case NoneOf(part=part):
-            return any(isinstance(fact, NoneOf) and covers(fact.part, part) for fact in facts)
-    return False
-
-
-def _shows(fact: Condition, wanted: Has) -> bool:
-    """Whether a condition that holds shows that there is a node as wanted."""
-    if not isinstance(fact, Has):
-        return False
-    is_near = wanted.axis is StepAxis.DESCENDANT or fact.axis is StepAxis.CHILD
-    if is_near and _step_covers(wanted.step, fact.step):
-        return True
-    return wanted.axis is StepAxis.DESCENDANT and covers(wanted, fact.step.condition)
-
-
-def _step_covers(wide: PatternStep, narrow: PatternStep) -> bool:
-    is_any = wide.label == ANY and not narrow.label.startswith(ATTRIBUTE)
-    return (is_any or wide.label == narrow.label) and covers(wide.condition, narrow.condition)
-
-
-def _value_covers(wide: Value, narrow: Value) -> bool:
-    if wide == narrow:
-        return True
-    if wide.of is not narrow.of or isinstance(wide.constant, str) or isinstance(narrow.constant, str):
-        return False
-    w, n = wide.constant, narrow.constant
-    match wide.op, narrow.op:
-        case (">", ">") | (">=", ">=") | (">=", ">") | (">=", "="):
-            return n >= w
-        case (">", ">=") | (">", "="):
-            return n > w
-        case ("<", "<") | ("<=", "<=") | ("<=", "<") | ("<=", "="):
-            return n <= w
-        case ("<", "<=") | ("<", "="):
-            return n < w
-        case ("!=", ">") | ("!=", "<"):
-            return n >= w if narrow.op == ">" else n <= w
-        case ("!=", "="):
-            return n != w
-    return False
+            return depth_of(part)
+    return 0

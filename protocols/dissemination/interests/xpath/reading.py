@@ -5,7 +5,6 @@ Elementpath reads the text; nothing is evaluated here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,41 +12,56 @@ from typing import Any, Final
 from elementpath import ElementPathError, XPath1Parser
 
 from protocols.dissemination.interests.errors import InterestError
+from protocols.dissemination.interests.xpath.numbers import number_of
 from protocols.dissemination.interests.xpath.pattern import (
     ALWAYS,
     ANY,
     ATTRIBUTE,
     Condition,
     Has,
-    NoneOf,
     Of,
     PatternStep,
     StepAxis,
     Value,
     both,
+    depth_of,
     either,
+    none_of,
 )
+from protocols.dissemination.interests.xpath.writing import EVERYTHING, Unwritable, write
 
 QUERY_BYTES_MAX: Final = 4096
 TOKENS_MAX: Final = 256
 DEPTH_MAX: Final = 16
 """Brackets in brackets, and the like."""
-FREE_STEPS_MAX: Final = 3
-"""Steps of any depth (//) inside each other, in a query that is no pattern: each multiplies what it costs."""
+STEPS_DEEP_MAX: Final = 32
+"""Steps inside each other."""
+FREE_STEPS_MAX: Final = 2
+"""Steps of any depth (//), in a query that only lxml can evaluate: each multiplies what it costs."""
+FUNCTIONS_MAX: Final = 8
+"""Calls of functions, in a query that only lxml can evaluate: each may read all text of the document."""
 
 COMPARISONS: Final = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 """Each with the one that means the same with its sides exchanged."""
 COSTLY: Final = {"following", "preceding", "following-sibling", "preceding-sibling", "ancestor", "ancestor-or-self"}
-COSTLY |= {"namespace", "id", "document", "key", "lang", "$"}
-NUMBER: Final = re.compile(r"\s*-?(\d+(\.\d*)?|\.\d+)\s*")
+COSTLY |= {"..", "parent", "namespace", "id", "document", "key", "lang", "translate", "$"}
+FUNCTIONS: Final = {"contains", "starts-with", "count", "position", "last", "string", "string-length", "number", "sum"}
+FUNCTIONS |= {"normalize-space", "substring", "substring-before", "substring-after", "concat", "name", "local-name"}
+FUNCTIONS |= {"boolean", "true", "false", "floor", "ceiling", "round"}
+PATHS: Final = {"/", "//", "|", "["}
 
 
 @dataclass(frozen=True, slots=True)
 class XPathQuery:
-    """A query that was read. ``pattern``: of the document; ``None``: only lxml knows what it means."""
+    """A query that was read.
+
+    ``text`` is canonical. ``pattern``: of the document; every document that meets the query meets it. ``is_exact``:
+    every document that meets the pattern meets the query, too; else lxml has to evaluate it.
+    """
 
     text: str
-    pattern: Condition | None
+    pattern: Condition
+    is_exact: bool
 
 
 class _NoPattern(Exception):
@@ -56,19 +70,25 @@ class _NoPattern(Exception):
 
 def read(text: str) -> XPathQuery:
     """Read a query. Raises `InterestError` for what is not valid, or would cost too much."""
-    if len(text.encode()) > QUERY_BYTES_MAX:
+    if len(text.encode(errors="replace")) > QUERY_BYTES_MAX:
         raise InterestError(f"the query is longer than {QUERY_BYTES_MAX} bytes")
+    stripped = text.strip() or EVERYTHING
     try:
-        token = XPath1Parser().parse(text)
+        token = XPath1Parser().parse(stripped)
     except (ElementPathError, ValueError, RecursionError) as error:
         raise InterestError(f"no valid XPath 1.0: {error}") from error
     _check_cost(token)
-    canonical = text.strip()
-    try:
-        return XPathQuery(canonical, _absolute(token))
-    except _NoPattern:
-        _check_opaque(token)
-        return XPathQuery(canonical, None)
+    reader = _Reader()
+    pattern = reader.query(token)
+    if depth_of(pattern) > STEPS_DEEP_MAX:
+        raise InterestError(f"the query has more than {STEPS_DEEP_MAX} steps inside each other")
+    if reader.is_exact:
+        try:
+            return XPathQuery(write(pattern), pattern, True)
+        except Unwritable:
+            pass
+    _check_opaque(token)
+    return XPathQuery(stripped, pattern, False)
 
 
 def _tokens(token: Any) -> Iterator[Any]:
@@ -81,10 +101,8 @@ def _tokens(token: Any) -> Iterator[Any]:
 
 
 def _check_cost(token: Any) -> None:
-    count = 0
-    for each in _tokens(token):
-        count += 1
-        if count > TOKENS_MAX:
+    for count, each in enumerate(_tokens(token)):
+        if count >= TOKENS_MAX:
             raise InterestError(f"the query has more than {TOKENS_MAX} parts")
         if each.symbol in COSTLY:
             raise InterestError(f"{each.symbol!r} costs too much for a subscription")
@@ -100,69 +118,154 @@ def _bracket_depth(token: Any) -> int:
 
 
 def _check_opaque(token: Any) -> None:
-    free = _free_steps(token)
-    if free > FREE_STEPS_MAX:
-        raise InterestError(f"{free} steps of any depth inside each other cost too much, limit {FREE_STEPS_MAX}")
+    """Bound what lxml needs for a query to a small multiple of the document's size."""
     if token.symbol not in ("/", "//", "|", "[", "(", "and", "or", "not", *COMPARISONS):
         raise InterestError("a subscription is a path that begins with / or //, or a condition on such paths")
+    free = sum(each.symbol in ("//", "descendant", "descendant-or-self") for each in _tokens(token))
+    if free > FREE_STEPS_MAX:
+        raise InterestError(f"{free} steps of any depth (//) cost too much in such a query, limit {FREE_STEPS_MAX}")
+    functions = sum(each.symbol in FUNCTIONS for each in _tokens(token))
+    if functions > FUNCTIONS_MAX:
+        raise InterestError(f"{functions} functions cost too much, limit {FUNCTIONS_MAX}")
+    for each in _tokens(token):
+        if each.symbol == "[" and any(map(_is_absolute, _tokens(each[1]))):
+            raise InterestError("a path in a predicate begins at its element, not with / or //")
+        if each.symbol in COMPARISONS and each[0].symbol in PATHS and each[1].symbol in PATHS:
+            raise InterestError(f"comparing two paths by {each.symbol} costs too much; compare with a constant")
 
 
-def _free_steps(token: Any) -> int:
-    inside = sum(_free_steps(child) for child in token)
-    return inside + (token.symbol in ("//", "descendant", "descendant-or-self"))
+def _is_absolute(token: Any) -> bool:
+    return token.symbol in ("/", "//") and len(token) < 2
 
 
 # Patterns
 
 
-def _absolute(token: Any) -> Condition:
-    """A whole query, as a condition on the document."""
-    if token.symbol == "|":
-        return either(_absolute(token[0]), _absolute(token[1]))
-    steps = list(_steps(token))
-    if not steps or steps[0] is not None:
-        raise InterestError("a subscription begins with / or //")
-    return _path(steps[1:], ALWAYS)
+class _Reader:
+    """Reads one query. What patterns cannot say is left out where that makes the pattern wider, and noted."""
 
+    def __init__(self) -> None:
+        self.is_exact = True
 
-def _steps(token: Any) -> Iterator[tuple[StepAxis, str, Condition] | None]:
-    """The steps of a path, outermost first; ``None`` stands for the document, ``.`` for the node itself."""
-    symbol = token.symbol
-    if symbol in ("/", "//"):
-        axis = StepAxis.CHILD if symbol == "/" else StepAxis.DESCENDANT
+    def query(self, token: Any) -> Condition:
+        """A whole query, as a condition on the document."""
+        try:
+            return self._absolute(token)
+        except _NoPattern:
+            return self._unknown()
+
+    def _unknown(self) -> Condition:
+        self.is_exact = False
+        return ALWAYS
+
+    def _absolute(self, token: Any) -> Condition:
+        if token.symbol == "|":
+            return either(self._absolute(token[0]), self._absolute(token[1]))
+        if token.symbol == "(" and len(token) == 1:
+            return self._absolute(token[0])
+        if token.symbol not in ("/", "//", "["):
+            if token.symbol in ("(name)", "*", "@", ".", "child", "descendant"):
+                raise InterestError("a subscription begins with / or //")
+            raise _NoPattern
+        steps = list(self._steps(token))
+        if not steps or steps[0] is not None:
+            raise InterestError("a subscription begins with / or //")
+        if len(steps) > 1 and steps[1] is not None and steps[1][1] == "." and len(steps) == 2:
+            raise _NoPattern
+        return _path(steps[1:], ALWAYS)
+
+    def _steps(self, token: Any) -> Iterator[Step | None]:
+        """The steps of a path, outermost first; ``None`` stands for the document, ``.`` for the node itself."""
+        if token.symbol not in ("/", "//"):
+            yield from self._step(token, StepAxis.CHILD)
+            return
+        axis = StepAxis.CHILD if token.symbol == "/" else StepAxis.DESCENDANT
         if len(token) == 0:
             yield None
-            return
-        if len(token) == 1:
+        elif len(token) == 1:
             yield None
-            yield from _first(token[0], axis)
-            return
-        yield from _steps(token[0])
-        yield from _first(token[1], axis)
-    else:
-        yield from _first(token, StepAxis.CHILD)
+            yield from self._step(token[0], axis)
+        else:
+            yield from self._steps(token[0])
+            yield from self._step(token[1], axis)
+
+    def _step(self, token: Any, axis: StepAxis) -> Iterator[Step]:
+        """One step, with its predicates."""
+        symbol = token.symbol
+        if symbol == "[":
+            for found_axis, label, condition in self._step(token[0], axis):
+                yield found_axis, label, both(condition, self._predicate(token[1]))
+        elif symbol == "(name)":
+            yield axis, token.value, ALWAYS
+        elif symbol == "*" and len(token) == 0:
+            yield axis, ANY, ALWAYS
+        elif symbol == "@" and token[0].symbol == "(name)":
+            yield axis, ATTRIBUTE + token[0].value, ALWAYS
+        elif symbol == "child":
+            yield from self._step(token[0], axis)
+        elif symbol == "descendant" and axis is StepAxis.CHILD:
+            yield from self._step(token[0], StepAxis.DESCENDANT)
+        elif symbol == "." and axis is StepAxis.CHILD:
+            yield axis, ".", ALWAYS
+        else:
+            raise _NoPattern
+
+    def _predicate(self, token: Any) -> Condition:
+        """A predicate, or a wider one."""
+        try:
+            return self._condition(token)
+        except _NoPattern:
+            return self._unknown()
+
+    def _condition(self, token: Any) -> Condition:
+        symbol = token.symbol
+        if symbol == "and":
+            return both(self._predicate(token[0]), self._predicate(token[1]))
+        if symbol in ("or", "|"):
+            return either(self._predicate(token[0]), self._predicate(token[1]))
+        if symbol == "not":
+            return self._negated(token[0])
+        if symbol == "(" and len(token) == 1:
+            return self._condition(token[0])
+        if symbol in COMPARISONS:
+            return self._comparison(symbol, token[0], token[1])
+        return self._relative(token, ALWAYS)
+
+    def _negated(self, token: Any) -> Condition:
+        inner = _Reader()
+        part = inner._condition(token)
+        if not inner.is_exact:  # the opposite of something wider would be narrower
+            raise _NoPattern
+        return none_of(part)
+
+    def _comparison(self, op: str, left: Any, right: Any) -> Condition:
+        constant = _constant(right)
+        if constant is None:
+            left, right, op = right, left, COMPARISONS[op]
+            constant = _constant(right)
+        if constant is None:
+            raise _NoPattern
+        if isinstance(constant, str) and op not in ("=", "!="):
+            constant = number_of(constant)
+            if constant != constant:
+                raise _NoPattern
+        return self._relative(left, Value(Of.NODE, op, constant))
+
+    def _relative(self, token: Any, last: Condition) -> Condition:
+        """A path from the node that a predicate is about."""
+        if token.symbol == "text" and len(token) == 0:
+            return _of_text(last)
+        if token.symbol in ("/", "//") and len(token) == 2 and token[1].symbol == "text":
+            if token.symbol == "//":
+                raise _NoPattern
+            return self._relative(token[0], _of_text(last))
+        steps = list(self._steps(token))
+        if not steps or steps[0] is None:
+            raise _NoPattern
+        return _path(steps, last)
 
 
-def _first(token: Any, axis: StepAxis) -> Iterator[tuple[StepAxis, str, Condition]]:
-    """One step, with its predicates."""
-    symbol = token.symbol
-    if symbol == "[":
-        for found_axis, label, condition in _first(token[0], axis):
-            yield found_axis, label, both(condition, _predicate(token[1]))
-    elif symbol == "(name)":
-        yield axis, token.value, ALWAYS
-    elif symbol == "*" and len(token) == 0:
-        yield axis, ANY, ALWAYS
-    elif symbol == "@" and token[0].symbol == "(name)":
-        yield axis, ATTRIBUTE + token[0].value, ALWAYS
-    elif symbol == "child":
-        yield from _first(token[0], axis)
-    elif symbol == "descendant" and axis is StepAxis.CHILD:
-        yield from _first(token[0], StepAxis.DESCENDANT)
-    elif symbol == "." and axis is StepAxis.CHILD:
-        yield axis, ".", ALWAYS
-    else:
-        raise _NoPattern
+Step = tuple[StepAxis, str, Condition]
 
 
 def _path(steps: list[Any], last: Condition) -> Condition:
@@ -176,57 +279,15 @@ def _path(steps: list[Any], last: Condition) -> Condition:
     return condition
 
 
-def _predicate(token: Any) -> Condition:
-    symbol = token.symbol
-    if symbol == "and":
-        return both(_predicate(token[0]), _predicate(token[1]))
-    if symbol == "or":
-        return either(_predicate(token[0]), _predicate(token[1]))
-    if symbol == "not":
-        return NoneOf(_predicate(token[0]))
-    if symbol == "(" and len(token) == 1:
-        return _predicate(token[0])
-    if symbol in COMPARISONS:
-        return _comparison(symbol, token[0], token[1])
-    return _relative(token, ALWAYS)
-
-
-def _comparison(op: str, left: Any, right: Any) -> Condition:
-    constant = _constant(right)
-    if constant is None:
-        left, right, op = right, left, COMPARISONS[op]
-        constant = _constant(right)
-    if constant is None:
-        raise _NoPattern
-    if isinstance(constant, str) and op not in ("=", "!="):
-        if NUMBER.fullmatch(constant) is None:
-            raise _NoPattern
-        constant = float(constant)
-    return _relative(left, Value(Of.NODE, op, constant))
-
-
 def _constant(token: Any) -> str | float | None:
     if token.symbol == "(string)":
         return str(token.value)
     if token.symbol in ("(integer)", "(decimal)"):
-        return float(token.value)
+        return number_of(format(token.value, "f") if token.symbol == "(decimal)" else str(token.value))
     if token.symbol == "-" and len(token) == 1 and token[0].symbol in ("(integer)", "(decimal)"):
-        return -float(token[0].value)
+        constant = _constant(token[0])
+        return -constant if isinstance(constant, float) else None
     return None
-
-
-def _relative(token: Any, last: Condition) -> Condition:
-    """A path from the node that a predicate is about."""
-    if token.symbol == "text" and len(token) == 0:
-        return _of_text(last)
-    if token.symbol in ("/", "//") and len(token) == 2 and token[1].symbol == "text":
-        if token.symbol == "//":
-            raise _NoPattern
-        return _relative(token[0], _of_text(last))
-    steps = list(_steps(token))
-    if not steps or steps[0] is None:
-        raise _NoPattern
-    return _path(steps, last)
 
 
 def _of_text(last: Condition) -> Condition:

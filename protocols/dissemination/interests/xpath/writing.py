@@ -1,0 +1,95 @@
+"""The canonical text of a pattern: `protocols.dissemination.interests.xpath.reading` reads it as the same pattern. Pure."""
+
+from __future__ import annotations
+
+from protocols.dissemination.interests.xpath.numbers import number_text
+from protocols.dissemination.interests.xpath.pattern import (
+    ALWAYS,
+    ATTRIBUTE,
+    All,
+    Condition,
+    Has,
+    NoneOf,
+    Of,
+    PatternStep,
+    Some,
+    StepAxis,
+    Value,
+    depth_of,
+)
+
+EVERYTHING = "/*"
+"""Every document has a root element."""
+
+
+class Unwritable(Exception):
+    """A pattern that no text of an XPath query says."""
+
+
+def write(condition: Condition) -> str:
+    """The text of a condition on a document. Raises `Unwritable`."""
+    if condition == ALWAYS:
+        return EVERYTHING
+    match condition:
+        case Has(axis=axis, step=step):
+            return axis.value + _step(step, with_comparison=False)
+        case Some(parts=parts) if parts:
+            return " | ".join(sorted(map(write, parts)))
+    raise Unwritable
+
+
+def _step(step: PatternStep, *, with_comparison: bool) -> str:
+    """A step and what it leads to. ``with_comparison``: a comparison may stand at the end, as in ``b/c = 2``."""
+    condition = step.condition
+    if with_comparison and isinstance(condition, Value):
+        return step.label + _text_of(condition) + _compared(condition)
+    parts = list(condition.parts) if isinstance(condition, All) else [condition]
+    # A path reads better than brackets; any of the children may be its next step, so take the deepest.
+    ways = [part for part in parts if isinstance(part, Has) and not part.step.label.startswith(ATTRIBUTE)]
+    way = max(ways, key=lambda part: (depth_of(part), _predicate(part)), default=None)
+    brackets = sorted(_predicate(part) for part in parts if part is not way)
+    text = step.label + "".join(f"[{bracket}]" for bracket in brackets)
+    return text if way is None else text + way.axis.value + _step(way.step, with_comparison=with_comparison)
+
+
+def _predicate(condition: Condition) -> str:
+    match condition:
+        case Has(axis=StepAxis.CHILD, step=step):
+            return _step(step, with_comparison=True)
+        case Has(step=step):
+            return ".//" + _step(step, with_comparison=True)
+        case Value(of=Of.TEXT):
+            return "text()" + _compared(condition)
+        case Value():
+            return "." + _compared(condition)
+        case NoneOf(part=part):
+            return f"not({_predicate(part)})"
+        case All(parts=parts) if parts:
+            return " and ".join(sorted(_operand(part) for part in parts))
+        case Some(parts=parts) if parts:
+            return " or ".join(sorted(_predicate(part) for part in parts))
+    return "." if condition == ALWAYS else "not(.)"
+
+
+def _operand(condition: Condition) -> str:
+    text = _predicate(condition)
+    return f"({text})" if isinstance(condition, Some) and condition.parts else text
+
+
+def _text_of(value: Value) -> str:
+    return "/text()" if value.of is Of.TEXT else ""
+
+
+def _compared(value: Value) -> str:
+    return f" {value.op} {_constant(value.constant)}"
+
+
+def _constant(constant: str | float) -> str:
+    if isinstance(constant, str):
+        if '"' in constant and "'" in constant:
+            raise Unwritable
+        return f'"{constant}"' if "'" in constant else f"'{constant}'"
+    text = number_text(constant)
+    if text is None:
+        raise Unwritable
+    return text
