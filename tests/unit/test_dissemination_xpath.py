@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import random
+from importlib.resources import files
+from io import BytesIO
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 from lxml import etree
 
+from protocols.dissemination.front.lab.dtd import document_type
+from protocols.dissemination.front.lab.generators import (
+    QueryShape,
+    random_document as random_document_of,
+    random_query as random_query_of,
+)
 from protocols.dissemination.interests.errors import InterestError, ItemError
 from protocols.dissemination.interests.xpath.document import parse
 from protocols.dissemination.interests.xpath.kind import XPathKind
+from protocols.dissemination.interests.xpath.numbers import number_of
 
 KIND = XPathKind()
 LABELS = "abc"
@@ -59,7 +68,7 @@ def test_many_queries_together_give_lxmls_answers(seed: int) -> None:
     rng = random.Random(seed)
     queries = {random_query(rng) for _ in range(30)}
     interests = [KIND.parse(text) for text in queries]
-    assert sum(each.meaning.pattern is not None for each in interests) > len(interests) // 2
+    assert sum(each.meaning.is_exact for each in interests) > len(interests) // 2
     together = KIND.make_set()
     for each in interests:
         together.add(each)
@@ -69,6 +78,125 @@ def test_many_queries_together_give_lxmls_answers(seed: int) -> None:
         found = together.match(root)
         for each in interests:
             assert (each.id in found) == bool(etree.XPath(each.text)(tree)), (each.text, etree.tostring(root))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_the_canonical_text_means_what_was_written_and_is_its_own(seed: int) -> None:
+    rng = random.Random(seed)
+    trees = [parse(random_document(rng).encode()).getroottree() for _ in range(5)]
+    for _ in range(10):
+        text = random_query(rng)
+        interest = KIND.parse(text)
+        again = KIND.parse(interest.text)
+        assert (again.id, again.text, again.meaning.pattern) == (interest.id, interest.text, interest.meaning.pattern)
+        for tree in trees:
+            assert bool(etree.XPath(text)(tree)) == bool(etree.XPath(interest.text)(tree)), (text, interest.text)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 1 << 30), st.integers(1, 12))
+def test_reducing_loses_nothing_and_keeps_the_limit(seed: int, limit: int) -> None:
+    rng = random.Random(seed)
+    interests = [KIND.parse(random_query(rng)) for _ in range(16)]
+    reduced = KIND.reduce(interests, limit)
+    assert len(reduced) <= limit
+    for one in interests:
+        assert all(0.0 <= KIND.overlap(one, other) <= 1.0 for other in interests)
+    for _ in range(15):
+        root = parse(random_document(rng).encode())
+        if any(KIND.matches(each, root) for each in interests):
+            assert any(KIND.matches(each, root) for each in reduced)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_a_set_that_changes_all_the_time_still_gives_lxmls_answers(seed: int) -> None:
+    rng = random.Random(seed)
+    together, present = KIND.make_set(), {}
+    for _ in range(200):
+        if present and rng.random() < 0.48:
+            id = rng.choice(sorted(present))
+            del present[id]
+            together.remove(id)
+        else:
+            interest = KIND.parse(random_query(rng))
+            present[interest.id] = interest
+            together.add(interest)
+        if rng.random() < 0.1:
+            root = parse(random_document(rng).encode())
+            assert together.match(root) == {id for id, each in present.items() if KIND.matches(each, root)}
+    assert len(together) == len(present)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_queries_of_a_document_type_give_lxmls_answers(seed: int) -> None:
+    rng, kind = random.Random(seed), document_type()
+    shape = QueryShape(value=0.5)
+    interests = [KIND.parse(random_query_of(kind, rng, shape)) for _ in range(60)]
+    together = KIND.make_set()
+    for each in interests:
+        together.add(each)
+    for _ in range(4):
+        root = parse(random_document_of(kind, rng))
+        assert together.match(root) == {each.id for each in interests if KIND.matches(each, root)}
+
+
+def test_generated_documents_are_valid_and_follow_from_the_seed() -> None:
+    kind = document_type()
+    documents = [random_document_of(kind, random.Random(seed)) for seed in range(40)]
+    assert documents == [random_document_of(kind, random.Random(seed)) for seed in range(40)]
+    dtd = etree.DTD(BytesIO(files("protocols.dissemination.front.lab").joinpath("news.dtd").read_bytes()))
+    assert all(dtd.validate(etree.fromstring(document)) for document in documents)
+    queries = [random_query_of(kind, random.Random(seed)) for seed in range(200)]
+    assert 0.5 < sum("//" in query for query in queries) / 100 < 1.9
+    assert any("[" in query for query in queries) and any("*" in query for query in queries)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.one_of(st.text("0123456789.-+eE \t", max_size=10), st.floats(allow_nan=False).map(repr)))
+def test_numbers_are_read_as_libxml2_reads_them(text: str) -> None:
+    expected = etree.XPath("number($x)")(etree.fromstring(b"<a/>"), x=text)
+    assert number_of(text) == expected or (expected != expected and number_of(text) != number_of(text))
+
+
+def test_what_patterns_cannot_say_is_asked_of_lxml_only_where_the_rest_is_met() -> None:
+    interest = KIND.parse("/a/b[contains(., 'x')]")
+    assert not interest.meaning.is_exact
+    assert KIND.covers(KIND.parse("/a/b"), interest) and not KIND.covers(interest, KIND.parse("/a/b"))
+    assert not KIND.parse("/a[not(b[1])]").meaning.is_exact
+    together = KIND.make_set()
+    together.add(interest)
+    assert together.match(parse(b"<a><b>axb</b></a>")) == {interest.id}
+    assert together.match(parse(b"<a><b>ab</b></a>")) == set()
+
+
+def test_two_texts_that_mean_the_same_are_one_interest() -> None:
+    for one, other in [("/a/b", "/a[b]"), ("/a[1 < b]", "/a[b > 1.0]"), ("/a[c][b]", "/a[b and c]"), ("", "/*")]:
+        assert KIND.parse(one).id == KIND.parse(other).id
+
+
+def test_wider_queries_take_the_place_of_many() -> None:
+    interests = [KIND.parse(f"/news/body[section/@class = '{n}']") for n in range(30)] + [KIND.parse("/other//b")]
+    reduced = KIND.reduce(interests, 5)
+    assert [each.text for each in reduced] == ["/other//b", "/news/body/section[@class]"]
+    assert [each.text for each in KIND.reduce(interests, 1)] == ["/*"]
+
+
+def test_overlap_is_the_share_of_the_structure_that_is_shown() -> None:
+    one = KIND.parse("/a/b/c")
+    assert KIND.overlap(one, KIND.parse("/a/b/d")) == pytest.approx(2 / 3)
+    assert KIND.overlap(one, KIND.parse("/x")) == 0.0
+    assert KIND.overlap(KIND.parse("/a/b[c = 1]"), KIND.parse("/a/b")) == 1.0
+    assert KIND.overlap(KIND.parse("/a/b"), KIND.parse("/a/b[. = 1]")) < 0.5
+
+
+@pytest.mark.parametrize("part", ["//a", "/a[b]", "/a[b][.//a]", "//*"])
+def test_deep_queries_are_compared_and_written_in_little_time(part: str) -> None:
+    one, other = KIND.parse(part * 31 + "//x"), KIND.parse(part * 31 + "//y")
+    assert not KIND.covers(one, other)
+    assert KIND.parse(one.text).id == one.id
 
 
 @settings(max_examples=300, deadline=None)
@@ -120,6 +248,16 @@ def test_equal_queries_in_other_words_cover_each_other() -> None:
         ("//a[count(.//b[.//c[.//d]]) > 1]", "cost too much"),
         ("1 + 1", "a path"),
         ("/a" * 3000, "longer than"),
+        ("/a" * 40, "steps inside each other"),
+        ("//a[. = //b]", "begins at its element"),
+        ("//a[b = c]", "two paths"),
+        ("//a[../b]", "costs too much"),
+        ("//a[translate(., 'a', 'b') = 'x']", "costs too much"),
+        ("//a[" + "contains(., 'x') or " * 9 + "b]", "9 functions"),
+        ("/a[$x]", "costs too much"),
+        ("/a[re:test(., '(a+)+$')]", "prefix"),
+        ("/\udc80", "no valid XPath"),
+        ("/a[" * 500, "no valid XPath"),
     ],
 )
 def test_what_is_wrong_or_costly_is_refused_with_the_reason(text: str, why: str) -> None:
@@ -139,11 +277,33 @@ def test_what_is_wrong_or_costly_is_refused_with_the_reason(text: str, why: str)
         b"<a " + b" ".join(b'x%d="1"' % i for i in range(300)) + b"/>",
         b"<a>" + b"<b/>" * 20_001 + b"</a>",
         b"<a>&undefined;</a>",
+        b"<!-- x --><?p i?>\n<!DOCTYPE a [" + b"".join(b"<!ENTITY b%d '&b%d;&b%d;'>" % (n + 1, n, n) for n in range(30)),
+        b"<!doctype a><a/>",
+        b"<?xml version='1.0' encoding='utf-7'?>+ADw-a/+AD4-",
+        "<?xml version='1.0' encoding='cp037'?><a/>".encode("cp037"),
+        b"<a>\xff</a>",
+        b"<a " + b" ".join(b'x%d="1"' % i for i in range(100_000)) + b"/>",
+        b"<a>" * 100_000,
+        b"<a x='1' x='2'/>",
+        b"<!--" * 10_000,
+        b" " * (1 << 20) + b"<a/>",
+        b"text",
+        b"<a/><b/>",
     ],
 )
 def test_a_hostile_document_is_refused(data: bytes) -> None:
     with pytest.raises(ItemError):
         parse(data)
+
+
+def test_what_only_looks_like_a_doctype_is_taken() -> None:
+    assert parse(b"<!-- <!DOCTYPE a> --><a><![CDATA[<!DOCTYPE html>]]></a>").text == "<!DOCTYPE html>"
+
+
+def test_a_doctype_is_refused_before_a_parser_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(etree, "fromstring", lambda *given: pytest.fail("it was parsed"))
+    with pytest.raises(ItemError, match="DOCTYPE"):
+        parse(b"<?xml version='1.0'?><!DOCTYPE a SYSTEM 'file:///etc/hostname'><a/>")
 
 
 def test_a_removed_query_is_not_found_any_more() -> None:

@@ -1,4 +1,4 @@
-"""JSON objects from the network: parsed once, within limits, with nothing that two readers could understand differently."""
+"""JSON objects from the network: parsed once, within limits, and only what all readers of JSON understand alike."""
 
 from __future__ import annotations
 

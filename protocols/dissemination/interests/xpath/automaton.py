@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from peerd.lib.filter.column import positions
@@ -36,6 +37,12 @@ STATES_BYTES_MAX: Final = 16 * MIB
 """What is remembered of elements takes so much memory; then all is forgotten, and worked out again where needed."""
 STATE_BYTES: Final = 400
 """What a remembered element takes besides its bits."""
+PORTION_BITS: Final = 16
+"""So many bits are looked up at once."""
+PORTIONS_MAX: Final = 64
+"""Values of a portion for which it is remembered what was found, on average."""
+HEADS_MAX: Final = 1 << 14
+"""Lots of queries that are met together, of which it is remembered which they are."""
 TAGS_MAX: Final = 4096
 """Labels of elements that are remembered; publishers may make up any number of them."""
 REMOVED_MIN: Final = 64
@@ -54,32 +61,80 @@ class _Needs:
 
 @dataclass(slots=True)
 class _Sources:
-    """Steps by one of the bits that they need: only where it is there are they looked at."""
+    """Steps by one of the bits that they need: only where it is there are they looked at.
+
+    Bits are looked up a portion at a time. Only a few bits of a portion concern one label, so the same portions come
+    again and again.
+    """
 
     mask: int = 0
     alone: dict[int, int] = field(default_factory=dict)
-    """Steps that need nothing else."""
+    """Steps that need nothing else, by the number of their bit."""
     among: dict[int, list[_Needs]] = field(default_factory=dict)
+    """Steps that need more."""
+    portions: list[int] = field(default_factory=list)
+    """The numbers of the portions that have bits of the mask."""
+    found: dict[int, _Found] = field(default_factory=dict)
+    """What was found for a portion."""
 
     def add(self, bit: int, needs: _Needs, *, is_alone: bool) -> None:
         """One more step, with the bit that it is found by."""
-        self.mask |= bit
+        self.found.clear()
         position = bit.bit_length() - 1
+        self.mask |= bit
         if is_alone:
             self.alone[position] = self.alone.get(position, 0) | needs.bit
         else:
             self.among.setdefault(position, []).append(needs)
+        if position // PORTION_BITS not in self.portions:
+            self.portions.append(position // PORTION_BITS)
 
     def met(self, bits: int, children: int, below: int, values: int) -> int:
         """The steps that are met, of those that are found by ``bits``."""
+        bits &= self.mask
+        if not bits:
+            return 0
         met = 0
-        alone, among = self.alone, self.among
-        for position in positions(bits & self.mask):
-            met |= alone.get(position, 0)
-            for needs in among.get(position, ()):
-                if not needs.children & ~children and not needs.below & ~below and not needs.values & ~values:
-                    met |= needs.bit
+        no_children, not_below, no_values = ~children, ~below, ~values
+        view = memoryview(bits.to_bytes(_size(self.mask), "little")).cast("H")
+        for number in self.portions:
+            portion = view[number]
+            if portion:
+                found = self.found.get(number << PORTION_BITS | portion)
+                alone, of_children, others = found or self._find(number, portion)
+                met |= alone
+                for needed, bit in of_children:
+                    if not needed & no_children:
+                        met |= bit
+                for needs in others:
+                    if not (needs.children & no_children or needs.below & not_below or needs.values & no_values):
+                        met |= needs.bit
         return met
+
+    def _find(self, number: int, portion: int) -> _Found:
+        alone = 0
+        of_children: list[tuple[int, int]] = []
+        others: list[_Needs] = []
+        for position in positions(portion << number * PORTION_BITS):
+            alone |= self.alone.get(position, 0)
+            for needs in self.among.get(position, ()):
+                if needs.below or needs.values:
+                    others.append(needs)
+                else:
+                    of_children.append((needs.children, needs.bit))
+        if len(self.found) >= PORTIONS_MAX * len(self.portions):
+            self.found.clear()
+        found = self.found[number << PORTION_BITS | portion] = alone, of_children, others
+        return found
+
+
+_Found = tuple[int, list[tuple[int, int]], list[_Needs]]
+"""Of one portion: the steps that need nothing else; those that need more children; those that need something else."""
+
+
+def _size(bits: int) -> int:
+    """In bytes, whole portions."""
+    return -(-bits.bit_length() // PORTION_BITS) * PORTION_BITS // 8
 
 
 @dataclass(slots=True)
@@ -98,6 +153,8 @@ class _Label:
     numbers: dict[Value, int] = field(default_factory=dict)
     """The bits of comparisons, which are this label's own."""
     tests: dict[Of, ValueTests] = field(default_factory=dict)
+    known: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    """What was worked out, by the bits of values, of children, and of what is below."""
 
     def add(self, needs: _Needs) -> None:
         """One more step without ``or`` and ``not``."""
@@ -140,6 +197,7 @@ class _Label:
         return met
 
 
+_NO_VALUES: Final[tuple[int, ...]] = ()
 _State = tuple[int, int]
 """The steps that an element meets, and those of them that some step may ask for at any depth."""
 
@@ -154,7 +212,9 @@ class _Tag:
     below: int
     tested: tuple[_Label, ...]
     """The labels with comparisons."""
-    states: dict[tuple[object, int, int], _State] = field(default_factory=dict)
+    leaf: _State | None = None
+    """What those meet that have nothing in them that counts, where there are no comparisons."""
+    states: dict[tuple[tuple[int, ...], tuple[int, int]], _State] = field(default_factory=dict)
 
 
 class Automaton:
@@ -172,17 +232,23 @@ class Automaton:
         """The steps that some step, or some query, asks for at any depth."""
         self._ids: dict[Condition, list[bytes]] = {}
         """The queries with each condition; of a condition with ``or`` at its head, with each of its parts."""
-        self._heads: dict[int, Condition] = {}
-        """Conditions by the bit of the only step that they ask for. Twice its number, and one more for any depth."""
-        self._head_bits: dict[StepAxis, int] = dict.fromkeys(StepAxis, 0)
-        self._other_heads: list[Condition] = []
+        self._heads: dict[StepAxis, dict[int, list[bytes]]] = {axis: {} for axis in StepAxis}
+        """The queries that ask for one step, by the number of its bit."""
+        self._free_heads = 0
+        """The steps that some query asks for at any depth."""
+        self._root_steps = 0
+        """The steps that some query asks of the root."""
+        self._other_heads: list[tuple[Condition, list[bytes]]] = []
         self._has_attributes = False
         self._forget()
 
     def _forget(self) -> None:
         self._tags: dict[str, _Tag] = {}
         self._documents: dict[_State, frozenset[bytes]] = {}
+        self._head_ids: dict[int, tuple[bytes, ...]] = {}
         self._count = 0
+        for label in self._labels.values():
+            label.known.clear()
 
     def __len__(self) -> int:
         return len(self._patterns)
@@ -208,6 +274,7 @@ class Automaton:
         for part in _heads_of(condition):
             self._ids[part].remove(id)
         self._documents.clear()
+        self._head_ids.clear()
         self._removed += 1
         if self._removed > max(REMOVED_MIN, len(self._patterns)):
             self._removed = 0
@@ -222,7 +289,7 @@ class Automaton:
         for part in _heads_of(condition):
             if part not in self._ids:
                 self._ids[part] = []
-                self._add_head(part)
+                self._add_head(part, self._ids[part])
             self._ids[part].append(id)
 
     def _add_step(self, step: PatternStep) -> None:
@@ -265,35 +332,53 @@ class Automaton:
             case NoneOf(part=part):
                 self._add_needs(label, part)
 
-    def _add_head(self, head: Condition) -> None:
+    def _add_head(self, head: Condition, ids: list[bytes]) -> None:
         if isinstance(head, Has):
             bit = self._steps[head.step]
-            self._head_bits[head.axis] |= bit
-            self._heads[2 * (bit.bit_length() - 1) + (head.axis is StepAxis.DESCENDANT)] = head
+            self._heads[head.axis][bit.bit_length() - 1] = ids
             if head.axis is StepAxis.DESCENDANT:
                 self._free_steps |= bit
+                self._free_heads |= bit
+            else:
+                self._root_steps |= bit
         else:
-            self._other_heads.append(head)
-            self._free_steps |= sum(self._steps[step] for step in set(steps_of(head)))
+            self._other_heads.append((head, ids))
+            for step in steps_of(head):
+                self._free_steps |= self._steps[step]
+                self._root_steps |= self._steps[step]
 
     def match(self, root: Document) -> frozenset[bytes]:
         """The ids of the queries that a document meets."""
         met, below = self._visitor()(root)
-        state = met & self._head_bits[StepAxis.CHILD], below
-        if self._other_heads:
-            state = met, below
+        state = met & self._root_steps, below
         found = self._documents.get(state)
         if found is None:
-            found = frozenset(id for head in self._met_heads(*state) for id in self._ids[head])
+            found = self._met_by(*state)
             self._remember()
             self._documents[state] = found
         return found
 
-    def _met_heads(self, met: int, below: int) -> list[Condition]:
-        heads = self._heads
-        found = [heads[2 * number] for number in positions(met & self._head_bits[StepAxis.CHILD])]
-        found += [heads[2 * number + 1] for number in positions(below & self._head_bits[StepAxis.DESCENDANT])]
-        return found + [head for head in self._other_heads if self._holds(head, None, 0, met, below)]
+    def _met_by(self, met: int, below: int) -> frozenset[bytes]:
+        known = self._head_ids
+        found: list[tuple[bytes, ...]] = []
+        for is_free, bits in enumerate((met, below & self._free_heads)):
+            for number, portion in enumerate(memoryview(bits.to_bytes(_size(bits), "little")).cast("H")):
+                if portion:
+                    key = number << 17 | portion << 1 | is_free
+                    ids = known.get(key)
+                    if ids is None:
+                        ids = known[key] = self._ids_of(bool(is_free), portion << 16 * number)
+                    found.append(ids)
+        found += [tuple(ids) for head, ids in self._other_heads if self._holds(head, None, 0, met, below)]
+        if len(known) > HEADS_MAX:
+            known.clear()
+        return frozenset(chain.from_iterable(found))
+
+    def _ids_of(self, is_free: bool, bits: int) -> tuple[bytes, ...]:
+        """The queries that ask for one of these steps."""
+        heads = self._heads[StepAxis.DESCENDANT if is_free else StepAxis.CHILD]
+        found = (heads.get(position, ()) for position in positions(bits))
+        return tuple(chain.from_iterable(found))
 
     def _visitor(self) -> Callable[[Document], _State]:
         """The function that visits an element and all below it. Its result: the bits that the element meets, and those
@@ -302,24 +387,30 @@ class Automaton:
         has_attributes, free_steps = self._has_attributes, self._free_steps
 
         def visit(element: Document) -> _State:
-            children = below = 0
-            for child in element:
-                met, deeper = visit(child)
-                children |= met
-                below |= deeper
-            if has_attributes and (items := element.items()):
-                met = attributes_of(items)
-                children |= met
-                below |= met & free_steps
             name = element.tag
             tag = tags.get(name)
             if tag is None:
                 tag = tag_of(name)
-            values = tuple([label.values_of(element) for label in tag.tested]) if tag.tested else ()
-            key = values, children & tag.children, below & tag.below
-            state = tag.states.get(key)
+            children = below = 0
+            if len(element):
+                for child in element:
+                    met, deeper = visit(child)
+                    children |= met
+                    below |= deeper
+            if has_attributes and (items := element.items()):
+                met = attributes_of(items)
+                children |= met
+                below |= met & free_steps
+            if tag.tested:
+                values = tuple([label.values_of(element) for label in tag.tested])
+            elif not children and not below:
+                return tag.leaf or work_out(tag, _NO_VALUES, 0, 0)
+            else:
+                values = _NO_VALUES
+            seen = children & tag.children, below & tag.below
+            state = tag.states.get((values, seen))
             if state is None:
-                state = work_out(tag, key)
+                state = work_out(tag, values, *seen)
             return (state[0], below | state[1]) if below else state
 
         return visit
@@ -335,14 +426,15 @@ class Automaton:
             self._tags[name] = tag
         return tag
 
-    def _work_out(self, tag: _Tag, key: tuple[tuple[int, ...], int, int]) -> _State:
-        values, children, below = key
+    def _work_out(self, tag: _Tag, values: tuple[int, ...], children: int, below: int) -> _State:
         by_label = dict(zip(map(id, tag.tested), values, strict=True))
         met = 0
         for label in tag.labels:
             met |= self._meets(label, by_label.get(id(label), 0), children, below)
         self._remember()
-        state = tag.states[key] = met, met & self._free_steps
+        state = tag.states[values, (children, below)] = met, met & self._free_steps
+        if not tag.tested and not children and not below:
+            tag.leaf = state
         return state
 
     def _remember(self) -> None:
@@ -352,6 +444,8 @@ class Automaton:
             self._documents.clear()
             for tag in self._tags.values():
                 tag.states.clear()
+            for label in self._labels.values():
+                label.known.clear()
 
     def _attributes(self, items: list[tuple[str, str]]) -> int:
         met = 0
@@ -363,10 +457,15 @@ class Automaton:
         return met
 
     def _meets(self, label: _Label, values: int, children: int, below: int) -> int:
-        met = label.met(values, children, below)
-        for bit, condition in label.others:
-            if self._holds(condition, label, values, children, below):
-                met |= bit
+        key = values, children & label.needs_children, below & label.needs_below
+        met = label.known.get(key)
+        if met is None:
+            met = label.met(*key)
+            for bit, condition in label.others:
+                if self._holds(condition, label, *key):
+                    met |= bit
+            self._remember()
+            label.known[key] = met
         return met
 
     def _holds(self, condition: Condition, label: _Label | None, values: int, children: int, below: int) -> bool:

@@ -14,7 +14,10 @@ DEPTH_MAX: Final = 64
 NODES_MAX: Final = 20_000
 ATTRIBUTES_MAX: Final = 256
 """Attributes of one element."""
-_DOCTYPE: Final = re.compile(rb"<!\s*(DOCTYPE|ENTITY)", re.IGNORECASE)
+_PROLOGUE: Final = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s++|<\?.*?\?>|<!--.*?-->)*+", re.DOTALL)
+_ENCODING: Final = re.compile(rb"<\?xml[^>]*?encoding\s*=\s*[\"']([^\"'>]*)", re.IGNORECASE)
+_ENCODINGS: Final = re.compile(rb"utf-?8|us-ascii|ascii|iso-8859-\d+|latin-?1|windows-125\d", re.IGNORECASE)
+"""All have the characters of ASCII where ASCII has them, so that what is looked for before parsing cannot hide."""
 
 Document = etree._Element
 """The root element."""
@@ -24,12 +27,12 @@ def parse(data: bytes) -> Document:
     """Parse a document. Raises `ItemError` for one that is malformed, has a DOCTYPE, or is above a limit."""
     if len(data) > DOCUMENT_BYTES_MAX:
         raise ItemError(f"a document of {len(data)} bytes is too large: at most {DOCUMENT_BYTES_MAX}")
-    if _DOCTYPE.search(data) or b"\0" in data:  # in UTF-16 the words could hide from the search
-        raise ItemError("a document with a DOCTYPE, or in an encoding of two bytes, is not taken")
+    _check_prologue(data)
     parser = etree.XMLParser(
         resolve_entities=False,
         no_network=True,
         load_dtd=False,
+        dtd_validation=False,
         huge_tree=False,
         remove_comments=True,
         remove_pis=True,
@@ -38,8 +41,28 @@ def parse(data: bytes) -> Document:
         root = etree.fromstring(data, parser)
     except (etree.XMLSyntaxError, ValueError) as error:
         raise ItemError(f"no well-formed XML: {error}") from error
+    if root.getroottree().docinfo.internalDTD is not None:
+        raise ItemError(_NO_DOCTYPE)
     _check(root)
     return root
+
+
+def _check_prologue(data: bytes) -> None:
+    """Refuse a DOCTYPE before a parser reads it: entities, and the files that it names, come only with it."""
+    if b"\0" in data:
+        raise ItemError("a document has no zero bytes; encodings of two bytes a character are not taken")
+    encoding = _ENCODING.match(data.removeprefix(b"\xef\xbb\xbf"))
+    if encoding is not None and _ENCODINGS.fullmatch(encoding[1]) is None:
+        raise ItemError(f"the encoding {encoding[1][:40].decode('latin-1')!r} is not taken; use UTF-8")
+    prologue = _PROLOGUE.match(data)
+    rest = data[prologue.end() :] if prologue is not None else data
+    if rest.startswith(b"<!"):
+        raise ItemError(_NO_DOCTYPE)
+    if not rest.startswith(b"<"):
+        raise ItemError("no well-formed XML: it does not begin with an element, or not in an encoding that is taken")
+
+
+_NO_DOCTYPE: Final = "a document with a DOCTYPE is not taken"
 
 
 def _check(root: Document) -> None:

@@ -36,7 +36,7 @@ OPAQUE_GUESS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Meaning:
+class XPathMeaning:
     """A query: its pattern, and what lxml evaluates. See `protocols.dissemination.interests.xpath.reading.XPathQuery`.
 
     Whatever ``pattern`` covers mentions all of ``required``.
@@ -123,7 +123,7 @@ def _parsed(text: str) -> Interest:
 
 def _interest(query: XPathQuery) -> Interest:
     pattern = query.pattern
-    meaning = Meaning(
+    meaning = XPathMeaning(
         pattern, query.is_exact, _compiled(query.text), labels_required(pattern), labels_mentioned(pattern)
     )
     return Interest(interest_id(XPathKind.name, query.text), query.text, meaning)

@@ -48,7 +48,8 @@ COSTLY |= {"..", "parent", "namespace", "id", "document", "key", "lang", "transl
 FUNCTIONS: Final = {"contains", "starts-with", "count", "position", "last", "string", "string-length", "number", "sum"}
 FUNCTIONS |= {"normalize-space", "substring", "substring-before", "substring-after", "concat", "name", "local-name"}
 FUNCTIONS |= {"boolean", "true", "false", "floor", "ceiling", "round"}
-PATHS: Final = {"/", "//", "|", "["}
+PATHS: Final = {"/", "//", "|", "[", "(name)", "*", "child", "descendant", "text", "node"}
+"""What a path begins with, as elementpath has it; ``.`` and attributes are one node only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,52 +28,68 @@ class Unwritable(Exception):
 
 def write(condition: Condition) -> str:
     """The text of a condition on a document. Raises `Unwritable`."""
-    if condition == ALWAYS:
-        return EVERYTHING
-    match condition:
-        case Has(axis=axis, step=step):
-            return axis.value + _step(step, with_comparison=False)
-        case Some(parts=parts) if parts:
-            return " | ".join(sorted(map(write, parts)))
-    raise Unwritable
+    return _Writer().document(condition)
 
 
-def _step(step: PatternStep, *, with_comparison: bool) -> str:
-    """A step and what it leads to. ``with_comparison``: a comparison may stand at the end, as in ``b/c = 2``."""
-    condition = step.condition
-    if with_comparison and isinstance(condition, Value):
-        return step.label + _text_of(condition) + _compared(condition)
-    parts = list(condition.parts) if isinstance(condition, All) else [condition]
-    # A path reads better than brackets; any of the children may be its next step, so take the deepest.
-    ways = [part for part in parts if isinstance(part, Has) and not part.step.label.startswith(ATTRIBUTE)]
-    way = max(ways, key=lambda part: (depth_of(part), _predicate(part)), default=None)
-    brackets = sorted(_predicate(part) for part in parts if part is not way)
-    text = step.label + "".join(f"[{bracket}]" for bracket in brackets)
-    return text if way is None else text + way.axis.value + _step(way.step, with_comparison=with_comparison)
+class _Writer:
+    """Writes one pattern. Each part is written once for each use of it: else nested branches would take for ever."""
 
+    def __init__(self) -> None:
+        self._steps: dict[tuple[int, bool], str] = {}
 
-def _predicate(condition: Condition) -> str:
-    match condition:
-        case Has(axis=StepAxis.CHILD, step=step):
-            return _step(step, with_comparison=True)
-        case Has(step=step):
-            return ".//" + _step(step, with_comparison=True)
-        case Value(of=Of.TEXT):
-            return "text()" + _compared(condition)
-        case Value():
-            return "." + _compared(condition)
-        case NoneOf(part=part):
-            return f"not({_predicate(part)})"
-        case All(parts=parts) if parts:
-            return " and ".join(sorted(_operand(part) for part in parts))
-        case Some(parts=parts) if parts:
-            return " or ".join(sorted(_predicate(part) for part in parts))
-    return "." if condition == ALWAYS else "not(.)"
+    def document(self, condition: Condition) -> str:
+        """A condition on the document."""
+        if condition == ALWAYS:
+            return EVERYTHING
+        match condition:
+            case Has(axis=axis, step=step):
+                return axis.value + self._step(step, with_comparison=False)
+            case Some(parts=parts) if parts:
+                return " | ".join(sorted(map(self.document, parts)))
+        raise Unwritable
 
+    def _step(self, step: PatternStep, *, with_comparison: bool) -> str:
+        """A step and what it leads to. ``with_comparison``: one may stand at the end, as in ``b/c = 2``."""
+        key = id(step), with_comparison
+        if key not in self._steps:
+            self._steps[key] = self._written(step, with_comparison)
+        return self._steps[key]
 
-def _operand(condition: Condition) -> str:
-    text = _predicate(condition)
-    return f"({text})" if isinstance(condition, Some) and condition.parts else text
+    def _written(self, step: PatternStep, with_comparison: bool) -> str:
+        condition = step.condition
+        if with_comparison and isinstance(condition, Value):
+            return step.label + _text_of(condition) + _compared(condition)
+        parts = list(condition.parts) if isinstance(condition, All) else [condition]
+        # A path reads better than brackets; any of the children may be its next step, so take the deepest.
+        ways = [part for part in parts if isinstance(part, Has) and not part.step.label.startswith(ATTRIBUTE)]
+        way = max(ways, key=lambda part: (depth_of(part), self._predicate(part)), default=None)
+        brackets = sorted(self._predicate(part) for part in parts if part is not way)
+        text = step.label + "".join(f"[{bracket}]" for bracket in brackets)
+        if way is None:
+            return text
+        return text + way.axis.value + self._step(way.step, with_comparison=with_comparison)
+
+    def _predicate(self, condition: Condition) -> str:
+        match condition:
+            case Has(axis=StepAxis.CHILD, step=step):
+                return self._step(step, with_comparison=True)
+            case Has(step=step):
+                return ".//" + self._step(step, with_comparison=True)
+            case Value(of=Of.TEXT):
+                return "text()" + _compared(condition)
+            case Value():
+                return "." + _compared(condition)
+            case NoneOf(part=part):
+                return f"not({self._predicate(part)})"
+            case All(parts=parts) if parts:
+                return " and ".join(sorted(map(self._operand, parts)))
+            case Some(parts=parts) if parts:
+                return " or ".join(sorted(map(self._predicate, parts)))
+        return "." if condition == ALWAYS else "not(.)"
+
+    def _operand(self, condition: Condition) -> str:
+        text = self._predicate(condition)
+        return f"({text})" if isinstance(condition, Some) and condition.parts else text
 
 
 def _text_of(value: Value) -> str:

@@ -1,0 +1,1 @@
+"""Experiments with streams, and what they are fed with."""
