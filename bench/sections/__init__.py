@@ -16,12 +16,14 @@ from bench.sections import (
     rest,
     simulator,
     swap,
+    xpath,
 )
 
 SECTIONS: Final[tuple[Section, ...]] = (
     Section("micro", "building blocks, one process", micro.run),
     Section("filter", "matching 10,000 filters, beside a loop and a numpy scan", filter_.run),
     Section("matching", "a leaf of publish/subscribe with up to 50,000 subscriptions, beside a loop", matching.run),
+    Section("xpath", "up to 1,000 XPath queries on a document, beside lxml one by one", xpath.run),
     Section("swap", "64 MiB both ways between two daemons, beside iperf3", swap.run),
     Section("control", "small control messages between two daemons, beside msgpack", control.run),
     Section("simulator", "1,000 simulated nodes, beside a bare heap", simulator.run),

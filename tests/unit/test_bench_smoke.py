@@ -44,6 +44,12 @@ ALWAYS = {
         "100 filters: index",
         "crossover",
     },
+    "xpath": {
+        "news, 10: all queries together",
+        "news, 10: one query, lxml",
+        "news, 10: all / one query",
+        "news, 10: memory a query",
+    },
     "swap": {"swap, 1 MiB both ways, no TLS", "swap, 1 MiB both ways, TLS 1.3", "BLAKE3 alone, one thread"},
     "control": {"validated messages, no TLS", "validated messages, TLS 1.3", "msgpack alone: pack and unpack"},
     "forming": {

@@ -277,7 +277,8 @@ def test_what_is_wrong_or_costly_is_refused_with_the_reason(text: str, why: str)
         b"<a " + b" ".join(b'x%d="1"' % i for i in range(300)) + b"/>",
         b"<a>" + b"<b/>" * 20_001 + b"</a>",
         b"<a>&undefined;</a>",
-        b"<!-- x --><?p i?>\n<!DOCTYPE a [" + b"".join(b"<!ENTITY b%d '&b%d;&b%d;'>" % (n + 1, n, n) for n in range(30)),
+        b"<!-- x --><?p i?>\n<!DOCTYPE a ["
+        + b"".join(b"<!ENTITY b%d '&b%d;&b%d;'>" % (n + 1, n, n) for n in range(30)),
         b"<!doctype a><a/>",
         b"<?xml version='1.0' encoding='utf-7'?>+ADw-a/+AD4-",
         "<?xml version='1.0' encoding='cp037'?><a/>".encode("cp037"),

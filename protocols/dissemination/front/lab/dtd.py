@@ -153,7 +153,9 @@ def document_type(name: str = BUILT_IN) -> DocumentType:
     folder = os.environ.get(DATA)
     path = Path(folder or ".") / "xml" / "dtd" / f"{name}.dtd"
     if folder is None or not path.is_file():
-        raise ConfigError(f"there is no DTD {name!r}: {DATA}, expected a folder with xml/dtd/{name}.dtd; or use {BUILT_IN}")
+        raise ConfigError(
+            f"there is no DTD {name!r}: {DATA}, expected a folder with xml/dtd/{name}.dtd; or use {BUILT_IN}"
+        )
     return read_dtd(path.read_bytes())
 
 

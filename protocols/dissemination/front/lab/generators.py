@@ -144,7 +144,9 @@ class _QueryWriter:
     def _branch(self, children: list[str], steps: int) -> str:
         axis = ".//" if self.random.random() < self.shape.closure else ""
         name = self.random.choice(children)
-        return axis + self._step(self._below(name) if axis else name, self.random.randint(1, steps - 1), is_outside=False)
+        return axis + self._step(
+            self._below(name) if axis else name, self.random.randint(1, steps - 1), is_outside=False
+        )
 
     def _comparison(self, *, is_outside: bool) -> str:
         if self.random.random() < 0.5:
