@@ -21,6 +21,7 @@ from protocols.dissemination.interests.errors import InterestError, ItemError
 from protocols.dissemination.interests.xpath.document import parse
 from protocols.dissemination.interests.xpath.kind import XPathKind
 from protocols.dissemination.interests.xpath.numbers import number_of
+from protocols.dissemination.ports import Interest
 
 KIND = XPathKind()
 LABELS = "abc"
@@ -113,7 +114,8 @@ def test_reducing_loses_nothing_and_keeps_the_limit(seed: int, limit: int) -> No
 @given(st.integers(0, 1 << 30))
 def test_a_set_that_changes_all_the_time_still_gives_lxmls_answers(seed: int) -> None:
     rng = random.Random(seed)
-    together, present = KIND.make_set(), {}
+    together = KIND.make_set()
+    present: dict[bytes, Interest] = {}
     for _ in range(200):
         if present and rng.random() < 0.48:
             id = rng.choice(sorted(present))

@@ -105,7 +105,8 @@ def _groups(forms: Sequence[NormalForm], limit: int) -> list[list[NormalForm]]:
         found.setdefault(tuple(columns[id(form)]), []).append(form)
     if len(found) <= limit:
         return list(found.values())
-    left, groups = list(forms), []
+    left = list(forms)
+    groups: list[list[NormalForm]] = []
     while left and len(groups) < limit - 1:
         counts = Counter(column for form in left for column in columns[id(form)])
         if not counts:

@@ -12,7 +12,21 @@ from xml.sax.saxutils import escape, quoteattr
 
 from protocols.dissemination.front.lab.dtd import DocumentType, ElementModel, Particle
 
-WORDS: Final = tuple("alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo lima mike".split())
+WORDS: Final = (
+    "alpha",
+    "bravo",
+    "charlie",
+    "delta",
+    "echo",
+    "foxtrot",
+    "golf",
+    "hotel",
+    "india",
+    "juliet",
+    "kilo",
+    "lima",
+    "mike",
+)
 NUMBERS_MAX: Final = 100
 """Texts that are numbers are below this."""
 

@@ -47,7 +47,7 @@ class _Comparison:
         return found
 
     def _covers(self, wide: Condition, narrow: Condition) -> bool:
-        if wide == ALWAYS or wide == narrow:
+        if wide in (ALWAYS, narrow):
             return True
         if isinstance(narrow, Some):
             return all(self.covers(wide, part) for part in narrow.parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from lxml import etree
 
@@ -19,8 +19,8 @@ _ENCODING: Final = re.compile(rb"<\?xml[^>]*?encoding\s*=\s*[\"']([^\"'>]*)", re
 _ENCODINGS: Final = re.compile(rb"utf-?8|us-ascii|ascii|iso-8859-\d+|latin-?1|windows-125\d", re.IGNORECASE)
 """All have the characters of ASCII where ASCII has them, so that what is looked for before parsing cannot hide."""
 
-Document = etree._Element
-"""The root element."""
+Document: TypeAlias = Any
+"""The root element, as lxml has it."""
 
 
 def parse(data: bytes) -> Document:

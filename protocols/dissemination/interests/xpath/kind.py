@@ -15,7 +15,6 @@ from protocols.dissemination.interests.xpath.automaton import Automaton
 from protocols.dissemination.interests.xpath.containment import covers, overlap_of, widened
 from protocols.dissemination.interests.xpath.document import Document, parse
 from protocols.dissemination.interests.xpath.pattern import (
-    ALWAYS,
     Condition,
     depth_of,
     labels_mentioned,

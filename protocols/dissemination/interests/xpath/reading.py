@@ -43,11 +43,51 @@ FUNCTIONS_MAX: Final = 8
 
 COMPARISONS: Final = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 """Each with the one that means the same with its sides exchanged."""
-COSTLY: Final = {"following", "preceding", "following-sibling", "preceding-sibling", "ancestor", "ancestor-or-self"}
-COSTLY |= {"..", "parent", "namespace", "id", "document", "key", "lang", "translate", "$"}
-FUNCTIONS: Final = {"contains", "starts-with", "count", "position", "last", "string", "string-length", "number", "sum"}
-FUNCTIONS |= {"normalize-space", "substring", "substring-before", "substring-after", "concat", "name", "local-name"}
-FUNCTIONS |= {"boolean", "true", "false", "floor", "ceiling", "round"}
+COSTLY: Final = frozenset(
+    [
+        "following",
+        "preceding",
+        "following-sibling",
+        "preceding-sibling",
+        "ancestor",
+        "ancestor-or-self",
+        "parent",
+        "..",
+        "namespace",
+        "id",
+        "document",
+        "key",
+        "lang",
+        "translate",
+        "$",
+    ]
+)
+FUNCTIONS: Final = frozenset(
+    [
+        "contains",
+        "starts-with",
+        "count",
+        "position",
+        "last",
+        "string",
+        "string-length",
+        "number",
+        "sum",
+        "normalize-space",
+        "substring",
+        "substring-before",
+        "substring-after",
+        "concat",
+        "name",
+        "local-name",
+        "boolean",
+        "true",
+        "false",
+        "floor",
+        "ceiling",
+        "round",
+    ]
+)
 PATHS: Final = {"/", "//", "|", "[", "(name)", "*", "child", "descendant", "text", "node"}
 """What a path begins with, as elementpath has it; ``.`` and attributes are one node only."""
 

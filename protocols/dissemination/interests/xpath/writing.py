@@ -1,4 +1,4 @@
-"""The canonical text of a pattern: `protocols.dissemination.interests.xpath.reading` reads it as the same pattern. Pure."""
+"""The canonical text of a pattern: read again, it is the same pattern. Pure."""
 
 from __future__ import annotations
 
