@@ -43,7 +43,7 @@ def random_query(rng: random.Random) -> str:
 
 
 def random_step(rng: random.Random, depth: int) -> str:
-    label = rng.choice([*LABELS, "*"])
+    label = str(rng.choice([*LABELS, "*"]))
     return label + (f"[{random_predicate(rng, depth)}]" if depth and rng.random() < 0.4 else "")
 
 
