@@ -232,22 +232,23 @@ class Automaton:
         """The steps that some step, or some query, asks for at any depth."""
         self._ids: dict[Condition, list[bytes]] = {}
         """The queries with each condition; of a condition with ``or`` at its head, with each of its parts."""
-        self._heads: dict[StepAxis, dict[int, list[bytes]]] = {axis: {} for axis in StepAxis}
-        """The queries that ask for one step, by the number of its bit."""
-        self._free_heads = 0
-        """The steps that some query asks for at any depth."""
-        self._root_steps = 0
-        """The steps that some query asks of the root."""
+        self._free_heads: dict[int, list[bytes]] = {}
+        """The queries that ask for one step at any depth, by the number of its bit."""
+        self._free_heads_mask = 0
+        self._roots: dict[PatternStep, int] = {}
+        """The steps that some query asks of the root. Only there do they count, so they have bits of their own."""
+        self._root_labels: dict[str, _Label] = {}
+        self._root_heads: dict[int, list[bytes]] = {}
+        """The queries that ask for one step of the root, by the number of its bit."""
         self._other_heads: list[tuple[Condition, list[bytes]]] = []
         self._has_attributes = False
         self._forget()
 
     def _forget(self) -> None:
         self._tags: dict[str, _Tag] = {}
-        self._documents: dict[_State, frozenset[bytes]] = {}
         self._head_ids: dict[int, tuple[bytes, ...]] = {}
         self._count = 0
-        for label in self._labels.values():
+        for label in (*self._labels.values(), *self._root_labels.values()):
             label.known.clear()
 
     def __len__(self) -> int:
@@ -256,7 +257,7 @@ class Automaton:
     @property
     def step_count(self) -> int:
         """How many distinct steps there are."""
-        return len(self._steps)
+        return len(self._steps) + len(self._roots)
 
     def add(self, id: bytes, condition: Condition) -> None:
         """One more query; harmless when it is there already."""
@@ -273,7 +274,6 @@ class Automaton:
             return
         for part in _heads_of(condition):
             self._ids[part].remove(id)
-        self._documents.clear()
         self._head_ids.clear()
         self._removed += 1
         if self._removed > max(REMOVED_MIN, len(self._patterns)):
@@ -283,19 +283,20 @@ class Automaton:
                 self._add(each, pattern)
 
     def _add(self, id: bytes, condition: Condition) -> None:
-        for step in steps_of(condition):
-            if step not in self._steps:
-                self._add_step(step)
         for part in _heads_of(condition):
             if part not in self._ids:
                 self._ids[part] = []
                 self._add_head(part, self._ids[part])
             self._ids[part].append(id)
 
-    def _add_step(self, step: PatternStep) -> None:
-        bit = self._steps[step] = 1 << len(self._steps)
-        label = self._labels.setdefault(step.label, _Label())
-        self._has_attributes |= step.label.startswith(ATTRIBUTE)
+    def _add_steps(self, condition: Condition) -> None:
+        for step in steps_of(condition):
+            if step not in self._steps:
+                bit = self._steps[step] = 1 << len(self._steps)
+                self._has_attributes |= step.label.startswith(ATTRIBUTE)
+                self._place(step, bit, self._labels.setdefault(step.label, _Label()))
+
+    def _place(self, step: PatternStep, bit: int, label: _Label) -> None:
         children = below = values = 0
         is_plain = True
         for part in step.condition.parts if isinstance(step.condition, All) else (step.condition,):
@@ -333,35 +334,55 @@ class Automaton:
                 self._add_needs(label, part)
 
     def _add_head(self, head: Condition, ids: list[bytes]) -> None:
-        if isinstance(head, Has):
-            bit = self._steps[head.step]
-            self._heads[head.axis][bit.bit_length() - 1] = ids
-            if head.axis is StepAxis.DESCENDANT:
-                self._free_steps |= bit
-                self._free_heads |= bit
-            else:
-                self._root_steps |= bit
-        else:
-            self._other_heads.append((head, ids))
-            for step in steps_of(head):
+        match head:
+            case Has(axis=StepAxis.CHILD, step=step) if not step.label.startswith(ATTRIBUTE):
+                self._add_steps(step.condition)
+                bit = self._roots[step] = 1 << len(self._roots)
+                self._root_heads[bit.bit_length() - 1] = ids
+                self._place(step, bit, self._root_labels.setdefault(step.label, _Label()))
+            case Has(axis=StepAxis.DESCENDANT, step=step):
+                self._add_steps(head)
+                self._free_heads[self._steps[step].bit_length() - 1] = ids
+                self._free_heads_mask |= self._steps[step]
                 self._free_steps |= self._steps[step]
-                self._root_steps |= self._steps[step]
+            case _:
+                self._add_steps(head)
+                self._other_heads.append((head, ids))
+                for step in steps_of(head):
+                    self._free_steps |= self._steps[step]
 
     def match(self, root: Document) -> frozenset[bytes]:
         """The ids of the queries that a document meets."""
-        met, below = self._visitor()(root)
-        state = met & self._root_steps, below
-        found = self._documents.get(state)
-        if found is None:
-            found = self._met_by(*state)
-            self._remember()
-            self._documents[state] = found
-        return found
+        visit = self._visitor()
+        children = below = 0
+        for child in root:
+            met, deeper = visit(child)
+            children |= met
+            below |= deeper
+        attributes = self._attributes(root.items()) if self._has_attributes else 0
+        children, below = children | attributes, below | attributes & self._free_steps
+        at_root = self._met_at(self._root_labels, root, children, below)
+        met = self._met_at(self._labels, root, children, below)
+        below |= met & self._free_steps
+        if self._other_heads:
+            return self._met_by(at_root, below).union(*self._others(met, below))
+        return self._met_by(at_root, below)
 
-    def _met_by(self, met: int, below: int) -> frozenset[bytes]:
+    def _met_at(self, labels: dict[str, _Label], root: Document, children: int, below: int) -> int:
+        met = 0
+        for name in (root.tag, ANY):
+            if (label := labels.get(name)) is not None:
+                values = label.values_of(root) if label.numbers else 0
+                met |= self._meets(label, values, children, below)
+        return met
+
+    def _others(self, met: int, below: int) -> list[list[bytes]]:
+        return [ids for head, ids in self._other_heads if self._holds(head, None, 0, met, below)]
+
+    def _met_by(self, at_root: int, below: int) -> frozenset[bytes]:
         known = self._head_ids
         found: list[tuple[bytes, ...]] = []
-        for is_free, bits in enumerate((met, below & self._free_heads)):
+        for is_free, bits in enumerate((at_root, below & self._free_heads_mask)):
             for number, portion in enumerate(memoryview(bits.to_bytes(_size(bits), "little")).cast("H")):
                 if portion:
                     key = number << 17 | portion << 1 | is_free
@@ -369,14 +390,13 @@ class Automaton:
                     if ids is None:
                         ids = known[key] = self._ids_of(bool(is_free), portion << 16 * number)
                     found.append(ids)
-        found += [tuple(ids) for head, ids in self._other_heads if self._holds(head, None, 0, met, below)]
         if len(known) > HEADS_MAX:
             known.clear()
         return frozenset(chain.from_iterable(found))
 
     def _ids_of(self, is_free: bool, bits: int) -> tuple[bytes, ...]:
         """The queries that ask for one of these steps."""
-        heads = self._heads[StepAxis.DESCENDANT if is_free else StepAxis.CHILD]
+        heads = self._free_heads if is_free else self._root_heads
         found = (heads.get(position, ()) for position in positions(bits))
         return tuple(chain.from_iterable(found))
 
@@ -441,10 +461,9 @@ class Automaton:
         self._count += 1
         if self._count * (STATE_BYTES + len(self._steps) // 2) > STATES_BYTES_MAX:
             self._count = 0
-            self._documents.clear()
             for tag in self._tags.values():
                 tag.states.clear()
-            for label in self._labels.values():
+            for label in (*self._labels.values(), *self._root_labels.values()):
                 label.known.clear()
 
     def _attributes(self, items: list[tuple[str, str]]) -> int:
