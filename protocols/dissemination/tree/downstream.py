@@ -69,6 +69,9 @@ class Downstream:
 
     def attach(self, peer: PeerRef, message: Attach) -> bool:
         """A node wants to be a child; whether it may, so far."""
+        before = self.children.get(peer.id)
+        if before is not None and before.attempt > message.attempt:
+            return False
         try:
             interests = [self._state.kind.parse(text) for text in message.wants]
         except InterestError as error:
@@ -76,9 +79,6 @@ class Downstream:
             return False
         if (why := self._why_not(peer, interests)) is not None:
             self._decline(peer, message.attempt, why)
-            return False
-        before = self.children.get(peer.id)
-        if before is not None and before.attempt > message.attempt:
             return False
         after = None if message.is_new else message.after.position
         wants = {each.id: each for each in interests}
@@ -102,6 +102,7 @@ class Downstream:
         return None
 
     def _decline(self, peer: PeerRef, attempt: int, why: AttachRefusal, detail: str = "") -> None:
+        self.remove(peer.id)  # if an earlier attempt is on its way: the new one is in its place, and is declined
         near = tuple(child.peer for child in self.children.values() if child.stage is ChildStage.LIVE)
         self._state.send(peer, Declined(self._state.stream, attempt, why, near[:CHILDREN_TOLD_MAX], detail))
 
