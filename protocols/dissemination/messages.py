@@ -1,7 +1,9 @@
 """Messages of dissemination: type ids 0x0300 to 0x033F. ONLY APPEND: they are the protocol itself.
 
 All come on their sender's own link. A link keeps the order of what is sent on it, and the tree relies on that: what a
-parent says about its stream holds for all that it sent before, and for nothing that it sends later. The names that the
+parent says about its stream holds for all that it sent before, and for nothing that it sends later. A link that breaks
+loses what was on it, and nobody is told; so what a parent sends on an edge is numbered (``number``, from 1, for each
+``attempt`` of the child to attach), and a child that misses a number attaches anew. The names that the
 CoDD paper uses (figures 3, 5, 6 and 7) stand in brackets.
 """
 
@@ -167,6 +169,8 @@ class ReplayItems(Message):
 
     stream: NodeId
     items: Items
+    attempt: U64 = 0
+    number: U64 = 0
 
 
 @message(0x0307, bytes_max=8 * KIB)
@@ -178,6 +182,8 @@ class Widened(Message):
     since: StreamMark
     through: StreamMark
     """And this is how far you have come with that."""
+    attempt: U64 = 0
+    number: U64 = 0
 
 
 @message(0x0308, bytes_max=8 * KIB)
@@ -195,6 +201,8 @@ class Carry(Message):
     stream: NodeId
     items: Items
     through: StreamMark
+    attempt: U64 = 0
+    number: U64 = 0
 
 
 @message(0x030A, bytes_max=2 * KIB)
@@ -207,6 +215,8 @@ class Beat(Message):
     stream: NodeId
     through: StreamMark
     path: Path | None = None
+    attempt: U64 = 0
+    number: U64 = 0
 
 
 @message(0x030B, bytes_max=128)
@@ -216,6 +226,8 @@ class StreamGap(Message):
     stream: NodeId
     since: StreamMark
     until: StreamMark
+    attempt: U64 = 0
+    number: U64 = 0
 
 
 @message(0x030C, bytes_max=512)

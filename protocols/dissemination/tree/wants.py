@@ -148,9 +148,7 @@ class Wants:
             if want.holders:
                 continue
             riders = self._riders(want) if want.is_sent else []
-            for rider in riders:
-                if not rider.asked:
-                    asks.append(_ask(rider, through))
+            asks += [_ask(rider, through) for rider in riders if not rider.asked]
             if not riders and not any(self._waits_on(want, other) for other in self._wants.values()):
                 del self._wants[id]
                 gone[id] = want.is_sent
