@@ -21,9 +21,11 @@ from protocols.dissemination.messages import (
     Carry,
     Declined,
     Dismiss,
+    MoveAway,
     Narrow,
     Ready,
     ReplayItems,
+    StreamEnds,
     StreamGap,
     Widen,
     Widened,
@@ -52,8 +54,8 @@ class Needs(Protocol):
         """They (or all) are wanted no more."""
 
 
-Admit = Callable[[PeerRef, Sequence[Interest]], bool]
-"""Whether this node is willing to take one more child: its fan-out limit."""
+Admit = Callable[[PeerRef, Sequence[Interest], NodeId | None], bool]
+"""Whether this node is willing to take one more child: its fan-out limit. The last is a child that will go for it."""
 
 
 class Downstream:
@@ -83,7 +85,7 @@ class Downstream:
         except InterestError as error:
             self._decline(peer, message.attempt, AttachRefusal.INTEREST, str(error)[:256])
             return False
-        if (why := self._why_not(peer, interests)) is not None:
+        if (why := self._why_not(peer, interests, message.instead_of)) is not None:
             self._decline(peer, message.attempt, why)
             return False
         after = None if message.is_new else message.after.position
@@ -95,7 +97,7 @@ class Downstream:
         self._needs.need(peer.id, interests, after, partial(self._complete, child))
         return True
 
-    def _why_not(self, peer: PeerRef, interests: Sequence[Interest]) -> AttachRefusal | None:
+    def _why_not(self, peer: PeerRef, interests: Sequence[Interest], instead_of: NodeId | None) -> AttachRefusal | None:
         state = self._state
         if peer.id in state.path or peer.id == state.me.id or self.has_uplink(peer.id):
             return AttachRefusal.BELOW
@@ -103,7 +105,7 @@ class Downstream:
             return AttachRefusal.NOT_A_MEMBER
         if len(state.path) >= DEPTH_MAX:
             return AttachRefusal.DEPTH
-        if peer.id not in self.children and not self._admit(peer, interests):
+        if peer.id not in self.children and not self._admit(peer, interests, instead_of):
             return AttachRefusal.FULL
         return None
 
@@ -221,6 +223,24 @@ class Downstream:
 
     # The stream
 
+    def move_away(self, successor: NodeId | None, parent: PeerRef | None) -> None:
+        """Ask the children to go while this node is still here: one takes its place, and the others go below that."""
+        first = self.children.get(successor) if successor is not None else None
+        above = () if parent is None else (parent,)
+        for child in self.children.values():
+            if child is first or first is None:
+                message = MoveAway(self._state.stream, child.attempt, above, is_successor=child is first)
+            else:
+                message = MoveAway(self._state.stream, child.attempt, (first.peer, *above))
+            self._state.send(child.peer, message)
+
+    def end_all(self) -> None:
+        """The stream is over."""
+        for child in list(self.children.values()):
+            self._flush(child, is_due=True)
+            self._state.send(child.peer, StreamEnds(self._state.stream, child.attempt))
+            self.remove(child.peer.id)
+
     def flow(self, held: ParsedItem, ids: set[bytes]) -> list[NodeId]:
         """An item for the children that want one of these interests; returns which these are."""
         wanting = []
@@ -258,6 +278,8 @@ class Downstream:
     def beat(self) -> None:
         """Tell children how far they have come, and forget those that never began, or take nothing."""
         now = self._state.now
+        if len(self._state.path) >= DEPTH_MAX:
+            self.dismiss_all()
         for child in list(self.children.values()):
             if child.stage is ChildStage.LIVE:
                 self._flush(child, is_due=now - child.beat_at >= BEAT_S or child.path_told != self._state.path_version)
@@ -302,7 +324,7 @@ class Downstream:
             child.told, child.passed, child.beat_at = through, 0, state.now
         is_path_new = child.path_told != state.path_version
         if (is_due and not parts) or is_path_new:
-            path = (*state.path, state.me.id) if is_path_new else None
+            path = (*state.ancestors, state.me)[-DEPTH_MAX:] if is_path_new else None
             self._put(child, Beat(state.stream, mark(end), path))
             child.told, child.passed, child.beat_at = end, 0, state.now
             child.path_told = state.path_version

@@ -6,7 +6,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import Beat, Carry, ReplayItems, StreamGap, Widened
 from protocols.dissemination.names import START, StreamPosition
@@ -47,7 +46,7 @@ class Uplink:
     heard_at: float = 0.0
     number: int = 0
     """Of the last message on this edge."""
-    path: tuple[NodeId, ...] | None = None
+    path: tuple[PeerRef, ...] | None = None
     """The nodes from the producer to it, as it has said."""
 
 

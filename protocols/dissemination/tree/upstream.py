@@ -95,6 +95,7 @@ class Upstream:
         self._narrow_at: float | None = None
         self._tell_off_at = 0.0
         self._asked_at = 0.0
+        self._instead_of: NodeId | None = None
         climbing.in_circle = self._in_circle
 
     @property
@@ -102,19 +103,26 @@ class Upstream:
         """Nobody sends the stream to this node."""
         return self.parent is None and (self.next is None or not self.next.has_begun)
 
+    def is_parent(self, peer: PeerRef, attempt: int) -> bool:
+        """Whether a node is this node's parent by this attempt."""
+        return self.parent is not None and (self.parent.peer.id, self.parent.attempt) == (peer.id, attempt)
+
     def knows(self, peer: NodeId) -> bool:
         """Whether a node is this node's parent, or is to be."""
         return any(link is not None and link.peer.id == peer for link in (self.parent, self.next))
 
     # Moving
 
-    def move_to(self, peer: PeerRef) -> bool:
+    def move_to(self, peer: PeerRef, instead_of: NodeId | None = None) -> bool:
         """Get another parent, or a first one; whether that has begun. `Below.ended` follows if so."""
+        if peer.id == self._state.me.id:
+            return False
         if self.next is not None or (self.parent is not None and self.parent.peer.id == peer.id):
             return False
         if self.parent is not None and not self._climbing.may_move(self._state.now):
             return False
         self._climbing.is_moving = True
+        self._instead_of = instead_of
         self._attach(peer, self._state.now)
         return True
 
@@ -126,7 +134,7 @@ class Upstream:
         self.next = Uplink(peer, self._attempts, begun_at, frozenset(wants), is_orphan)
         texts = tuple(each.text for each in wants.values())
         after = mark(state.through)
-        state.send(peer, Attach(state.stream, self._attempts, texts, after, self.is_new, is_orphan))
+        state.send(peer, Attach(state.stream, self._attempts, texts, after, self.is_new, is_orphan, self._instead_of))
 
     def ready(self, peer: PeerRef, message: Ready) -> None:
         """The new parent can begin, or (for an orphan) has begun."""
@@ -220,7 +228,7 @@ class Upstream:
         """The parent says that it is none."""
         if self._next(peer, attempt) is not None:
             self._give_up(MoveEnd.DECLINED)
-        elif self.parent is not None and (self.parent.peer.id, self.parent.attempt) == (peer.id, attempt):
+        elif self.is_parent(peer, attempt):
             self._drop_parent()
 
     def _drop_parent(self) -> None:
@@ -297,7 +305,7 @@ class Upstream:
         self._went_on(peer, link, message.through.position)
         if message.path is not None:
             link.path = message.path
-            if self._state.me.id in message.path:
+            if any(each.id == self._state.me.id for each in message.path):
                 self._circle(link)
             elif link is self.parent or self.parent is None:
                 self._state.set_path(message.path)
