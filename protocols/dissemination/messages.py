@@ -31,6 +31,7 @@ DEPTH_MAX: Final = 64
 """Nodes between the producer and a member."""
 FAN_OUT_MAX: Final = 256
 """Children of one node."""
+CONTENT_TYPE_MAX: Final = 128
 NODE_BYTES_MAX: Final = 8 * KIB
 MOVES_BYTES_MAX: Final = 56 * KIB
 ENVELOPE_BYTES: Final = 64
@@ -64,7 +65,7 @@ class StreamItem:
     sequence: U64
     published_ms: U64
     payload: Annotated[bytes, annotated_types.MaxLen(PAYLOAD_BYTES_MAX)]
-    content_type: Annotated[str, annotated_types.MaxLen(128)] = ""
+    content_type: Annotated[str, annotated_types.MaxLen(CONTENT_TYPE_MAX)] = ""
 
     @property
     def position(self) -> StreamPosition:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from protocols.dissemination.interests.classes import ClassesKind
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import StreamPosition, stream_key
 from protocols.dissemination.ports import Interest, ParsedItem
@@ -18,7 +19,6 @@ from protocols.dissemination.tree.member import Lost, StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.upstream import MoveEnd
 from protocols.dissemination.tree.wants import SENT_MAX
-from tests.support.streams import ClassesKind
 
 STREAM = stream_key("test")
 TICK_S = 0.25

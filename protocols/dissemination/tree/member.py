@@ -100,6 +100,11 @@ class StreamMember:
 
     # The producer
 
+    def begin_at(self, mark: StreamPosition) -> None:
+        """The producer has started (anew), and remembers nothing of what it may have sent before this mark."""
+        self.state.through = mark
+        self.state.buffer.forget(mark)
+
     def publish(self, item: StreamItem, now: float) -> None:
         """The producer's next item. Raises `ItemError` for what the kind of interests cannot read."""
         self.state.now = now

@@ -146,7 +146,6 @@ class Upstream:
             since = message.since.position
             if self.is_new:
                 state.through = max(state.through, since)
-                state.buffer.forget(state.through)
             self._begun(link)
         elif state.wants.has_pending() or not link.wants.issuperset(state.wants.sent()):
             self._attach(peer, link.asked_at)  # this node wants more by now: the new parent has to have that too
@@ -208,8 +207,11 @@ class Upstream:
         parent = None if self.parent is None else self.parent.peer
         self._climbing.moved(parent, self._state.now)
         self._below.ended(link.peer, end, why, children)
-        if self.parent is None and link.has_begun:
+        if link.has_begun and not self._has_link():
             self._below.orphaned()
+
+    def _has_link(self) -> bool:
+        return self.parent is not None or self.next is not None
 
     def _next(self, peer: PeerRef, attempt: int) -> Uplink | None:
         link = self.next

@@ -150,10 +150,9 @@ class Wants:
                 if self._rides(want):
                     want.since = since if want.since is None else min(want.since, since)
         for id in ids:
-            want = self._wants.get(id)
-            if want is not None:
-                want.asked, want.is_sent = max(0, want.asked - 1), True
-                want.since = since if want.since is None else min(want.since, since)
+            if (told := self._wants.get(id)) is not None:
+                told.asked, told.is_sent = max(0, told.asked - 1), True
+                told.since = since if told.since is None else min(told.since, since)
 
     def complete_since(self, since: StreamPosition) -> None:
         """A new parent has begun to send all that was sent to it: what asks for nothing of the past has it now."""
@@ -206,10 +205,7 @@ class Wants:
             and not want.is_sent
             and self._covers(gone, want)
             and not any(
-                other is not gone
-                and other.is_sent
-                and other.holders
-                and self._covers(other, want)
+                other is not gone and other.is_sent and other.holders and self._covers(other, want)
                 for other in self._wants.values()
                 if other is not want
             )
