@@ -162,7 +162,7 @@ class Upstream:
         link.has_begun = True
         link.heard_at = self._state.now
         if link.is_orphan:
-            self._state.wants.complete_since(self._state.through)
+            self._state.wants.complete_since(self._state.through, link.wants)
             self.is_new = False
             self._below.answered()
             self._widen(link, self._state.wants.ask_again())
