@@ -9,7 +9,9 @@ from typing import Any
 from peerd.errors import ConfigError, Unavailable
 from peerd.front import Report as Reporter
 from peerd.quantities import parse_duration
+from peerd.sim.engine import mark_of
 from peerd.sim.simulation import Place
+from peerd.sim.world import ACTION_MARK
 from protocols.dissemination.front.judging import plugin_of
 from protocols.dissemination.models import StreamSpec, StreamSubscriptionRequest, StreamSubscriptionView, StreamView
 from protocols.dissemination.service import StreamRefused
@@ -72,7 +74,8 @@ def _publish(place: Place, name: str, arguments: Mapping[str, Any], report: Repo
         except (StreamRefused, Unavailable) as error:
             report({"outcome": "refused", "reason": str(error)})
             return
-        place.driver.simulation.after(gap_s, lambda: one(left - 1))
+        engine = place.driver.engine
+        engine.schedule(engine.now + gap_s, mark_of(place.index, ACTION_MARK), one, left - 1)
 
     one(count)
 
