@@ -33,6 +33,8 @@ from protocols.dissemination.stream_node import StreamNode
 
 TICK_S: Final = 0.25
 _TICK: Final = "streams"
+BOOT_BITS: Final = 40
+ATTEMPT_BITS: Final = 20
 TOLD_OFF_MAX: Final = 64
 """Answers a tick to nodes that take this one for a member of a stream that it is not in."""
 LOOKUP_S: Final = 5.0
@@ -51,6 +53,7 @@ class StreamNodes(Part):
         self.has_work: Callable[[], bool] = lambda: False
         self._is_ticking = False
         self._told_off = 0
+        self._made = 0
         self._looked_at: dict[NodeId, float] = {}
 
     def __iter__(self) -> Iterator[StreamNode]:
@@ -72,7 +75,7 @@ class StreamNodes(Part):
             raise StreamRefused("quota", f"this node takes part in {len(self._nodes)} streams, and in no more")
         try:
             kind, factory = load_kind(record.kind), load_policy(record.policy)
-            node = StreamNode(self._host, self._config, record, kind, factory, self._has_uplink)
+            node = StreamNode(self._host, self._config, record, kind, factory, self._has_uplink, self._attempts())
         except (ConfigError, ValueError) as error:
             raise StreamRefused("invalid", f"{record.name}: {error}") from error
         node.on_over = lambda reason: self.give_up(node, reason)
@@ -80,6 +83,11 @@ class StreamNodes(Part):
         self._nodes[record.key] = node
         self.wake()
         return node
+
+    def _attempts(self) -> int:
+        """Where the numbers of attempts begin: above those of earlier boots, and of this stream in this boot."""
+        self._made += 1
+        return (self._host.boot_epoch << BOOT_BITS) + (self._made << ATTEMPT_BITS)
 
     def give_up(self, node: StreamNode, reason: str) -> None:
         """Take part no more."""
