@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from peerd.api import Host, Part, SendRefusal, on_timer
 from peerd.errors import ConfigError, Unavailable
@@ -163,7 +163,7 @@ class StreamNodes(Part):
 
     def received(self, message: Message, source: PeerRef) -> None:
         """One of the tree's messages, or of a policy's: all have a ``stream``."""
-        node = self._nodes.get(message.stream)  # type: ignore[attr-defined]
+        node = self._nodes.get(_stream_of(message))
         if node is None:
             self._tell_off(message, source)
         else:
@@ -171,7 +171,7 @@ class StreamNodes(Part):
 
     def policy_received(self, message: Message, source: PeerRef) -> None:
         """One of a policy's messages. Where this node is not in the stream, its policy is silent."""
-        node = self._nodes.get(message.stream)  # type: ignore[attr-defined]
+        node = self._nodes.get(_stream_of(message))
         if node is not None:
             node.policy_received(source, message)
 
@@ -236,3 +236,9 @@ class StreamNodes(Part):
         """Assert the invariants."""
         for node in self._nodes.values():
             node.validate()
+
+
+def _stream_of(message: Any) -> NodeId:
+    """All messages of the tree and of policies have it."""
+    stream: NodeId = message.stream
+    return stream
