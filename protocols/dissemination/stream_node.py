@@ -41,6 +41,7 @@ class StreamNode:
         factory: PolicyFactory,
         has_uplink: Callable[[], bool],
         attempts_from: int,
+        sequence: int,
     ) -> None:
         self.host, self._config, self.record, self.kind = host, config, record, kind
         self._has_uplink = has_uplink
@@ -61,8 +62,9 @@ class StreamNode:
         )
         self._connect()
         if self.is_producer:
-            self.member.begin_at(StreamPosition(host.boot_epoch, 0))
-        self.sequence = 0
+            self.member.begin_at(StreamPosition(host.boot_epoch, sequence))
+        self.sequence = sequence
+        """The number of the newest item: in one boot no stream has a number twice, also when it is created again."""
         self.tree = NodeTree(self)
         self.policy = factory.make(self.tree, factory.settings(record.settings))
         self.search = ParentSearch(self._move, host.rng.random)

@@ -54,6 +54,7 @@ class StreamNodes(Part):
         self._is_ticking = False
         self._told_off = 0
         self._made = 0
+        self._sequence = 0
         self._looked_at: dict[NodeId, float] = {}
 
     def __iter__(self) -> Iterator[StreamNode]:
@@ -75,7 +76,9 @@ class StreamNodes(Part):
             raise StreamRefused("quota", f"this node takes part in {len(self._nodes)} streams, and in no more")
         try:
             kind, factory = load_kind(record.kind), load_policy(record.policy)
-            node = StreamNode(self._host, self._config, record, kind, factory, self._has_uplink, self._attempts())
+            node = StreamNode(
+                self._host, self._config, record, kind, factory, self._has_uplink, self._attempts(), self._sequence
+            )
         except (ConfigError, ValueError) as error:
             raise StreamRefused("invalid", f"{record.name}: {error}") from error
         node.on_over = lambda reason: self.give_up(node, reason)
@@ -94,6 +97,7 @@ class StreamNodes(Part):
         if self._nodes.get(node.record.key) is not node:
             return
         del self._nodes[node.record.key]
+        self._sequence = max(self._sequence, node.sequence)
         self._looked_at.pop(node.record.key, None)
         node.leave(is_over=reason == "ended")
         self._host.emit(StreamOver(stream=node.name, reason=reason))
