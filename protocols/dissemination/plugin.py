@@ -348,6 +348,7 @@ class Dissemination(Plugin):
             item = node.publish(payload, content_type, max(0, at_ms))
         except ItemError as error:
             raise StreamRefused("invalid", str(error)) from error
+        self.nodes.flush_soon()
         return ItemPublished(stream=name, id=position_text(item.position), bytes=len(payload))
 
     def when_publishable(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:

@@ -284,10 +284,9 @@ class StreamNode:
         self.member.gone(peer, self.host.now())
         self._note_children()
 
-    def writable(self) -> None:
-        """A peer has taken what waited for it."""
-        self.member.state.now = self.host.now()
-        self.member.down.flush()
+    def flush(self) -> None:
+        """Send on what waits: a peer has taken what came before, or items were published."""
+        self.member.flush(self.host.now())
 
     def tick(self) -> None:
         """Four times a second."""

@@ -33,6 +33,7 @@ from protocols.dissemination.stream_node import StreamNode
 
 TICK_S: Final = 0.25
 _TICK: Final = "streams"
+_FLUSH: Final = "stream_flush"
 BOOT_BITS: Final = 40
 ATTEMPT_BITS: Final = 20
 TOLD_OFF_MAX: Final = 64
@@ -51,7 +52,7 @@ class StreamNodes(Part):
         self.on_gone: Callable[[StreamNode, str], None] = lambda node, reason: None
         self.on_tick: Callable[[], None] = lambda: None
         self.has_work: Callable[[], bool] = lambda: False
-        self._is_ticking = False
+        self._is_ticking = self._is_flushing = False
         self._told_off = 0
         self._made = 0
         self._sequence = 0
@@ -210,7 +211,19 @@ class StreamNodes(Part):
     def writable(self) -> None:
         """Some peer has taken what waited for it."""
         for node in self:
-            node.writable()
+            node.flush()
+
+    def flush_soon(self) -> None:
+        """Send what is published now, together with what else is published at this moment."""
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._host.set_timer(_FLUSH, 0.0)
+
+    @on_timer(_FLUSH)
+    def flush(self, payload: None) -> None:
+        """Send it."""
+        self._is_flushing = False
+        self.writable()
 
     # Seeds
 
