@@ -369,7 +369,7 @@ def position_of(text: str) -> StreamPosition:
     if text == "start":
         return START
     epoch, _, number = text.partition("-")
-    if not (epoch.isdecimal() and number.isdecimal() and len(text) <= 40):
+    if not (text.isascii() and epoch.isdecimal() and number.isdecimal() and len(text) <= 40):
         raise ValueError(f"expected the id of an item, such as 3-120, or 'start', not {text!r:.60}")
     position = StreamPosition(int(epoch), int(number))
     if max(position) >= 1 << 63:
