@@ -17,6 +17,8 @@ from protocols.dissemination.names import StreamPosition
 
 COMMON_ITEMS_MIN: Final = 20
 """Two sets are not compared when they have fewer items of the stream in common: chance would decide."""
+SHARERS_COUNTED_MAX: Final = 4
+"""Children that need an item are counted up to here; where there are more, a part is counted as so small."""
 TRIM_SHARE: Final = 8
 """Bitmaps are cut when they are longer than the window by this part of it, so that cutting costs next to nothing."""
 
@@ -185,6 +187,26 @@ class ReceivedItems:
         """What this node has needed for itself and its present children, or for those but one."""
         parts = [sent.items for child, sent in self._sent.items() if child != without]
         return ItemSet(self.epoch, self.since, self.through, self.own.union(*parts) if parts else self.own.copy())
+
+    def shared_cost(self, items: ItemSet, without: NodeId | None = None) -> float | None:
+        """What a child that needs these costs this node as its parent, for each item of the stream; ``None``: unknown.
+
+        Items that this node wants itself cost nothing; others are paid for by all children that need them, in equal
+        parts. ``without``: the child itself, where it is one already.
+        """
+        own = ItemSet(self.epoch, self.since, max(self.through, items.through), self.own)
+        if self.epoch != items.epoch or own.through - max(items.since, own.since) < COMMON_ITEMS_MIN:
+            return None
+        kept = items.within(own.since, own.through)
+        at_least = [kept.items - self.own, *(BitMap64() for _ in range(SHARERS_COUNTED_MAX))]
+        for child, sent in self._sent.items():
+            if child != without:
+                for count in range(SHARERS_COUNTED_MAX, 0, -1):
+                    at_least[count] |= at_least[count - 1] & sent.items
+        cost = 0.0
+        for others, (these, more) in enumerate(zip(at_least, [*at_least[1:], BitMap64()], strict=True)):
+            cost += (len(these) - len(more)) / (others + 1)
+        return cost / kept.span if kept.span else None
 
     def spurious_share(self, last: int) -> float:
         """The part of what this node had of the last so many items of the stream that it did not want itself."""

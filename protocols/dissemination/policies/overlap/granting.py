@@ -59,7 +59,7 @@ class _Request:
     @property
     def cost(self) -> float:
         """What the mover costs those above it where it is now."""
-        return sum(self.message.costs)
+        return self.message.shared + sum(self.message.costs[1:])
 
 
 @dataclass(slots=True)
@@ -116,15 +116,17 @@ class Granter:
         number, asker = self._overlaps.received.through, request.asker
         if not self._settings.reorganise or not request.items.items or not message.costs:
             return
-        for table, node in ((self._asked, asker), (self._moved, request.child.id)):
+        mover = request.child.id
+        for table, node in ((self._asked, asker), (self._moved, mover)):
             if node in table and 0 <= number - table[node] < self._settings.request_items:
                 return
-        _remember(self._asked, asker, number)
         if not self._batch:
             self._batch_at = self._tree.now()
-        self._batch[asker] = request
+        self._batch[mover] = request
+        if sum(each.asker == asker for each in self._batch.values()) >= self._settings.children:
+            _remember(self._asked, asker, number)
         if len(self._batch) > BATCH_MAX:
-            del self._batch[min(self._batch.values(), key=_by_cost).asker]
+            del self._batch[min(self._batch.values(), key=_by_cost).child.id]
 
     def tick(self) -> None:
         """Time passes."""
@@ -171,7 +173,7 @@ class Granter:
         looking = self._looking
         if looking is None or message.search != looking.number:
             return
-        self._ask_more(looking, looking.search.answered(peer.id, message.missing, message.has_room, message.children))
+        self._ask_more(looking, looking.search.answered(peer.id, message.missing, message.shared, message.has_room, message.children))
         if self._looking is None:
             self._look()
 

@@ -113,6 +113,8 @@ class Reorganise(Message):
     items: ItemBits
     rest: ItemBits
     spurious_share: Rate
+    shared: Rate
+    """What the child costs its parent, when those children that need the same share what it costs."""
     path: Path
     costs: Annotated[tuple[Rate, ...], annotated_types.MaxLen(DEPTH_MAX)]
 
@@ -136,6 +138,8 @@ class OverheadAnswer(Message):
     stream: NodeId
     search: U64
     missing: Rate
+    shared: Rate
+    """The same, when those children that need the same share what it costs."""
     has_room: bool
     children: Annotated[tuple[ChildPlace, ...], annotated_types.MaxLen(CHILDREN_TOLD_MAX)] = ()
 

@@ -67,6 +67,11 @@ class Overlaps:
         """
         return _missing(items, self.received.needed(without))
 
+    def shared(self, items: ItemSet, without: NodeId | None = None) -> float:
+        """What a child that needs these costs this node as its parent: see `ReceivedItems.shared_cost`."""
+        cost = self.received.shared_cost(items, without)
+        return items.share if cost is None else cost
+
     def missing_at(self, child: NodeId, items: ItemSet) -> float:
         """The same for a child of this node, told from what it is sent."""
         sent = self.received.sent_to(child)

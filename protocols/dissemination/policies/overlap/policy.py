@@ -173,8 +173,8 @@ class OverlapPolicy:
             items = from_bits(message.items)
             has_room = tree.has_room() and tree.parent is not None
             places = tuple(self._places(items))
-            missing = self.overlaps.missing(items)
-            tree.send(peer, OverheadAnswer(tree.stream, message.search, missing, has_room, places))
+            missing, shared = self.overlaps.missing(items), self.overlaps.shared(items)
+            tree.send(peer, OverheadAnswer(tree.stream, message.search, missing, shared, has_room, places))
             return
         is_here = tree.parent is not None and tree.parent.id == message.from_parent
         if not is_here or self._order is not None or self._joiner.is_busy or not tree.move_to(message.to_parent):

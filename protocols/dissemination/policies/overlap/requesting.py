@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from peerd.errors import ProtocolError
@@ -80,28 +80,28 @@ class Requester:
             self._ask(spurious, min(1.0, max(0.0, rate)))
 
     def _ask(self, spurious: float, rate: float) -> None:
-        """Ask for the child with the least overlap: the one for which alone this node gets most."""
+        """Ask for the children with the least overlap: those that cost this node most."""
         tree, now = self._tree, self._tree.now()
-        best: tuple[int, PeerRef, ItemSet, ItemSet] | None = None
+        found: list[tuple[float, PeerRef, ItemSet]] = []
         for child in tree.children():
             sent = self._overlaps.received.sent_to(child.peer.id)
-            if sent is None:
+            if sent is None or child.peer.id in self._asked:
                 continue
             items = self._overlaps.settled(sent, now)
-            rest = items.minus(self._overlaps.received.needed(child.peer.id).items)
-            if rest.items and child.peer.id not in self._asked and (best is None or len(rest.items) > best[0]):
-                best = len(rest.items), child.peer, items, rest
-        if best is None:
+            if items.items and (cost := self._overlaps.shared(items, child.peer.id)) > 0:
+                found.append((cost, child.peer, items))
+        if not found:
             self._asked.clear()  # all were asked for in vain; next time from the beginning
-            return
-        _, child, items, rest = best
-        self._asked[child.id] = _Asked(now, rate)
-        if len(self._asked) > IN_VAIN_MAX:
-            self._asked.popitem(last=False)
-        told = {"stream": f"{tree.stream:032x}", "child": f"{child.id:032x}"}
-        tree.emit(ReorganisationAsked(**told, spurious_share=spurious, predicted=rest.share))
-        request = Reorganise(tree.stream, child, to_bits(items), to_bits(rest), spurious, (), ())
-        self._pass_on(request, items, rest)
+        found.sort(key=lambda each: (-each[0], each[1].id))
+        for cost, child, items in found[: self._settings.children]:
+            self._asked[child.id] = _Asked(now, rate)
+            if len(self._asked) > IN_VAIN_MAX:
+                self._asked.popitem(last=False)
+            rest = items.minus(self._overlaps.received.needed(child.id).items)
+            told = {"stream": f"{tree.stream:032x}", "child": f"{child.id:032x}"}
+            tree.emit(ReorganisationAsked(**told, spurious_share=spurious, predicted=rest.share))
+            request = Reorganise(tree.stream, child, to_bits(items), to_bits(rest), spurious, cost, (), ())
+            self._pass_on(request, rest)
 
     def child_went(self, child: NodeId) -> None:
         """A child is gone: because it was asked to, perhaps."""
@@ -136,7 +136,7 @@ class Requester:
         if self._tree.is_producer:
             return message
         if len(message.path) < DEPTH_MAX - 1:
-            self._pass_on(message, items, rest.minus(self._overlaps.received.needed(peer.id).items))
+            self._pass_on(message, rest.minus(self._overlaps.received.needed(peer.id).items))
         return None
 
     def _may_pass_on(self) -> bool:
@@ -148,12 +148,9 @@ class Requester:
         self._allowance -= 1
         return True
 
-    def _pass_on(self, message: Reorganise, items: ItemSet, rest: ItemSet) -> None:
+    def _pass_on(self, message: Reorganise, rest: ItemSet) -> None:
         """To the parent, with what the mover costs this node."""
         parent = self._tree.parent
         if parent is not None:
             path, costs = (*message.path, self._tree.me.id), (*message.costs, rest.share)
-            request = Reorganise(
-                message.stream, message.child, message.items, to_bits(rest), message.spurious_share, path, costs
-            )
-            self._tree.send(parent, request)
+            self._tree.send(parent, replace(message, rest=to_bits(rest), path=path, costs=costs))

@@ -13,7 +13,7 @@ for each level.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from peerd.ids import NodeId
@@ -59,27 +59,30 @@ class Search:
 
     def begin(self, root: PeerRef, has_room: bool, children: Iterable[ChildPlace]) -> list[PeerRef]:
         """Begin at the producer, which has every item."""
-        return self._took(Place(root, 0.0, 0.0), has_room, children)
+        return self._took(Place(root, 0.0, 0.0), has_room, children, 0.0)
 
     def answered(
-        self, node: NodeId, missing: float, has_room: bool, children: Iterable[ChildPlace]
+        self, node: NodeId, missing: float, shared: float, has_room: bool, children: Iterable[ChildPlace]
     ) -> list[PeerRef]:
-        """A node has answered."""
+        """A node has answered. ``shared``: what the mover would cost it as its parent."""
         place = self._open.pop(node, None)
         if place is None:
             return []
         own = self._on_path.get(node, missing)
-        return self._took(Place(place.peer, place.cost - place.missing + own, own), has_room, children)
+        above = place.cost - place.missing
+        return self._took(Place(place.peer, above + own, own), has_room, children, above + max(own, shared))
 
     def no_answer(self) -> list[PeerRef]:
         """Those that have not answered will not: go on without them."""
         self._open.clear()
         return self._go_on()
 
-    def _took(self, place: Place, has_room: bool, children: Iterable[ChildPlace]) -> list[PeerRef]:
-        if place.peer.id != self.parent and has_room and self._is_better(place.cost):
-            self.best, self.limit = place, place.cost
-        elif self._is_better(place.cost + (self._pruning - 1) * place.missing):
+    def _took(
+        self, place: Place, has_room: bool, children: Iterable[ChildPlace], as_parent: float
+    ) -> list[PeerRef]:
+        if place.peer.id != self.parent and has_room and self._is_better(as_parent):
+            self.best, self.limit = replace(place, cost=as_parent), as_parent
+        if self._is_better(place.cost + (self._pruning - 1) * place.missing):
             for child in children:
                 if child.peer.id != self.mover:
                     missing = self._on_path.get(child.peer.id, child.missing)

@@ -52,6 +52,11 @@ class OverlapSettings(BaseModel):
         "Items (r) that a node must receive between two requests to move a child. Lower it where interests change "
         "fast; below 20 it gains nothing (figure 19) and costs messages.",
     )
+    children: Annotated[int, Field(ge=1, le=16)] = setting(
+        1,
+        "Children that a node asks to have moved at a time, those with the least overlap. 1 is the paper's. Raise it "
+        "where interests change so fast that one child in request_items items is too slow.",
+    )
     threshold: Share = setting(
         0.1,
         "Spurious share (r_thresh) = items received in vain / items received, above which a node asks to have a "
