@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from peerd.ids import NodeId
 from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ParsedItem
 from protocols.dissemination.statistics.received import ItemSet, ReceivedItems, missing_share
 from protocols.dissemination.statistics.recent import RecentItems
+
+if TYPE_CHECKING:
+    from protocols.dissemination.statistics.summary_tree import SummaryTree
 
 STRUCTURAL_WANTS_MAX: Final = 16
 """Interests of a newcomer that are compared with a child's by their texts."""
@@ -27,11 +30,13 @@ TICKS_KEPT: Final = 16
 class Overlaps:
     """One node's statistics of one stream. ``is_seed``: newcomers begin here, so their interests are tried on items."""
 
-    def __init__(self, kind: InterestKind, window: int, young: int, *, is_seed: bool) -> None:
+    def __init__(self, kind: InterestKind, window: int, compared: int, young: int, *, is_seed: bool) -> None:
         self.received = ReceivedItems(window)
         self._kind = kind
+        self._compared = compared
         self._young = young
         self._recent = RecentItems(kind) if is_seed else None
+        self._summary = _summary_of(kind, window) if is_seed else None
         self._ticks: deque[tuple[float, int, int]] = deque(maxlen=TICKS_KEPT)
         """When, and how far the stream had come: epoch and number."""
 
@@ -40,25 +45,30 @@ class Overlaps:
         self.received.passed(item.position, is_own, children)
         if self._recent is not None:
             self._recent.add(item)
+        if self._summary is not None:
+            self._summary.add(item.position, item.content)
 
     def tick(self, now: float) -> None:
         """Time passes."""
         self._ticks.append((now, self.received.epoch, self.received.through))
 
     def settled(self, items: ItemSet, now: float) -> ItemSet:
-        """Leave out what may still be on its way to others."""
+        """The newest items that decide about a move, without those that may still be on their way to others."""
         through = items.since
         for at, epoch, number in self._ticks:
             if epoch == items.epoch and now - at >= SETTLED_S:
                 through = max(through, number)
-        return items.within(items.since, through)
+        return items.within(through - self._compared, through)
 
     # What somebody would cost
 
     def wanted_by(self, interests: Sequence[Interest]) -> ItemSet | None:
         """Which items a newcomer would have wanted; ``None``: the statistics are too young, or kept elsewhere."""
-        found = None if self._recent is None else self._recent.wanted_by(interests)
-        return found if found is not None and len(found.items) >= self._young else None
+        for source in (self._summary, self._recent):
+            found = None if source is None else source.wanted_by(interests)
+            if found is not None and len(found.items) >= self._young:
+                return found
+        return None
 
     def missing(self, items: ItemSet, without: NodeId | None = None) -> float:
         """What a node that needs these would cost this node, for each item of the stream.
@@ -83,6 +93,15 @@ class Overlaps:
         if not some or not others:
             return 0.0
         return sum(max(self._kind.overlap(want, other) for other in others) for want in some) / len(some)
+
+
+def _summary_of(kind: InterestKind, window: int) -> SummaryTree | None:
+    """For streams of XML; other kinds are tried on a few recent items."""
+    if kind.name != "xpath":
+        return None
+    from protocols.dissemination.statistics.summary_tree import SummaryTree
+
+    return SummaryTree(window)
 
 
 def _missing(items: ItemSet, had: ItemSet) -> float:

@@ -51,7 +51,7 @@ class OverlapPolicy:
         is_seed = tree.is_producer or any(seed.id == tree.me.id for seed in tree.seeds)
         self._tree = tree
         self._settings = settings
-        self.overlaps = Overlaps(tree.kind, settings.window, settings.young, is_seed=is_seed)
+        self.overlaps = Overlaps(tree.kind, settings.window, settings.compared, settings.young, is_seed=is_seed)
         self._joiner = Joiner(tree, settings, self.overlaps.received.needed)
         self._greeter = Greeter(tree, self.overlaps)
         self._requester = Requester(tree, settings, self.overlaps)

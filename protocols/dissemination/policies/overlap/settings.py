@@ -23,9 +23,15 @@ class OverlapSettings(BaseModel):
     # What is known of the stream
     window: Annotated[int, Field(ge=100, le=WINDOW_MAX)] = setting(
         2000,
-        "Items of the stream that each node remembers, to tell who wants the same: overhead of n under p = "
-        "|docs(n) minus docs(p)| over this window. Raise it where interests are steady: chance decides less. Lower it "
-        "where they drift: what was wanted long ago says little. Memory: up to window / 4 bytes for each child.",
+        "Items of the stream of which each node remembers which it had, wanted, and sent to each child. Newcomers are "
+        "placed by all of it. Raise it where few items are wanted: chance decides less. Lower it to save memory: up "
+        "to window / 4 bytes for each child.",
+    )
+    compared: Annotated[int, Field(ge=50, le=WINDOW_MAX)] = setting(
+        400,
+        "The newest items of the window that decide about a move: overhead of n under p = |docs(n) minus docs(p)| / "
+        "compared. Lower it where interests change fast (about twice the items between two changes); raise it where "
+        "they are steady, or items are wanted by few.",
     )
     young: Annotated[int, Field(ge=1, le=10_000)] = setting(
         20,
@@ -48,13 +54,13 @@ class OverlapSettings(BaseModel):
     # Reorganisation
     reorganise: bool = setting(True, "Whether the tree is ever reorganised (CoDD-R), or only grows (CoDD-NR).")
     request_items: Annotated[int, Field(ge=10, le=1_000_000)] = setting(
-        200,
-        "Items (r) that a node must receive between two requests to move a child. Lower it where interests change "
-        "fast; below 20 it gains nothing (figure 19) and costs messages.",
+        50,
+        "Items (r) that a node must receive between two requests. Lower it where interests change fast; below 20 it "
+        "gains nothing (figure 19) and costs messages. The paper's experiments have 200.",
     )
     children: Annotated[int, Field(ge=1, le=16)] = setting(
-        1,
-        "Children that a node asks to have moved at a time, those with the least overlap. 1 is the paper's. Raise it "
+        2,
+        "Children that a node asks to have moved at a time, those with the least overlap. The paper has 1. Raise it "
         "where interests change so fast that one child in request_items items is too slow.",
     )
     threshold: Share = setting(
@@ -73,7 +79,7 @@ class OverlapSettings(BaseModel):
         "repair the tree faster after a change; 10 to 20 come close to no limit (figure 20).",
     )
     batch_interval: Interval = setting(
-        "5s", "How long the producer collects requests before it looks at the best of them. Lower: sooner, less choice."
+        "1s", "How long the producer collects requests before it looks at the best of them. Lower: sooner, less choice."
     )
     pruning: Annotated[float, Field(ge=1.0, le=10.0)] = setting(
         2.0,
@@ -82,7 +88,7 @@ class OverlapSettings(BaseModel):
         "raise it to ask fewer nodes.",
     )
     moves_per_minute: Annotated[int, Field(ge=1, le=10_000)] = setting(
-        120,
+        240,
         "Moves that the producer orders in a minute at most, whoever asks for how many. Lower it where moving is "
         "costly (many interests, slow links).",
     )
