@@ -377,6 +377,11 @@ class DisseminationNet:
         nodes = [node for node in self.members() if node.had and (not inner_only or node.children())]
         return sum(1 - node.wanted / node.had for node in nodes) / max(1, len(nodes))
 
+    def vain_share(self) -> float:
+        """Of all that members had, the part that they had in vain."""
+        had = sum(node.had for node in self.members())
+        return 1 - sum(node.wanted for node in self.members()) / max(1, had)
+
     def depth(self) -> float:
         """The mean depth of members, weighted with what they had."""
         return sum(n.depths for n in self.members()) / max(1, sum(n.had for n in self.members()))

@@ -8,7 +8,7 @@ from peerd.telemetry.schema import Event, Text
 
 
 class OverlapJoined(Event):
-    """A node has found a parent by overlap; ``missing`` is what the parent gets for it alone, per item of the stream."""
+    """A node has found a parent by overlap; ``missing``: what the parent gets for it alone, per item."""
 
     KIND = "dissemination.overlap_joined"
     stream: Text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from peerd.ids import NodeId, format_id
@@ -85,7 +85,11 @@ class Granter:
     """The producer's part. ``clock_ms``: the wall clock for the history, milliseconds since 1970."""
 
     def __init__(
-        self, tree: TreeAccess, settings: OverlapSettings, overlaps: Overlaps, places: Callable[[ItemSet], Sequence[ChildPlace]]
+        self,
+        tree: TreeAccess,
+        settings: OverlapSettings,
+        overlaps: Overlaps,
+        places: Callable[[ItemSet], Sequence[ChildPlace]],
     ) -> None:
         self._tree = tree
         self._settings = settings
@@ -173,7 +177,10 @@ class Granter:
         looking = self._looking
         if looking is None or message.search != looking.number:
             return
-        self._ask_more(looking, looking.search.answered(peer.id, message.missing, message.shared, message.has_room, message.children))
+        self._ask_more(
+            looking,
+            looking.search.answered(peer.id, message.missing, message.shared, message.has_room, message.children),
+        )
         if self._looking is None:
             self._look()
 

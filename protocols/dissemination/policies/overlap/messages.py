@@ -89,7 +89,7 @@ class AddResult(Message):
 
 @message(0x0322, bytes_max=256)
 class NewParent(Message):
-    """A node that leaves, to each child: this is who to attach to, or where to begin looking (TYPE_NEWPARENT).
+    """A node that leaves, to each child: attach to this node, or begin there to look for a place (TYPE_NEWPARENT).
 
     The child that takes its place is told its parent; the others are told that child.
     """
@@ -146,7 +146,7 @@ class OverheadAnswer(Message):
 
 @message(0x0326, bytes_max=256)
 class MoveOrder(Message):
-    """Producer to a node: leave this parent for that one (the end of the paper's ``reorganize``). `MoveReport` follows."""
+    """Producer to a node: leave this parent for that one (the end of ``reorganize``, figure 7). `MoveReport` follows."""
 
     stream: NodeId
     number: U64

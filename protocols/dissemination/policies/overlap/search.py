@@ -77,9 +77,7 @@ class Search:
         self._open.clear()
         return self._go_on()
 
-    def _took(
-        self, place: Place, has_room: bool, children: Iterable[ChildPlace], as_parent: float
-    ) -> list[PeerRef]:
+    def _took(self, place: Place, has_room: bool, children: Iterable[ChildPlace], as_parent: float) -> list[PeerRef]:
         if place.peer.id != self.parent and has_room and self._is_better(as_parent):
             self.best, self.limit = replace(place, cost=as_parent), as_parent
         if self._is_better(place.cost + (self._pruning - 1) * place.missing):
