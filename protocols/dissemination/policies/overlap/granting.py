@@ -226,7 +226,7 @@ class Granter:
             )
 
     def _emit(self, request: _Request, to: NodeId, outcome: str, gain: float, nodes_asked: int) -> None:
-        stream, child, parent = f"{self._tree.stream:032x}", format_id(request.child.id), format_id(to)
+        stream, child, parent = format_id(self._tree.stream), format_id(request.child.id), format_id(to)
         self._tree.emit(
             ReorganisationDecided(
                 stream=stream, child=child, parent=parent, outcome=outcome, gain=gain, nodes_asked=nodes_asked
@@ -242,7 +242,7 @@ class Granter:
             if past.measured is None and (past.from_parent, past.node) == (asker, child):
                 measured = message.before - message.since
                 self._history[at] = past.model_copy(update={"measured": measured})
-                stream, predicted = f"{self._tree.stream:032x}", past.predicted
+                stream, predicted = format_id(self._tree.stream), past.predicted
                 self._tree.emit(
                     ReorganisationMeasured(stream=stream, child=child, predicted=predicted, measured=measured)
                 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from peerd.errors import ProtocolError
-from peerd.ids import NodeId
+from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
 from protocols.dissemination.interests.errors import InterestError
 from protocols.dissemination.messages import DEPTH_MAX
@@ -137,8 +137,9 @@ class Joiner:
         missing = offer.missing if offer is not None and offer.peer.id == peer.id else 0.0
         tree = self._tree
         duration_s = tree.now() - self._begun_at
-        told = {"stream": f"{tree.stream:032x}", "parent": f"{peer.id:032x}"}
-        tree.emit(OverlapJoined(**told, offers=len(self._offers), missing=missing, duration_s=duration_s))
+        stream, parent = format_id(tree.stream), format_id(peer.id)
+        offers = len(self._offers)
+        tree.emit(OverlapJoined(stream=stream, parent=parent, offers=offers, missing=missing, duration_s=duration_s))
 
 
 class Greeter:

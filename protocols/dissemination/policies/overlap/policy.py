@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from peerd.api import Event
 from peerd.errors import Bug, ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.telemetry.schema import Event
 from protocols.dissemination.models import PastMove, PlannedMove
 from protocols.dissemination.policies.overlap.events import EVENTS
 from protocols.dissemination.policies.overlap.granting import Granter

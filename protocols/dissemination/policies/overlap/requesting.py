@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from peerd.errors import ProtocolError
-from peerd.ids import NodeId
+from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import DEPTH_MAX
 from protocols.dissemination.policies.overlap.events import ReorganisationAsked
@@ -93,15 +93,14 @@ class Requester:
         if not found:
             self._asked.clear()  # all were asked for in vain; next time from the beginning
         found.sort(key=lambda each: (-each[0], each[1].id))
-        for cost, child, items in found[: self._settings.children]:
-            self._asked[child.id] = _Asked(now, rate)
+        for cost, peer, items in found[: self._settings.children]:
+            self._asked[peer.id] = _Asked(now, rate)
             if len(self._asked) > IN_VAIN_MAX:
                 self._asked.popitem(last=False)
-            rest = items.minus(self._overlaps.received.needed(child.id).items)
-            told = {"stream": f"{tree.stream:032x}", "child": f"{child.id:032x}"}
-            tree.emit(ReorganisationAsked(**told, spurious_share=spurious, predicted=rest.share))
-            request = Reorganise(tree.stream, child, to_bits(items), to_bits(rest), spurious, cost, (), ())
-            self._pass_on(request, rest)
+            rest = items.minus(self._overlaps.received.needed(peer.id).items)
+            stream, mover = format_id(tree.stream), format_id(peer.id)
+            tree.emit(ReorganisationAsked(stream=stream, child=mover, spurious_share=spurious, predicted=rest.share))
+            self._pass_on(Reorganise(tree.stream, peer, to_bits(items), to_bits(rest), spurious, cost, (), ()), rest)
 
     def child_went(self, child: NodeId) -> None:
         """A child is gone: because it was asked to, perhaps."""
