@@ -48,6 +48,8 @@ NODE_BYTES: Final = 400
 ENTRY_BYTES: Final = 2
 PRUNED_TO: Final = 0.75
 """Pruning goes on down to this part of the limits, so that it is seldom."""
+GROWTH_PART: Final = 8
+"""Between two prunings the tree grows by one such part of its limit at most."""
 _COMPARE: Final = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 
@@ -98,6 +100,8 @@ class SummaryTree:
         self._since = 0
         self._through = 0
         self.nodes = 1
+        self._nodes_until = nodes_max
+        """So many nodes there may be before old documents are forgotten the next time."""
 
     # Documents
 
@@ -105,7 +109,7 @@ class SummaryTree:
         """Take a document in: its root element, as lxml has it."""
         number = position.sequence
         if position.epoch != self._epoch:
-            self._root, self.nodes = _Node(), 1
+            self._root, self.nodes, self._nodes_until = _Node(), 1, self._nodes_max
             self._epoch, self._since = position.epoch, number - 1
         elif number <= self._through:
             return
@@ -134,7 +138,7 @@ class SummaryTree:
     def _child(self, parent: _Node, label: str, number: int) -> _Node | None:
         node = parent.children.get(label)
         if node is None:
-            if self.nodes >= self._nodes_max:
+            if self.nodes >= self._nodes_until:
                 parent.pruned.add(number)
                 return None
             node = parent.children[label] = _Node()
@@ -152,6 +156,7 @@ class SummaryTree:
             node.children = {label: child for label, child in node.children.items() if _is_met_after(child, through)}
         self.nodes = sum(1 for _ in self._all())
         self._prune()
+        self._nodes_until = min(self._nodes_max, self.nodes + self._nodes_max // GROWTH_PART)
 
     def _all(self) -> Iterator[_Node]:
         waiting = [self._root]

@@ -146,7 +146,7 @@ class OverheadAnswer(Message):
 
 @message(0x0326, bytes_max=256)
 class MoveOrder(Message):
-    """Producer to a node: leave this parent for that one (the end of ``reorganize``, figure 7). `MoveReport` follows."""
+    """Producer to a node: leave this parent for that one (end of ``reorganize``, figure 7). `MoveReport` follows."""
 
     stream: NodeId
     number: U64
