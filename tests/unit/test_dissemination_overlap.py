@@ -404,9 +404,11 @@ def test_a_move_is_ordered_to_the_best_place_and_kept_in_the_history() -> None:
     policy.received(Y, MoveReport(STREAM, 1, True))  # not the mover
     assert not policy.history()
     policy.received(Z, MoveReport(STREAM, 1, True))
-    policy.received(X, MoveOutcome(STREAM, Z.id, 0.5, 0.35))
+    policy.received(X, MoveOutcome(STREAM, 1, Z.id, None, 0.25))
+    policy.received(PEERS[9], MoveOutcome(STREAM, 1, Z.id, None, 0.5))  # no parent of the mover
+    policy.received(Y, MoveOutcome(STREAM, 1, Z.id, None, 0.1))
     (past,) = policy.history()
-    assert (past.predicted, past.measured) == (pytest.approx(0.2), pytest.approx(0.15))
+    assert (past.predicted, past.measured) == (pytest.approx(0.2 - 0.01), pytest.approx(0.15))
     assert not policy.plan()
 
 
@@ -488,7 +490,7 @@ def test_orders_are_taken_from_the_producer_alone_and_only_when_they_fit() -> No
     assert tree.moves == [Y]
     policy.move_ended(Y, "moved", None, [])
     assert tree.take(MoveReport) == [(ROOT, MoveReport(STREAM, 2, True))]
-    for message in (answer(1, 0.0), MoveReport(STREAM, 1, True), MoveOutcome(STREAM, X.id, 0.1, 0.1)):
+    for message in (answer(1, 0.0), MoveReport(STREAM, 1, True)):
         with pytest.raises(ProtocolError, match="not_producer"):
             policy.received(X, message)
 
@@ -520,19 +522,34 @@ def test_what_a_child_tells_of_its_past_goes_up_the_tree_once_a_second() -> None
     assert set(from_bits(history.needed).items) == every(2) | every(5)
 
 
-def test_the_one_that_had_asked_measures_what_came_of_it() -> None:
+def test_a_mover_has_its_old_and_its_new_parent_judge_what_came_of_it() -> None:
     tree = FakeTree()
-    policy = policy_at(tree, [X, Y], children=1, request_items=200)
-    feed(policy, tree, 400, own=2, to={X: 4, Y: 1})
+    policy = policy_at(tree, request_items=100)
+    feed(policy, tree, 400, own=2, to={})
+    policy.received(ROOT, MoveOrder(STREAM, 5, ABOVE.id, Y))
+    tree.parent = Y
+    policy.move_ended(Y, "moved", None, [])
     policy.tick()
-    tree.child_refs.remove(Y)
-    policy.child_went(Y.id)
-    for number in range(401, 601):
-        if number % 2 == 0:
-            policy.passed(ParsedItem(StreamItem(1, number, 0, b""), frozenset()), True, [])
+    assert not tree.take(MoveOutcome)
+    feed(policy, tree, 100, own=4, to={}, begin=401)
     policy.tick()
-    ((to, outcome),) = tree.take(MoveOutcome)
-    assert to == ROOT and outcome == MoveOutcome(STREAM, Y.id, 0.5, 0.0)
+    (there, outcome), (here, same) = tree.take(MoveOutcome)
+    assert (there, here) == (ABOVE, Y) and outcome == same and isinstance(outcome, MoveOutcome)
+    assert outcome.items is not None and set(from_bits(outcome.items).items) == set(range(404, 501, 4))
+
+
+def test_a_parent_tells_the_producer_what_a_mover_would_cost_it() -> None:
+    tree = FakeTree()
+    policy = policy_at(tree, [X])
+    feed(policy, tree, 400, own=2, to={X: 5})
+    needed = to_bits(item_set(every(5), 0, 400))
+    for mover in (X, Z):
+        policy.received(mover, MoveOutcome(STREAM, 5, mover.id, needed))
+    told = [message.cost for _, message in tree.take(MoveOutcome) if isinstance(message, MoveOutcome)]
+    assert told == [pytest.approx(40 / 400), pytest.approx(20 / 400)], "shared with X, where it is not X itself"
+    for bad in (MoveOutcome(STREAM, 5, Z.id, needed), MoveOutcome(STREAM, 5, X.id, None, 0.1)):
+        with pytest.raises(ProtocolError):
+            policy.received(X, bad)
 
 
 # The search

@@ -70,6 +70,7 @@ class ItemSet:
 
 def between(items: BitMap64, since: int, through: int) -> BitMap64:
     """The numbers from ``since + 1`` to ``through``."""
+    since = max(0, since)
     if through <= since:
         return BitMap64()
     if not items or (items.min() > since and items.max() <= through):

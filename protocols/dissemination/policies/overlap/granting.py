@@ -77,8 +77,21 @@ class _Ordered:
     request: _Request
     to: PeerRef
     gain: float
+    cost: float
+    """For the new parent alone."""
     nodes_asked: int
     at_s: float
+
+
+@dataclass(slots=True)
+class _Done:
+    """A move that was made. The two costs: of the mover for its old parent, had it stayed, and for its new one."""
+
+    request: _Request
+    to: PeerRef
+    past: PastMove
+    cost_there: float | None = None
+    cost_here: float | None = None
 
 
 class Granter:
@@ -105,7 +118,7 @@ class Granter:
         self._ordered: dict[int, _Ordered] = {}
         self._number = 0
         self._orders: deque[float] = deque()
-        self._history: deque[PastMove] = deque(maxlen=HISTORY_MAX)
+        self._done: OrderedDict[int, _Done] = OrderedDict()
         self.clock_ms = 0
         """The newest item's time: the history's clock."""
 
@@ -196,7 +209,7 @@ class Granter:
         now = self._tree.now()
         self._orders.append(now)
         gain = request.cost - best.cost
-        self._ordered[looking.number] = _Ordered(request, best.peer, gain, looking.search.asked, now)
+        self._ordered[looking.number] = _Ordered(request, best.peer, gain, best.shared, looking.search.asked, now)
         order = MoveOrder(self._tree.stream, looking.number, request.asker, best.peer)
         self._tree.send(request.child, order)
 
@@ -212,18 +225,19 @@ class Granter:
         self._emit(request, ordered.to.id, outcome, ordered.gain, ordered.nodes_asked)
         if outcome == "moved":
             _remember(self._moved, request.child.id, self._overlaps.received.through)
-            self._history.append(
-                PastMove(
-                    at_ms=self.clock_ms,
-                    what="move",
-                    node=format_id(request.child.id),
-                    from_parent=format_id(request.asker),
-                    to_parent=format_id(ordered.to.id),
-                    predicted=request.message.costs[0],
-                    measured=None,
-                    unit=UNIT,
-                )
+            past = PastMove(
+                at_ms=self.clock_ms,
+                what="move",
+                node=format_id(request.child.id),
+                from_parent=format_id(request.asker),
+                to_parent=format_id(ordered.to.id),
+                predicted=request.message.shared - ordered.cost,
+                measured=None,
+                unit=UNIT,
             )
+            self._done[number] = _Done(request, ordered.to, past)
+            if len(self._done) > HISTORY_MAX:
+                self._done.popitem(last=False)
 
     def _emit(self, request: _Request, to: NodeId, outcome: str, gain: float, nodes_asked: int) -> None:
         stream, child, parent = format_id(self._tree.stream), format_id(request.child.id), format_id(to)
@@ -235,18 +249,22 @@ class Granter:
 
     # What came of it
 
-    def measured(self, peer: PeerRef, message: MoveOutcome) -> None:
-        """The node that had asked tells what it gets in vain since."""
-        asker, child = format_id(peer.id), format_id(message.child)
-        for at, past in enumerate(self._history):
-            if past.measured is None and (past.from_parent, past.node) == (asker, child):
-                measured = message.before - message.since
-                self._history[at] = past.model_copy(update={"measured": measured})
-                stream, predicted = format_id(self._tree.stream), past.predicted
-                self._tree.emit(
-                    ReorganisationMeasured(stream=stream, child=child, predicted=predicted, measured=measured)
-                )
-                return
+    def measured(self, node: NodeId, message: MoveOutcome) -> None:
+        """The old or the new parent of a mover tells what it would cost it by now."""
+        done = self._done.get(message.number)
+        if done is None or done.past.measured is not None:
+            return
+        if node == done.request.asker:
+            done.cost_there = message.cost
+        elif node == done.to.id:
+            done.cost_here = message.cost
+        if done.cost_there is not None and done.cost_here is not None:
+            measured = done.cost_there - done.cost_here
+            done.past = done.past.model_copy(update={"measured": measured})
+            stream, child = format_id(self._tree.stream), format_id(done.request.child.id)
+            self._tree.emit(
+                ReorganisationMeasured(stream=stream, child=child, predicted=done.past.predicted, measured=measured)
+            )
 
     def plan(self) -> list[PlannedMove]:
         """What is ordered, is being looked at, or waits to be; best first."""
@@ -261,7 +279,7 @@ class Granter:
 
     def history(self) -> list[PastMove]:
         """The moves of late, oldest first."""
-        return list(self._history)
+        return [done.past for done in self._done.values()]
 
 
 def _planned(request: _Request, to: PeerRef | None, gain: float) -> PlannedMove:

@@ -163,17 +163,18 @@ class MoveReport(Message):
     is_done: bool
 
 
-@message(0x0328, bytes_max=256)
+@message(0x0328, bytes_max=4 * KIB)
 class MoveOutcome(Message):
-    """The node that had asked for a move, to the producer, some items later: what it got in vain before and since.
+    """A mover to its old and its new parent, some items later, and from both to the producer: what came of the move.
 
-    Both are items for each item of the stream.
+    ``items``: what the mover has needed since. The parents put in its place what the mover would cost them for that.
     """
 
     stream: NodeId
-    child: NodeId
-    before: Rate
-    since: Rate
+    number: U64
+    mover: NodeId
+    items: ItemBits | None = None
+    cost: Rate = 0.0
 
 
 @message(0x0329, bytes_max=4 * KIB)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -44,6 +45,16 @@ HISTORY_TAKEN_S: Final = 0.5
 MOVED: Final = "moved"
 
 
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """A move that this node was ordered to make, and has made."""
+
+    order: int
+    left: PeerRef
+    number: int
+    """The stream's newest item at that time."""
+
+
 class OverlapPolicy:
     """See `protocols.dissemination.ports.TreePolicy`."""
 
@@ -57,6 +68,9 @@ class OverlapPolicy:
         self._requester = Requester(tree, settings, self.overlaps)
         self._granter = Granter(tree, settings, self.overlaps, self._places)
         self._order: MoveOrder | None = None
+        self._left = tree.me
+        """The parent that the order says to leave."""
+        self._moved: _Moved | None = None
         self._is_history_due = False
         self._history_at = float("-inf")
         self._taken_at: dict[NodeId, float] = {}
@@ -82,6 +96,8 @@ class OverlapPolicy:
         if order is not None and order.to_parent.id == peer.id:
             self._order = None
             self._report(order, is_done=is_done)
+            if is_done:
+                self._moved = _Moved(order.number, self._left, self.overlaps.received.through)
         self._joiner.move_ended(peer, is_done, others)
         if is_done:
             self._is_history_due = True
@@ -106,6 +122,7 @@ class OverlapPolicy:
         if self._tree.is_producer:
             self._granter.tick()
         self._tell_history()
+        self._tell_outcome()
 
     def successor(self) -> NodeId | None:
         """The child of maximal overlap with this node; tells it and the others (TYPE_NEWPARENT, figure 5)."""
@@ -160,7 +177,9 @@ class OverlapPolicy:
                 self._child_told(peer, message)
             case GetOverhead() | MoveOrder():
                 self._from_producer(peer, message)
-            case OverheadAnswer() | MoveReport() | MoveOutcome():
+            case MoveOutcome():
+                self._outcome(peer, message)
+            case OverheadAnswer() | MoveReport():
                 self._to_producer(peer, message)
             case _:
                 raise Bug(f"{type(message).__name__} is no message of this policy")
@@ -176,16 +195,22 @@ class OverlapPolicy:
             missing, shared = self.overlaps.missing(items), self.overlaps.shared(items)
             tree.send(peer, OverheadAnswer(tree.stream, message.search, missing, shared, has_room, places))
             return
-        is_here = tree.parent is not None and tree.parent.id == message.from_parent
-        if not is_here or self._order is not None or self._joiner.is_busy or not tree.move_to(message.to_parent):
+        left = tree.parent
+        if (
+            left is None
+            or left.id != message.from_parent
+            or self._order is not None
+            or self._joiner.is_busy
+            or not tree.move_to(message.to_parent)
+        ):
             self._report(message, is_done=False)
         else:
-            self._order = message
+            self._order, self._left = message, left
 
     def _report(self, order: MoveOrder, *, is_done: bool) -> None:
         self._tree.send(self._tree.producer, MoveReport(self._tree.stream, order.number, is_done))
 
-    def _to_producer(self, peer: PeerRef, message: OverheadAnswer | MoveReport | MoveOutcome) -> None:
+    def _to_producer(self, peer: PeerRef, message: OverheadAnswer | MoveReport) -> None:
         if not self._tree.is_producer:
             raise ProtocolError("not_producer", f"{peer} answers what this node never asks")
         match message:
@@ -193,8 +218,6 @@ class OverlapPolicy:
                 self._granter.answered(peer, message)
             case MoveReport():
                 self._granter.reported(peer, message)
-            case MoveOutcome():
-                self._granter.measured(peer, message)
 
     def _new_parent(self, peer: PeerRef, message: NewParent) -> None:
         parent = self._tree.parent
@@ -205,6 +228,34 @@ class OverlapPolicy:
         else:
             self._joiner.begin_at = message.parent
             self._joiner.begin()
+
+    # What came of a move
+
+    def _tell_outcome(self) -> None:
+        """Some items after a move: what this node has needed since, for its old parent and its new one to judge."""
+        moved, tree, received = self._moved, self._tree, self.overlaps.received
+        if moved is None or tree.parent is None or 0 <= received.through - moved.number < self._settings.request_items:
+            return
+        self._moved = None
+        items = received.needed().within(moved.number, received.through)
+        if not items.is_empty:
+            told = MoveOutcome(tree.stream, moved.order, tree.me.id, to_bits(items))
+            for peer in (moved.left, tree.parent):
+                tree.send(peer, told)
+
+    def _outcome(self, peer: PeerRef, message: MoveOutcome) -> None:
+        tree = self._tree
+        if message.items is None:
+            if not tree.is_producer:
+                raise ProtocolError("not_producer", f"{peer} answers what this node never asks")
+            self._granter.measured(peer.id, message)
+        elif peer.id != message.mover:
+            raise ProtocolError("bad_outcome", f"{peer} tells what {message.mover:032x} has needed")
+        elif tree.is_producer:  # it needs every item, so nothing costs it anything
+            self._granter.measured(tree.me.id, replace(message, items=None, cost=0.0))
+        elif self._requester.may_pass_on():
+            cost = self.overlaps.shared(from_bits(message.items), message.mover)
+            tree.send(tree.producer, replace(message, items=None, cost=cost))
 
     # Statistics that follow the moves
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from peerd.errors import ProtocolError
@@ -12,7 +12,7 @@ from peerd.messages import PeerRef
 from protocols.dissemination.messages import DEPTH_MAX
 from protocols.dissemination.policies.overlap.events import ReorganisationAsked
 from protocols.dissemination.policies.overlap.item_bits import from_bits, to_bits
-from protocols.dissemination.policies.overlap.messages import MoveOutcome, Reorganise
+from protocols.dissemination.policies.overlap.messages import Reorganise
 from protocols.dissemination.policies.overlap.overlaps import Overlaps
 from protocols.dissemination.policies.overlap.settings import OverlapSettings
 from protocols.dissemination.ports import TreeAccess
@@ -20,26 +20,9 @@ from protocols.dissemination.statistics.received import ItemSet
 
 IN_VAIN_MAX: Final = 32
 """Children that were asked to be moved and stayed: others are asked for first."""
-MEASURED_MAX: Final = 16
-"""Children that went after a request, and whose effect is being measured."""
-GOES_WITHIN_S: Final = 60.0
-"""A child that goes later than this went for another reason."""
 PASSED_ON_EVERY_S: Final = 0.05
 """Requests of others are passed on up the tree with such a pause between them at least, in the mean."""
 PASSED_ON_BURST: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    at_s: float
-    vain_rate: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    child: NodeId
-    before: float
-    from_number: int
 
 
 class Requester:
@@ -51,11 +34,8 @@ class Requester:
         self._overlaps = overlaps
         self._had = 0
         self._own = 0
-        self._from_number = 0
-        """The stream's item from which on these are counted."""
-        self._asked: OrderedDict[NodeId, _Asked] = OrderedDict()
+        self._asked: OrderedDict[NodeId, None] = OrderedDict()
         """Children that were asked to be moved, newest last."""
-        self._measured: list[_Measured] = []
         self._allowance = float(PASSED_ON_BURST)
         self._at_s = 0.0
 
@@ -68,18 +48,14 @@ class Requester:
         """Ask, when it is time."""
         if self._tree.is_producer:
             return
-        self._measure()
         if self._had < self._settings.request_items:
             return
-        received = self._overlaps.received
-        span = max(1, received.through - self._from_number)
-        spurious, rate = 1 - self._own / self._had, (self._had - self._own) / span
+        spurious = 1 - self._own / self._had
         self._had = self._own = 0
-        self._from_number = received.through
         if self._settings.reorganise and spurious > self._settings.threshold and self._tree.parent is not None:
-            self._ask(spurious, min(1.0, max(0.0, rate)))
+            self._ask(spurious)
 
-    def _ask(self, spurious: float, rate: float) -> None:
+    def _ask(self, spurious: float) -> None:
         """Ask for the children with the least overlap: those that cost this node most."""
         tree, now = self._tree, self._tree.now()
         found: list[tuple[float, PeerRef, ItemSet]] = []
@@ -94,7 +70,7 @@ class Requester:
             self._asked.clear()  # all were asked for in vain; next time from the beginning
         found.sort(key=lambda each: (-each[0], each[1].id))
         for cost, peer, items in found[: self._settings.children]:
-            self._asked[peer.id] = _Asked(now, rate)
+            self._asked[peer.id] = None
             if len(self._asked) > IN_VAIN_MAX:
                 self._asked.popitem(last=False)
             rest = items.minus(self._overlaps.received.needed(peer.id).items)
@@ -104,22 +80,7 @@ class Requester:
 
     def child_went(self, child: NodeId) -> None:
         """A child is gone: because it was asked to, perhaps."""
-        asked = self._asked.pop(child, None)
-        if asked is not None and self._tree.now() - asked.at_s <= GOES_WITHIN_S and len(self._measured) < MEASURED_MAX:
-            self._measured.append(_Measured(child, asked.vain_rate, self._overlaps.received.through))
-
-    def _measure(self) -> None:
-        received = self._overlaps.received
-        for each in list(self._measured):
-            span = received.through - each.from_number
-            if span < 0:
-                self._measured.remove(each)  # the producer has begun again
-            elif span >= self._settings.request_items:
-                self._measured.remove(each)
-                window = received.had.range_cardinality(each.from_number + 1, received.through + 1)
-                window -= received.own.range_cardinality(each.from_number + 1, received.through + 1)
-                since = min(1.0, max(0.0, window / span))
-                self._tree.send(self._tree.producer, MoveOutcome(self._tree.stream, each.child, each.before, since))
+        self._asked.pop(child, None)
 
     # Requests of those below
 
@@ -130,7 +91,7 @@ class Requester:
         items, rest = from_bits(message.items), from_bits(message.rest)
         if (items.epoch, items.since, items.through, items.every) != (rest.epoch, rest.since, rest.through, rest.every):
             raise ProtocolError("bad_request", f"{peer} tells of two sets of items that do not belong together")
-        if all(child.peer.id != peer.id for child in self._tree.children()) or not self._may_pass_on():
+        if all(child.peer.id != peer.id for child in self._tree.children()) or not self.may_pass_on():
             return None
         if self._tree.is_producer:
             return message
@@ -138,7 +99,8 @@ class Requester:
             self._pass_on(message, rest.minus(self._overlaps.received.needed(peer.id).items))
         return None
 
-    def _may_pass_on(self) -> bool:
+    def may_pass_on(self) -> bool:
+        """Whether something of others may be passed on now: what others can make this node send has a limit."""
         now = self._tree.now()
         self._allowance = min(PASSED_ON_BURST, self._allowance + (now - self._at_s) / PASSED_ON_EVERY_S)
         self._at_s = now

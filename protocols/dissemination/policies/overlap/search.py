@@ -32,6 +32,8 @@ class Place:
     cost: float
     missing: float
     """At the node itself."""
+    shared: float = 0.0
+    """At the node as the mover's parent."""
 
 
 class Search:
@@ -79,7 +81,10 @@ class Search:
 
     def _took(self, place: Place, has_room: bool, children: Iterable[ChildPlace], as_parent: float) -> list[PeerRef]:
         if place.peer.id != self.parent and has_room and self._is_better(as_parent):
-            self.best, self.limit = replace(place, cost=as_parent), as_parent
+            self.best, self.limit = (
+                replace(place, cost=as_parent, shared=as_parent - place.cost + place.missing),
+                as_parent,
+            )
         if self._is_better(place.cost + (self._pruning - 1) * place.missing):
             for child in children:
                 if child.peer.id != self.mover:
