@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from peerd.api import Event
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.telemetry.schema import Event
 from protocols.dissemination import messages as tree_messages
 from protocols.dissemination.messages import AttachRefusal, StreamItem
 from protocols.dissemination.names import interest_id, stream_key
@@ -73,7 +73,7 @@ class MemberSet:
     def remove(self, id: bytes) -> None:
         self._known.discard(id)
 
-    def match(self, content: Any) -> set[bytes]:
+    def match(self, content: frozenset[bytes]) -> set[bytes]:
         return self._known & content
 
     def __len__(self) -> int:

@@ -29,7 +29,6 @@ from protocols.dissemination.policies.overlap.messages import (
     Reorganise,
 )
 from protocols.dissemination.policies.overlap.policy import OverlapFactory, OverlapPolicy
-from protocols.dissemination.policies.overlap.search import NODES_ASKED_MAX, Search
 from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ParsedItem
 from tests.support.dissemination_net import STREAM, MemberKind
 from tests.unit.test_dissemination_statistics import item_set
@@ -308,7 +307,7 @@ def test_a_node_asks_for_the_child_with_the_least_overlap() -> None:
     assert request.child == Y and request.path == (ME.id,)
     assert set(from_bits(request.items).items) == every(5)
     assert set(from_bits(request.rest).items) == {n for n in every(5) if n % 2}
-    assert request.costs == (pytest.approx(40 / 400),)
+    assert list(request.costs) == pytest.approx([40 / 400])
     policy.tick()
     assert not tree.take(Reorganise), "the next one only after so many items"
 
@@ -350,7 +349,7 @@ def test_a_request_gathers_what_the_mover_costs_on_the_way_up() -> None:
     assert to == ABOVE and isinstance(request, Reorganise)
     assert request.path == (X.id, ME.id)
     assert set(from_bits(request.rest).items) == {n for n in every(5) if n % 10 and n % 4}
-    assert request.costs == (0.2, pytest.approx(40 / 400))
+    assert list(request.costs) == pytest.approx([0.2, 40 / 400])
 
 
 def test_requests_that_did_not_come_up_the_tree_are_refused() -> None:
@@ -408,7 +407,7 @@ def test_a_move_is_ordered_to_the_best_place_and_kept_in_the_history() -> None:
     policy.received(PEERS[9], MoveOutcome(STREAM, 1, Z.id, None, 0.5))  # no parent of the mover
     policy.received(Y, MoveOutcome(STREAM, 1, Z.id, None, 0.1))
     (past,) = policy.history()
-    assert (past.predicted, past.measured) == (pytest.approx(0.2 - 0.01), pytest.approx(0.15))
+    assert [past.predicted, past.measured] == pytest.approx([0.2 - 0.01, 0.15])
     assert not policy.plan()
 
 
@@ -550,73 +549,3 @@ def test_a_parent_tells_the_producer_what_a_mover_would_cost_it() -> None:
     for bad in (MoveOutcome(STREAM, 5, Z.id, needed), MoveOutcome(STREAM, 5, X.id, None, 0.1)):
         with pytest.raises(ProtocolError):
             policy.received(X, bad)
-
-
-# The search
-
-
-def grown(
-    rng: random.Random, nodes: int
-) -> tuple[dict[NodeId, list[NodeId]], dict[NodeId, set[int]], dict[NodeId, bool]]:
-    """A tree, what each node has (part of what its parent has), and whether it has room. The root is 1."""
-    below: dict[NodeId, list[NodeId]] = {NodeId(1): []}
-    has, room = {NodeId(1): set(range(100))}, {NodeId(1): False}
-    for number in range(2, nodes + 2):
-        node, parent = NodeId(number), rng.choice(sorted(below))
-        below[parent].append(node)
-        below[node] = []
-        has[node] = {item for item in has[parent] if rng.random() < 0.7}
-        room[node] = rng.random() < 0.4
-    return below, has, room
-
-
-def ref(node: NodeId) -> PeerRef:
-    return PeerRef(node, "127.0.0.1", 1)
-
-
-@given(st.integers(0, 1 << 30), st.integers(2, 60))
-def test_the_search_finds_the_best_place_there_is(seed: int, nodes: int) -> None:
-    rng = random.Random(seed)
-    below, has, room = grown(rng, nodes)
-    wanted = {item for item in range(100) if rng.random() < 0.3}
-    missing = {node: len(wanted - items) / 100 for node, items in has.items()}
-    shared = {node: missing[node] + rng.random() * 0.1 for node in has}
-    shared[NodeId(1)] = 0.0
-    costs: dict[NodeId, float] = {}
-    above = {NodeId(1): 0.0}
-    for node in sorted(has):
-        costs[node] = above[node] + shared[node]
-        for child in below[node]:
-            above[child] = above[node] + missing[node]
-    search = Search(NodeId(999), NodeId(998), {}, 10.0, pruning=2.0)
-    places = {node: [ChildPlace(ref(child), missing[child]) for child in below[node]] for node in has}
-    asked = search.begin(ref(NodeId(1)), room[NodeId(1)], places[NodeId(1)])
-    count = 0
-    while asked:
-        count += len(asked)
-        more: list[PeerRef] = []
-        for peer in asked:
-            more += search.answered(peer.id, missing[peer.id], shared[peer.id], room[peer.id], places[peer.id])
-        asked = more
-    assert search.is_over and count == search.asked <= nodes
-    possible = [cost for node, cost in costs.items() if room[node]]
-    assert (search.best is None) == (not possible)
-    if search.best is not None:
-        assert search.best.cost == pytest.approx(min(possible))
-
-
-def test_the_search_does_not_look_below_what_it_moves_and_asks_so_many_at_most() -> None:
-    mover, parent = NodeId(50), NodeId(51)
-    search = Search(mover, parent, {parent: 0.3}, 1.0, pruning=2.0)
-    level = [ChildPlace(ref(NodeId(1000 + at)), 0.1) for at in range(60)]
-    asked = search.begin(ref(NodeId(1)), False, [ChildPlace(ref(mover), 0.0), ChildPlace(ref(parent), 0.0), *level])
-    assert mover not in {peer.id for peer in asked} and parent in {peer.id for peer in asked}
-    number = 10_000
-    while asked:
-        more: list[PeerRef] = []
-        for peer in asked:
-            places = [ChildPlace(ref(NodeId(number + at)), 0.0) for at in range(60)]
-            number += 60
-            more += search.answered(peer.id, 0.0, 0.0, peer.id == parent, places)
-        asked = more
-    assert search.asked == NODES_ASKED_MAX and search.best is None, "the parent itself is no better place"

@@ -42,7 +42,7 @@ class _Offer:
     depth: int
 
 
-class Joiner:
+class ParentFinder:
     """A node's own search for a parent."""
 
     def __init__(self, tree: TreeAccess, settings: OverlapSettings, known: Callable[[], ItemSet]) -> None:

@@ -16,7 +16,7 @@ from protocols.dissemination.models import PastMove, PlannedMove
 from protocols.dissemination.policies.overlap.events import EVENTS
 from protocols.dissemination.policies.overlap.granting import Granter
 from protocols.dissemination.policies.overlap.item_bits import from_bits, to_bits
-from protocols.dissemination.policies.overlap.joining import Greeter, Joiner
+from protocols.dissemination.policies.overlap.joining import Greeter, ParentFinder
 from protocols.dissemination.policies.overlap.messages import (
     CHILDREN_TOLD_MAX,
     MESSAGES,
@@ -33,7 +33,7 @@ from protocols.dissemination.policies.overlap.messages import (
     Reorganise,
 )
 from protocols.dissemination.policies.overlap.overlaps import Overlaps
-from protocols.dissemination.policies.overlap.requesting import Requester
+from protocols.dissemination.policies.overlap.requesting import MoveRequester
 from protocols.dissemination.policies.overlap.settings import OverlapSettings
 from protocols.dissemination.ports import ParsedItem, TreeAccess
 from protocols.dissemination.statistics.received import ItemSet
@@ -63,9 +63,9 @@ class OverlapPolicy:
         self._tree = tree
         self._settings = settings
         self.overlaps = Overlaps(tree.kind, settings.window, settings.compared, settings.young, is_seed=is_seed)
-        self._joiner = Joiner(tree, settings, self.overlaps.received.needed)
+        self._joiner = ParentFinder(tree, settings, self.overlaps.received.needed)
         self._greeter = Greeter(tree, self.overlaps)
-        self._requester = Requester(tree, settings, self.overlaps)
+        self._requester = MoveRequester(tree, settings, self.overlaps)
         self._granter = Granter(tree, settings, self.overlaps, self._places)
         self._order: MoveOrder | None = None
         self._left = tree.me

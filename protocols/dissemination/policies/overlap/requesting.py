@@ -25,7 +25,7 @@ PASSED_ON_EVERY_S: Final = 0.05
 PASSED_ON_BURST: Final = 64
 
 
-class Requester:
+class MoveRequester:
     """One node's requests, and those from below that it passes on."""
 
     def __init__(self, tree: TreeAccess, settings: OverlapSettings, overlaps: Overlaps) -> None:
