@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
-from hypothesis import given, strategies as st
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, decode_body, encode_body
 from peerd.telemetry.schema import Event
+from protocols.dissemination.interests.xpath.kind import XPathKind
 from protocols.dissemination.messages import AttachRefusal, StreamItem
 from protocols.dissemination.policies.overlap.item_bits import from_bits, to_bits
 from protocols.dissemination.policies.overlap.joining import ADDS_A_SECOND_MAX
@@ -30,6 +30,7 @@ from protocols.dissemination.policies.overlap.messages import (
 )
 from protocols.dissemination.policies.overlap.policy import OverlapFactory, OverlapPolicy
 from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ParsedItem
+from protocols.dissemination.statistics.summary_tree import SUMMARY_EVERY
 from tests.support.dissemination_net import STREAM, MemberKind
 from tests.unit.test_dissemination_statistics import item_set
 
@@ -231,6 +232,21 @@ def test_the_first_node_looks_up_what_the_newcomer_would_have_wanted() -> None:
     ((to, handed),) = tree.take(AddRequest)
     assert to == Y and isinstance(handed, AddRequest) and handed.items is not None
     assert set(from_bits(handed.items).items) == every(4, 100)
+
+
+def test_newcomers_to_streams_of_xml_are_placed_by_the_summary_tree() -> None:
+    tree = FakeTree(me=ROOT, parent=None)
+    xpath = XPathKind()
+    tree.kind = cast("InterestKind", xpath)
+    policy = policy_at(tree, [X, Y], young=5)
+    for number in range(1, 401):
+        item = StreamItem(1, number, 0, b"<a><b/></a>" if number % 8 == 0 else b"<a><c/></a>")
+        policy.passed(ParsedItem(item, xpath.content(item)), False, [X.id] if number % 8 else [Y.id])
+    policy.received(Z, AddRequest(STREAM, Z, 1, ROOT.id, ("/a/b",)))
+    ((to, handed),) = tree.take(AddRequest)
+    assert to == Y and isinstance(handed, AddRequest) and handed.items is not None
+    told = from_bits(handed.items)
+    assert set(told.items) == every(8) and told.every == SUMMARY_EVERY
 
 
 def test_while_statistics_are_young_the_texts_decide() -> None:

@@ -265,13 +265,12 @@ class OverlapPolicy:
 
     def _child_told(self, peer: PeerRef, message: ChildHistory) -> None:
         now = self._tree.now()
-        if now - self._taken_at.get(peer.id, float("-inf")) < HISTORY_TAKEN_S:
+        is_child = any(child.peer.id == peer.id for child in self._tree.children())
+        if not is_child or now - self._taken_at.get(peer.id, float("-inf")) < HISTORY_TAKEN_S:
             return
-        needed = from_bits(message.needed)
-        if any(child.peer.id == peer.id for child in self._tree.children()):
-            self._taken_at[peer.id] = now
-            if self.overlaps.received.child_told(peer.id, needed):
-                self._is_history_due = True
+        self._taken_at[peer.id] = now
+        if self.overlaps.received.child_told(peer.id, from_bits(message.needed)):
+            self._is_history_due = True
 
     def _tell_history(self) -> None:
         tree, now = self._tree, self._tree.now()

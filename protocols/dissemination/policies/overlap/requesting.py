@@ -88,11 +88,11 @@ class MoveRequester:
         """A request on its way up. Returns it, with what this node adds, at the producer only."""
         if len(message.path) != len(message.costs) or not message.path or message.path[-1] != peer.id:
             raise ProtocolError("bad_request", f"{peer} passes on a request that did not come through it")
+        if all(child.peer.id != peer.id for child in self._tree.children()) or not self.may_pass_on():
+            return None
         items, rest = from_bits(message.items), from_bits(message.rest)
         if (items.epoch, items.since, items.through, items.every) != (rest.epoch, rest.since, rest.through, rest.every):
             raise ProtocolError("bad_request", f"{peer} tells of two sets of items that do not belong together")
-        if all(child.peer.id != peer.id for child in self._tree.children()) or not self.may_pass_on():
-            return None
         if self._tree.is_producer:
             return message
         if len(message.path) < DEPTH_MAX - 1:
