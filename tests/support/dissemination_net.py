@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -201,15 +201,16 @@ class NetNode:
         self.net.ends[end] = self.net.ends.get(end, 0) + 1
         self.policy.move_ended(peer, end.value, None if why is None else int(why), others)
 
-    def flow(self, held: ParsedItem, ids: set[bytes]) -> None:
+    def flow(self, held: ParsedItem, ids: set[bytes]) -> Any:
         live = self.member.down.children.items()
         sent = [id for id, child in live if child.stage is ChildStage.LIVE and not ids.isdisjoint(child.wants)]
-        self._flow(held, ids)
+        found = self._flow(held, ids)
         is_own = not self.own.isdisjoint(ids)
         self.had += 1
         self.wanted += is_own
         self.depths += len(self.member.state.path)
         self.policy.passed(held, is_own, sent)
+        return found
 
     def look_at_children(self) -> None:
         """Tell the policy who has come and gone."""
@@ -229,7 +230,7 @@ class NetNode:
 
     def start(self, policy: TreePolicy) -> None:
         self.policy = policy
-        self._flow = self.member.down.flow
+        self._flow: Callable[[ParsedItem, set[bytes]], Any] = self.member.down.flow
         self.member.down.flow = self.flow  # type: ignore[method-assign]  # counts what goes by
         self.member.on_ended = self.ended
 
@@ -278,7 +279,7 @@ class DisseminationNet:
             self.kind,
             self._limits,
             node.send,
-            lambda who, wants: node.has_room(),
+            lambda *asked: node.has_room(),
             is_source=node.is_producer,
         )
         self.nodes[peer.id] = node
@@ -321,7 +322,12 @@ class DisseminationNet:
         """A member goes, as it should."""
         peer = self.peers[number]
         node = self.nodes[peer.id]
-        node.policy.successor()
+        successor = node.policy.successor()
+        for child in node.children():
+            to = self.nodes[node.producer.id if node.parent is None else node.parent.id]
+            if child.peer.id != successor and successor is not None:
+                to = self.nodes[successor]
+            self.nodes[child.peer.id].member.move_to(to.me, self.now)
         self.run()
         node.member.leave(self.now)
         del self.nodes[peer.id]
@@ -345,6 +351,7 @@ class DisseminationNet:
         self.kind.wanted[payload] = frozenset(self._interests[each].id for each in wanted)
         source = self.nodes[self.peers[0].id]
         source.member.publish(StreamItem(1, number, round(self.now * 1000), payload), self.now)
+        source.member.down.flush()
         self.run()
         if number % self._per_tick == 0:
             self.tick()

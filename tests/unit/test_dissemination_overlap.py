@@ -24,7 +24,6 @@ from protocols.dissemination.policies.overlap.messages import (
     MoveOrder,
     MoveOutcome,
     MoveReport,
-    NewParent,
     OverheadAnswer,
     Reorganise,
 )
@@ -294,20 +293,7 @@ def test_the_child_of_maximal_overlap_takes_the_place() -> None:
     policy = policy_at(tree, [X, Y, Z])
     feed(policy, tree, 400, own=4, to={X: 3, Y: 2, Z: 5})
     assert policy.successor() == Y.id
-    told = dict(tree.take(NewParent))
-    assert told == {X: NewParent(STREAM, Y, False), Y: NewParent(STREAM, ABOVE, True), Z: NewParent(STREAM, Y, False)}
     assert policy_at(FakeTree()).successor() is None
-
-
-def test_only_the_parent_says_who_is_the_new_one() -> None:
-    tree = FakeTree()
-    policy = policy_at(tree)
-    policy.received(X, NewParent(STREAM, Y, True))
-    assert not tree.moves
-    policy.received(ABOVE, NewParent(STREAM, Y, True))
-    assert tree.moves == [Y]
-    policy.received(ABOVE, NewParent(STREAM, Z, False))
-    assert [peer for peer, _ in tree.take(AddRequest)] == [Z]
 
 
 # Asking for a move

@@ -59,8 +59,6 @@ class ParentFinder:
         """Whom to move to next, should the current attempt fail."""
         self._tried = 0
         self._moving_to: _Offer | None = None
-        self.begin_at: PeerRef | None = None
-        """Where to begin instead of the seeds, once: a parent that left has said so."""
 
     @property
     def is_busy(self) -> bool:
@@ -72,9 +70,7 @@ class ParentFinder:
         tree = self._tree
         if self.is_busy:
             return
-        seeds = [self.begin_at] if self.begin_at is not None else [*tree.seeds] or [tree.producer]
-        self.begin_at = None
-        seeds = [seed for seed in seeds if seed.id != tree.me.id][:SEEDS_ASKED_MAX]
+        seeds = [seed for seed in tree.seeds or [tree.producer] if seed.id != tree.me.id][:SEEDS_ASKED_MAX]
         self._attempt += 1
         self._begun_at = tree.now()
         self._offers, self._queue, self._moving_to = [], [], None

@@ -1,7 +1,7 @@
 """Messages of CoDD's policies: type ids 0x0320 to 0x032F. ONLY APPEND. The paper's names stand in brackets.
 
 TYPE_GETSEEDSET is no message here: the stream's record names the seeds. TYPE_ADDCHILD, TYPE_ADD_QUERY,
-TYPE_REMOVE_QUERY and TYPE_LEAVE are the tree's own (`protocols.dissemination.messages`).
+TYPE_REMOVE_QUERY, TYPE_LEAVE and TYPE_NEWPARENT are the tree's own (`protocols.dissemination.messages`).
 """
 
 from __future__ import annotations
@@ -85,18 +85,6 @@ class AddResult(Message):
     missing: Rate = 0.0
     children: U16 = 0
     depth: Hops = 0
-
-
-@message(0x0322, bytes_max=256)
-class NewParent(Message):
-    """A node that leaves, to each child: attach to this node, or begin there to look for a place (TYPE_NEWPARENT).
-
-    The child that takes its place is told its parent; the others are told that child.
-    """
-
-    stream: NodeId
-    parent: PeerRef
-    is_successor: bool
 
 
 @message(0x0323, bytes_max=8 * KIB)
@@ -191,7 +179,6 @@ class ChildHistory(Message):
 MESSAGES: Final = (
     AddRequest,
     AddResult,
-    NewParent,
     Reorganise,
     GetOverhead,
     OverheadAnswer,

@@ -28,7 +28,6 @@ from protocols.dissemination.policies.overlap.messages import (
     MoveOrder,
     MoveOutcome,
     MoveReport,
-    NewParent,
     OverheadAnswer,
     Reorganise,
 )
@@ -125,24 +124,15 @@ class OverlapPolicy:
         self._tell_outcome()
 
     def successor(self) -> NodeId | None:
-        """The child of maximal overlap with this node; tells it and the others (TYPE_NEWPARENT, figure 5)."""
-        tree = self._tree
+        """The child of maximal overlap with this node (figure 5)."""
         own = self.overlaps.received.own
-        children = tree.children()
-        if not children:
-            return None
 
         def overlap(child: NodeId) -> int:
             sent = self.overlaps.received.sent_to(child)
             return 0 if sent is None else sent.items.intersection_cardinality(own)
 
-        chosen = max((child.peer for child in children), key=lambda peer: (overlap(peer.id), peer.id))
-        for child in children:
-            is_successor = child.peer.id == chosen.id
-            to = (tree.parent or tree.producer) if is_successor else chosen
-            if to.id != child.peer.id:
-                tree.send(child.peer, NewParent(tree.stream, to, is_successor))
-        return chosen.id
+        children = [child.peer.id for child in self._tree.children()]
+        return max(children, key=lambda child: (overlap(child), child), default=None)
 
     def plan(self) -> Sequence[PlannedMove]:
         """See `protocols.dissemination.ports.TreePolicy`."""
@@ -167,8 +157,6 @@ class OverlapPolicy:
                 self._greeter.asked(peer, message)
             case AddResult():
                 self._joiner.answered(peer, message)
-            case NewParent():
-                self._new_parent(peer, message)
             case Reorganise():
                 asked = self._requester.from_below(peer, message)
                 if asked is not None:
@@ -218,16 +206,6 @@ class OverlapPolicy:
                 self._granter.answered(peer, message)
             case MoveReport():
                 self._granter.reported(peer, message)
-
-    def _new_parent(self, peer: PeerRef, message: NewParent) -> None:
-        parent = self._tree.parent
-        if parent is None or parent.id != peer.id or message.parent.id in (self._tree.me.id, peer.id):
-            return
-        if message.is_successor:
-            self._tree.move_to(message.parent)
-        else:
-            self._joiner.begin_at = message.parent
-            self._joiner.begin()
 
     # What came of a move
 
