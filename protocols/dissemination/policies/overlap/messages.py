@@ -13,7 +13,7 @@ import annotated_types
 from peerd.ids import NodeId
 from peerd.limits import KIB
 from peerd.messages import U16, U32, U64, Message, PeerRef, message, struct
-from protocols.dissemination.messages import DEPTH_MAX, InterestTexts, Path
+from protocols.dissemination.messages import DEPTH_MAX, InterestTexts
 
 BITS_BYTES_MAX: Final = 2 * KIB
 """A set of items in a message. A window with more items than bits fit in here is told as a sample."""
@@ -25,6 +25,7 @@ CHILDREN_TOLD_MAX: Final = 64
 
 Rate = Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(1.0)]
 """Items for each item of the stream."""
+WayUp = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(DEPTH_MAX)]
 Hops = Annotated[int, annotated_types.Ge(0), annotated_types.Le(DEPTH_MAX)]
 
 
@@ -103,7 +104,7 @@ class Reorganise(Message):
     spurious_share: Rate
     shared: Rate
     """What the child costs its parent, when those children that need the same share what it costs."""
-    path: Path
+    path: WayUp
     costs: Annotated[tuple[Rate, ...], annotated_types.MaxLen(DEPTH_MAX)]
 
 
