@@ -10,9 +10,10 @@ import pytest
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, decode_body, encode_body
-from peerd.telemetry.schema import Event
+from peerd.telemetry.schema import Event, union
 from protocols.dissemination.interests.xpath.kind import XPathKind
 from protocols.dissemination.messages import AttachRefusal, StreamItem
+from protocols.dissemination.policies.overlap.events import EVENTS
 from protocols.dissemination.policies.overlap.item_bits import from_bits, to_bits
 from protocols.dissemination.policies.overlap.joining import ADDS_A_SECOND_MAX
 from protocols.dissemination.policies.overlap.messages import (
@@ -551,3 +552,7 @@ def test_a_parent_tells_the_producer_what_a_mover_would_cost_it() -> None:
     for bad in (MoveOutcome(STREAM, 5, Z.id, needed), MoveOutcome(STREAM, 5, X.id, None, 0.1)):
         with pytest.raises(ProtocolError):
             policy.received(X, bad)
+
+
+def test_the_events_fit_into_the_table_of_all_events() -> None:
+    assert {event.KIND for event in EVENTS} <= union({"dissemination": EVENTS}).keys()

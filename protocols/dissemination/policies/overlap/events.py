@@ -8,13 +8,13 @@ from peerd.telemetry.schema import Event, Text
 
 
 class OverlapJoined(Event):
-    """A node has found a parent by overlap; ``missing``: what the parent gets for it alone, per item."""
+    """A node has found a parent by overlap; ``overhead``: what the parent gets for it alone, per item."""
 
     KIND = "dissemination.overlap_joined"
     stream: Text
     parent: Text
     offers: int
-    missing: float
+    overhead: float
     duration_s: float
 
 

@@ -135,7 +135,7 @@ class ParentFinder:
         duration_s = tree.now() - self._begun_at
         stream, parent = format_id(tree.stream), format_id(peer.id)
         offers = len(self._offers)
-        tree.emit(OverlapJoined(stream=stream, parent=parent, offers=offers, missing=missing, duration_s=duration_s))
+        tree.emit(OverlapJoined(stream=stream, parent=parent, offers=offers, overhead=missing, duration_s=duration_s))
 
 
 class Greeter:
