@@ -159,6 +159,14 @@ def test_a_newcomer_takes_the_offer_with_the_least_overhead() -> None:
     assert [type(event).__name__ for event in tree.events] == ["OverlapJoined"]
 
 
+def test_a_newcomer_with_many_interests_tells_what_fits_into_a_request() -> None:
+    tree = FakeTree(parent=None)
+    tree.wants = [KIND.parse(f"{number:04}" + "x" * 4000) for number in range(300)]
+    policy_at(tree).look_for_parent()
+    ((_, request),) = tree.take(AddRequest)
+    assert isinstance(request, AddRequest) and 5 <= len(request.wants) <= 10
+
+
 def test_ties_go_to_the_nearer_then_to_the_less_loaded() -> None:
     for rtts, expected in (({Y.id: 0.1, Z.id: 0.02}, Z), ({Y.id: 0.1, Z.id: 0.1}, Y), ({}, Y)):
         tree = FakeTree(parent=None)

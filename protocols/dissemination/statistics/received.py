@@ -207,7 +207,7 @@ class ReceivedItems:
         cost = 0.0
         for others, (these, more) in enumerate(zip(at_least, [*at_least[1:], BitMap64()], strict=True)):
             cost += (len(these) - len(more)) / (others + 1)
-        return cost / kept.span if kept.span else None
+        return min(1.0, cost / kept.span) if kept.span else None
 
     def spurious_share(self, last: int) -> float:
         """The part of what this node had of the last so many items of the stream that it did not want itself."""

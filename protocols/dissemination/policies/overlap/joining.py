@@ -13,9 +13,10 @@ from typing import Final
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id
+from peerd.limits import KIB
 from peerd.messages import PeerRef
 from protocols.dissemination.interests.errors import InterestError
-from protocols.dissemination.messages import DEPTH_MAX
+from protocols.dissemination.messages import DEPTH_MAX, WANTS_MAX
 from protocols.dissemination.policies.overlap.events import OverlapJoined
 from protocols.dissemination.policies.overlap.item_bits import from_bits, to_bits
 from protocols.dissemination.policies.overlap.messages import AddRequest, AddResult
@@ -29,6 +30,8 @@ MOVES_TRIED_MAX: Final = 6
 """Offers, and nodes that those name instead, that are tried before all is asked again."""
 ADDS_A_SECOND_MAX: Final = 50.0
 """Newcomers that a node helps on in a second; requests above it are dropped, and asked again by who wants in."""
+ADD_WANTS_BYTES_MAX: Final = 40 * KIB
+"""Of its interests, a newcomer tells so much while it asks around; who becomes its parent is told all."""
 NEAR_SHARE: Final = 0.8
 """One of two equal offers is nearer when its round trip is shorter than this part of the other's."""
 
@@ -75,7 +78,7 @@ class ParentFinder:
         self._begun_at = tree.now()
         self._offers, self._queue, self._moving_to = [], [], None
         self._waiting = {seed.id for seed in seeds}
-        wants = tuple(interest.text for interest in tree.wants)
+        wants = _some(tree.wants)
         known = self._known()
         items = None if known.is_empty or not known.items else to_bits(known)
         for seed in seeds:
@@ -136,6 +139,18 @@ class ParentFinder:
         stream, parent = format_id(tree.stream), format_id(peer.id)
         offers = len(self._offers)
         tree.emit(OverlapJoined(stream=stream, parent=parent, offers=offers, overhead=missing, duration_s=duration_s))
+
+
+def _some(wants: Sequence[Interest]) -> tuple[str, ...]:
+    """As many interests as fit into a request."""
+    told: list[str] = []
+    size = 0
+    for interest in wants[:WANTS_MAX]:
+        size += len(interest.text.encode()) + 8
+        if size > ADD_WANTS_BYTES_MAX:
+            break
+        told.append(interest.text)
+    return tuple(told)
 
 
 class Greeter:
