@@ -1,0 +1,53 @@
+"""What CoDD's policies record in the event log. ONLY APPEND, as everywhere in the schema."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from peerd.telemetry.schema import Event, Text
+
+
+class OverlapJoined(Event):
+    """A node has found a parent by overlap; ``overhead``: what the parent gets for it alone, per item."""
+
+    KIND = "dissemination.overlap_joined"
+    stream: Text
+    parent: Text
+    offers: int
+    overhead: float
+    duration_s: float
+
+
+class ReorganisationAsked(Event):
+    """At a node that gets too much in vain: it asks to have the child with the least overlap moved."""
+
+    KIND = "dissemination.reorganisation_asked"
+    stream: Text
+    child: Text
+    spurious_share: float
+    predicted: float
+
+
+class ReorganisationDecided(Event):
+    """At the producer: a request was looked at. ``outcome``: moved, no_gain, declined or silent."""
+
+    KIND = "dissemination.reorganisation_decided"
+    stream: Text
+    child: Text
+    parent: Text
+    outcome: Text
+    gain: float
+    nodes_asked: int
+
+
+class ReorganisationMeasured(Event):
+    """At the producer: what a move was to save at the parent left, and what it has saved, per item of the stream."""
+
+    KIND = "dissemination.reorganisation_measured"
+    stream: Text
+    child: Text
+    predicted: float
+    measured: float
+
+
+EVENTS: Final = (OverlapJoined, ReorganisationAsked, ReorganisationDecided, ReorganisationMeasured)

@@ -1,0 +1,222 @@
+"""Finding a first parent (CoDD figures 3 and 4). Pure.
+
+The newcomer asks each seed; the request goes down along the child of maximal overlap until a node has room, and that
+node answers the newcomer itself. Of the offers, the newcomer takes the one with the least overhead; among those that
+are about equal, the nearest; then the one with the fewest children; then the highest in the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from peerd.errors import ProtocolError
+from peerd.ids import NodeId, format_id
+from peerd.limits import KIB
+from peerd.messages import PeerRef
+from protocols.dissemination.interests.errors import InterestError
+from protocols.dissemination.messages import DEPTH_MAX, WANTS_MAX
+from protocols.dissemination.policies.overlap.events import OverlapJoined
+from protocols.dissemination.policies.overlap.item_bits import from_bits, to_bits
+from protocols.dissemination.policies.overlap.messages import AddRequest, AddResult
+from protocols.dissemination.policies.overlap.overlaps import Overlaps
+from protocols.dissemination.policies.overlap.settings import OverlapSettings
+from protocols.dissemination.ports import ChildInfo, Interest, TreeAccess
+from protocols.dissemination.statistics.received import ItemSet
+
+SEEDS_ASKED_MAX: Final = 8
+MOVES_TRIED_MAX: Final = 6
+"""Offers, and nodes that those name instead, that are tried before all is asked again."""
+ADDS_A_SECOND_MAX: Final = 50.0
+"""Newcomers that a node helps on in a second; requests above it are dropped, and asked again by who wants in."""
+ADD_WANTS_BYTES_MAX: Final = 40 * KIB
+"""Of its interests, a newcomer tells so much while it asks around; who becomes its parent is told all."""
+NEAR_SHARE: Final = 0.8
+"""One of two equal offers is nearer when its round trip is shorter than this part of the other's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    peer: PeerRef
+    missing: float
+    rtt_s: float
+    children: int
+    depth: int
+
+
+class ParentFinder:
+    """A node's own search for a parent."""
+
+    def __init__(self, tree: TreeAccess, settings: OverlapSettings, known: Callable[[], ItemSet]) -> None:
+        self._tree = tree
+        self._settings = settings
+        self._known = known
+        """What this node has needed, if it was in the tree before."""
+        self._attempt = 0
+        self._begun_at = 0.0
+        self._waiting: set[NodeId] = set()
+        """Seeds that have not answered."""
+        self._offers: list[_Offer] = []
+        self._queue: list[PeerRef] = []
+        """Whom to move to next, should the current attempt fail."""
+        self._tried = 0
+        self._moving_to: _Offer | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a search or a move is under way."""
+        return bool(self._waiting) or self._tried > 0
+
+    def begin(self) -> None:
+        """Ask all seeds."""
+        tree = self._tree
+        if self.is_busy:
+            return
+        seeds = [seed for seed in tree.seeds or [tree.producer] if seed.id != tree.me.id][:SEEDS_ASKED_MAX]
+        self._attempt += 1
+        self._begun_at = tree.now()
+        self._offers, self._queue, self._moving_to = [], [], None
+        self._waiting = {seed.id for seed in seeds}
+        wants = _some(tree.wants)
+        known = self._known()
+        items = None if known.is_empty or not known.items else to_bits(known)
+        for seed in seeds:
+            tree.send(seed, AddRequest(tree.stream, tree.me, self._attempt, seed.id, wants, items))
+
+    def answered(self, peer: PeerRef, message: AddResult) -> None:
+        """A node has room, or none was found."""
+        if message.attempt != self._attempt or message.seed not in self._waiting:
+            return
+        self._waiting.discard(message.seed)
+        if message.is_offer and peer.id != self._tree.me.id:
+            rtt_s = self._tree.rtt_s(peer)
+            rtt_s = float("inf") if rtt_s is None else rtt_s
+            self._offers.append(_Offer(peer, message.missing, rtt_s, message.children, message.depth))
+        if not self._waiting:
+            self._choose()
+
+    def tick(self) -> None:
+        """Do not wait for ever."""
+        if self._waiting and self._tree.now() - self._begun_at >= self._settings.answer_timeout:
+            self._waiting.clear()
+            self._choose()
+
+    def _choose(self) -> None:
+        offers = sorted(self._offers, key=lambda offer: (offer.missing, offer.depth, offer.peer.id))
+        if not offers:
+            return
+        best = offers[0]
+        ties = [offer for offer in offers if offer.missing <= best.missing + self._settings.tie]
+        nearest = min(offer.rtt_s for offer in ties)
+        near = [offer for offer in ties if offer.rtt_s * NEAR_SHARE <= nearest]
+        best = min(near, key=lambda offer: (offer.children, offer.depth, offer.rtt_s, offer.peer.id))
+        self._moving_to = best
+        self._queue = [best.peer, *(offer.peer for offer in offers if offer is not best)]
+        self._try_next()
+
+    def _try_next(self) -> None:
+        while self._queue and self._tried < MOVES_TRIED_MAX:
+            self._tried += 1
+            if self._tree.move_to(self._queue.pop(0)):
+                return
+        self._tried = 0
+
+    def move_ended(self, peer: PeerRef, is_done: bool, others: Sequence[PeerRef]) -> None:
+        """The move that this began is over."""
+        if not self._tried:
+            return
+        if not is_done:
+            known = {each.id for each in self._queue} | {self._tree.me.id, peer.id}
+            self._queue.extend(other for other in others if other.id not in known)
+            self._try_next()
+            return
+        self._tried = 0
+        offer = self._moving_to
+        missing = offer.missing if offer is not None and offer.peer.id == peer.id else 0.0
+        tree = self._tree
+        duration_s = tree.now() - self._begun_at
+        stream, parent = format_id(tree.stream), format_id(peer.id)
+        offers = len(self._offers)
+        tree.emit(OverlapJoined(stream=stream, parent=parent, offers=offers, overhead=missing, duration_s=duration_s))
+
+
+def _some(wants: Sequence[Interest]) -> tuple[str, ...]:
+    """As many interests as fit into a request."""
+    told: list[str] = []
+    size = 0
+    for interest in wants[:WANTS_MAX]:
+        size += len(interest.text.encode()) + 8
+        if size > ADD_WANTS_BYTES_MAX:
+            break
+        told.append(interest.text)
+    return tuple(told)
+
+
+class Greeter:
+    """What a node does for newcomers: offers a place, or names the child that wants most of the same."""
+
+    def __init__(self, tree: TreeAccess, overlaps: Overlaps) -> None:
+        self._tree = tree
+        self._overlaps = overlaps
+        self._allowance = ADDS_A_SECOND_MAX
+        self._at_s = 0.0
+
+    def asked(self, peer: PeerRef, message: AddRequest) -> None:
+        """A newcomer looks for a parent."""
+        tree = self._tree
+        if message.hops == 0 and message.joiner.id != peer.id:
+            raise ProtocolError("bad_joiner", f"{peer} asks for {message.joiner}")
+        if message.hops and (tree.parent is None or tree.parent.id != peer.id):
+            return
+        if not self._may_answer():
+            return
+        try:
+            wants = [tree.kind.parse(text) for text in message.wants]
+        except InterestError as error:
+            raise ProtocolError("bad_interest", str(error)[:256]) from error
+        items = self._overlaps.wanted_by(wants) if message.items is None else from_bits(message.items)
+        is_below = message.joiner.id in tree.path or message.joiner.id == tree.me.id
+        is_member = tree.is_producer or tree.parent is not None
+        if is_below or not is_member or message.hops >= DEPTH_MAX:
+            self._answer(message, items, is_offer=False)
+        elif tree.has_room():
+            self._answer(message, items, is_offer=True)
+        elif (child := self._child_for(message, wants, items)) is not None:
+            told = message.items if items is None else to_bits(items)
+            tree.send(child, replace(message, items=told, hops=message.hops + 1))
+        else:
+            self._answer(message, items, is_offer=False)
+
+    def _may_answer(self) -> bool:
+        now = self._tree.now()
+        self._allowance = min(ADDS_A_SECOND_MAX, self._allowance + (now - self._at_s) * ADDS_A_SECOND_MAX)
+        self._at_s = now
+        if self._allowance < 1:
+            return False
+        self._allowance -= 1
+        return True
+
+    def _answer(self, message: AddRequest, items: ItemSet | None, *, is_offer: bool) -> None:
+        tree = self._tree
+        missing = 0.0 if items is None else self._overlaps.missing(items)
+        children, depth = min(len(tree.children()), 0xFFFF), min(len(tree.path), DEPTH_MAX)
+        told = AddResult(tree.stream, message.attempt, message.seed, is_offer, missing, children, depth)
+        tree.send(message.joiner, told)
+
+    def _child_for(self, message: AddRequest, wants: Sequence[Interest], items: ItemSet | None) -> PeerRef | None:
+        """The child of maximal overlap. When a newcomer asks again, the next best one: the first led nowhere."""
+        ranked = [
+            (self._loss(child, wants, items), self._tree.random(), child)
+            for child in self._tree.children()
+            if child.peer.id != message.joiner.id
+        ]
+        if not ranked:
+            return None
+        ranked.sort(key=lambda each: each[:2])
+        return ranked[(message.attempt - 1) % len(ranked)][2].peer
+
+    def _loss(self, child: ChildInfo, wants: Sequence[Interest], items: ItemSet | None) -> float:
+        if items is not None and items.items:
+            return self._overlaps.missing_at(child.peer.id, items)
+        return 1 - self._overlaps.structural(wants, child)

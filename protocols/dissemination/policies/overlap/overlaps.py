@@ -1,0 +1,112 @@
+"""Who wants the same as whom, as far as one node can tell: from what went by, else from the texts. Pure.
+
+The paper's order: statistics of the items that have passed (extensional), and while these are young, a structural match
+of the interests (section 3.1.1).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from peerd.ids import NodeId
+from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ParsedItem
+from protocols.dissemination.statistics.received import ItemSet, ReceivedItems, missing_share
+from protocols.dissemination.statistics.recent import RecentItems
+
+if TYPE_CHECKING:
+    from protocols.dissemination.statistics.summary_tree import SummaryTree
+
+STRUCTURAL_WANTS_MAX: Final = 16
+"""Interests of a newcomer that are compared with a child's by their texts."""
+STRUCTURAL_CHILD_MAX: Final = 64
+"""Interests of a child that are compared with."""
+SETTLED_S: Final = 1.0
+"""What is newer may still be on its way to other nodes, so it is not compared with what they have had."""
+TICKS_KEPT: Final = 16
+
+
+class Overlaps:
+    """One node's statistics of one stream. ``is_seed``: newcomers begin here, so their interests are tried on items."""
+
+    def __init__(self, kind: InterestKind, window: int, compared: int, young: int, *, is_seed: bool) -> None:
+        self.received = ReceivedItems(window)
+        self._kind = kind
+        self._compared = compared
+        self._young = young
+        self._recent = RecentItems(kind) if is_seed else None
+        self._summary = _summary_of(kind, window) if is_seed else None
+        self._ticks: deque[tuple[float, int, int]] = deque(maxlen=TICKS_KEPT)
+        """When, and how far the stream had come: epoch and number."""
+
+    def passed(self, item: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
+        """An item has come, and has gone on."""
+        self.received.passed(item.position, is_own, children)
+        if self._recent is not None:
+            self._recent.add(item)
+        if self._summary is not None:
+            self._summary.add(item.position, item.content)
+
+    def tick(self, now: float) -> None:
+        """Time passes."""
+        self._ticks.append((now, self.received.epoch, self.received.through))
+
+    def settled(self, items: ItemSet, now: float) -> ItemSet:
+        """The newest items that decide about a move, without those that may still be on their way to others."""
+        through = items.since
+        for at, epoch, number in self._ticks:
+            if epoch == items.epoch and now - at >= SETTLED_S:
+                through = max(through, number)
+        return items.within(through - self._compared, through)
+
+    # What somebody would cost
+
+    def wanted_by(self, interests: Sequence[Interest]) -> ItemSet | None:
+        """Which items a newcomer would have wanted; ``None``: the statistics are too young, or kept elsewhere."""
+        for source in (self._summary, self._recent):
+            found = None if source is None else source.wanted_by(interests)
+            if found is not None and len(found.items) >= self._young:
+                return found
+        return None
+
+    def missing(self, items: ItemSet, without: NodeId | None = None) -> float:
+        """What a node that needs these would cost this node, for each item of the stream.
+
+        ``without``: leave out what only this child needs. Where nothing can be compared, every item is counted.
+        """
+        return _missing(items, self.received.needed(without))
+
+    def shared(self, items: ItemSet, without: NodeId | None = None) -> float:
+        """What a child that needs these costs this node as its parent: see `ReceivedItems.shared_cost`."""
+        cost = self.received.shared_cost(items, without)
+        return items.share if cost is None else cost
+
+    def missing_at(self, child: NodeId, items: ItemSet) -> float:
+        """The same for a child of this node, told from what it is sent."""
+        sent = self.received.sent_to(child)
+        return items.share if sent is None else _missing(items, sent)
+
+    def structural(self, wants: Sequence[Interest], child: ChildInfo) -> float:
+        """How much of what a newcomer wants a child wants too, guessed from the texts: 0 to 1."""
+        some, others = wants[:STRUCTURAL_WANTS_MAX], child.interests[:STRUCTURAL_CHILD_MAX]
+        if not some or not others:
+            return 0.0
+        return sum(max(self._kind.overlap(want, other) for other in others) for want in some) / len(some)
+
+
+def _summary_of(kind: InterestKind, window: int) -> SummaryTree | None:
+    """For streams of XML; other kinds are tried on a few recent items."""
+    if kind.name != "xpath":
+        return None
+    from protocols.dissemination.statistics.summary_tree import SummaryTree
+
+    return SummaryTree(window)
+
+
+def _missing(items: ItemSet, had: ItemSet) -> float:
+    if had.epoch == items.epoch and had.through < items.through:
+        # A node that wants little hears of little: it has had everything that it wants, up to now.
+        had = ItemSet(had.epoch, had.since, items.through, had.items, had.every)
+    missing = missing_share(items, had)
+    return items.share if missing is None else missing

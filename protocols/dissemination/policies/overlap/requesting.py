@@ -1,0 +1,117 @@
+"""When a node asks to have a child moved, and which (CoDD section 4), and what came of it. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from typing import Final
+
+from peerd.errors import ProtocolError
+from peerd.ids import NodeId, format_id
+from peerd.messages import PeerRef
+from protocols.dissemination.messages import DEPTH_MAX
+from protocols.dissemination.policies.overlap.events import ReorganisationAsked
+from protocols.dissemination.policies.overlap.item_bits import from_bits, to_bits
+from protocols.dissemination.policies.overlap.messages import Reorganise
+from protocols.dissemination.policies.overlap.overlaps import Overlaps
+from protocols.dissemination.policies.overlap.settings import OverlapSettings
+from protocols.dissemination.ports import TreeAccess
+from protocols.dissemination.statistics.received import ItemSet
+
+IN_VAIN_MAX: Final = 32
+"""Children that were asked to be moved and stayed: others are asked for first."""
+PASSED_ON_EVERY_S: Final = 0.05
+"""Requests of others are passed on up the tree with such a pause between them at least, in the mean."""
+PASSED_ON_BURST: Final = 64
+
+
+class MoveRequester:
+    """One node's requests, and those from below that it passes on."""
+
+    def __init__(self, tree: TreeAccess, settings: OverlapSettings, overlaps: Overlaps) -> None:
+        self._tree = tree
+        self._settings = settings
+        self._overlaps = overlaps
+        self._had = 0
+        self._own = 0
+        self._asked: OrderedDict[NodeId, None] = OrderedDict()
+        """Children that were asked to be moved, newest last."""
+        self._allowance = float(PASSED_ON_BURST)
+        self._at_s = 0.0
+
+    def passed(self, is_own: bool) -> None:
+        """An item has come."""
+        self._had += 1
+        self._own += is_own
+
+    def tick(self) -> None:
+        """Ask, when it is time."""
+        if self._tree.is_producer:
+            return
+        if self._had < self._settings.request_items:
+            return
+        spurious = 1 - self._own / self._had
+        self._had = self._own = 0
+        if self._settings.reorganise and spurious > self._settings.threshold and self._tree.parent is not None:
+            self._ask(spurious)
+
+    def _ask(self, spurious: float) -> None:
+        """Ask for the children with the least overlap: those that cost this node most."""
+        tree, now = self._tree, self._tree.now()
+        found: list[tuple[float, PeerRef, ItemSet]] = []
+        for child in tree.children():
+            sent = self._overlaps.received.sent_to(child.peer.id)
+            if sent is None or child.peer.id in self._asked:
+                continue
+            items = self._overlaps.settled(sent, now)
+            if items.items and (cost := self._overlaps.shared(items, child.peer.id)) > 0:
+                found.append((cost, child.peer, items))
+        if not found:
+            self._asked.clear()  # all were asked for in vain; next time from the beginning
+        found.sort(key=lambda each: (-each[0], each[1].id))
+        for cost, peer, items in found[: self._settings.children]:
+            self._asked[peer.id] = None
+            if len(self._asked) > IN_VAIN_MAX:
+                self._asked.popitem(last=False)
+            rest = items.minus(self._overlaps.received.needed(peer.id).items)
+            stream, mover = format_id(tree.stream), format_id(peer.id)
+            tree.emit(ReorganisationAsked(stream=stream, child=mover, spurious_share=spurious, predicted=rest.share))
+            self._pass_on(Reorganise(tree.stream, peer, to_bits(items), to_bits(rest), spurious, cost, (), ()), rest)
+
+    def child_went(self, child: NodeId) -> None:
+        """A child is gone: because it was asked to, perhaps."""
+        self._asked.pop(child, None)
+
+    # Requests of those below
+
+    def from_below(self, peer: PeerRef, message: Reorganise) -> Reorganise | None:
+        """A request on its way up. Returns it, with what this node adds, at the producer only."""
+        if len(message.path) != len(message.costs) or not message.path or message.path[-1] != peer.id:
+            raise ProtocolError("bad_request", f"{peer} passes on a request that did not come through it")
+        if all(child.peer.id != peer.id for child in self._tree.children()) or not self.may_pass_on():
+            return None
+        items, rest = from_bits(message.items), from_bits(message.rest)
+        if (items.epoch, items.since, items.through, items.every) != (rest.epoch, rest.since, rest.through, rest.every):
+            raise ProtocolError("bad_request", f"{peer} tells of two sets of items that do not belong together")
+        if self._tree.is_producer:
+            return message
+        if len(message.path) < DEPTH_MAX - 1:
+            self._pass_on(message, rest.minus(self._overlaps.received.needed(peer.id).items))
+        return None
+
+    def may_pass_on(self) -> bool:
+        """Whether something of others may be passed on now: what others can make this node send has a limit."""
+        now = self._tree.now()
+        self._allowance = min(PASSED_ON_BURST, self._allowance + (now - self._at_s) / PASSED_ON_EVERY_S)
+        self._at_s = now
+        if self._allowance < 1:
+            return False
+        self._allowance -= 1
+        return True
+
+    def _pass_on(self, message: Reorganise, rest: ItemSet) -> None:
+        """To the parent, with what the mover costs this node."""
+        parent = self._tree.parent
+        if parent is not None:
+            path, costs = (*message.path, self._tree.me.id), (*message.costs, rest.share)
+            self._tree.send(parent, replace(message, rest=to_bits(rest), path=path, costs=costs))
