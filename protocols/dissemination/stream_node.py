@@ -11,7 +11,7 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamJoined, StreamLoss, StreamMoved
-from protocols.dissemination.messages import AttachRefusal, Carry, Declined, ReplayItems, StreamItem
+from protocols.dissemination.messages import ITEMS_MAX, AttachRefusal, Carry, Declined, ReplayItems, StreamItem
 from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory
@@ -65,6 +65,7 @@ class StreamNode:
             self.member.begin_at(StreamPosition(host.boot_epoch, sequence))
         self.sequence = sequence
         """The number of the newest item: in one boot no stream has a number twice, also when it is created again."""
+        self._unsent = 0
         self.tree = NodeTree(self)
         self.policy = factory.make(self.tree, factory.settings(record.settings))
         self.search = ParentSearch(self._move, host.rng.random)
@@ -142,7 +143,7 @@ class StreamNode:
         self.host.send(peer, message)
 
     def _is_slow(self, peer: PeerRef) -> bool:
-        return self.host.queued_bytes(peer) >= self._config().slow_bytes
+        return self.host.queued_bytes(peer) > self._config().slow_bytes
 
     def _admit(self, peer: PeerRef, wants: Sequence[Interest], instead_of: NodeId | None) -> bool:
         if self.leaving_since is not None:
@@ -277,6 +278,9 @@ class StreamNode:
         item = StreamItem(self.host.boot_epoch, self.sequence + 1, published_ms, payload, content_type)
         self.member.publish(item, self.host.now())
         self.sequence += 1
+        self._unsent += 1
+        if self._unsent >= ITEMS_MAX:
+            self.flush()
         return item
 
     def gone(self, peer: NodeId) -> None:
@@ -286,6 +290,7 @@ class StreamNode:
 
     def flush(self) -> None:
         """Send on what waits: a peer has taken what came before, or items were published."""
+        self._unsent = 0
         self.member.flush(self.host.now())
 
     def tick(self) -> None:
