@@ -130,10 +130,8 @@ class CoherencySet:
                 del self._of[name]
 
     def match(self, content: ObjectValue) -> set[bytes]:
-        return self._of.get(content.object, _NOTHING) | self._of.get(ANY_OBJECT, _NOTHING)
+        return {*self._of.get(content.object, ()), *self._of.get(ANY_OBJECT, ())}
 
     def __len__(self) -> int:
         return len(self._known)
 
-
-_NOTHING: Final[frozenset[bytes]] = frozenset()

@@ -10,7 +10,7 @@ import json
 import math
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeGuard
 
 EDIT_TEXT_MAX: Final = 128
 """Edit distances are worked out for texts up to this length. Longer ones that differ count as wholly different."""
@@ -98,7 +98,7 @@ def number_text(number: float) -> str:
     return repr(float(number)).removesuffix(".0")
 
 
-def is_number(value: Scalar) -> bool:
+def is_number(value: Scalar) -> TypeGuard[int | float]:
     """Whether differences can be taken. JSON's true and false are no numbers."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -112,7 +112,7 @@ def apart(divergence: Divergence, one: ObjectValue, other: ObjectValue, limit: f
         return 0.0
     if divergence is Divergence.EDITS:
         return edits(value_text(a), value_text(b), limit)
-    return abs(a - b) if is_number(a) and is_number(b) else math.inf  # type: ignore[operator]  # both are numbers
+    return abs(a - b) if is_number(a) and is_number(b) else math.inf
 
 
 def value_text(value: Scalar) -> str:
