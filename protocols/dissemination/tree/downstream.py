@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -80,7 +80,7 @@ class Downstream:
         before = self.children.get(peer.id)
         if before is not None and before.attempt > message.attempt:
             return False
-        after = None if message.is_new else message.after.position
+        after = None if message.is_new or self._state.given is not None else message.after.position
         wants = {each.id: each for each in interests}
         child = Downlink(peer, message.attempt, self._state.now, wants, after, message.is_orphan)
         self.children[peer.id] = child
@@ -131,11 +131,31 @@ class Downstream:
     def _go_live(self, child: Downlink, since: StreamPosition) -> None:
         state = self._state
         child.stage = ChildStage.LIVE
+        if state.given is not None:
+            self._give_newest(child)
+            return
         if child.after is not None and since > child.after:
             state.send(child.peer, StreamGap(state.stream, mark(child.after), mark(since)))
         child.told = min(since, state.through)
         child.queue = [held for held in state.buffer.after(since) if self._is_wanted(child, held)]
         self._flush(child, is_due=True)
+
+    def _give_newest(self, child: Downlink) -> None:
+        """A child begins with what this node has of each object: how old that is does not matter."""
+        state = self._state
+        child.given = state.make_given()
+        self._want(child)
+        child.told = state.through
+        child.queue = [] if state.given is None else self._due(child, state.given.newest())
+        self._flush(child, is_due=True)
+
+    @staticmethod
+    def _want(child: Downlink) -> None:
+        if child.given is not None:
+            child.given.want(child.wants.values())
+
+    def _due(self, child: Downlink, some: Iterable[ParsedItem]) -> list[ParsedItem]:
+        return [held for held in some if self._state.is_for(child.given, held)]
 
     def _is_wanted(self, child: Downlink, held: ParsedItem) -> bool:
         return any(self._state.kind.matches(interest, held.content) for interest in child.wants.values())
@@ -177,14 +197,18 @@ class Downstream:
         state = self._state
         self._flush(child, is_due=True)
         since = state.since(interests, after)
-        past = [
-            held
-            for held in state.buffer.after(since)
-            if any(state.kind.matches(interest, held.content) for interest in interests)
-        ]
+        child.wants.update((each.id, each) for each in interests if state.wants.is_held(each.id, child.peer.id))
+        if state.given is not None:
+            self._want(child)
+            past = self._due(child, state.given.newest())
+        else:
+            past = [
+                held
+                for held in state.buffer.after(since)
+                if any(state.kind.matches(interest, held.content) for interest in interests)
+            ]
         for some in in_messages(past):
             state.send(child.peer, ReplayItems(state.stream, tuple(held.item for held in some)))
-        child.wants.update((each.id, each) for each in interests if state.wants.is_held(each.id, child.peer.id))
         ids = tuple(each.id for each in interests)
         state.send(child.peer, Widened(state.stream, ids, mark(since), mark(state.through)))
 
@@ -194,6 +218,7 @@ class Downstream:
         if child is not None:
             for id in message.interests:
                 child.wants.pop(id, None)
+            self._want(child)
             self._needs.release(peer.id, message.interests)
 
     def _live(self, peer: PeerRef) -> Downlink | None:
@@ -210,10 +235,33 @@ class Downstream:
         """An item for the children that want one of these interests."""
         for child in self.children.values():
             if child.stage is ChildStage.LIVE:
-                if not ids.isdisjoint(child.wants):
+                if not ids.isdisjoint(child.wants) and self._state.is_for(child.given, held):
                     child.queue.append(held)
                 else:
                     child.passed += 1
+
+    def offer(self, some: Sequence[ParsedItem]) -> None:
+        """What this node has of some objects, though the stream may be further: to each child that has to have it."""
+        for child in self.children.values():
+            if child.stage is not ChildStage.LIVE:
+                continue
+            for part in in_messages(self._due(child, some)):
+                self._flush(child, is_due=False)
+                items = tuple(held.item for held in part)
+                self._state.send(child.peer, ReplayItems(self._state.stream, items))
+
+    def unsettle(self) -> None:
+        """This node gets its items from another parent."""
+        for child in self.children.values():
+            if child.given is not None:
+                child.given.unsettle()
+
+    def tell_all(self) -> None:
+        """Send all children a beat now."""
+        for child in self.children.values():
+            if child.stage is ChildStage.LIVE:
+                self._flush(child, is_due=False)
+                self._beat(child, None)
 
     def gap(self, since: StreamPosition, until: StreamPosition) -> None:
         """This node, and so its children, have lost something."""
@@ -250,8 +298,13 @@ class Downstream:
         is_path_new = child.path_told != state.path_version
         if (is_due and not parts) or is_path_new:
             path = (*state.path, state.me.id) if is_path_new else None
-            state.send(child.peer, Beat(state.stream, mark(state.through), path))
-            child.told, child.passed, child.beat_at = state.through, 0, state.now
+            self._beat(child, path)
+
+    def _beat(self, child: Downlink, path: tuple[NodeId, ...] | None) -> None:
+        state = self._state
+        state.send(child.peer, Beat(state.stream, mark(state.through), path, state.is_stale))
+        child.told, child.passed, child.beat_at = state.through, 0, state.now
+        if path is not None:
             child.path_told = state.path_version
 
     def validate(self) -> None:

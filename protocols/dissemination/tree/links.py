@@ -8,7 +8,7 @@ from enum import Enum
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.names import START, StreamPosition
-from protocols.dissemination.ports import Interest, ParsedItem
+from protocols.dissemination.ports import Interest, LastGiven, ParsedItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,10 @@ class Uplink:
     heard_at: float = 0.0
     path: tuple[NodeId, ...] | None = None
     """The nodes from the producer to it, as it has said."""
+    given: LastGiven | None = None
+    """While another node is the parent: what this one has sent, for when it is."""
+    is_stale: bool = True
+    """Whether anybody vouches for what it sends is not known before its first beat."""
 
 
 class ChildStage(Enum):
@@ -73,4 +77,5 @@ class Downlink:
     queue: list[ParsedItem] = field(default_factory=list)
     """To be sent at the end of the current call."""
     path_told: int = -1
+    given: LastGiven | None = None
     beat_at: float = 0.0

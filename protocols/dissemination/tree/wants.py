@@ -9,7 +9,7 @@ its riders are asked for themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from protocols.dissemination.names import StreamPosition
@@ -43,6 +43,12 @@ class Wants:
     def __init__(self, kind: InterestKind) -> None:
         self._kind = kind
         self._wants: dict[bytes, _Want] = {}
+        self.version = 0
+        """Grows when what the parent has promised to send may have changed."""
+
+    def promised(self) -> list[Interest]:
+        """What the parent sends by now."""
+        return [want.interest for want in self._wants.values() if want.is_sent and want.since is not None]
 
     def __len__(self) -> int:
         return len(self._wants)
@@ -109,16 +115,18 @@ class Wants:
 
     def widened(self, ids: Sequence[bytes], since: StreamPosition) -> None:
         """The parent says that these are complete since a mark."""
+        self.version += 1
         for id in ids:
             want = self._wants.get(id)
             if want is not None:
                 want.asked, want.is_sent = max(0, want.asked - 1), True
                 want.since = since if want.since is None else min(want.since, since)
 
-    def complete_since(self, since: StreamPosition) -> None:
-        """A new parent has begun to send all that was sent to it: what asks for nothing of the past has it now."""
-        for want in self._wants.values():
-            if want.asked and want.asked_after is None:
+    def complete_since(self, since: StreamPosition, told: Container[bytes]) -> None:
+        """A new parent has begun to send all that it was told of: what asks for nothing of the past has it now."""
+        self.version += 1
+        for id, want in self._wants.items():
+            if id in told and want.asked and want.asked_after is None:
                 want.asked, want.since = 0, since
 
     def lost(self, until: StreamPosition) -> None:
@@ -153,6 +161,7 @@ class Wants:
                     asks.append(_ask(rider, through))
             if not riders and not any(self._waits_on(want, other) for other in self._wants.values()):
                 del self._wants[id]
+                self.version += 1
                 gone[id] = want.is_sent
         return gone, asks
 
