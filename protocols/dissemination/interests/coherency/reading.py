@@ -60,7 +60,8 @@ class _Reader:
         while not self._tokens or self._tokens[-1][0] != "end":
             found = _TOKEN.match(text, at)
             if found is None or found.lastgroup is None:
-                raise InterestError(f"character {at + 1}: a quote that is not closed")
+                begin = text.index("'", at)
+                raise InterestError(f"character {begin + 1}: a quote that is not closed")
             self._tokens.append((found.lastgroup, found[found.lastgroup], found.start(found.lastgroup)))
             at = found.end()
         self._next = 0
