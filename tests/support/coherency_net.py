@@ -68,8 +68,11 @@ class ValueNet:
         sender, receiver = self.rng.choice(busy)
         message = self.links[sender, receiver].popleft()
         if receiver in self.members:
-            self.members[receiver].received(self.by_id[sender], message, self.now)
+            self.deliver(receiver, self.by_id[sender], message)
         return True
+
+    def deliver(self, receiver: NodeId, peer: PeerRef, message: Message) -> None:
+        self.members[receiver].received(peer, message, self.now)
 
     def run(self, steps: int | None = None) -> None:
         while (steps is None or steps > 0) and self.step():

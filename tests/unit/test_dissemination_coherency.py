@@ -133,9 +133,9 @@ TOLERANCES = st.one_of(
     st.builds(Tolerance, st.just(Divergence.AGE), st.sampled_from([999, 4_999])),
     st.builds(Tolerance, st.just(Divergence.EDITS), st.integers(0, 3)),
 )
-ITEMS = st.lists(st.tuples(st.sampled_from("ab"), st.deferred(lambda: VALUES)), max_size=30)
-NEEDS = st.lists(st.tuples(st.sampled_from(["a", "b", "*", "it's"]), TOLERANCES), min_size=1, max_size=4)
 VALUES = st.one_of(st.integers(-20, 20), st.floats(-20, 20).map(lambda x: round(x, 1)), st.text("xy", max_size=3))
+ITEMS = st.lists(st.tuples(st.sampled_from("ab"), VALUES), max_size=30)
+NEEDS = st.lists(st.tuples(st.sampled_from(["a", "b", "*", "it's"]), TOLERANCES), min_size=1, max_size=4)
 
 
 @given(NEEDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import pytest
@@ -30,7 +31,7 @@ def system(seed: int, count: int, adapt: float = 0.0, rate_max: float = 3.0) -> 
 
     def delay(a: NodeId, b: NodeId) -> float:
         (x, y), (u, v) = places[a], places[b]
-        return 0.005 + 0.04 * ((x - u) ** 2 + (y - v) ** 2) ** 0.5
+        return 0.005 + 0.04 * math.hypot(x - u, y - v)
 
     servers = [
         Server(

@@ -234,7 +234,7 @@ class Annealing:
 
 
 def anneal(tree: CostTree, rng: random.Random, cooling: Cooling | None = None, fan_out: int = 0) -> CostTree:
-    """Simulated annealing from a tree, which is changed; returns the best one met. Keeps what it has where it is best."""
+    """Simulated annealing from a tree, which is changed; returns the best one met, that one included."""
     with_ = cooling or Cooling()
     run = Annealing(tree, rng, fan_out)
     count = max(1, len(tree.servers) - 1)
