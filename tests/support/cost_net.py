@@ -6,7 +6,7 @@ All values are changes of one object, and node i wants each n-th of them; so eac
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -160,6 +160,21 @@ class CostNet(ValueNet):
                 self.run()
             self.tick()
             self.run()
+
+    def count_turns(self) -> Counter[NodeId]:
+        """Count, from now on, how often each node has its turn."""
+        turns: Counter[NodeId] = Counter()
+
+        def counted(id: NodeId, adapt: Callable[[], None]) -> Callable[[], None]:
+            def turn() -> None:
+                turns[id] += 1
+                adapt()
+
+            return turn
+
+        for id, policy in self.policies.items():
+            policy.adapt = counted(id, policy.adapt)  # type: ignore[method-assign]  # the test looks on
+        return turns
 
     def model(self, a_tick: int = 6) -> CostTree:
         """The same tree, with full knowledge."""

@@ -134,4 +134,3 @@ class CoherencySet:
 
     def __len__(self) -> int:
         return len(self._known)
-

@@ -115,10 +115,10 @@ class Relations:
         children = [peer.id for peer in self._place.children_now()]
         for id in children:
             report = self._reports.get(id)
-            if report is None:
-                relatives[id] = Relative(id, costs, 0.0, ())
-                continue
-            for each in (report.own, *report.children):
+            relatives[id] = Relative(id, costs, 0.0, ()) if report is None else _relative(report.own)
+        for id in children:
+            report = self._reports.get(id)
+            for each in () if report is None else report.children:
                 relatives.setdefault(each.peer.id, _relative(each))
         delays: dict[tuple[NodeId, NodeId], float] = {}
 

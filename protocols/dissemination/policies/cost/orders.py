@@ -7,7 +7,7 @@ is told when the one before has moved; if one cannot, the rest is left undone, a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -17,8 +17,8 @@ from protocols.dissemination.models import PastMove
 from protocols.dissemination.policies.cost.transformations import Family, Transformation
 
 HISTORY_MAX: Final = 64
-MEASURE_WINDOWS: Final = 3.0
-"""What a change has brought is looked at after so many windows: the figures have to come up the tree."""
+MEASURE_WINDOWS: Final = 1.5
+"""What a change has brought is looked at after so many windows, when all figures are new, and before the next round."""
 UNIT: Final = "items that are late, times their delay, a second"
 ORDERS_MAX: Final = 1 << 32
 
@@ -129,18 +129,13 @@ class Orders:
             self.past.append(change)
         self.on_ended(change)
 
-    def to_measure(self, now: float, window_s: float) -> Sequence[Change]:
-        """Changes that are old enough to see what they have brought."""
-        if self.current is not None:
-            return ()
-        return [
-            change
-            for change in self.past
-            if change.measured is None
-            and change.is_complete
-            and change.ended_s is not None
-            and MEASURE_WINDOWS * window_s <= now - change.ended_s <= 4 * MEASURE_WINDOWS * window_s
-        ]
+    def to_measure(self, now: float, window_s: float) -> Change | None:
+        """The last change, when it is old enough to see what it has brought."""
+        change = self.past[-1] if self.past and self.current is None else None
+        if change is None or change.measured is not None or not change.is_complete or change.ended_s is None:
+            return None
+        age_s = now - change.ended_s
+        return change if MEASURE_WINDOWS * window_s <= age_s <= 4 * MEASURE_WINDOWS * window_s else None
 
     def history(self) -> list[PastMove]:
         """What was changed lately, oldest first."""

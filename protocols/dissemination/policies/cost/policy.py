@@ -26,6 +26,8 @@ PLAN_MAX: Final = 8
 MOVED: Final = "moved"
 UNMEASURED: Final = Costs(0.0001, 0.0001)
 """Of a node that has not sent anything yet."""
+RATE_GUESS: Final = 1.0
+"""Of a newcomer, where nobody has measured anything yet."""
 NEEDS_ROOM: Final = (Kind.PARENT_CHILD_SWAP, Kind.UNCLE_NEPHEW_SWAP)
 """These put one more child below the node that decides before they take one away."""
 
@@ -114,7 +116,7 @@ class CostPolicy:
     def _offer_place(self, peer: PeerRef, message: messages.AskForPlace) -> None:
         family = self._family()
         below = [family.relatives[id].branch for id in family.children if id != peer.id]
-        most = message.rate_max if message.rate_max is not None else max(self._rates.all, 0.0)
+        most = message.rate_max if message.rate_max is not None else self._rates.all or RATE_GUESS
         all = message.rate_sum if message.rate_sum is not None else most
         newcomer = Branch(peer.id, most, all)
         slower_s = processing_s(family.costs, rate_max(family.rate, [*below, newcomer]), [*below, newcomer])
@@ -174,6 +176,7 @@ class CostPolicy:
             case messages.CostReport():
                 if peer.id in self.child_ids():
                     self._relations.report(peer, message)
+                    self._report()
             case messages.CostRelatives():
                 if is_parent:
                     self._relatives(message)
@@ -355,19 +358,19 @@ class CostPolicy:
         self._tree.emit(event)
 
     def _measure(self, now: float) -> None:
-        for change in self._orders.to_measure(now, self._settings.window):
-            after = self._family().loss_of(change.touched) if self._relations.is_complete() else None
-            if after is not None:
-                change.measured = change.before - after
-                move = change.transformation.moves[0]
-                event = AdaptationMeasured(
-                    stream=format_id(self._tree.stream),
-                    transformation=change.transformation.kind.value,
-                    node=format_id(move.node),
-                    predicted=change.predicted,
-                    measured=change.measured,
-                )
-                self._tree.emit(event)
+        change = self._orders.to_measure(now, self._settings.window)
+        after = self._family().loss_of(change.touched) if change and self._relations.is_complete() else None
+        if change is None or after is None:
+            return
+        change.measured = change.before - after
+        event = AdaptationMeasured(
+            stream=format_id(self._tree.stream),
+            transformation=change.transformation.kind.value,
+            node=format_id(change.transformation.moves[0].node),
+            predicted=change.predicted,
+            measured=change.measured,
+        )
+        self._tree.emit(event)
 
     # For people, and leaving
 
