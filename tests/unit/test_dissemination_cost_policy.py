@@ -17,6 +17,7 @@ from protocols.dissemination.policies.cost.construction import Cooling, anneal, 
 from protocols.dissemination.policies.cost.events import AdaptationMeasured, TreeAdapted
 from protocols.dissemination.policies.cost.holding import Stance
 from protocols.dissemination.policies.cost.model import Costs
+from protocols.dissemination.policies.cost.policy import CostPolicy
 from protocols.dissemination.policies.cost.settings import read_settings
 from tests.support.coherency_net import STREAM
 from tests.support.cost_net import Access, CostNet
@@ -43,6 +44,10 @@ def place(net: CostNet, parents: dict[int, int]) -> None:
 
 def chain(net: CostNet) -> None:
     place(net, {number: number - 1 for number in range(1, len(net.peers))})
+
+
+def stance(policy: CostPolicy) -> Stance:
+    return policy._rounds.hold.stance
 
 
 QUICK = Cooling(steps_each=16, factor=0.8, frozen=0.01, unchanged=2)
@@ -156,10 +161,10 @@ def test_a_lost_token_holds_a_node_for_a_while_only() -> None:
     middle = net.policies[net.peers[1].id]
     middle.received(net.peers[0], messages.AskToHold(STREAM))
     net.run()
-    assert middle._rounds.hold.stance is Stance.HOLD
+    assert stance(middle) is Stance.HOLD
     middle._rounds.tick(net.now)
     middle._rounds.tick(net.now + 100)
-    assert middle._rounds.hold.stance is Stance.IDLE
+    assert stance(middle) is Stance.IDLE
 
 
 def test_a_child_that_does_not_answer_holds_up_one_round_only() -> None:
@@ -168,10 +173,10 @@ def test_a_child_that_does_not_answer_holds_up_one_round_only() -> None:
     net.live(4.0)
     middle = net.policies[net.peers[1].id]
     middle.received(net.peers[0], messages.CostToken(STREAM, False))
-    assert middle._rounds.hold.stance is Stance.WAIT
+    assert stance(middle) is Stance.WAIT
     middle._rounds.tick(net.now)
     middle._rounds.tick(net.now + 100)
-    assert middle._rounds.hold.stance is Stance.IDLE
+    assert stance(middle) is Stance.IDLE
 
 
 def test_while_a_node_holds_still_in_one_stream_it_adapts_no_other() -> None:
@@ -183,8 +188,9 @@ def test_while_a_node_holds_still_in_one_stream_it_adapts_no_other() -> None:
     access = Access(net, here.me)
     access.stream = stream_key("other")
     other = net.factory.make(access, net.factory.settings({}))
-    adapted = []
-    one.adapt, other.adapt = partial(adapted.append, "one"), partial(adapted.append, "other")  # type: ignore[method-assign]
+    adapted: list[str] = []
+    for each, name in ((one, "one"), (other, "other")):
+        each.adapt = partial(adapted.append, name)  # type: ignore[method-assign]  # the test looks on
     top = net.peers[0]
     one.received(top, messages.AskToHold(STREAM))
     other.received(top, messages.CostToken(access.stream, False))

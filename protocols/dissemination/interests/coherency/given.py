@@ -1,10 +1,10 @@
 """What a holder was last given of each object, and whether it has to be given more. Pure.
 
 A node holds a value that is at most c_p away from the source's: that is what it *promises*, because its own parent
-keeps it so. A child that tolerates c_c was given another value last. As long as that one is at most c_c - c_p away from the
-node's, the child is at most c_c away from the source, by the triangle inequality; farther away, and the source could
-leave the child's tolerance without the node ever learning of it. So that is when the child gets the node's value (the
-two conditions of Shah, Ramamritham and Shenoy 2002, section 3, in one). The source promises 0.
+keeps it so. A child that tolerates c_c was given another value last. As long as that one is at most c_c - c_p away from
+the node's, the child is at most c_c away from the source, by the triangle inequality; farther away, and the source
+could leave the child's tolerance without the node ever learning of it. So that is when the child gets the node's value
+(the two conditions of Shah, Ramamritham and Shenoy 2002 in one). The source promises 0.
 
 Changes are counted from above: a node that may lack n of them may have lacked n before each update that it got.
 """

@@ -1,7 +1,7 @@
 """How far a value that somebody holds may be from the one at the source, and how far two values are apart. Pure.
 
 A divergence (Zhou, Ooi and Tan 2008, section 2.1) is a distance: what is apart by at most a from one value, and that
-one by at most b from another, is apart by at most a + b from the other. That is why tolerances can be passed down a tree.
+one by at most b from another, is apart by at most a + b from the other. So tolerances can be passed down a tree.
 """
 
 from __future__ import annotations

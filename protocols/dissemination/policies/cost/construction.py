@@ -7,11 +7,11 @@ nodes that it touches.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from peerd.api import Rng
 from peerd.ids import NodeId
 from protocols.dissemination.policies.cost.model import Branch, CostTree, Delay, Server, processing_s, step_loss
 
@@ -40,9 +40,7 @@ def _fresh(source: NodeId, servers: Iterable[Server], delay: Delay) -> CostTree:
     return CostTree(source, blank, delay)
 
 
-def random_tree(
-    source: NodeId, servers: Sequence[Server], delay: Delay, rng: random.Random, fan_out: int = 0
-) -> CostTree:
+def random_tree(source: NodeId, servers: Sequence[Server], delay: Delay, rng: Rng, fan_out: int = 0) -> CostTree:
     """Every node below a random earlier one. ``fan_out``: children that a node has at most; 0: no limit."""
     tree = _fresh(source, servers, delay)
     order = [server.id for server in servers if server.id != source]
@@ -137,7 +135,7 @@ Step = tuple[tuple[NodeId, NodeId], ...]
 class Annealing:
     """One run of simulated annealing over the transformations of section 3.2.1."""
 
-    def __init__(self, tree: CostTree, rng: random.Random, fan_out: int = 0) -> None:
+    def __init__(self, tree: CostTree, rng: Rng, fan_out: int = 0) -> None:
         self.tree = tree
         self.loss = tree.loss()
         self._rng = rng
@@ -233,7 +231,7 @@ class Annealing:
         return depth
 
 
-def anneal(tree: CostTree, rng: random.Random, cooling: Cooling | None = None, fan_out: int = 0) -> CostTree:
+def anneal(tree: CostTree, rng: Rng, cooling: Cooling | None = None, fan_out: int = 0) -> CostTree:
     """Simulated annealing from a tree, which is changed; returns the best one met, that one included."""
     with_ = cooling or Cooling()
     run = Annealing(tree, rng, fan_out)

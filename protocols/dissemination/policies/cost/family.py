@@ -26,7 +26,7 @@ UNKNOWN_DELAY_S: Final = 0.05
 """The one-way delay between two nodes of which nobody has said anything."""
 
 
-class Surroundings(Protocol):
+class FamilyPlace(Protocol):
     """What the family needs of the node's place in the tree."""
 
     @property
@@ -39,7 +39,7 @@ class Surroundings(Protocol):
 class Relations:
     """The reports of a node's children, put together."""
 
-    def __init__(self, place: Surroundings) -> None:
+    def __init__(self, place: FamilyPlace) -> None:
         self._place = place
         self._reports: dict[NodeId, CostReport] = {}
         self._told: CostReport | None = None

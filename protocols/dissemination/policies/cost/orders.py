@@ -24,7 +24,7 @@ ORDERS_MAX: Final = 1 << 32
 
 
 @dataclass(eq=False, slots=True)
-class Change:
+class OrderedChange:
     """A transformation that is under way, or was made."""
 
     transformation: Transformation
@@ -74,10 +74,10 @@ class Orders:
 
     give: Callable[[PeerRef, int, PeerRef], None]
     """Tell a node, by the number of the order, to get a parent."""
-    on_ended: Callable[[Change], None]
-    current: Change | None = None
+    on_ended: Callable[[OrderedChange], None]
+    current: OrderedChange | None = None
     mine: _MyOrder | None = None
-    past: deque[Change] = field(default_factory=lambda: deque(maxlen=HISTORY_MAX))
+    past: deque[OrderedChange] = field(default_factory=lambda: deque(maxlen=HISTORY_MAX))
     _number: int = 0
 
     def begin(
@@ -94,10 +94,12 @@ class Orders:
         assert before is not None, "a transformation touches relatives only"
         parents = {move.node: family.old_parent(move.node) for move in transformation.moves}
         self._number = (self._number + 1) % ORDERS_MAX
-        self.current = Change(transformation, parents, peers, touched, before, predicted, self._number, deadline_s)
+        self.current = OrderedChange(
+            transformation, parents, peers, touched, before, predicted, self._number, deadline_s
+        )
         self._next(self.current)
 
-    def _next(self, change: Change) -> None:
+    def _next(self, change: OrderedChange) -> None:
         move = change.transformation.moves[change.moved]
         self.give(change.peers[move.node], change.order, change.peers[move.to])
 
@@ -129,7 +131,7 @@ class Orders:
             self.past.append(change)
         self.on_ended(change)
 
-    def to_measure(self, now: float, window_s: float) -> Change | None:
+    def to_measure(self, now: float, window_s: float) -> OrderedChange | None:
         """The last change, when it is old enough to see what it has brought."""
         change = self.past[-1] if self.past and self.current is None else None
         if change is None or change.measured is not None or not change.is_complete or change.ended_s is None:

@@ -16,7 +16,7 @@ from protocols.dissemination.policies.cost.family import Relations, branch_figur
 from protocols.dissemination.policies.cost.joining import Search
 from protocols.dissemination.policies.cost.measuring import Rates, is_far
 from protocols.dissemination.policies.cost.model import Branch, Costs, processing_s, step_loss
-from protocols.dissemination.policies.cost.orders import UNIT, Change, Orders
+from protocols.dissemination.policies.cost.orders import UNIT, OrderedChange, Orders
 from protocols.dissemination.policies.cost.rounds import NodeRounds
 from protocols.dissemination.policies.cost.settings import CostSettings, read_settings
 from protocols.dissemination.policies.cost.transformations import Family, Kind, Transformation, rate_max
@@ -54,7 +54,7 @@ class CostPolicy:
         self._asks = 0
         rounds.add(tree.stream, self)
 
-    # The place in the tree (`Surroundings`)
+    # The place in the tree (`FamilyPlace`)
 
     @property
     def me(self) -> PeerRef:
@@ -343,7 +343,7 @@ class CostPolicy:
         else:
             self._tree.send(peer, messages.OrderEnded(self._tree.stream, message.order, False))
 
-    def _change_ended(self, change: Change) -> None:
+    def _change_ended(self, change: OrderedChange) -> None:
         move = change.transformation.moves[0]
         stream, node = format_id(self._tree.stream), format_id(move.node)
         kind = change.transformation.kind.value
