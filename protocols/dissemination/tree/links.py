@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from peerd.ids import NodeId
 from peerd.messages import PeerRef
+from protocols.dissemination.messages import Beat, Carry, ReplayItems, StreamGap, Widened
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, LastGiven, ParsedItem
+
+EdgeMessage = Carry | Beat | ReplayItems | Widened | StreamGap
+"""What a parent sends on an edge once it has begun, numbered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +44,24 @@ class Uplink:
     """It has sent everything up to here. That may be less than this node has had, from the parent before."""
     late: list[Late] = field(default_factory=list)
     heard_at: float = 0.0
-    path: tuple[NodeId, ...] | None = None
+    number: int = 0
+    """Of the last message on this edge."""
+    asked_number: int = 0
+    """Of the last message to the parent on this edge."""
+    parked: dict[int, EdgeMessage] = field(default_factory=dict)
+    """Messages that came before others that were sent earlier, by number."""
+    parked_at: float = 0.0
+    path: tuple[PeerRef, ...] | None = None
     """The nodes from the producer to it, as it has said."""
     given: LastGiven | None = None
     """While another node is the parent: what this one has sent, for when it is."""
     is_stale: bool = True
     """Whether anybody vouches for what it sends is not known before its first beat."""
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether what it sends is awaited."""
+        return self.is_asked or self.has_begun
 
 
 class ChildStage(Enum):
@@ -75,7 +91,20 @@ class Downlink:
     passed: int = 0
     """Items since then that it did not want."""
     queue: list[ParsedItem] = field(default_factory=list)
-    """To be sent at the end of the current call."""
+    """To be sent at the end of the current call, or when the child has taken what was sent before."""
+    queue_bytes: int = 0
+    outbox: deque[EdgeMessage] = field(default_factory=deque)
+    """To be sent before the queue."""
+    lost_until: StreamPosition = START
+    """Its queue was full, and everything up to here that it has not been told of is lost for it."""
+    slow_since: float | None = None
+    number: int = 0
+    """Of the last message on this edge."""
+    asked_number: int = 0
+    """Of the last message from the child on this edge."""
     path_told: int = -1
     given: LastGiven | None = None
+    """What it was given of each object, where the kind of interests goes by that."""
+    is_behind: bool = False
+    """It missed items while it took nothing; it is to have the newest ones instead."""
     beat_at: float = 0.0

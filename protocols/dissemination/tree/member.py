@@ -20,6 +20,7 @@ from protocols.dissemination.ports import Holder, Interest, InterestKind, Parsed
 from protocols.dissemination.tree.climbing import Climbing
 from protocols.dissemination.tree.downstream import Admit, Downstream
 from protocols.dissemination.tree.latest import LatestItems
+from protocols.dissemination.tree.links import EdgeMessage
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.state import MemberState
 from protocols.dissemination.tree.subscription import Lost, OwnSubscription, StaleFrom
@@ -35,7 +36,10 @@ class _Waiting:
 
 
 class StreamMember:
-    """One node's part in one stream. ``on_orphaned`` and ``on_ended`` are for the policy, which looks for parents."""
+    """One node's part in one stream. ``on_orphaned`` and ``on_ended`` are for the policy, which looks for parents.
+
+    ``attempts_from``: larger than the number of any attempt of this node in this stream so far, before a restart, too.
+    """
 
     def __init__(
         self,
@@ -47,20 +51,32 @@ class StreamMember:
         admit: Admit,
         *,
         is_source: bool,
+        attempts_from: int = 0,
     ) -> None:
         self.state = MemberState(me, stream, kind, limits, send, is_source=is_source)
         self.climbing = Climbing(me, is_source, send)
         self.down = Downstream(self.state, self, admit)
-        self.up = Upstream(self.state, self.climbing, self)
+        self.up = Upstream(self.state, self.climbing, self, attempts_from)
         self.subscriptions: dict[int, OwnSubscription] = {}
         self.latest = LatestItems(self.state, self.down, self.subscriptions)
         self.down.is_member = lambda: is_source or not self.up.is_orphan
         self.down.has_uplink = self.up.knows
         self.on_orphaned: Callable[[], None] = lambda: None
         self.on_ended: Callable[[PeerRef, MoveEnd, AttachRefusal | None, Sequence[PeerRef]], None] = lambda *_: None
+        self.on_passed: Callable[[ParsedItem, bool, Sequence[NodeId]], None] = lambda *_: None
+        """Told of each item: whether a subscription of this node wanted it, and which children."""
+        self.on_lost: Callable[[StreamPosition, StreamPosition], None] = lambda *_: None
+        self.on_asked_to_move: Callable[[Sequence[PeerRef], bool], None] = lambda *_: None
+        """The parent will leave: where to move, and whether this node is to take the parent's place."""
+        self.on_stream_over: Callable[[], None] = lambda: None
         self._waiting: list[_Waiting] = []
 
     # The producer
+
+    def begin_at(self, mark: StreamPosition) -> None:
+        """The producer has started (anew), and remembers nothing of what it may have sent before this mark."""
+        self.state.through = mark
+        self.state.buffer.forget(mark)
 
     def publish(self, item: StreamItem, now: float) -> None:
         """The producer's next item. Raises `ItemError` for what the kind of interests cannot read."""
@@ -82,10 +98,11 @@ class StreamMember:
         after: StreamPosition | None,
         deliver: Callable[[ParsedItem | Lost | StaleFrom], None],
         now: float,
+        on_live: Callable[[], None] = lambda: None,
     ) -> None:
-        """Want something, from a mark on (``None``: from now on)."""
+        """Want something, from a mark on (``None``: from now on). ``on_live`` is called when it is had."""
         self.state.now = now
-        found = self.subscriptions[number] = OwnSubscription(number, interest, deliver, after)
+        found = self.subscriptions[number] = OwnSubscription(number, interest, deliver, after, on_live)
         self.need(("own", number), [interest], after, lambda: self._go_live(found))
         self.down.flush()
 
@@ -95,6 +112,7 @@ class StreamMember:
         state = self.state
         since = state.since([found.interest], found.after)
         found.through = since if found.after is None else found.after
+        found.on_live()
         if state.given is not None:
             self.latest.begin(found)
             return
@@ -146,10 +164,12 @@ class StreamMember:
         self.latest.have(held)
         state.buffer.add(held, state.now)
         ids = state.matching.match(held.content)
-        self.down.flow(held, ids)
-        for subscription in self.subscriptions.values():
-            if subscription.interest.id in ids and state.is_for(subscription.given, held):
-                subscription.give(held)
+        children = self.down.flow(held, ids)
+        own = [each for each in self.subscriptions.values() if each.interest.id in ids]
+        own = [each for each in own if state.is_for(each.given, held)]
+        for subscription in own:
+            subscription.give(held)
+        self.on_passed(held, bool(own), children)
 
     def remembered(self, item: StreamItem) -> None:
         """See `protocols.dissemination.tree.upstream.Below`."""
@@ -186,6 +206,7 @@ class StreamMember:
     def lost(self, since: StreamPosition, until: StreamPosition) -> None:
         """See `protocols.dissemination.tree.upstream.Below`."""
         self.state.buffer.forget(until)
+        self.on_lost(since, until)
         self.down.gap(since, until)
         for subscription in self.subscriptions.values():
             subscription.lose(since, until)
@@ -204,18 +225,15 @@ class StreamMember:
         """A message of this stream. Raises `ProtocolError` for what no correct node sends."""
         self.state.now = now
         match message:
-            case messages.Carry():
-                self.up.carry(peer, message)
-            case messages.Beat():
-                self.up.beat(peer, message)
-            case messages.ReplayItems():
-                self.up.replay(peer, message)
-            case messages.Widened():
-                self.up.widened(peer, message)
-            case messages.StreamGap():
-                self.up.gap(peer, message)
+            case (
+                messages.Carry() | messages.Beat() | messages.ReplayItems() | messages.Widened() | messages.StreamGap()
+            ):
+                for each in self.up.in_order(peer, message):
+                    self._of_edge(peer, each)
             case messages.Ready():
                 self.up.ready(peer, message)
+                for each in self.up.waiting():
+                    self._of_edge(peer, each)
             case messages.Declined():
                 self.up.declined(peer, message)
             case messages.Climbed():
@@ -232,11 +250,30 @@ class StreamMember:
                 self.down.detach(peer, message.attempt)
             case messages.Dismiss():
                 self.up.dismissed(peer, message.attempt)
+            case messages.MoveAway() if self.up.is_parent(peer, message.attempt):
+                self.on_asked_to_move(message.parents, message.is_successor)
+            case messages.StreamEnds() if self.up.is_parent(peer, message.attempt):
+                self.on_stream_over()
+            case messages.MoveAway() | messages.StreamEnds():
+                pass  # it has not heard yet that it is not the parent any more
             case messages.Climb():
                 self.climbing.check(message, self._parent(), now)
             case _:
                 raise Bug(f"{type(message).__name__} is no message of the tree")
         self.down.flush()
+
+    def _of_edge(self, peer: PeerRef, message: EdgeMessage) -> None:
+        match message:
+            case messages.Carry():
+                self.up.carry(peer, message)
+            case messages.Beat():
+                self.up.beat(peer, message)
+            case messages.ReplayItems():
+                self.up.replay(peer, message)
+            case messages.Widened():
+                self.up.widened(peer, message)
+            case messages.StreamGap():
+                self.up.gap(peer, message)
 
     def _attach(self, peer: PeerRef, message: messages.Attach) -> None:
         if self.down.attach(peer, message):
@@ -246,10 +283,10 @@ class StreamMember:
     def _parent(self) -> PeerRef | None:
         return None if self.up.parent is None else self.up.parent.peer
 
-    def move_to(self, peer: PeerRef, now: float) -> bool:
-        """Get another parent, or a first one; whether that has begun."""
+    def move_to(self, peer: PeerRef, now: float, instead_of: NodeId | None = None) -> bool:
+        """Get another parent, or a first one; whether that has begun. ``instead_of``: a child there that will leave."""
         self.state.now = now
-        return self.up.move_to(peer)
+        return self.up.move_to(peer, instead_of)
 
     def gone(self, peer: NodeId, now: float) -> None:
         """A node is out of reach."""

@@ -51,6 +51,8 @@ class MemberState:
         self.matching = kind.make_set()
         self.path: tuple[NodeId, ...] = ()
         """The nodes from the producer to this node's parent."""
+        self.ancestors: tuple[PeerRef, ...] = ()
+        """The same, as they may be reached."""
         self.path_version = 0
         self.given = self.make_given(is_source=is_source)
         """What this node has of each object, where the kind of interests goes by that: see `tree/latest.py`."""
@@ -78,10 +80,11 @@ class MemberState:
         except ItemError as error:
             raise ProtocolError("bad_item", str(error)[:256]) from error
 
-    def set_path(self, path: tuple[NodeId, ...]) -> None:
+    def set_path(self, ancestors: tuple[PeerRef, ...]) -> None:
         """The way from the producer has changed."""
-        if path != self.path:
-            self.path = path
+        if ancestors != self.ancestors:
+            self.ancestors = ancestors
+            self.path = tuple(peer.id for peer in ancestors)
             self.path_version += 1
 
     def since(self, interests: Iterable[Interest], after: StreamPosition | None) -> StreamPosition:

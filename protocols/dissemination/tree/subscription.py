@@ -32,6 +32,7 @@ class OwnSubscription:
     interest: Interest
     deliver: Callable[[ParsedItem | Lost | StaleFrom], None]
     after: StreamPosition | None
+    on_live: Callable[[], None]
     through: StreamPosition | None = None
     """It has been given everything up to here; ``None``: it has not begun."""
     given: LastGiven | None = None

@@ -8,7 +8,7 @@ lose, and takes the stream from its new parent before the way up is known to be 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Final, Protocol
 
@@ -16,6 +16,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import (
+    WANTS_MAX,
     Attach,
     AttachRefusal,
     Beat,
@@ -35,12 +36,20 @@ from protocols.dissemination.messages import (
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree.climbing import Climbing
-from protocols.dissemination.tree.links import Late, Uplink
+from protocols.dissemination.tree.links import EdgeMessage, Late, Uplink
 from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, mark
 from protocols.dissemination.tree.wants import Ask
 
 NARROW_AFTER_S: Final = 5.0
 """What nobody wants any more is still had for so long, in case it is wanted again."""
+ASK_AGAIN_S: Final = 5.0
+"""What the parent was asked for and has not answered for so long is asked once more: it may have been lost."""
+PARKED_MAX: Final = 64
+"""Messages that wait for one that was sent earlier."""
+PARKED_S: Final = 1.0
+"""How long they wait; then it is lost, and this node attaches anew."""
+TELL_OFF_S: Final = 1.0
+"""Between two answers to nodes that send this node a stream although they are not its parents."""
 
 
 class MoveEnd(Enum):
@@ -92,7 +101,7 @@ class Below(Protocol):
 class Upstream:
     """The lower end of a node's edge to its parent."""
 
-    def __init__(self, state: MemberState, climbing: Climbing, below: Below) -> None:
+    def __init__(self, state: MemberState, climbing: Climbing, below: Below, attempts_from: int) -> None:
         self._state = state
         self._climbing = climbing
         self._below = below
@@ -100,8 +109,11 @@ class Upstream:
         self.next: Uplink | None = None
         self.is_new = True
         """This node has never had anything of the stream."""
-        self._attempts = 0
+        self._attempts = attempts_from
         self._narrow_at: float | None = None
+        self._tell_off_at = 0.0
+        self._asked_at = 0.0
+        self._instead_of: NodeId | None = None
         climbing.in_circle = self._in_circle
 
     @property
@@ -115,19 +127,26 @@ class Upstream:
         """Nobody sends the stream to this node."""
         return self.parent is None and (self.next is None or not self.next.has_begun)
 
+    def is_parent(self, peer: PeerRef, attempt: int) -> bool:
+        """Whether a node is this node's parent by this attempt."""
+        return self.parent is not None and (self.parent.peer.id, self.parent.attempt) == (peer.id, attempt)
+
     def knows(self, peer: NodeId) -> bool:
         """Whether a node is this node's parent, or is to be."""
         return any(link is not None and link.peer.id == peer for link in (self.parent, self.next))
 
     # Moving
 
-    def move_to(self, peer: PeerRef) -> bool:
+    def move_to(self, peer: PeerRef, instead_of: NodeId | None = None) -> bool:
         """Get another parent, or a first one; whether that has begun. `Below.ended` follows if so."""
+        if peer.id == self._state.me.id:
+            return False
         if self.next is not None or (self.parent is not None and self.parent.peer.id == peer.id):
             return False
         if self.parent is not None and not self._climbing.may_move(self._state.now):
             return False
         self._climbing.is_moving = True
+        self._instead_of = instead_of
         self._attach(peer, self._state.now)
         return True
 
@@ -140,7 +159,7 @@ class Upstream:
         self.next.given = None if is_orphan else state.make_given()
         texts = tuple(each.text for each in wants.values())
         after = mark(state.through)
-        state.send(peer, Attach(state.stream, self._attempts, texts, after, self.is_new, is_orphan))
+        state.send(peer, Attach(state.stream, self._attempts, texts, after, self.is_new, is_orphan, self._instead_of))
 
     def ready(self, peer: PeerRef, message: Ready) -> None:
         """The new parent can begin, or (for an orphan) has begun."""
@@ -152,7 +171,6 @@ class Upstream:
             since = message.since.position
             if self.is_new:
                 state.through = max(state.through, since)
-                state.buffer.forget(state.through)
             self._begun(link)
         elif state.wants.has_pending() or not link.wants.issuperset(state.wants.sent()):
             self._attach(peer, link.asked_at)  # this node wants more by now: the new parent has to have that too
@@ -228,9 +246,12 @@ class Upstream:
         parent = None if self.parent is None else self.parent.peer
         self._climbing.moved(parent, self._state.now)
         self._below.ended(link.peer, end, why, children)
-        if self.parent is None and link.has_begun:
+        if link.has_begun and not self._has_link():
             self._below.freshened()
             self._below.orphaned()
+
+    def _has_link(self) -> bool:
+        return self.parent is not None or self.next is not None
 
     def _next(self, peer: PeerRef, attempt: int) -> Uplink | None:
         link = self.next
@@ -249,7 +270,7 @@ class Upstream:
         """The parent says that it is none."""
         if self._next(peer, attempt) is not None:
             self._give_up(MoveEnd.DECLINED)
-        elif self.parent is not None and (self.parent.peer.id, self.parent.attempt) == (peer.id, attempt):
+        elif self.is_parent(peer, attempt):
             self._drop_parent()
 
     def _drop_parent(self) -> None:
@@ -271,27 +292,70 @@ class Upstream:
 
     # The stream
 
-    def _link(self, peer: PeerRef) -> Uplink | None:
-        for link in (self.parent, self.next):
-            if link is None or link.peer.id != peer.id:
-                continue
-            if link is self.parent or link.is_asked or link.has_begun:
-                return link
-        return None
+    def in_order(self, peer: PeerRef, message: EdgeMessage) -> Iterator[EdgeMessage]:
+        """What can be taken in now that this has come: nothing, this, or this and what had overtaken it.
 
-    def _heard(self, peer: PeerRef) -> Uplink | None:
-        """The link that a message of the stream came on; ``None``: none that this node has (any more)."""
-        link = self._link(peer)
+        One connection keeps the order; but two nodes that connect to each other at the same time give one of two up.
+        """
+        link = self._link(peer, message.attempt)
         if link is None:
-            return None
+            self._tell_off(peer, message.attempt)
+            return
+        if message.number <= link.number:
+            return
         link.heard_at = self._state.now
-        if link is self.next and not link.has_begun:
+        if not link.parked:
+            link.parked_at = self._state.now
+        link.parked[message.number] = message
+        if len(link.parked) > PARKED_MAX:
+            self._broken(link)
+            return
+        yield from self._parked(link)
+
+    def _parked(self, link: Uplink) -> Iterator[EdgeMessage]:
+        while self._link(link.peer, link.attempt) is link and (link is self.parent or link.may_begin):
+            found = link.parked.pop(link.number + 1, None)
+            if found is None:
+                return
+            link.number += 1
+            link.parked_at = self._state.now
+            yield found
+
+    def waiting(self) -> Iterator[EdgeMessage]:
+        """What came before its parent was known to have begun, and can be taken in now."""
+        for link in (self.parent, self.next):
+            if link is not None and link.parked:
+                yield from self._parked(link)
+
+    def _heard(self, peer: PeerRef, message: EdgeMessage) -> Uplink | None:
+        """The link that a message of the stream came on; ``None``: none that this node has (any more)."""
+        link = self._link(peer, message.attempt)
+        if link is not None and link is self.next and not link.has_begun:
             self._begun(link)
         return link
 
+    def _link(self, peer: PeerRef, attempt: int) -> Uplink | None:
+        for link in (self.parent, self.next):
+            if link is not None and (link.peer.id, link.attempt) == (peer.id, attempt):
+                return link
+        return None
+
+    def _tell_off(self, peer: PeerRef, attempt: int) -> None:
+        """Somebody believes to be this node's parent: what told it otherwise may have been lost."""
+        if self._state.now >= self._tell_off_at:
+            self._tell_off_at = self._state.now + TELL_OFF_S
+            self._state.send(peer, DetachFromParent(self._state.stream, attempt))
+
+    def _broken(self, link: Uplink) -> None:
+        if link is self.next:
+            self._give_up(MoveEnd.SILENT)
+        else:
+            self._state.send(link.peer, DetachFromParent(self._state.stream, link.attempt))
+            self._drop_parent()
+
     def carry(self, peer: PeerRef, message: Carry) -> None:
         """The next items."""
-        link = self._heard(peer)
+        link = self._heard(peer, message)
         if link is None:
             return
         for item in message.items:
@@ -309,7 +373,7 @@ class Upstream:
 
     def beat(self, peer: PeerRef, message: Beat) -> None:
         """Nothing for this node, up to a mark."""
-        link = self._heard(peer)
+        link = self._heard(peer, message)
         if link is None:
             return
         self._went_on(peer, link, message.through.position)
@@ -317,7 +381,7 @@ class Upstream:
         self._below.freshened()
         if message.path is not None:
             link.path = message.path
-            if self._state.me.id in message.path:
+            if any(each.id == self._state.me.id for each in message.path):
                 self._circle(link)
             elif link is self.parent or self.parent is None:
                 self._state.set_path(message.path)
@@ -326,8 +390,7 @@ class Upstream:
         if link is self.next:
             self._give_up(MoveEnd.CIRCLE)
         else:
-            self._state.send(link.peer, DetachFromParent(self._state.stream, link.attempt))
-            self._drop_parent()
+            self._broken(link)
 
     def _went_on(self, peer: PeerRef, link: Uplink, through: StreamPosition) -> None:
         if through < link.through:
@@ -347,7 +410,7 @@ class Upstream:
 
     def gap(self, peer: PeerRef, message: StreamGap) -> None:
         """Something is lost."""
-        link = self._heard(peer)
+        link = self._heard(peer, message)
         if link is None:
             return
         until = message.until.position
@@ -370,14 +433,23 @@ class Upstream:
 
     def _widen(self, link: Uplink, asks: Sequence[Ask]) -> None:
         state = self._state
+        self._asked_at = state.now
         for ask in asks:
             is_new = ask.after is None
             after = mark(START if ask.after is None else ask.after)
-            state.send(link.peer, Widen(state.stream, (ask.interest.text,), after, is_new))
+            link.asked_number += 1
+            texts = (ask.interest.text,)
+            state.send(link.peer, Widen(state.stream, texts, after, is_new, link.attempt, link.asked_number))
+
+    def _narrow(self, link: Uplink, ids: Sequence[bytes]) -> None:
+        for at in range(0, len(ids), WANTS_MAX):
+            link.asked_number += 1
+            some = tuple(ids[at : at + WANTS_MAX])
+            self._state.send(link.peer, Narrow(self._state.stream, some, link.attempt, link.asked_number))
 
     def replay(self, peer: PeerRef, message: ReplayItems) -> None:
         """Items of the past."""
-        link = self._heard(peer)
+        link = self._heard(peer, message)
         for item in () if link is None else message.items:
             if link is not None and link.given is not None:
                 link.given.give(self._state.parsed(item))
@@ -386,7 +458,7 @@ class Upstream:
 
     def widened(self, peer: PeerRef, message: Widened) -> None:
         """The parent has begun to send more."""
-        link = self._heard(peer)
+        link = self._heard(peer, message)
         if link is not None:
             link.late.append(Late(self._state.through, message.interests, message.since.position))
             self._went_on(peer, link, message.through.position)
@@ -403,9 +475,14 @@ class Upstream:
         now = self._state.now
         if self.next is not None and now - self.next.asked_at >= MOVE_S:
             self._give_up(MoveEnd.SILENT)
+        for link in (self.next, self.parent):
+            if link is not None and link.parked and now - link.parked_at >= PARKED_S:
+                self._broken(link)
         if self.parent is not None and now - self.parent.heard_at >= SILENT_S:
-            self._state.send(self.parent.peer, DetachFromParent(self._state.stream, self.parent.attempt))
-            self._drop_parent()
+            self._broken(self.parent)
+        is_asking = self.parent is not None and self.next is None and self._state.wants.has_pending()
+        if is_asking and now - self._asked_at >= ASK_AGAIN_S:
+            self.ask(self._state.wants.ask_again())
         if self._narrow_at is not None and now >= self._narrow_at and self.next is None:
             self._narrow_at = None
             gone, asks = self._state.wants.give_up(self._state.through)
@@ -417,6 +494,6 @@ class Upstream:
             if self.parent is not None:
                 self._widen(self.parent, asks)
                 if told:
-                    self._state.send(self.parent.peer, Narrow(self._state.stream, tuple(told)))
+                    self._narrow(self.parent, told)
             if asks:
                 self._narrow_at = now + NARROW_AFTER_S
