@@ -1,7 +1,7 @@
 """What an item costs a node, worked out from how long the node was busy with each. Pure.
 
-With every item a node looks at each child, and sends to some: it is busy for ``looked * filter_s + sent * send_s``. From
-many items with different counts both can be told apart, by least squares in which old items count less and less. In the
+With every item a node looks at each child, and sends to some: it is busy for ``looked * filter_s + sent * send_s``.
+From many items with different counts both can be told apart, by least squares in which old items count less. In the
 simulator nothing takes time; there a stated model is used.
 """
 
