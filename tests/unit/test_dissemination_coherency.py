@@ -198,6 +198,8 @@ def test_many_interests_become_one_that_covers_them_all() -> None:
     many = [KIND.parse(f"a-rather-long-name-of-an-object-{at}-{'x' * 80} WITHIN {1 + at % 5}") for at in range(200)]
     (all_in_one,) = KIND.reduce(many, 10)
     assert all_in_one.text == "* WITHIN 1"
+    (everything,) = KIND.reduce(many, 1)
+    assert everything == KIND.parse("")
 
 
 def test_overlap_is_guessed_from_the_tolerances() -> None:

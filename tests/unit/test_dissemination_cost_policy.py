@@ -122,6 +122,22 @@ def test_a_newcomer_takes_the_place_where_all_lose_least() -> None:
     assert parent == net.peers[1]
 
 
+def test_a_newcomer_that_has_found_a_parent_meanwhile_stays_there() -> None:
+    """The mechanism itself tries the nodes above a lost parent, while the policy still asks around."""
+    net = net_of(3, 14)
+    place(net, {1: 0})
+    net.policies[net.peers[2].id].look_for_parent()
+    question = net.links.pop((net.peers[2].id, net.peers[0].id))
+    net.move(2, 1)
+    net.run()
+    assert net.access[net.peers[2].id].parent == net.peers[1]
+    net.links[net.peers[2].id, net.peers[0].id] = question
+    net.run()
+    member = net.member(2)
+    assert member is not None and member.up.next is None
+    assert net.access[net.peers[2].id].parent == net.peers[1]
+
+
 def test_a_newcomer_goes_on_where_there_is_room() -> None:
     net = net_of(12, 8, fan_out=2)
     for number in range(1, 12):

@@ -68,7 +68,9 @@ class CoherencyKind:
         for each in interests:
             if not any(self.covers(other, each) for other in kept):
                 kept = [*(other for other in kept if not self.covers(each, other)), each]
-        return kept if len(kept) <= limit else [_together(kept)]
+        if len(kept) <= limit:
+            return kept
+        return [_together(kept)] if limit > 1 else [_parsed("")]  # what comes later has to be in that one, too
 
 
 def _concerning(needs: Needs, name: str) -> tuple[Tolerance, ...]:

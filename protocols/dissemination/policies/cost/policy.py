@@ -164,6 +164,8 @@ class CostPolicy:
         self._parent, self._asked = id, ()
         self._relations.forget_told()
         if parent is not None:
+            if self._search is not None and not self._search.is_moving:
+                self._search = None  # the mechanism was faster: it tries the nodes above a lost parent first
             self._report()
 
     # Messages
@@ -192,6 +194,7 @@ class CostPolicy:
             case messages.AskForPlace():
                 self._offer_place(peer, message)
             case messages.PlaceOffered():
+                self._check_parent()
                 if self._search is not None and message.ask == self._asks:
                     self._search.offered(peer, message)
             case messages.AskToHold() | messages.HoldsStill() | messages.AskToYield() | messages.Yields():
