@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.telemetry.schema import Event
-from protocols.dissemination.ports import ChildInfo, Interest, InterestKind
+from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ItemWork
 from protocols.dissemination.tree.links import ChildStage
 
 if TYPE_CHECKING:
@@ -91,6 +91,10 @@ class NodeTree:
     def random(self) -> float:
         """See `TreeAccess.random`."""
         return self._node.host.rng.random()
+
+    def work(self) -> ItemWork | None:
+        """See `TreeAccess.work`."""
+        return self._node.work.work()
 
     def rtt_s(self, peer: PeerRef) -> float | None:
         """See `TreeAccess.rtt_s`."""
