@@ -31,7 +31,7 @@ def net_of(count: int, seed: int, fan_out: int = 32) -> CostNet:
         (x, y), (u, v) = places[one], places[other]
         return 0.002 + 0.04 * math.hypot(x - u, y - v)
 
-    costs = [Costs(rng.uniform(0.0005, 0.006), rng.uniform(0.0001, 0.001)) for _ in range(count)]
+    costs = [Costs(rng.uniform(0.001, 0.012), rng.uniform(0.0002, 0.002)) for _ in range(count)]
     each = [1, *(rng.choice([1, 2, 4, 8]) for _ in range(count - 1))]
     return CostNet(each, costs, delay, rng, fan_out)
 
