@@ -258,7 +258,7 @@ def test_a_move_in_the_middle_of_a_change_gives_each_value_once_and_marks_none_a
     net.publish("a", 7)
     from_the_old_parent = net.links.pop((ids[0], ids[1]))
     net.run()
-    assert net.got[3, 0] == net.got[1, 0] and values(net, 3) == [7]
+    assert values(net, 3) == [7] and len(net.got[3, 0]) == 1
     net.links[ids[0], ids[1]] = from_the_old_parent
     net.run()
     net.move(4, 3)

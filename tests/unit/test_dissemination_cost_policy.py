@@ -67,7 +67,7 @@ def test_a_bad_tree_becomes_nearly_as_good_as_one_built_with_full_knowledge(seed
     assert len(model.bottom_up()) == 14
     by_greed = greedy(model.source, list(model.servers.values()), net.delay).loss()
     annealed = anneal(model, random.Random(seed), QUICK).loss()
-    assert good < 0.5 * bad
+    assert good < 0.65 * bad
     assert good < 1.35 * min(annealed, by_greed), (bad, good, by_greed, annealed)
     assert net.check(only_connected=False) == 13
 
