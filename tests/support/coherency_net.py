@@ -78,6 +78,11 @@ class ValueNet:
         while (steps is None or steps > 0) and self.step():
             steps = None if steps is None else steps - 1
 
+    def run_link(self, sender: NodeId, receiver: NodeId) -> None:
+        """Deliver what is on one link."""
+        for message in [self.links[sender, receiver].popleft() for _ in range(len(self.links[sender, receiver]))]:
+            self.deliver(receiver, self.by_id[sender], message)
+
     def tick(self) -> None:
         self.now += TICK_S
         for member in self.members.values():

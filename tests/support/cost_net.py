@@ -152,7 +152,7 @@ class CostNet(ValueNet):
             if not self.access[id].is_producer and self.members[id].up.is_orphan:
                 policy.look_for_parent()
 
-    def live(self, seconds: float, a_tick: int = 6) -> None:
+    def live(self, seconds: float, a_tick: int = 3) -> None:
         """Time passes, with so many changes each quarter of a second."""
         for _ in range(int(seconds / TICK_S)):
             for _ in range(a_tick):
@@ -176,7 +176,7 @@ class CostNet(ValueNet):
             policy.adapt = counted(id, policy.adapt)  # type: ignore[method-assign]  # the test looks on
         return turns
 
-    def model(self, a_tick: int = 6) -> CostTree:
+    def model(self, a_tick: int = 3) -> CostTree:
         """The same tree, with full knowledge."""
         rate = a_tick / TICK_S
         servers = [

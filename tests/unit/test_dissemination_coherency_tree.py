@@ -240,3 +240,27 @@ def test_the_check_bites() -> None:
     net.publish("a", 3)  # on its way
     with pytest.raises(AssertionError, match="WITHIN 1"):
         net.check()
+
+
+def test_a_move_in_the_middle_of_a_change_gives_each_value_once_and_marks_none_as_stale() -> None:
+    """The new parent's value comes first, and the old one's when it is no parent any more; then a newcomer comes."""
+    net = ValueNet(5, random.Random(0))
+    for number, parent in ((1, 0), (2, 0), (3, 1)):
+        net.subscribe(number, "a")
+        net.move(number, parent)
+        net.settle(1.0)
+    net.subscribe(4, "a")
+    ids = [peer.id for peer in net.peers]
+    net.settle(3.0)
+    assert net.move(1, 2)
+    for link in ((1, 2), (2, 0), (0, 1)):  # asked, and found to be no circle
+        net.run_link(ids[link[0]], ids[link[1]])
+    net.publish("a", 7)
+    from_the_old_parent = net.links.pop((ids[0], ids[1]))
+    net.run()
+    assert values(net, 3) == [7] and len(net.got[3, 0]) == 1
+    net.links[ids[0], ids[1]] = from_the_old_parent
+    net.run()
+    net.move(4, 3)
+    net.run()
+    assert net.check(only_connected=False) == 4

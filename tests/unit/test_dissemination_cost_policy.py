@@ -31,7 +31,7 @@ def net_of(count: int, seed: int, fan_out: int = 32) -> CostNet:
         (x, y), (u, v) = places[one], places[other]
         return 0.002 + 0.04 * math.hypot(x - u, y - v)
 
-    costs = [Costs(rng.uniform(0.0005, 0.006), rng.uniform(0.0001, 0.001)) for _ in range(count)]
+    costs = [Costs(rng.uniform(0.001, 0.012), rng.uniform(0.0002, 0.002)) for _ in range(count)]
     each = [1, *(rng.choice([1, 2, 4, 8]) for _ in range(count - 1))]
     return CostNet(each, costs, delay, rng, fan_out)
 
@@ -67,7 +67,7 @@ def test_a_bad_tree_becomes_nearly_as_good_as_one_built_with_full_knowledge(seed
     assert len(model.bottom_up()) == 14
     by_greed = greedy(model.source, list(model.servers.values()), net.delay).loss()
     annealed = anneal(model, random.Random(seed), QUICK).loss()
-    assert good < 0.5 * bad
+    assert good < 0.65 * bad
     assert good < 1.35 * min(annealed, by_greed), (bad, good, by_greed, annealed)
     assert net.check(only_connected=False) == 13
 

@@ -41,6 +41,7 @@ class LatestItems:
             if self._state.is_source:
                 raise
             raise ProtocolError("too_many_objects", str(error)) from error
+        self._state.through = max(self._state.through, held.position)  # what a newcomer is given lies before that
 
     def arrived(self, held: ParsedItem) -> None:
         """What this node has of an object from now on."""

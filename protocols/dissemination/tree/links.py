@@ -55,8 +55,8 @@ class Uplink:
     """The nodes from the producer to it, as it has said."""
     given: LastGiven | None = None
     """While another node is the parent: what this one has sent, for when it is."""
-    is_stale: bool = True
-    """Whether anybody vouches for what it sends is not known before its first beat."""
+    is_stale: bool | None = None
+    """Whether nobody vouches for what it sends; ``None``: that is not known before its first beat."""
 
     @property
     def may_begin(self) -> bool:

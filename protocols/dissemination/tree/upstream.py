@@ -120,7 +120,9 @@ class Upstream:
     def is_stale(self) -> bool:
         """Whether nobody vouches for what this node has."""
         link = self.next if self.parent is None else self.parent
-        return link is None or not link.has_begun or link.is_stale
+        if link is None or not link.has_begun:
+            return True
+        return self._state.is_stale if link.is_stale is None else link.is_stale
 
     @property
     def is_orphan(self) -> bool:
